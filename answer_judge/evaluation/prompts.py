@@ -33,8 +33,7 @@ class PromptFormat:
 def load_tokenizer(spec: ModelSpec) -> Any:
     """The tokenizer of a model, or the one that is named in its place.
 
-    Raises:
-        ConfigError: there is none; transformers makes an empty one up for some folders, which counts as none.
+    ``ConfigError``: there is none; transformers makes an empty one up for some folders, which counts as none.
     """
     from transformers import AutoTokenizer
 
@@ -60,9 +59,7 @@ def prompt_format(tokenizer: Any, chat_options: Mapping[str, Any] | None = None)
     """The model's chat template with the problem as the user's turn, or ``PLAIN`` where it has none.
 
     ``chat_options`` are further variables of the chat template, such as ``{"enable_thinking": False}``.
-
-    Raises:
-        ConfigError: options without a chat template. ``encode`` raises it for text the tokenizer cannot encode.
+    ``ConfigError``: options without a chat template. ``encode`` raises it for text the tokenizer cannot encode.
     """
     options = dict(chat_options or {})
     has_template = tokenizer.chat_template is not None

@@ -205,8 +205,7 @@ def _short(value: Any) -> str:
 def _done(protocol: Protocol, path: Path) -> tuple[dict[str, np.ndarray], Counter[str]]:
     """(P, samples) bool by benchmark: which samples there are; and how many of them are right.
 
-    Raises:
-        EvaluationError: a sample that is there twice, or belongs to no problem of this evaluation.
+    ``EvaluationError``: a sample that is there twice, or belongs to no problem of this evaluation.
     """
     sets = {s.benchmark.name: s.problems for s in protocol.sets}
     done = {name: np.zeros((len(sets[name]), count), dtype=bool) for name, count in protocol.samples_of.items()}

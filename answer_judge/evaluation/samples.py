@@ -99,9 +99,7 @@ def graded_samples(
 
     A batch with anything left to draw is generated whole, so that it holds what it would have held without a stop.
     ``samples`` is G, completions per problem; (P, G) ``done_PG`` is True for samples that there are already.
-
-    Raises:
-        ConfigError: text that the tokenizer cannot encode.
+    ``ConfigError``: text that the tokenizer cannot encode.
     """
     benchmark = problems.benchmark
     done_PG = np.zeros((len(problems.problems), samples), dtype=bool) if done_PG is None else done_PG

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,20 @@ GO_ON = "what was written before is whole: make room and give the same command t
 """The end of a message about a disk that is full."""
 
 
-@dataclass
 class Tally:
     """Sums over the samples of a benchmark, and the figures of its finished problems."""
 
-    problems: ProblemSet
-    samples: int
-    ks: Sequence[int]
-    drawn: int = 0
-    tokens: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    finishes: Counter[str] = field(default_factory=Counter)
-    figures: dict[str, np.ndarray] = field(default_factory=dict)
-    """(P,) by name, such as ``pass@1``; NaN for a problem that is not finished."""
-    _open: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-    _rows: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        names = [*(f"pass@{k}" for k in self.ks), *(f"maj@{k}" for k in self._voted)]
-        self.figures = {name: np.full(len(self.problems.problems), np.nan) for name in names}
-        self._rows = {problem.id: row for row, problem in enumerate(self.problems.problems)}
-
-    @property
-    def _voted(self) -> list[int]:
+    def __init__(self, problems: ProblemSet, samples: int, ks: Sequence[int]) -> None:
+        self.problems, self.samples, self.ks = problems, samples, ks
+        self.drawn = self.tokens = 0
+        self.reasons, self.finishes = Counter[str](), Counter[str]()
+        self._voted = [k for k in ks if k > 1 and problems.benchmark.votes]
         """The k of maj@k: none where completions have no answers to vote with."""
-        return [k for k in self.ks if k > 1 and self.problems.benchmark.votes]
+        names = [*(f"pass@{k}" for k in ks), *(f"maj@{k}" for k in self._voted)]
+        self.figures = {name: np.full(len(problems.problems), np.nan) for name in names}
+        """(P,) by name, such as ``pass@1``; NaN for a problem that is not finished."""
+        self._open: dict[str, list[Mapping[str, Any]]] = {}
+        self._rows = {problem.id: row for row, problem in enumerate(problems.problems)}
 
     def add(self, line: Mapping[str, Any]) -> dict[str, Any] | None:
         """Count one sample; the record of its problem in a problems file, where this was the last of its samples."""
@@ -111,11 +100,8 @@ def summarise(
     """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``, at once.
 
     ``samples`` is the number per problem, by benchmark. Lines may come in any order, but memory grows where a problem's
-    lines are far apart. ``ks`` are the k of pass@k, in addition to 1; powers of two by default.
-
-    Raises:
-        EvaluationError: samples are missing.
-        FileError: there is no room for the file.
+    lines are far apart. ``ks`` are the k of pass@k, in addition to 1; powers of two by default. ``EvaluationError``:
+    samples are missing. ``FileError``: there is no room for the file.
     """
     tallies = {}
     for problems in sets:

@@ -71,11 +71,11 @@ _JOINT = pattern(
     {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } ", "$\n\n(b) $": "$\n\n(b) $"},
 )
 _NEXT_PART = pattern(
-    rf"(?:{_GAP})*+(?:\.(?:{_GAP})*+)?{_PART}(?:{_GAP})*+"
-    rf"(?:(?P<said>[A-Za-z][A-Za-z', $]{{0,60}})(?: is| are|=|:))?(?:{_GAP})*",
-    ("$. (b) $", "$.\n\n(b) The area of $ABC$ is $", ". (ii) $x = "),
+    rf"(?:{_GAP})*+(?:\.(?:{_GAP})*+)?(?:[Ff]or )?{_PART},?(?:{_GAP})*+"
+    rf"(?:(?P<said>[A-Za-z][A-Za-z', $]{{0,60}})(?: is| are| get| gives?| have| has| find| obtain|=|:))?(?:{_GAP})*",
+    ("$. (b) $", "$.\n\n(b) The area of $ABC$ is $", ". (ii) $x = ", ". For part (b), we get $"),
 )
-"""Between the boxes of two parts: a full stop, the name of the part, and a few words."""
+"""Between the boxes of two parts: a full stop, the name of the part, and a few words that end in a verb."""
 _LONGEST_JOINT = 100
 _MOST_BOXES = 32
 _VISIBLE = pattern(r"\s*\S", ("  x",))
@@ -118,7 +118,7 @@ def _boxes(text: str) -> list[_Box]:
 def joined_boxes(text: str) -> str | None:
     r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone.
 
-    A full stop may stand before "(b)", and a few words with "is" behind it.
+    A full stop may stand before "(b)", and a few words with "is" or "we get" behind it.
     """
     boxes = _boxes(text)
     if not boxes:
@@ -238,3 +238,16 @@ def plain_match(answer: str, gold: str) -> bool | None:
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
         return int(answer) == int(gold)
     return None
+
+
+_CALCULATOR_NOTE = pattern(r"<<[^<>\n]*=[^<>\n]*>>", {"48/2 = <<48/2=24>>24 clips": "<<48/2=24>>"})
+_ANSWER_LINE = pattern(r"\n?^[ \t]*####[^\n]*\s*\Z", {"so 24.\n#### 24": "\n#### 24"}, re.MULTILINE)
+
+
+def worked_solution(solution: str, answer: str) -> str:
+    r"""A solution as a completion: without calculator notes such as ``<<48/2=24>>``, the answer in ``\boxed{...}``.
+
+    A last line such as ``#### 24`` becomes ``\boxed{24}``; a solution without a box at all gets one as a last line.
+    """
+    text = _ANSWER_LINE.sub("", _CALCULATOR_NOTE.sub("", solution)).strip()
+    return text if last_boxed(text) is not None else f"{text}\n\\boxed{{{answer}}}".lstrip()

@@ -1,7 +1,8 @@
 """Brackets of a text: their depth, those around all of it, and cutting outside of them. Linear in the text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from answer_judge.grading.patterns import pattern
 
@@ -11,6 +12,17 @@ DEEPEST = 40
 
 class Unreadable(ValueError):
     """A text that is not mathematics we can read. Every reader and comparison may raise it; ``judge`` catches it."""
+
+
+T = TypeVar("T")
+
+
+def readable(read: Callable[..., T], *given: Any) -> T | None:
+    """What a reader or a comparison gives; None where it finds a text unreadable."""
+    try:
+        return read(*given)
+    except Unreadable:
+        return None
 
 
 _BRACKET = pattern(

@@ -15,7 +15,7 @@ from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.text import FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC
 
-_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
@@ -211,8 +211,12 @@ class _Writer:
         return self.enclosed("}")
 
     def _bracketed(self) -> str:
-        """What stands in brackets of any kind, in round ones."""
-        return f"({self.enclosed(_CLOSING[self.take()])})"
+        """What stands in brackets of any kind, in round ones; absolute values, floors and ceilings keep theirs."""
+        opening = self.take()
+        inner = self.enclosed(_CLOSING[opening])
+        if opening == "|":
+            return f"|{inner}|"
+        return f"{opening} {inner}{_CLOSING[opening]} " if opening[0] == "\\" else f"({inner})"
 
     def _fraction(self) -> str:
         r"""``\frac``; one of differentials is a derivative."""
@@ -236,14 +240,6 @@ class _Writer:
         self.take()
         return rf"\binom{{{self._group()}}}{{{self._group()}}}"
 
-    def _rounded(self) -> str:
-        opening = self.take()
-        return f"{opening} {self.enclosed(_CLOSING[opening])}{_CLOSING[opening]} "
-
-    def _absolute(self) -> str:
-        self.take()
-        return f"|{self.enclosed('|')}|"
-
     def _function(self) -> str:
         """A function of one argument, which is what is in brackets or braces, or else the product that follows."""
         name, base, power = self.take()[1:], "", ""
@@ -255,7 +251,7 @@ class _Writer:
         if self.token in ("(", "[", "{"):
             argument = self._bracketed()
         elif self.token == "|":
-            argument = f"({self._absolute()})"
+            argument = f"({self._bracketed()})"
         else:
             argument = f"({self.sequence(_ENDS_OF_RUN, run=True)})"
         if base and name != "log":
@@ -283,9 +279,6 @@ class _Writer:
             return _integer(getattr(math, name)(*numbers))
         return rf"\{name}({','.join(arguments)})"
 
-    def _constant(self) -> str:
-        return self.take() + " "
-
 
 def _grouped(part: str) -> str:
     """A factor in brackets, so that a power or factorial takes all of it; the grammar drops a power of a bare I."""
@@ -296,13 +289,13 @@ _MAKERS: dict[str, tuple[Callable[[_Writer], str], str, str]] = {
     "(": (_Writer._bracketed, "(x)", r"(\variable{x})"),
     "[": (_Writer._bracketed, "[x]", r"(\variable{x})"),
     "{": (_Writer._bracketed, "{x}", r"(\variable{x})"),
-    "|": (_Writer._absolute, "|x|", r"|\variable{x}|"),
+    "|": (_Writer._bracketed, "|x|", r"|\variable{x}|"),
     r"\frac": (_Writer._fraction, r"\frac{x}2", r"(\frac{\variable{x}}{\variable{2}})"),
     r"\sqrt": (_Writer._root, r"\sqrt[3]{x}", r"\sqrt[\variable{3}]{\variable{x}}"),
     r"\binom": (_Writer._binomial, r"\binom{x}{2}", r"\binom{\variable{x}}{\variable{2}}"),
-    r"\lfloor": (_Writer._rounded, r"\lfloor x\rfloor", r"\lfloor \variable{x}\rfloor "),
-    r"\lceil": (_Writer._rounded, r"\lceil x\rceil", r"\lceil \variable{x}\rceil "),
-    r"\pi": (_Writer._constant, r"\pi", r"\pi "),
-    r"\infty": (_Writer._constant, r"\infty", r"\infty "),
+    r"\lfloor": (_Writer._bracketed, r"\lfloor x\rfloor", r"\lfloor \variable{x}\rfloor "),
+    r"\lceil": (_Writer._bracketed, r"\lceil x\rceil", r"\lceil \variable{x}\rceil "),
+    r"\pi": (lambda writer: writer.take() + " ", r"\pi", r"\pi "),
+    r"\infty": (lambda writer: writer.take() + " ", r"\infty", r"\infty "),
 }
 """What writes the factor that a token begins, with an example and what is written for it."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import sympy
 
 import answer_judge.grading.values as v
-from answer_judge.grading.brackets import Unreadable, cut
+from answer_judge.grading.brackets import Unreadable, cut, readable
 from answer_judge.grading.formula import name_of
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.regions import as_set, same_sets
@@ -67,10 +67,7 @@ def _piece(row: str) -> tuple[str, str | None]:
 def _condition(text: str, read: Reader) -> v.Value:
     if _ELSE.fullmatch(text):
         return v.Text("otherwise")
-    try:
-        return read(text)
-    except Unreadable:
-        return v.Text(" ".join(TEXT.sub(r" \1 ", text).lower().split()))
+    return readable(read, text) or v.Text(" ".join(TEXT.sub(r" \1 ", text).lower().split()))
 
 
 Condition = v.Value | sympy.Set
@@ -99,12 +96,9 @@ def _resolved(pieces: v.Pieces) -> list[tuple[v.Value, Condition]]:
 
 
 def _set(condition: v.Value) -> sympy.Set | None:
-    try:
-        if isinstance(condition, v.Named) and len(condition.members) == 1:
-            condition = v.Items("{}", condition.members)
-        return as_set(condition) if isinstance(condition, (v.Items, v.Inequality, v.Region)) else None
-    except Unreadable:
-        return None
+    if isinstance(condition, v.Named) and len(condition.members) == 1:
+        condition = v.Items("{}", condition.members)
+    return readable(as_set, condition) if isinstance(condition, (v.Items, v.Inequality, v.Region)) else None
 
 
 def _same_conditions(one: Condition, other: Condition, same: Same) -> bool:

@@ -6,22 +6,14 @@ from functools import partial
 from itertools import combinations, product
 
 import answer_judge.grading.parts as parts
+import answer_judge.grading.units as units
 import answer_judge.grading.values as v
-from answer_judge.grading.brackets import Unreadable
+from answer_judge.grading.brackets import readable
 from answer_judge.grading.cases import same_pieces
 from answer_judge.grading.equality import agree, proportional, rational, same_values, tree
 from answer_judge.grading.families import same_families
 from answer_judge.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from answer_judge.grading.rules import Grading
-from answer_judge.grading.units import (
-    DEGREE,
-    PERCENT,
-    RADIAN,
-    compatible_label,
-    compatible_labels,
-    in_pairs,
-    same_dimension,
-)
 from answer_judge.grading.words import of_the_day
 
 
@@ -41,7 +33,7 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     for one, other in product(*(clocks if all(clocks) else (golds, answers))):
         if clocks[0] and isinstance(one, v.Items) and isinstance(other, v.Formula):
             continue  # 3:45 may be a time
-        if _same_or_unreadable(one, other, grading):
+        if readable(same, one, other, grading):
             return True
     return False
 
@@ -50,16 +42,9 @@ def _by(compare: Callable[[v.Value, v.Value, Callable[[v.Value, v.Value], bool]]
     """A comparison that is told how the values within are compared."""
 
     def compared(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-        return compare(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+        return compare(gold, answer, lambda one, other: bool(readable(same, one, other, grading)))
 
     return compared
-
-
-def _same_or_unreadable(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    try:
-        return same(gold, answer, grading)
-    except Unreadable:
-        return False
 
 
 def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -80,20 +65,20 @@ def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Values with units: converted where both units are known and measure the same."""
     if not isinstance(gold, v.Quantity):
         assert isinstance(answer, v.Quantity)
-        if parts.is_capital(gold) or in_pairs(answer.unit.label):
+        if parts.is_capital(gold) or units.in_pairs(answer.unit.label):
             return False  # an option or a name; 12 pairs may be 24
-        if answer.unit == PERCENT:
+        if answer.unit == units.PERCENT:
             return _same_percent(gold, answer.value, grading)
         return same(gold, answer.value, grading) or _same_angles(gold, answer, grading)
     if not isinstance(answer, v.Quantity):
-        percent = gold.unit == PERCENT and _scaled(gold, answer, PERCENT, grading)
+        percent = gold.unit == units.PERCENT and _scaled(gold, answer, units.PERCENT, grading)
         return percent or same(gold.value, answer, grading) or _same_angles(gold, answer, grading)
     if gold.unit.label and answer.unit.label:
-        return compatible_labels(gold.unit.label, answer.unit.label) and same(gold.value, answer.value, grading)
+        return units.compatible_labels(gold.unit.label, answer.unit.label) and same(gold.value, answer.value, grading)
     if gold.unit.label or answer.unit.label:
         known, label = (answer.unit, gold.unit.label) if gold.unit.label else (gold.unit, answer.unit.label)
-        return compatible_label(known, label) and same(gold.value, answer.value, grading)
-    if not same_dimension(gold.unit, answer.unit):
+        return units.compatible_label(known, label) and same(gold.value, answer.value, grading)
+    if not units.same_dimension(gold.unit, answer.unit):
         return _same_angles(gold, answer, grading)
     if gold.unit.factor == answer.unit.factor:
         return same(gold.value, answer.value, grading)
@@ -102,13 +87,15 @@ def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 def _same_angles(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Whether one is in degrees, the other in radians, said so or seen, and both are the same angle."""
-    units = [value.unit if isinstance(value, v.Quantity) else None for value in (gold, answer)]
+    given = [value.unit if isinstance(value, v.Quantity) else None for value in (gold, answer)]
     values = [v.without_unit(value) for value in (gold, answer)]
-    if units.count(DEGREE) != 1 or any(unit not in (DEGREE, RADIAN, None) for unit in units):
+    if given.count(units.DEGREE) != 1 or any(unit not in (units.DEGREE, units.RADIAN, None) for unit in given):
         return False
-    if any(unit is None and not parts.in_angles(value) for unit, value in zip(units, values, strict=True)):
+    if any(unit is None and not parts.in_angles(value) for unit, value in zip(given, values, strict=True)):
         return False
-    angles = [parts.in_radians(value) if unit == DEGREE else value for unit, value in zip(units, values, strict=True)]
+    angles = [
+        parts.in_radians(value) if unit == units.DEGREE else value for unit, value in zip(given, values, strict=True)
+    ]
     return all(isinstance(angle, v.Formula) for angle in angles) and same(angles[0], angles[1], grading)
 
 
@@ -175,9 +162,9 @@ def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading)
             return False
     if grading.exact:
         return True
-    units = {member.unit if isinstance(member, v.Quantity) else None for member in members}
+    given = {member.unit if isinstance(member, v.Quantity) else None for member in members}
     numbers = [number for number in map(v.without_unit, members) if isinstance(number, v.Number)]
-    return len(units) > 1 or _one_number(numbers)
+    return len(given) > 1 or _one_number(numbers)
 
 
 def _one_number(values: Sequence[v.Formula]) -> bool:

@@ -7,12 +7,12 @@ import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.compare import same
 from answer_judge.grading.equality import is_constant
-from answer_judge.grading.options import names_one_option
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.reading import read
 from answer_judge.grading.rules import Grading
 from answer_judge.grading.text import head, tidy
 from answer_judge.grading.units import parse_unit
+from answer_judge.grading.words import names_one_option
 
 _WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
 _SAYS = pattern(

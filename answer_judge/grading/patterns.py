@@ -26,10 +26,8 @@ EXAMPLES: list[PatternExample] = []
 def pattern(regex: str, examples: Mapping[str, str] | tuple[str, ...], flags: int = 0) -> re.Pattern[str]:
     """The compiled expression.
 
-    Examples are texts with the first thing that is found in each, or texts that are found whole.
-
-    Raises:
-        ValueError: no example.
+    Examples are texts with the first thing that is found in each, or texts that are found whole. ``ValueError``: no
+    example.
     """
     if not examples:
         raise ValueError(f"{regex!r} has no example: pattern({regex!r}, {{'a text': 'what is found in it'}})")

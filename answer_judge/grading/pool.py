@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,10 @@ class _Worker:
         """End the process now and wait for the system to have taken it away."""
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            try:
-                if stream is not None:
-                    stream.close()
-            except OSError:
-                continue  # unsent bytes to a process that is gone
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with suppress(OSError):  # unsent bytes to a process that is gone
+            self.process.stdin.close()
+        self.process.stdout.close()
 
 
 class WorkerPool:

@@ -8,18 +8,17 @@ from fractions import Fraction
 from sympy import E, I, Symbol, nan, oo, zoo
 
 import answer_judge.grading.values as v
-from answer_judge.grading.brackets import Unreadable, cut, outer_brackets
+from answer_judge.grading.brackets import Unreadable, cut, outer_brackets, readable
 from answer_judge.grading.canonical import canonical
 from answer_judge.grading.cases import read_cases
 from answer_judge.grading.families import declared
 from answer_judge.grading.formula import name_of, parse, symbol_name
 from answer_judge.grading.notation import as_tuples, choices, read_based, usual, with_hats
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
-from answer_judge.grading.options import labelled, unlabelled
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.text import tidy
 from answer_judge.grading.units import POUND, compound, split_unit
-from answer_judge.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
+from answer_judge.grading.words import ASKED, NUMBER_WORDS, answer_alone, labelled, unlabelled, words_of
 
 _SEPARATOR = pattern(
     r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])",
@@ -82,7 +81,7 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.V
     hats = with_hats(text)
     if hats is None:
         return reader.whole(answer_alone(tidy(text)))
-    plain = _readable(lambda written: reader.whole(answer_alone(tidy(written))), text)
+    plain = readable(lambda written: reader.whole(answer_alone(tidy(written))), text)
     tuples = as_tuples(_Reader(several, labels).whole(answer_alone(tidy(hats))))
     return v.Either((*(v.readings(plain) if plain else ()), *tuples))
 
@@ -98,14 +97,6 @@ def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
         replace(side, latex=f"{side.latex} ", tree=side.tree.xreplace(letter)) if side in formulas else side
         for side in sides
     )
-
-
-def _readable(kind: Callable[[str], v.Value], text: str) -> v.Value | None:
-    """A value, or None where there is none to read."""
-    try:
-        return kind(text)
-    except Unreadable:
-        return None
 
 
 class _Reader:
@@ -157,7 +148,7 @@ class _Reader:
         if found is None:
             return None
         letter, behind = found
-        values = (_readable(self.value, behind), _readable(self.expression, text))
+        values = (readable(self.value, behind), readable(self.expression, text))
         return v.Either((v.Text(f"({letter})".lower(), letter), *filter(None, values)))
 
     def thousands(self, text: str) -> v.Value | None:
@@ -239,7 +230,7 @@ class _Reader:
                 if not ASKED.match(sides[0]):
                     raise
                 return v.Named(sides[0], "", members)
-        return v.Named(name[0], name[1], members, _readable(self.expression, sides[0]))
+        return v.Named(name[0], name[1], members, readable(self.expression, sides[0]))
 
     def union(self, text: str) -> v.Value | None:
         parts, signs = cut(text, _SET_SIGN)

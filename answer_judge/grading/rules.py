@@ -46,10 +46,8 @@ DETAILS = ("is_multiple_answer", "unit", "tolerance")
 def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading:
     """The grading of one problem: the benchmark's, and what the problem says about its answer.
 
-    Of the details those in ``DETAILS`` are looked at; what is missing or None says nothing.
-
-    Raises:
-        DataError: details that are no dictionary, or a tolerance that is no number of at least 0.
+    Of the details those in ``DETAILS`` are looked at; what is missing or None says nothing. ``DataError``: details that
+    are no dictionary, or a tolerance that is no number of at least 0.
     """
     if not details:
         return grading

@@ -1,14 +1,30 @@
-"""Units: their names, their products, and taking them off an answer."""
+"""Units: their names, their products, and taking them off an answer.
 
+``units.tsv`` says what each measures, and how many base units it is. Names that are units among words alone are none
+in a formula, where ``cd`` is a product.
+"""
+
+import csv
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.changes import changes_value, scales_money
 from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
-from answer_judge.grading.unit_names import IN_FORMULAS, TABLE
 from answer_judge.grading.values import Number, Quantity, Unit
+
+IN_FORMULAS: set[str] = set()
+TABLE: dict[str, tuple[dict[str, int], Fraction]] = {}
+"""Base units and the factor of every spelling."""
+with Path(__file__).with_name("units.tsv").open(encoding="utf-8", newline="") as _file:
+    for _row in csv.DictReader(_file, delimiter="\t", quoting=csv.QUOTE_NONE):
+        _base = {name: int(power or 1) for name, _, power in (unit.partition("^") for unit in _row["base"].split())}
+        for _spelling in _row["spellings"].split():
+            TABLE.setdefault(_spelling, (_base, Fraction(_row["factor"])))
+            if _row["where"] == "formulas":
+                IN_FORMULAS.add(_spelling)
 
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))

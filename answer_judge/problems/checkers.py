@@ -30,8 +30,7 @@ def is_check(name: str | None) -> bool:
 def find_checker(name: str) -> Callable[..., Any]:
     """The function that ``check:package.module:function`` names, looked for in the current folder first.
 
-    Raises:
-        ConfigError: there is none; the message says what was looked for.
+    ``ConfigError``: there is none; the message says what was looked for.
     """
     form = _NAME.fullmatch(name)
     if form is None:

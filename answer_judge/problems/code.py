@@ -123,8 +123,7 @@ def code_format(rule: str | None, columns: Sequence[str]) -> str | None:
 def code_rows(rows: datasets.Dataset, rule: str, where: str) -> datasets.Dataset:
     """A table with ``id``, ``problem`` and ``answer``, its tests as text, from one in a format of ``FORMATS``.
 
-    Raises:
-        DataError: a column is missing, or rows whose tests are not Python or ask for nothing.
+    ``DataError``: a column is missing, or rows whose tests are not Python or ask for nothing.
     """
     read, needed = FORMATS[rule]
     missing = [name for name in needed if name not in rows.column_names]

@@ -68,11 +68,9 @@ def gold_answers(values: Sequence[Any], extract: str | None, *, where: str, how:
 
     A list of answers becomes one text with commas between: all of them are asked for. ``extract`` is a key of
     ``EXTRACTIONS``. Without it, it is ``hashes`` where most rows have a ``####`` line, ``boxed`` where most have a
-    ``\boxed{...}``, ``verbatim`` where none has. ``where`` and ``how`` are as for ``read_part``.
-
-    Raises:
-        ConfigError: an unknown ``extract``.
-        DataError: a value that is no answer, or a column in which only some dataset rows hold an answer to extract.
+    ``\boxed{...}``, ``verbatim`` where none has. ``where`` and ``how`` are as for ``read_part``. ``ConfigError``: an
+    unknown ``extract``. ``DataError``: a value that is no answer, or a column in which only some dataset rows hold an
+    answer to extract.
     """
     texts = [_answer(value, f"{where}, row {row}") for row, value in enumerate(values)]
     if extract is None:

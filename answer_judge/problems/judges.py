@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,8 @@ CODE_REASONS = (*VERDICTS, "no_answer")
 def programs_judged(sandbox: Sandbox, completions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
     """The verdict on the program in each completion: 1 where it passes all tests. Equal ones are run once.
 
-    Raises:
-        DataError: as many answers as completions are needed, each with tests.
-        ConfigError: too little confines programs on this system.
-        RewardError: programs cannot be run.
+    ``DataError``: as many answers as completions are needed, each with tests. ``ConfigError``: too little confines
+    programs on this system. ``RewardError``: programs cannot be run.
     """
     if len(completions) != len(answers):
         raise DataError(f"{len(completions)} completions but {len(answers)} answers: give one of each")
@@ -36,7 +35,7 @@ def programs_judged(sandbox: Sandbox, completions: Sequence[str], answers: Seque
     return [Verdict(1.0 if reason == "right" else 0.0, reason) for reason in reasons]
 
 
-class Judges:
+class Judges(AbstractContextManager["Judges"]):
     """Judges completions by the rule of their set; a context manager. Each kind of judge starts when it is needed.
 
     Args:
@@ -60,9 +59,6 @@ class Judges:
         self.verifier = Verifier(workers=workers, limit_seconds=limit_seconds)
         self.sandbox = Sandbox(workers=workers, limits=limits, accept_weak=accept_weak_sandbox)
         self.checkers: dict[str, Checker] = {}
-
-    def __enter__(self) -> "Judges":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

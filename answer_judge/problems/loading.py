@@ -123,11 +123,8 @@ def is_local(source: str) -> bool:
 def read_rows(record: Benchmark, split: str, advice: str) -> datasets.Dataset:
     """The rows of a set: of its local file or folder where it has one, else of a split on the hub.
 
-    ``advice`` says, for the message, what works without a network.
-
-    Raises:
-        ConfigError: a record with neither.
-        DataError: they cannot be had from here.
+    ``advice`` says, for the message, what works without a network. ``ConfigError``: a record with neither.
+    ``DataError``: they cannot be had from here.
     """
     if record.path is not None:
         return read_local(record.path, split)
@@ -152,9 +149,7 @@ def read_local(path: str, split: str) -> datasets.Dataset:
     """The rows of a file, or of the files of a folder that belong to a split, as one dataset.
 
     Rows may have different fields: what a row lacks is None. A column that mixes text with numbers becomes text.
-
-    Raises:
-        DataError: nothing there, not readable (with file and line), or columns that cannot be one type.
+    ``DataError``: nothing there, not readable (with file and line), or columns that cannot be one type.
     """
     place = Path(path).expanduser()
     rows = [row for file in _files(place, split) for row in _rows(file)]

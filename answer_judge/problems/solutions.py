@@ -5,7 +5,7 @@ from typing import Any
 import datasets
 
 from answer_judge.errors import DataError
-from answer_judge.grading.solutions import worked_solution
+from answer_judge.grading.answers import worked_solution
 from answer_judge.problems.loading import load_problems
 
 SOLUTION_COLUMNS = ("solution", "original_answer")

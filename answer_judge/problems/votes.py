@@ -69,8 +69,7 @@ def majority_vote_reward(
 def group_sizes_of(prompts: Sequence[Any], votes: int | None) -> list[int]:
     """How many completions each group has, in order: ``votes`` each, or as many equal prompts as follow each other.
 
-    Raises:
-        DataError: a run of equal prompts is no whole number of groups.
+    ``DataError``: a run of equal prompts is no whole number of groups.
     """
     runs = [len(list(run)) for _, run in groupby(prompts)]
     if votes is None:

@@ -46,8 +46,7 @@ class Outcome:
 def judged(server: ServerProcess, task: Task, required: list[str], limits: Limits) -> Outcome:
     """Run one task: the tests' process asks, the program's answers, and lines are passed on unread.
 
-    Raises:
-        RewardError: a process could not confine itself as required.
+    ``RewardError``: a process could not confine itself as required.
     """
     program = server.start("program", required)
     try:

@@ -11,6 +11,7 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
 from answer_judge.sandbox.syscalls import ARCHITECTURES, bpf_program
 
@@ -43,9 +44,9 @@ def separate() -> bool:
         if LIBC.unshare(spaces | NEW_USER) != 0:
             return False
         try:
-            _write("/proc/self/setgroups", "deny")
-            _write("/proc/self/uid_map", f"{NOBODY} {uid} 1")
-            _write("/proc/self/gid_map", f"{NOBODY} {gid} 1")
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{NOBODY} {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"{NOBODY} {gid} 1")
         except OSError:
             return False
     if LIBC.mount(None, b"/", None, _PRIVATE | _RECURSIVE, None) != 0 or not _mount(ABOVE, "size=4k,mode=755"):
@@ -104,11 +105,6 @@ def _mount(place: str, options: str) -> bool:
     return LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", flags, options.encode()) == 0
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-
-
 def own_folder(megabytes: int) -> bool:
     """An empty file system of that size over ``PLACE``, in a view of mounts that is this process's alone."""
     if not LINUX or LIBC.unshare(NEW_NS) != 0:
@@ -163,12 +159,8 @@ def become_nobody() -> bool:
 
 def library_is_public() -> bool:
     """Whether nobody may read Python's own library."""
-    path = os.path.realpath(sysconfig.get_path("stdlib"))
-    while path != "/":
-        if not os.stat(path).st_mode & 0o001:
-            return False
-        path = os.path.dirname(path)
-    return True
+    library = Path(sysconfig.get_path("stdlib")).resolve()
+    return all(place.stat().st_mode & 0o001 for place in (library, *library.parents[:-1]))
 
 
 def drop_privileges() -> bool:

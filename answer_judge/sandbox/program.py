@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from answer_judge.sandbox.values import decode, encode, line
+from answer_judge.sandbox.values import decode, encode, send
 
 
 class Serving:
@@ -31,19 +31,13 @@ class Serving:
     def referred(self, of: Any) -> Any:
         return self.objects[of] if isinstance(of, int) else self.names[of]
 
-    def reply(self, message: Any) -> None:
-        text, sent = line(message), 0
-        while sent < len(text):
-            sent += os.write(self.replies, text[sent:])
-
     def run(self) -> None:
         """Answer requests until there are no more."""
         while request := self.requests.readline():
             try:
-                answer = {"value": encode(self.answer(json.loads(request)), self.refer)}
-                self.reply(answer)
+                send(self.replies, {"value": encode(self.answer(json.loads(request)), self.refer)})
             except BaseException as error:
-                self.reply({"raised": [kind_of(error), message_of(error)]})
+                send(self.replies, {"raised": [kind_of(error), message_of(error)]})
 
     def answer(self, request: dict[str, Any]) -> Any:
         if "program" in request:

@@ -5,25 +5,19 @@ import functools
 import json
 import os
 import queue
+import socket
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from answer_judge.errors import ConfigError, RewardError
 from answer_judge.sandbox.judging import Outcome, Task, judged
-from answer_judge.sandbox.servers import (
-    START_SECONDS,
-    EndedError,
-    LateError,
-    Limits,
-    ServerProcess,
-    bubblewrap,
-    check_platform,
-)
+from answer_judge.sandbox.servers import START_SECONDS, EndedError, LateError, Limits, ServerProcess, bubblewrap
 
 LAYERS = {
     "bubblewrap": "its own processes, network, users and files, by bubblewrap",
@@ -67,7 +61,7 @@ _HELD = {
 """What must be seen to hold, by layer, before any program is run."""
 
 
-class Sandbox:
+class Sandbox(AbstractContextManager["Sandbox"]):
     """Runs programs against tests; a context manager, and also shut down when collected and at exit.
 
     At the first use it finds out, by trying, what this system can confine (``layers``), and proves on known programs
@@ -84,11 +78,7 @@ class Sandbox:
     """
 
     def __init__(
-        self,
-        workers: int = 2,
-        limits: Limits | None = None,
-        wrapper: str | None = None,
-        accept_weak: bool = False,
+        self, workers: int = 2, limits: Limits | None = None, wrapper: str | None = None, accept_weak: bool = False
     ) -> None:
         if workers < 1:
             raise ConfigError(f"workers={workers} must be at least 1. Try workers=2")
@@ -97,9 +87,6 @@ class Sandbox:
         self._layers: tuple[str, ...] | None = None
         self._probing = threading.Lock()
         self._forget()
-
-    def __enter__(self) -> "Sandbox":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -134,7 +121,8 @@ class Sandbox:
         """
         with self._probing:
             if self._layers is None:
-                check_platform()
+                if not (hasattr(os, "fork") and hasattr(socket, "send_fds")):
+                    raise ConfigError(f"programs cannot be run on {sys.platform}: use Linux, or WSL on Windows")
                 self._layers = self._probed()
             return self._layers
 

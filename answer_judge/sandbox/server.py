@@ -55,9 +55,8 @@ class Server:
     def __init__(self, control: socket.socket, settings: dict[str, Any], separate: bool, hidden: bool) -> None:
         self.control, self.settings, self.separate, self.hidden = control, settings, separate, hidden
         self.rules = kernel.file_rules(writable=separate)
-        self.running: dict[int, int] = {}
-        self.folders: dict[int, str] = {}
-        self.refusals: dict[int, int] = {}
+        self.running: dict[int, tuple[int, str, int]] = {}
+        """Process, folder, and the pipe in which a refusal is told."""
 
     def tell(self, message: Any) -> None:
         self.control.sendall(json.dumps(message).encode() + b"\n")
@@ -77,28 +76,28 @@ class Server:
 
     def start(self, number: int, role: str, require: list[str], ends: list[int]) -> None:
         """Fork a process for a role; ``ends`` are its two pipes, to read from and to write to."""
-        folder = self.folders[number] = tempfile.mkdtemp() if self.settings["weak"] and not self.separate else ""
-        self.refusals[number], refusal = os.pipe()
+        folder = tempfile.mkdtemp() if self.settings["weak"] and not self.separate else ""
+        refused, refusal = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
                 self.become(role, require, (*ends, refusal), folder)
             finally:
                 os._exit(1)
-        self.running[number] = pid
+        self.running[number] = pid, folder, refused
         for end in (*ends, refusal):
             os.close(end)
 
     def stop(self, number: int) -> dict[str, Any]:
         """Kill a process, and say how it ended, by that or before, and what it took."""
-        pid = self.running.pop(number)
+        pid, folder, told = self.running.pop(number)
         for end in (os.kill, os.killpg):
             with suppress(ProcessLookupError, PermissionError):
                 end(pid, signal.SIGKILL)
         _, status, used = os.wait4(pid, 0)
-        if folder := self.folders.pop(number):
+        if folder:
             shutil.rmtree(folder, ignore_errors=True)
-        with os.fdopen(self.refusals.pop(number), "rb") as refusal:
+        with os.fdopen(told, "rb") as refusal:
             refused = bool(refusal.read())
         return {"refused": refused, "status": status, "cpu": used.ru_utime + used.ru_stime, "memory_kb": used.ru_maxrss}
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from answer_judge.errors import ConfigError, RewardError, raise_problems
+from answer_judge.errors import RewardError, raise_problems
 from answer_judge.sandbox.kernel import system_places
 
 MODULES = ("syscalls", "kernel", "values", "program", "testing", "server")
@@ -110,15 +110,10 @@ def sources() -> list[tuple[str, str]]:
 
 
 class ServerProcess:
-    """A running server. Used by one thread at a time.
+    """A running server, in bubblewrap if ``wrapper`` is its path. Used by one thread at a time.
 
-    Args:
-        limits: of each process that it forks.
-        wrapper: bubblewrap, or None to start it as it is.
-        weak: whether programs may run where the system cannot confine them.
-
-    Raises:
-        RewardError: it does not start; the message ends with its own error.
+    ``limits`` are of each process that it forks; with ``weak`` those may run where the system cannot confine them.
+    ``RewardError``: it does not start; the message ends with its own error.
     """
 
     def __init__(self, limits: Limits, wrapper: str | None, weak: bool) -> None:
@@ -148,15 +143,8 @@ class ServerProcess:
 
     def hear(self, deadline: float) -> dict[str, Any]:
         """The server's next message."""
-        while b"\n" not in self.pending:
-            if not _ready(self.control.fileno(), select.POLLIN, deadline):
-                raise LateError
-            part = self.control.recv(65536)
-            if not part:
-                raise EndedError
-            self.pending += part
-        first, _, self.pending = self.pending.partition(b"\n")
-        return json.loads(first)
+        text, self.pending = _line(self.control.fileno(), self.pending, deadline)
+        return json.loads(text)
 
     def start(self, role: str, require: list[str]) -> "Child":
         """Fork a process for a role that runs only if it is confined as ``require`` says."""
@@ -215,19 +203,8 @@ class Child:
 
     def receive(self, deadline: float) -> bytes:
         """The next line, with its end."""
-        parts, size = [self.pending], len(self.pending)
-        while b"\n" not in parts[-1]:
-            if size > LONGEST_LINE:
-                raise FloodError
-            if not _ready(self.reads, select.POLLIN, deadline):
-                raise LateError
-            part = os.read(self.reads, 65536)
-            if not part:
-                raise EndedError
-            parts.append(part)
-            size += len(part)
-        first, end, self.pending = b"".join(parts).partition(b"\n")
-        return first + end
+        text, self.pending = _line(self.reads, self.pending, deadline)
+        return text
 
     def close(self) -> dict[str, Any]:
         """Kill the process; how it had ended before, or by that."""
@@ -238,18 +215,25 @@ class Child:
         return self.report
 
 
+def _line(end: int, pending: bytes, deadline: float) -> tuple[bytes, bytes]:
+    """The next line from a pipe or a socket, with its end, and what came behind it; ``pending`` came before."""
+    parts, size = [pending], len(pending)
+    while b"\n" not in parts[-1]:
+        if size > LONGEST_LINE:
+            raise FloodError
+        if not _ready(end, select.POLLIN, deadline):
+            raise LateError
+        part = os.read(end, 65536)
+        if not part:
+            raise EndedError
+        parts.append(part)
+        size += len(part)
+    first, newline, rest = b"".join(parts).partition(b"\n")
+    return first + newline, rest
+
+
 def _ready(end: int, event: int, deadline: float) -> bool:
     """Wait until a pipe can be read or written; false where the deadline passes before."""
     poll = select.poll()
     poll.register(end, event)
     return bool(poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))))
-
-
-def check_platform() -> None:
-    """Raise where programs cannot be run at all.
-
-    Raises:
-        ConfigError: Windows, which has neither forks nor limits of a process.
-    """
-    if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
-        raise ConfigError(f"programs cannot be run on {sys.platform}: use Linux, or WSL on Windows")

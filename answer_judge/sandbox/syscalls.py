@@ -5,6 +5,7 @@ Each is ``name:x86_64:aarch64``, ``-`` where an architecture does without it. Wh
 
 import errno
 import struct
+from functools import partial
 
 ALLOWED = """
 read:0:63 write:1:64 futex:202:98 mmap:9:222 munmap:11:215 brk:12:214 close:3:57 fstat:5:80 newfstatat:262:79
@@ -87,8 +88,7 @@ def numbers(listed: str, machine: str) -> dict[str, int]:
 def bpf_program(machine: str, pid: int) -> bytes:
     """The filter of a program with that process id: instructions of ``struct sock_filter``, 8 bytes each.
 
-    Raises:
-        KeyError: a machine that is not in ``ARCHITECTURES``.
+    ``KeyError``: a machine that is not in ``ARCHITECTURES``.
     """
     code = [_word(_ARCH), _jump(_EQUAL, ARCHITECTURES[machine][1], 1, 0), _give(KILL), _word(_NUMBER)]
     if machine == "x86_64":
@@ -112,17 +112,14 @@ def bpf_program(machine: str, pid: int) -> bytes:
     return b"".join([*code, _give(ERROR + errno.EPERM)])
 
 
-def _word(offset: int) -> bytes:
-    """Load the 32 bits there; of an argument the low half, which is all that these calls look at."""
-    return struct.pack("=HBBI", _LOAD, 0, 0, offset)
-
-
-def _jump(kind: int, value: int, if_true: int, if_false: int) -> bytes:
+def _jump(kind: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    """One instruction, with how many to pass over after a comparison."""
     return struct.pack("=HBBI", kind, if_true, if_false, value)
 
 
-def _give(verdict: int) -> bytes:
-    return struct.pack("=HBBI", _RETURN, 0, 0, verdict)
+_word = partial(_jump, _LOAD)
+"""Loads the 32 bits at an offset; of an argument the low half, which is all that these calls look at."""
+_give = partial(_jump, _RETURN)
 
 
 def _if(number: int, body: list[bytes]) -> list[bytes]:

@@ -9,7 +9,7 @@ import os
 import random
 from typing import Any
 
-from answer_judge.sandbox.values import decode, encode, line
+from answer_judge.sandbox.values import decode, encode, send
 
 
 class Remote:
@@ -62,7 +62,7 @@ class Testing:
 
     def ask(self, request: Any) -> Any:
         """The value that the program gives; what it raises is raised here, as the built-in exception it is one of."""
-        self.tell(request)
+        send(self.requests, request)
         try:
             reply = json.loads(self.replies.readline())
             if "raised" not in reply:
@@ -76,15 +76,9 @@ class Testing:
         self.failed = failed
         raise failed
 
-    def tell(self, message: Any) -> None:
-        text, sent = line(message), 0
-        while sent < len(text):
-            sent += os.write(self.requests, text[sent:])
-
     def run(self) -> None:
         """Read the tests, run them, and say what came of it."""
-        task = json.loads(self.replies.readline())
-        self.tell(self.verdict(task))
+        send(self.requests, self.verdict(json.loads(self.replies.readline())))
 
     def verdict(self, task: dict[str, Any]) -> dict[str, Any]:
         """``right``; ``wrong`` where a test failed, ``error`` where one cannot be run, ``raised`` by the program."""

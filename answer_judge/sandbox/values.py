@@ -5,7 +5,8 @@ other type is sent as the number or name that stands for it.
 """
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -17,8 +18,7 @@ LARGEST = 1 << 62
 def encode(value: Any, refer: Callable[[Any], int | str]) -> Any:
     """The value as JSON can hold it; ``refer`` gives the number or name of an object that is none of them.
 
-    Raises:
-        RecursionError, ValueError: nested too deep, or within itself.
+    ``RecursionError, ValueError``: nested too deep, or within itself.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -31,32 +31,34 @@ def encode(value: Any, refer: Callable[[Any], int | str]) -> Any:
         return str.__str__(value)
     if isinstance(value, list):
         return [encode(each, refer) for each in list.__iter__(value)]
-    for kind, key in _COLLECTIONS:
-        if isinstance(value, kind):
-            return {key: [encode(each, refer) for each in kind.__iter__(value)]}
     if isinstance(value, dict):
         return {"d": [[encode(key, refer), encode(entry, refer)] for key, entry in dict.items(value)]}
     if isinstance(value, bytes | bytearray):
         return {"b": bytes(value).hex()}
-    if isinstance(value, complex):
-        return {"c": [value.real, value.imag]}
-    if isinstance(value, range):
-        return {"r": [encode(each, refer) for each in (value.start, value.stop, value.step)]}
     if isinstance(value, Decimal):
         return {"m": str(value)}
-    if isinstance(value, Fraction):
-        return {"q": [encode(value.numerator, refer), encode(value.denominator, refer)]}
+    for kind, key, parts, _ in _OF_PARTS:
+        if isinstance(value, kind):
+            return {key: [encode(each, refer) for each in parts(value)]}
     return {"o": refer(value)}
 
 
-_COLLECTIONS: tuple[tuple[Any, str], ...] = ((tuple, "t"), (set, "s"), (frozenset, "f"))
+_OF_PARTS: tuple[tuple[type, str, Callable[[Any], Iterable[Any]], Callable[[list[Any]], Any]], ...] = (
+    (tuple, "t", tuple.__iter__, tuple),
+    (set, "s", set.__iter__, set),
+    (frozenset, "f", frozenset.__iter__, frozenset),
+    (complex, "c", lambda value: (value.real, value.imag), lambda parts: complex(*parts)),
+    (range, "r", lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts)),
+    (Fraction, "q", lambda value: (value.numerator, value.denominator), lambda parts: Fraction(*parts)),
+)
+"""Types with the key they are sent under, the parts that are sent, and what makes a value of those."""
+_MAKERS = {key: make for _, key, _, make in _OF_PARTS}
 
 
 def decode(found: Any, referred: Callable[[Any], Any]) -> Any:
     """The value that ``encode`` wrote; ``referred`` gives what stands here for an object with that number or name.
 
-    Raises:
-        ValueError, TypeError, RecursionError: it is nothing that ``encode`` writes.
+    ``ValueError, TypeError, RecursionError``: it is nothing that ``encode`` writes.
     """
     if isinstance(found, list):
         return [decode(each, referred) for each in found]
@@ -81,16 +83,13 @@ def decode(found: Any, referred: Callable[[Any], Any]) -> Any:
     return make([decode(each, referred) for each in inner])
 
 
-_MAKERS: dict[str, Callable[[list[Any]], Any]] = {
-    "t": tuple,
-    "s": set,
-    "f": frozenset,
-    "c": lambda parts: complex(*parts),
-    "r": lambda parts: range(*parts),
-    "q": lambda parts: Fraction(*parts),
-}
-
-
 def line(message: Any) -> bytes:
     """A message as one line of ASCII."""
     return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def send(end: int, message: Any) -> None:
+    """Write a message to a pipe, all of it."""
+    text = line(message)
+    while text:
+        text = text[os.write(end, text) :]

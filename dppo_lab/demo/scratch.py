@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from answer_judge.grading.solutions import worked_solution
+from answer_judge.grading.answers import worked_solution
 from dppo.environment import one_thread
 from dppo.errors import ConfigError, DataError
 from dppo.rng import Purpose, generator

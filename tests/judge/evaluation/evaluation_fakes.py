@@ -1,6 +1,7 @@
 """Engines and judges without a model, and small problem sets: what the tests of evaluations are made of."""
 
 import weakref
+from dataclasses import replace
 
 from answer_judge.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet
 from answer_judge.evaluation.sampling import generator
@@ -38,16 +39,9 @@ def fake_engine(answer=answers, *, batch_size=4, longest=None, facts=None):
         calls.append(len(requests))
         return [answer(request, sampling) for request in requests]
 
-    engine = Engine(
-        name="fake",
-        encode=encode,
-        generate=generate,
-        batch_size=batch_size,
-        longest=longest,
-        facts={"model": "fake", **(facts or {})},
-    )
-    engine.generate.__dict__["calls"] = calls
-    return engine
+    generate.__dict__["calls"] = calls
+    known = {"longest": longest, "facts": {"model": "fake", **(facts or {})}}
+    return Engine(name="fake", encode=encode, generate=generate, batch_size=batch_size, **known)
 
 
 class StoppedError(Exception):
@@ -64,7 +58,7 @@ def stopping_after(batches, answer=answers, **options):
             raise StoppedError
         return generate(requests, sampling)
 
-    return Engine(**{**{f: getattr(engine, f) for f in Engine.__dataclass_fields__}, "generate": interrupted})
+    return replace(engine, generate=interrupted)
 
 
 class FakeJudge:

@@ -106,15 +106,9 @@ def adding(request, sampling):
 @pytest.mark.parametrize("place", ["folder", "hub"])
 def test_a_new_benchmark_is_one_record(place, tmp_path, monkeypatch, verifier):
     """With this line in the catalogue the commands know it by name; no committed run and no other file is needed."""
-    record = Benchmark(
-        name="sums",
-        hub="someone/sums",
-        file="sums_test.jsonl",
-        problems=3,
-        content=content_hash((row["problem"], row["answer"]) for row in SUMS),
-        licence="MIT",
-        samples=2,
-    )
+    content = content_hash((row["problem"], row["answer"]) for row in SUMS)
+    where = {"hub": "someone/sums", "file": "sums_test.jsonl", "licence": "MIT"}
+    record = Benchmark(name="sums", problems=3, content=content, samples=2, **where)
     monkeypatch.setattr("answer_judge.evaluation.problems.BENCHMARKS", {**BENCHMARKS, record.name: record})
     monkeypatch.setattr("datasets.load_dataset", lambda *names, split: datasets.Dataset.from_list(SUMS))
     (tmp_path / "sums_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SUMS))

@@ -64,19 +64,10 @@ def test_no_global_generator_is_touched_and_the_mode_is_left(tiny_model, tiny_to
 
 def test_defaults_of_the_model_play_no_part(engine, tiny_model, tiny_tokenizer):
     model = copy.deepcopy(tiny_model)
-    model.generation_config = GenerationConfig(
-        do_sample=True,
-        temperature=0.01,
-        top_k=1,
-        repetition_penalty=5.0,
-        no_repeat_ngram_size=1,
-        min_new_tokens=9,
-        max_length=3,
-        num_beams=3,
-        bad_words_ids=[[7]],
-        eos_token_id=tiny_model.generation_config.eos_token_id,
-        pad_token_id=0,
-    )
+    drawing = {"do_sample": True, "temperature": 0.01, "top_k": 1, "repetition_penalty": 5.0, "num_beams": 3}
+    bounds = {"no_repeat_ngram_size": 1, "min_new_tokens": 9, "max_length": 3, "bad_words_ids": [[7]]}
+    end = tiny_model.generation_config.eos_token_id
+    model.generation_config = GenerationConfig(**drawing, **bounds, eos_token_id=end, pad_token_id=0)
     requests = requests_of(engine)
     assert of_model(model, tiny_tokenizer).generate(requests, SAMPLING) == engine.generate(requests, SAMPLING)
 
@@ -85,9 +76,8 @@ def test_greedy_is_transformers_greedy(engine, tiny_model, tiny_tokenizer):
     prompt = engine.encode(TEXTS[:1])[0]
     greedy = Sampling(temperature=0.0, max_new_tokens=12)
     expected = tiny_model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)[0, len(prompt) :]
-    assert engine.generate([Request(prompt, 3)], greedy)[0].text == tiny_tokenizer.decode(
-        expected, skip_special_tokens=True
-    )
+    text = tiny_tokenizer.decode(expected, skip_special_tokens=True)
+    assert engine.generate([Request(prompt, 3)], greedy)[0].text == text
 
 
 def test_ends_and_lengths(tiny_model, tiny_tokenizer):

@@ -25,18 +25,12 @@ def library(monkeypatch):
 
         def generate(self, prompts, sampling_params, use_tqdm):
             seen["prompts"], seen["params"], seen["tqdm"] = prompts, sampling_params, use_tqdm
-            return [
-                SimpleNamespace(
-                    outputs=[
-                        SimpleNamespace(
-                            text=f"\\boxed{{{i}}}",
-                            token_ids=[1] * (i + 1),
-                            finish_reason="stop" if i == 0 else "length",
-                        )
-                    ]
-                )
-                for i in range(len(prompts))
+            ends = ["stop", *["length"] * (len(prompts) - 1)]
+            texts = [
+                SimpleNamespace(text=f"\\boxed{{{i}}}", token_ids=[1] * (i + 1), finish_reason=end)
+                for i, end in enumerate(ends)
             ]
+            return [SimpleNamespace(outputs=[text]) for text in texts]
 
     module.LLM, module.SamplingParams, module.__version__ = LLM, lambda **options: options, "0.22.0"
     monkeypatch.setitem(sys.modules, "vllm", module)
@@ -53,15 +47,8 @@ def test_every_request_has_a_seed_and_no_default_applies(library, tiny_folder, t
     assert library["prompts"] == [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}]
     first, second = library["params"]
     assert (first["seed"], second["seed"], first["n"]) == (11, 2**61, 1)
-    expected = {
-        "temperature": 0.7,
-        "top_p": 0.8,
-        "top_k": -1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "max_tokens": 2048,
-    }
-    assert expected.items() <= first.items()
+    expected = {"temperature": 0.7, "top_p": 0.8, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert {**expected, "max_tokens": 2048}.items() <= first.items()
     assert first["stop_token_ids"] == [tiny_tokenizer.eos_token_id] and first["stop"] is None
 
 

@@ -16,10 +16,9 @@ import answer_judge.grading as grading
 from answer_judge.grading.answers import final_answer, joined_boxes, plain_match
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.judge import without_where
-from answer_judge.grading.options import named_options
 from answer_judge.grading.patterns import EXAMPLES
 from answer_judge.grading.text import tidy
-from answer_judge.grading.words import answer_alone
+from answer_judge.grading.words import answer_alone, named_options
 from answer_judge.problems.code import CodeTests, program_in
 
 for module in pkgutil.iter_modules(grading.__path__, f"{grading.__name__}."):

@@ -9,8 +9,8 @@ import pytest
 
 from answer_judge.grading import points
 from answer_judge.grading.judge import judge
-from answer_judge.grading.options import labelled, named_options
 from answer_judge.grading.text import tidy
+from answer_judge.grading.words import labelled, named_options
 
 FOUND = json.loads(Path(__file__).with_name("listing.json").read_text())
 GOLDS, JOINTS = FOUND["golds"], FOUND["joints"]

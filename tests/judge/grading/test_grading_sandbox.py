@@ -35,22 +35,17 @@ def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeyp
 
 
 @pytest.fixture(scope="module")
-def sealed():
-    pool = WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, refused=REFUSED)
-    yield pool
-    pool.close()
-
-
-@pytest.fixture(scope="module")
-def unsealed():
-    pool = WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20)
-    yield pool
-    pool.close()
+def pools():
+    """One whose worker refuses what the verifier's do, and one whose worker does not."""
+    both = [WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, refused=r) for r in (REFUSED, ())]
+    yield both
+    for pool in both:
+        pool.close()
 
 
 @pytest.mark.parametrize("action", ["eval", "exec", "open", "system"])
-def test_a_worker_refuses_code_from_text_files_and_processes(action, sealed, unsealed, tmp_path):
-    target = tmp_path / "trace"
+def test_a_worker_refuses_code_from_text_files_and_processes(action, pools, tmp_path):
+    (sealed, unsealed), target = pools, tmp_path / "trace"
     value = {"open": str(target), "system": f"touch {target}"}.get(action, f"open({str(target)!r}, 'w').close()")
     assert sealed.map([(action, value)])[0].status == "raised"
     assert not target.exists()
@@ -162,7 +157,7 @@ def test_where_no_process_may_start_plain_answers_are_judged_and_others_are_an_e
     alone = Verifier()
     assert alone.verify(r"\boxed{12}", "12").reason == "right"
     assert alone.verify(r"\boxed{12}", "13").reason == "wrong"
-    assert alone.verify("none", "13").reason == "no_answer"
+    assert alone.verify("none", "13").reason == "no_answer" and alone.pids == []
     with refused(RewardError, "process", "workers=1"):
         alone.verify(r"\boxed{\frac{6}{4}}", "1.5")
 

@@ -28,13 +28,6 @@ def test_the_fast_path_says_what_mathematics_says(verifier):
         assert fast == judge({"answer": answer, "gold": gold})
 
 
-def test_fast_answers_need_no_worker():
-    with_no_pool = Verifier()
-    assert with_no_pool.verify(r"\boxed{3}", "3").reason == "right"
-    assert with_no_pool.verify("no idea", "3").reason == "no_answer"
-    assert with_no_pool.pids == []
-
-
 def test_a_tower_of_powers_times_out_and_the_next_answer_is_judged():
     with Verifier(workers=1, limit_seconds=1.5) as hasty:
         first = hasty.pids

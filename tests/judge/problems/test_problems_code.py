@@ -64,10 +64,8 @@ def test_they_are_trained_on_like_others(written, judges):
     reward = code_tests(sandbox=judges.sandbox)
     check_rewards(dataset, [reward])
     logged, told = {}, {}
-    completions = [
-        [{"role": "assistant", "content": f"```python\n{solutions[0]}\n```"}],
-        [{"role": "assistant", "content": "no"}],
-    ]
+    texts = (f"```python\n{solutions[0]}\n```", "no")
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
     values = reward(
         prompts=["", ""], completions=completions, answer=dataset["answer"][:1] * 2,
         log_metric=logged.__setitem__, log_extra=told.__setitem__,

@@ -188,11 +188,8 @@ def test_the_hub_is_asked_for_what_the_table_says(monkeypatch):
     assert load_problems("gsm8k")["answer"][:] == ["3"]
     assert load_problems("openai/gsm8k", split="test")["answer"][:] == ["3"]
     assert load_problems("someone/problems:hard")["answer"][:] == ["3"]
-    assert asked == [
-        ("openai/gsm8k", "main", "train"),
-        ("openai/gsm8k", "main", "test"),
-        ("someone/problems", "hard", "train"),
-    ]
+    gsm8k = "openai/gsm8k", "main"
+    assert asked == [(*gsm8k, "train"), (*gsm8k, "test"), ("someone/problems", "hard", "train")]
     with pytest.raises(DataError, match="no column 'problem'"):  # the set on the hub is not what it was
         load_problems("math")
 

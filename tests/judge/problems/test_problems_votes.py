@@ -8,7 +8,6 @@ from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading.vote import Stopping, majority
-from answer_judge.grading.vote_outcomes import estimand
 from answer_judge.problems import (
     accuracy_reward,
     majority_vote_reward,
@@ -17,6 +16,7 @@ from answer_judge.problems import (
     vote_until_settled,
 )
 from answer_judge.problems.votes import group_sizes_of
+from benchmarks.judge.votes import estimand
 
 TEXTS = [r"\boxed{0.5}", "no idea", r"\boxed{2}", r"so \boxed{\frac{1}{2}}"]
 
@@ -72,9 +72,8 @@ def test_what_is_logged(verifier):
     metrics, tables = {}, {}
     prompts = ["a"] * 4 + ["b"] * 2 + ["c"] * 2
     texts = [*TEXTS, r"\boxed{1}", r"\boxed{2}", "", ""]
-    majority_vote_reward(verifier=verifier)(
-        prompts, texts, log_metric=metrics.__setitem__, log_extra=tables.__setitem__
-    )
+    logs = {"log_metric": metrics.__setitem__, "log_extra": tables.__setitem__}
+    majority_vote_reward(verifier=verifier)(prompts, texts, **logs)
     assert metrics == {"vote/agreement": 3 / 8, "vote/no_answer": 3 / 8, "vote/ties": pytest.approx(1 / 3)}
     assert tables == {"vote": ["0.5"] * 4 + ["1"] * 2 + [""] * 2}
 

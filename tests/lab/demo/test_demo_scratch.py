@@ -9,8 +9,7 @@ import torch
 from refusals import refused
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from answer_judge.grading.answers import last_boxed
-from answer_judge.grading.solutions import worked_solution
+from answer_judge.grading.answers import last_boxed, worked_solution
 from answer_judge.problems import load_problems
 from dppo.errors import ConfigError, DataError
 from dppo.rng import generator
