@@ -36,7 +36,25 @@ class Kernel:
 def segment_sdpa(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
-    """Attention by one SDPA call per segment: any device, any dtype, exact.
+    """Attention by one SDPA call per segment: any device, any dtype, exact."""
+    output_S = []
+    for own_query, seen_key, seen_value in by_segment(query, key, value, segments):
+        length, seen = own_query.shape[2], seen_key.shape[2]
+        windowed = window is not None and seen > window
+        causal = seen == length and length > 1 and not windowed
+        mask = None if causal else _mask(segments, length, seen, window if windowed else None, query.device)
+        output_S.append(
+            F.scaled_dot_product_attention(
+                own_query, seen_key, seen_value, attn_mask=mask, is_causal=causal, scale=scale
+            )
+        )
+    return torch.cat(output_S, 2)
+
+
+def by_segment(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each segment its queries, and the keys and values of its trunk and of itself, a head for each query's.
 
     Segments are cut with one ``split``: its backward is one operation, while that of a slice per segment makes a
     tensor of the row's length each time, which is quadratic in the row.
@@ -44,22 +62,11 @@ def segment_sdpa(
     repeat = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeat, 1) if repeat > 1 else x for x in (key, value))
     query_S, key_S, value_S = (x.split(list(segments.length_S), 2) for x in (query, key, value))
-    output_S = []
-    for s, (length, trunk) in enumerate(zip(segments.length_S, segments.trunk_S, strict=True)):
-        own_key, own_value = key_S[s], value_S[s]
-        if trunk >= 0:
-            own_key = torch.cat([key_S[trunk], own_key], 2)
-            own_value = torch.cat([value_S[trunk], own_value], 2)
-        seen = own_key.shape[2]
-        windowed = window is not None and seen > window
-        causal = seen == length and length > 1 and not windowed
-        mask = None if causal else _mask(segments, length, seen, window if windowed else None, query.device)
-        output_S.append(
-            F.scaled_dot_product_attention(
-                query_S[s], own_key, own_value, attn_mask=mask, is_causal=causal, scale=scale
-            )
-        )
-    return torch.cat(output_S, 2)
+    for s, trunk in enumerate(segments.trunk_S):
+        if trunk < 0:
+            yield query_S[s], key_S[s], value_S[s]
+        else:
+            yield query_S[s], torch.cat([key_S[trunk], key_S[s]], 2), torch.cat([value_S[trunk], value_S[s]], 2)
 
 
 def _mask(segments: Segments, length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:

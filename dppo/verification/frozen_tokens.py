@@ -13,12 +13,12 @@ from transformers import PreTrainedModel
 
 from dppo.environment import one_thread
 from dppo.methods import METHODS, Method
-from dppo.pruning import SampledTokens, TokenPruning
-from dppo.pruning.tokens import MOST_OF_PREFIX, CutRule, random_prefix
+from dppo.pruning import SampledTokens
+from dppo.pruning.tokens import MOST_OF_PREFIX, random_prefix
 from dppo.rng import Purpose, Streams, generator, torch_generator
 from dppo.step.plan import ONCE, DraftPlan, drafted, drawn
 from dppo.verification.draws import full_batch, step_prompts
-from dppo.verification.frozen import Sample
+from dppo.verification.frozen import Sample, once
 from dppo.verification.gradients import log_probs, trained_parameters
 from dppo.verification.subject import Subject
 
@@ -126,7 +126,8 @@ def sample_tokens(subject: Subject, tokens: TokenGradients, method: Method, draw
     def stream(purpose: Purpose, *key: int) -> np.random.Generator:
         return streams[purpose]
 
-    method = replace(method, tokens=remembering(method.tokens))
+    level = method.tokens
+    method = replace(method, tokens=replace(level, cut_rule=once(level.cut_rule), head_rule=once(level.head_rule)))
     draft = _draft(subject, tokens, method)
     factor_N = full_batch(subject, method)
     weight_MS = torch.stack([_weights(draft, stream)[tokens.known_NT] for _ in range(draws)])
@@ -152,20 +153,3 @@ def _weights(draft: DraftPlan, streams: Streams) -> Tensor:
     """(N, T) float64 weights of the tokens in one draw."""
     plan = drawn(draft, ONCE, streams)
     return plan.weight_UN[0][:, None] * plan.token_draws[0].weight_NT
-
-
-def remembering(level: TokenPruning) -> TokenPruning:
-    """The same level, which works the probabilities of equal moments out only once."""
-
-    def once(rule: CutRule) -> CutRule:
-        known: dict[bytes, Tensor] = {}
-
-        def found(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-            key = moment_NT.numpy().tobytes()
-            if key not in known:
-                known[key] = rule(moment_NT, span_NT, rate, floor)
-            return known[key]
-
-        return found
-
-    return replace(level, cut_rule=once(level.cut_rule), head_rule=once(level.head_rule))

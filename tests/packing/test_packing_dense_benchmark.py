@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packing_wrong import WRONG_IN_VALUE
 from refusals import refused
 
 from benchmarks.speed import cases, dense, gpu, gpu_checks, gpu_shapes, layouts, workload
@@ -158,16 +159,6 @@ def test_a_wrong_layout_or_a_missed_bar_shows(monkeypatch, capsys):
     assert dense.bar_text(dense.judged("time", 2.5, None), "time") == ""
 
 
-def top_left(query, key, value, segments, scale, window):
-    """Causal masks of branches aligned at the top left."""
-    parts = [x.split(list(segments.length_S), 2) for x in (query, *(x.repeat_interleave(2, 1) for x in (key, value)))]
-    out = []
-    for s, trunk in enumerate(segments.trunk_S):
-        k, v = (x[s] if trunk < 0 else torch.cat([x[trunk], x[s]], 2) for x in parts[1:])
-        out.append(torch.nn.functional.scaled_dot_product_attention(parts[0][s], k, v, is_causal=True))
-    return torch.cat(out, 2)
-
-
 def without_gradient_of_values(query, key, value, segments, scale, window):
     return SEGMENT_SDPA.attend(query, key, value.detach() + 0 * value, segments, scale, window)
 
@@ -177,9 +168,8 @@ def not_here(*_):
 
 
 def test_kernel_checks_flag_wrong_masks_wrong_gradients_and_absent_kernels():
-    kernels = [SEGMENT_SDPA] + [
-        Kernel(name=f.__name__, attend=f) for f in (top_left, without_gradient_of_values, not_here)
-    ]
+    wrong = (WRONG_IN_VALUE["masks aligned at the top left"], without_gradient_of_values, not_here)
+    kernels = [SEGMENT_SDPA] + [Kernel(name=f.__name__, attend=f) for f in wrong]
     rows = list(gpu_checks.kernel_rows(torch.device("cpu"), torch.float32, (4, 2), 16, kernels))
     assert [row["passed"] for row in rows] == [True, False, False, None] * len(gpu_checks.WINDOWS)
     assert rows[1]["output"] > 0.1

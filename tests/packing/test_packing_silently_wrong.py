@@ -30,7 +30,7 @@ from packing_models import (
     visible,
     with_lora,
 )
-from packing_wrong import merged, top_left
+from packing_wrong import WRONG_IN_VALUE, merged
 from torch.utils.checkpoint import CheckpointError
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -165,7 +165,7 @@ class TestKernels:
         return run_layout(model, pieces, batch).difference(reference(self.SETTING))
 
     def test_causal_aligned_at_the_top_left(self):
-        logp, gradient = self.run(top_left)
+        logp, gradient = self.run(WRONG_IN_VALUE["masks aligned at the top left"])
         assert logp > WRONG and gradient > WRONG
         assert max(self.run(SEGMENT_SDPA.attend)) < 1e-12
 
