@@ -29,8 +29,9 @@ from transformers import Qwen3ForCausalLM
 
 from answer_judge.files import write_json
 from benchmarks.shared import in_turns, options, spread
-from benchmarks.speed.cases import highest_resident_mib, in_own_process, qwen3
+from benchmarks.speed.cases import highest_resident_mib, in_own_process
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
+from benchmarks.speed.workload import qwen3
 from dppo.environment import environment
 from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method

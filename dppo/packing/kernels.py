@@ -120,14 +120,21 @@ def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> t
     return tuple(following)[1:]
 
 
-def probe(
-    kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int, *, heads: tuple[int, int] = (4, 2)
-) -> str:
-    """What is wrong with ``kernel`` here, or "" if its output and gradients are those of float32 SDPA.
+PROBED = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
+"""A trunk with branches of several lengths, and a sequence that stands alone."""
 
-    The row has a trunk with branches of several lengths and a sequence that stands alone, with and without a window.
-    """
-    segments = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
+
+def probe(
+    kernel: Kernel,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    *,
+    heads: tuple[int, int] = (4, 2),
+    segments: Segments = PROBED,
+    windows: tuple[int | None, ...] = (None, 5),
+) -> str:
+    """What is wrong with ``kernel`` here, or "" if its output and gradients are those of float32 SDPA."""
     make = torch.Generator(device="cpu").manual_seed(0)
 
     def normal(count: int) -> Tensor:
@@ -135,7 +142,7 @@ def probe(
 
     query, key, value, upstream = normal(heads[0]), normal(heads[1]), normal(heads[1]), normal(heads[0])
     tolerance = 4 * torch.finfo(dtype).eps
-    for window in (None, 5):
+    for window in windows:
         try:
             found = _with_gradients(kernel.attend, (query, key, value), upstream, segments, window)
         except Exception as error:  # kernels say in every way there is that they do not run here
