@@ -48,13 +48,9 @@ def wrong_cuts(rate: float) -> dict[str, TokenPruning]:
 
 
 def wrong_methods(right: Method, right_prompts: Method, rate: float) -> dict[str, Method]:
-    """Methods that are biased, made from two that are not.
+    """Methods that are biased, made from one that prunes completions and one that prunes prompts at this rate.
 
-    Args:
-        right: prunes completions; gives loss, normaliser and score.
-        right_prompts: prunes prompts, with an exact normaliser: a ratio of two sums would hide that all weights are
-            wrong by the same factor.
-        rate: share that they prune.
+    The latter needs an exact normaliser: a ratio of two sums would hide that all weights are wrong by one factor.
     """
     half = Pruning(rate=rate, score=right.score, rule=uniform)
     return {

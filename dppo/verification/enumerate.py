@@ -62,9 +62,6 @@ class Coin:
         chance = min(max(float(threshold), 0.0), 1.0)
         return self.tape.choose([chance, 1 - chance]) == 0
 
-    def __ge__(self, threshold: float) -> bool:
-        return not self < threshold
-
 
 class Coins(list[Coin]):
     """Several of them, usable as a list or compared with an array at once."""

@@ -170,12 +170,8 @@ def compare_frozen(
 ) -> FrozenComparison:
     """Draw every line at every rate and say how far each is from the full batch.
 
-    Args:
-        lines: of the table, at least one, all on the same rollouts.
-        base: what the controls are made from.
-        setting: rates, draws and rate of false alarms.
-        started: when the work began, in ``time.perf_counter`` seconds; now by default.
-        progress: told what is being drawn.
+    The lines, at least one, are of the same rollouts; controls are made from ``base``. The work began when ``started``
+    says, in ``time.perf_counter`` seconds, or now; ``progress`` is told what is being drawn.
     """
     started = time.perf_counter() if started is None else started
     subject, block = lines[0].subject, frozenset({PrunedLevel.BLOCK})

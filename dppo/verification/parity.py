@@ -4,7 +4,6 @@ import contextlib
 import copy
 import io
 import itertools
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -206,9 +205,8 @@ def _scripted(script: Script, names: list[str]) -> tuple[Callable[..., Any], Cal
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Neither trainer prints, warns, or touches torch's global generator."""
-    level, silence = transformers_logging.get_verbosity(), os.environ.get("TRL_EXPERIMENTAL_SILENCE")
+    level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     try:
         with (
             warnings.catch_warnings(),
@@ -220,7 +218,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(level)
-        if silence is None:
-            del os.environ["TRL_EXPERIMENTAL_SILENCE"]
-        else:
-            os.environ["TRL_EXPERIMENTAL_SILENCE"] = silence

@@ -40,12 +40,8 @@ def verify(
 ) -> Findings:
     """Every check on a subject, and what its rules and scores cost in variance.
 
-    Args:
-        subject: the rollouts of a policy that stands still.
-        methods: what is claimed to be unbiased, at least one; the first one's loss is used for controls and table.
-        settings: number of draws, failure rate and seed.
-        started: when the work began, in ``time.perf_counter`` seconds; now by default.
-        progress: told what is being done.
+    ``methods`` are claimed to be unbiased, at least one; the first one's loss is used for controls and table. The work
+    began when ``started`` says, in ``time.perf_counter`` seconds, or now; ``progress`` is told what is being done.
     """
     if not methods or not all(isinstance(method, Method) for method in methods):
         raise ConfigError(f"methods={methods!r:.80} are no methods, at least one. Try [METHODS['dppo']].")
