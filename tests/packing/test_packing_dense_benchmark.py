@@ -102,23 +102,16 @@ def test_records_of_the_smallest_run(capsys):
     records = dense.measure(SMALLEST)
     printed = capsys.readouterr().out
     assert [row["layout"] for row in records if row["figure"] == "layouts"] == ["trl", "sorted", "packed", "shared"]
-    assert [row["layout"] for row in records if row["figure"] == "head and row length"] == [
-        "trl",
-        "padded",
-        "shared 64",
-    ]
+    lengths = [row["layout"] for row in records if row["figure"] == "head and row length"]
+    assert lengths == ["trl", "padded", "shared 64"]
     assert all(v is None or isinstance(v, str | int | float) for row in records for v in row.values())
     work = CASE.work()
-    kept = sequences(work)
-    batch = workload.generation_batch(0, group_size=8, vocabulary=1024, lengths=SHORT)
-    widest = max(p for _, p, _ in sequences(batch)) + max(c for _, _, c in sequences(batch))
     timed = {row["layout"]: row for row in records if row["figure"] == "layouts"}
-    assert timed["trl"]["tokens"] == len(kept) * widest == 8 * widest
-    assert timed["packed"]["tokens"] == sum(prompt - 1 + completion for _, prompt, completion in kept)
+    assert timed["trl"]["tokens"] == 8 * (work.prompt_width + work.completion_width)
     for row in timed.values():
         assert row["same"] and row["gradient_difference"] < 1e-5 and row["peak_mib"] > 0
         assert row["loss"] == pytest.approx(timed["trl"]["loss"], rel=1e-5)
-        assert row["scored"] == sum(completion for *_, completion in kept)
+        assert row["scored"] == sum(work.completion_tokens)
         assert row["fewer_tokens"] == pytest.approx(timed["trl"]["tokens"] / row["tokens"])
     assert timed["shared"]["time_bar"] == 2.5 and timed["trl"]["time_bar"] is None and "DIFFERS" not in printed
 

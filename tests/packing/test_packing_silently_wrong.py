@@ -146,29 +146,24 @@ class TestCallsOfTransformers:
         assert logp < RIGHT and gradient < 1e-5
 
 
-class TestKernels:
-    """Kernels that are wrong for branches, put in the place of ours."""
-
-    SETTING = Setting("llama")
-
-    def run(self, attend):
-        batch, model = make_batch(), self.SETTING.model(prepare_rows)
-        row, index = shared_row(batch)
-        kernel = Kernel(name="on trial", reason="a test", attend=attend)
-        pieces = iter([(index, row_log_probs(model, row, batch.width, kernel=kernel)[0])])
-        return run_layout(model, pieces, batch).difference(reference(self.SETTING))
-
-    def test_causal_aligned_at_the_top_left(self):
-        logp, gradient = self.run(WRONG_IN_VALUE["masks aligned at the top left"])
-        assert logp > WRONG and gradient > WRONG
-        assert max(self.run(SEGMENT_SDPA.attend)) < 1e-12
-
-    def test_merging_by_log_sum_exp_without_its_gradient(self):
-        """Right in value, so only a comparison of gradients sees it."""
-        assert max(self.run(partial(merged, lse_gradient=True))) < 1e-12
-        logp, gradient = self.run(partial(merged, lse_gradient=False))
-        assert logp < 1e-12 and gradient > WRONG
-        assert max(self.run(SEGMENT_SDPA.attend)) < 1e-12
+@pytest.mark.parametrize(
+    ("attend", "logp_is_wrong", "gradient_is_wrong"),
+    [
+        (SEGMENT_SDPA.attend, False, False),
+        (WRONG_IN_VALUE["masks aligned at the top left"], True, True),
+        (partial(merged, lse_gradient=True), False, False),
+        (partial(merged, lse_gradient=False), False, True),
+    ],
+    ids=["ours", "top left", "merged by log-sum-exp", "merged without its gradient"],
+)
+def test_kernels_that_are_wrong_for_branches(attend, logp_is_wrong, gradient_is_wrong):
+    """Put in the place of ours; one is right in value, so only a comparison of gradients sees it."""
+    setting, batch = Setting("llama"), make_batch()
+    model, (row, index) = setting.model(prepare_rows), shared_row(batch)
+    logp = row_log_probs(model, row, batch.width, kernel=Kernel(name="on trial", attend=attend))[0]
+    off = run_layout(model, iter([(index, logp)]), batch).difference(reference(setting))
+    for difference, wrong in zip(off, (logp_is_wrong, gradient_is_wrong), strict=True):
+        assert difference > WRONG if wrong else difference < 1e-12
 
 
 def unless_refused(difference):
