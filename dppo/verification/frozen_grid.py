@@ -117,11 +117,7 @@ class FrozenComparison:
         return all(each.verdict != "WRONG" for each in self.measured) and all(each.found for each in self.controls)
 
     def as_json(self, **facts: Any) -> dict[str, Any]:
-        """Everything as values that JSON can hold.
-
-        Args:
-            **facts: what else belongs to the environment, such as the command.
-        """
+        """Everything as values that JSON can hold; ``facts`` are what else belongs to the environment."""
         dashes = [(line.name, level) for line in self.lines for level in RATES if level not in line.levels]
         return {
             "format": FORMAT,
@@ -183,10 +179,8 @@ def compare_frozen(
         for number, (line, level, method) in enumerate(todo):
             progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
             if level in TOKEN_LEVELS and tokens is not None:
-                drawn, known = (
-                    sample_tokens(line.subject, tokens, method, setting.draws, setting.seed),
-                    tokens.gradient_SK,
-                )
+                drawn = sample_tokens(line.subject, tokens, method, setting.draws, setting.seed)
+                known = tokens.gradient_SK
             else:
                 drawn, known = sample(line.subject, method, setting.draws, setting.seed), root_NN
             bias = bias_of(drawn, known)
