@@ -45,14 +45,20 @@ from dppo.packing.kernels import Kernel, choose_kernel
 SEED = 0
 GROUP_SIZE = 8
 RATES = (0.0, 0.5, 0.75)
-QWEN3 = {"vocabulary": 151_936, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40_960,
+QWEN3: dict[str, Any] = {"vocabulary": 151_936, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40_960,
          "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}  # fmt: skip
 MODELS: dict[str, Callable[..., Any]] = {
     "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
     "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
     "4B": partial(qwen3, hidden=2560, layers=36, heads=32, intermediate_size=9728, **QWEN3),
     "0.6B cut to 4 layers": partial(qwen3, hidden=1024, layers=4, heads=16, intermediate_size=3072, **QWEN3),
-    "tiny": partial(qwen3, hidden=64, layers=2, intermediate_size=128, vocabulary=512),
+    "tiny": partial(
+        qwen3,
+        hidden=64,
+        layers=2,
+        intermediate_size=128,
+        **QWEN3 | {"vocabulary": 512, "num_key_value_heads": 2, "head_dim": 16},
+    ),
 }
 """Configurations by name; ``layers`` may be given."""
 TOKEN_CASES = {"plain head": (1.0, 1.0), "fused head": (1.0, 1.0), "cuts 0.5": (0.5, 1.0), "cuts 0.3": (0.3, 1.0),

@@ -17,7 +17,7 @@ from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -52,11 +52,7 @@ class Segments:
     @cached_property
     def start_S(self) -> tuple[int, ...]:
         """Where in the row each segment begins."""
-        starts, at = [], 0
-        for length in self.length_S:
-            starts.append(at)
-            at += length
-        return tuple(starts)
+        return tuple(accumulate(self.length_S, initial=0))[:-1]
 
     @cached_property
     def memory(self) -> dict[Any, Any]:

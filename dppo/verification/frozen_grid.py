@@ -148,7 +148,7 @@ def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple
             for prompt, completion in pairs:
                 # As in a run that sets no prune_floor: at most half of what the rate keeps, so that there is a choice.
                 yield line, level, line.method.with_rates(prompt=prompt, completion=completion).at(0.0)
-    for level in TOKEN_LEVELS:
+    for level in (PrunedLevel.TOKENS, PrunedLevel.HEAD):
         for line in (line for line in lines if level in line.levels):
             for rate in rates:
                 pair = (rate, 0.0) if level is PrunedLevel.TOKENS else (0.0, rate)

@@ -41,6 +41,7 @@ LAYOUTS = {
     "sorted": sorted_by_length,
     "packed-one-row": partial(rows, shared=False),
     "packed-small-rows": partial(rows, shared=False, max_tokens=40),
+    "each-alone": partial(rows, max_tokens=1),
     "shared-one-row": rows,
     "shared-small-rows": partial(rows, max_tokens=40),
     "shared-split-groups": partial(rows, max_tokens=22),
