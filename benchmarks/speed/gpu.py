@@ -45,8 +45,13 @@ from dppo.packing.kernels import Kernel, choose_kernel
 SEED = 0
 GROUP_SIZE = 8
 RATES = (0.0, 0.5, 0.75)
-QWEN3: dict[str, Any] = {"vocabulary": 151_936, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40_960,
-         "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}  # fmt: skip
+QWEN3: dict[str, Any] = {
+    "vocabulary": 151_936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+}
 MODELS: dict[str, Callable[..., Any]] = {
     "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
     "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
