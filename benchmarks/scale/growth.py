@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.scale.steps import counted, history_records, idle_shares, record, step_records, timed
 from benchmarks.shared import Record, met, options, python_peak, spread_with_ends, write
 from benchmarks.speed.workload import Work, generation_batch
-from dppo.packing.bins import best_fit_decreasing, longest_processing_time, window_greedy
+from dppo.packing.bins import best_fit_decreasing, longest_processing_time
 from dppo.packing.rows import Row, build_row, plan_rows
 from dppo.pruning import Pruning
 from dppo.rng import Purpose, generator
@@ -67,7 +67,6 @@ def time_records(work: Work, rows: list[list[int]], repeats: int) -> Iterator[Re
     parts: dict[str, Callable[[], object]] = {
         "draw": lambda: pruning.draw(batch, rng),
         "bins": lambda: best_fit_decreasing(whole_N, MAX_TOKENS),
-        "bins_of_a_stream": lambda: list(window_greedy(whole_N, MAX_TOKENS)),
         f"bins_of_{RANKS}_ranks": lambda: longest_processing_time(whole_N, RANKS),
         "plan_rows": lambda: plan_rows(work.group_N, prompt_N, completion_N, MAX_TOKENS),
         "layout": lambda: [row.completions for row in laid_out(work, rows)],

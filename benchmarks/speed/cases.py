@@ -12,20 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel, Qwen3Config
+from transformers import PreTrainedModel
 from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.shared import Record, in_turns, spread
-from benchmarks.speed.layouts import Layout, call_with_labels, layouts, padded, train_step
+from benchmarks.speed.layouts import Layout, call_with_labels, layouts, padded, step_each, train_step
 from benchmarks.speed.workload import (
     Lengths,
     Work,
     build_model,
     generation_batch,
-    gradients,
     prune,
-    relative_difference,
+    qwen3,
     typical_prompts,
 )
 from dppo.packing.attention import use_rows
@@ -69,21 +67,6 @@ def contenders(max_tokens: int) -> dict[str, Contender]:
     return {"trl": TRL} | {
         name: Contender(layout=layout, prepare=with_rows, max_tokens=max_tokens) for name, layout in dense.items()
     }
-
-
-def qwen3(layers: int, hidden: int, vocabulary: int) -> Qwen3Config:
-    """A small Qwen3 with tied embeddings."""
-    return Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=hidden // 4,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-    )
 
 
 MODELS = {"2x64": (2, 64, 1024), "4x128": (4, 128, 4096), "4x256": (4, 256, 8192)}
@@ -162,24 +145,13 @@ def exactness(
     work: Work, named: Mapping[str, Contender], models: Mapping[Prepare, PreTrainedModel]
 ) -> dict[str, Record]:
     """One step of each contender: its tokens and loss, and how far its gradient is from the first one's."""
-    measured: dict[str, Record] = {}
-    wanted: list[Tensor] = []
-    for name, contender in named.items():
-        model = models[contender.prepare]
-        model.zero_grad(set_to_none=False)
-        step = train_step(model, work, contender.layout)
-        found = gradients(model)
-        wanted = wanted or found
-        difference, scored = relative_difference(found, wanted), int(step["scored"])
-        measured[name] = {
-            "tokens": step["tokens"],
-            "forwards": step["forwards"],
-            "loss": float(step["loss"]),
-            "scored": scored,
-            "gradient_difference": difference,
-            "same": scored == work.scored and difference <= SAME_GRADIENT,
-        }
-    return measured
+    found = step_each({name: (models[each.prepare], each.layout) for name, each in named.items()}, work)
+    fields = ("tokens", "forwards", "loss", "scored", "gradient_difference")
+    return {
+        name: {field: step[field] for field in fields}
+        | {"same": step["scored"] == work.scored and step["gradient_difference"] <= SAME_GRADIENT}
+        for name, step in found.items()
+    }
 
 
 def compare(case: Case, named: Mapping[str, Contender], repetitions: int) -> Iterator[Record]:

@@ -12,7 +12,7 @@ fused one. ``--device cpu --quick`` runs a tiny model, to test the path.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel, Qwen3Config
+from transformers import PreTrainedModel
 
 from benchmarks.shared import Record, in_turns, options, seconds_of, spread, write
 from benchmarks.speed.gpu_checks import head_rows, kernel_rows, layout_rows
-from benchmarks.speed.gpu_shapes import SHAPES, Shape, flops
-from benchmarks.speed.layouts import Layout, layouts, shared, train_step
+from benchmarks.speed.layouts import Layout, flops, layouts, shared, step_each, train_step
 from benchmarks.speed.workload import (
     BATCH_PROMPTS,
     QUICK,
@@ -36,7 +34,7 @@ from benchmarks.speed.workload import (
     build_model,
     generation_batch,
     prune,
-    relative_difference,
+    qwen3,
     tokens_left_out,
     typical_prompts,
 )
@@ -47,6 +45,27 @@ from dppo.packing.kernels import Kernel, choose_kernel
 SEED = 0
 GROUP_SIZE = 8
 RATES = (0.0, 0.5, 0.75)
+QWEN3: dict[str, Any] = {
+    "vocabulary": 151_936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+}
+MODELS: dict[str, Callable[..., Any]] = {
+    "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
+    "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
+    "4B": partial(qwen3, hidden=2560, layers=36, heads=32, intermediate_size=9728, **QWEN3),
+    "0.6B cut to 4 layers": partial(qwen3, hidden=1024, layers=4, heads=16, intermediate_size=3072, **QWEN3),
+    "tiny": partial(
+        qwen3,
+        hidden=64,
+        layers=2,
+        intermediate_size=128,
+        **QWEN3 | {"vocabulary": 512, "num_key_value_heads": 2, "head_dim": 16},
+    ),
+}
+"""Configurations by name; ``layers`` may be given."""
 TOKEN_CASES = {"plain head": (1.0, 1.0), "fused head": (1.0, 1.0), "cuts 0.5": (0.5, 1.0), "cuts 0.3": (0.3, 1.0),
                "head 0.15": (1.0, 0.15), "cuts 0.5, head 0.15": (0.5, 0.15)}  # fmt: skip
 """Shares of the tokens that are kept, and that reach the head, by name."""
@@ -109,7 +128,7 @@ def matrix_rate(side: int, device: torch.device, dtype: torch.dtype) -> float:
     return 2.0 * side**3 / float(np.median(taken))
 
 
-def prepared(config: Qwen3Config, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def prepared(config: Any, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """A model with random weights that rows can be given to, with gradient checkpointing."""
     model = build_model(config, SEED, device=str(device), dtype=dtype)
     use_rows(model)
@@ -118,19 +137,19 @@ def prepared(config: Qwen3Config, device: torch.device, dtype: torch.dtype) -> P
     return model
 
 
-def kept_work(settings: Settings, shape: Shape, prompts: int, rate: float, device: torch.device) -> Work:
+def kept_work(settings: Settings, config: Any, prompts: int, rate: float, device: torch.device) -> Work:
     """A typical part of a pruned generation batch, padded as wide as all of it."""
-    batch = generation_batch(SEED, group_size=GROUP_SIZE, vocabulary=shape.vocabulary, lengths=settings.lengths)
+    batch = generation_batch(SEED, group_size=GROUP_SIZE, vocabulary=config.vocab_size, lengths=settings.lengths)
     kept = typical_prompts(prune(batch, rate, SEED), prompts, round(prompts * GROUP_SIZE * (1 - rate)))
     return kept.to(device)
 
 
-def check_rows(settings: Settings, shape: Shape, kernel: Kernel, device: torch.device) -> Iterator[Record]:
+def check_rows(settings: Settings, config: Any, kernel: Kernel, device: torch.device) -> Iterator[Record]:
     """Every layout against float32 padding, on the first two layers and two prompts."""
-    work = generation_batch(SEED, prompts=2, group_size=4, vocabulary=shape.vocabulary, lengths=settings.check).to(
+    work = generation_batch(SEED, prompts=2, group_size=4, vocabulary=config.vocab_size, lengths=settings.check).to(
         device
     )
-    build = partial(prepared, shape.config(2), device)
+    build = partial(prepared, config, device)
     named = layouts(settings.max_tokens, kernel)
     yield from layout_rows(build, settings.dtype, work, named)
     yield from head_rows(build, work, tokens_left_out(work.to("cpu"), 1.0, 0.15, SEED).to(device), named["shared"])
@@ -140,23 +159,13 @@ def compared(
     model: PreTrainedModel, work: Work, named: dict[str, Layout], repetitions: int, device: torch.device
 ) -> Iterator[tuple[str, Record, list[float], list[float]]]:
     """Of each layout its name, one step with exactness and memory, and its and the first one's seconds."""
-    steps: dict[str, Record] = {}
-    wanted: list[Tensor] = []
-    for name, layout in named.items():
-        model.zero_grad(set_to_none=False)
-        step = train_step(model, work, layout)
-        found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        wanted = wanted or [gradient.clone() for gradient in found]
-        difference = relative_difference(found, wanted)
-        steps[name] = {**step, "loss": float(step["loss"]), "scored": int(step["scored"]), "difference": difference}
-    wanted.clear()
-    for name, layout in named.items():
-        steps[name] |= peak_memory(partial(train_step, model, work, layout), device)
-    runs = {name: partial(seconds, partial(train_step, model, work, layout), device) for name, layout in named.items()}
-    taken = in_turns(runs, repetitions)
+    steps = step_each({name: (model, layout) for name, layout in named.items()}, work)
+    runs = {name: partial(train_step, model, work, layout) for name, layout in named.items()}
+    memory = {name: peak_memory(run, device) for name, run in runs.items()}
+    taken = in_turns({name: partial(seconds, run, device) for name, run in runs.items()}, repetitions)
     first = next(iter(named))
     for name, step in steps.items():
-        yield name, step, taken[name], taken[first]
+        yield name, step | memory[name], taken[name], taken[first]
 
 
 def peak_memory(run: Any, device: torch.device) -> dict[str, float | None]:
@@ -175,20 +184,20 @@ def model_rows(
     settings: Settings, name: str, kernel: Kernel, rate_of_matrices: float, device: torch.device
 ) -> Iterator[Record]:
     """Every layout at every prune rate, and shared rows of several lengths, for one model."""
-    shape = SHAPES[name]
-    model = prepared(shape.config(), device, settings.dtype)
+    config = MODELS[name]()
+    model = prepared(config, device, settings.dtype)
     by_length = {f"shared {n}": layouts(n, kernel)["shared"] for n in settings.row_lengths}
     plan = [("layouts", rate, layouts(settings.max_tokens, kernel)) for rate in RATES]
     plan.append(("row length", 0.0, {"padded": layouts(1)["padded"]} | by_length))
     for figure, rate, named in plan:
-        work = kept_work(settings, shape, settings.prompts[name], rate, device)
+        work = kept_work(settings, config, settings.prompts[name], rate, device)
         needed = shared(work, max_tokens=sys.maxsize)
-        least = flops(shape, needed[0].tokens, needed[0].pairs, work.scored, again=0)
+        least = flops(config, needed[0].tokens, needed[0].pairs, work.scored, again=0)
         noise = 0.0
         for layout, step, taken, first in compared(model, work, named, settings.repetitions, device):
-            noise = step["difference"] if layout == "sorted" else noise
+            noise = step["gradient_difference"] if layout == "sorted" else noise
             limit = min(NOISE_LIMIT, 1e-5 + NOISE * noise) if noise else NOISE_LIMIT
-            done = flops(shape, step["tokens"], step["pairs"], work.scored, again=1)
+            done = flops(config, step["tokens"], step["pairs"], work.scored, again=1)
             median = float(np.median(taken))
             yield {
                 "figure": figure,
@@ -213,16 +222,16 @@ def model_rows(
                 "peak_gib": step["peak_gib"],
                 "added_gib": step["added_gib"],
                 "loss": step["loss"],
-                "gradient_difference": step["difference"],
-                "passed": step["scored"] == work.scored and step["difference"] <= limit,
+                "gradient_difference": step["gradient_difference"],
+                "passed": step["scored"] == work.scored and step["gradient_difference"] <= limit,
             }
 
 
 def token_rows(settings: Settings, name: str, kernel: Kernel, device: torch.device) -> Iterator[Record]:
     """A step on shared rows with tokens left out, and with a head that holds all logits; in turns."""
-    shape = SHAPES[name]
-    model = prepared(shape.config(), device, settings.dtype)
-    work = kept_work(settings, shape, settings.prompts[name], 0.0, torch.device("cpu"))
+    config = MODELS[name]()
+    model = prepared(config, device, settings.dtype)
+    work = kept_work(settings, config, settings.prompts[name], 0.0, torch.device("cpu"))
     steps: dict[str, Any] = {}
     for case, (kept, head) in TOKEN_CASES.items():
         left = work if kept == head == 1.0 else tokens_left_out(work, kept, head, SEED)
@@ -276,11 +285,8 @@ TOKEN_HEAD = (
 
 def kernel_line(row: Record) -> str:
     """A line of the table of kernels."""
-    start = f"{row['kernel']:20}{row['window'] or 'none':>7}  "
-    if row["passed"] is None:
-        return f"{start}does not run here: {row['reason']}"
-    errors = "".join(f"{row[name]:>10.1e}" for name in ("output", "dq", "dk", "dv"))
-    return start + errors + ("  passed" if row["passed"] else "  WRONG")
+    verdict = {True: "passed", False: "WRONG", None: "does not run here"}[row["passed"]]
+    return f"{row['kernel']:20}{verdict}{row['reason'] and ': '}{row['reason']}"
 
 
 def exactness_line(row: Record) -> str:
@@ -299,7 +305,6 @@ def time_line(row: Record) -> str:
     return f"{work}{times}{shares}{memory}{row['gradient_difference']:>9.0e}{'' if row['passed'] else '  DIFFERS'}"
 
 
-KERNEL_HEAD = f"{'kernel':20}{'window':>7}  {'output':>10}{'dq':>10}{'dk':>10}{'dv':>10}"
 EXACTNESS_HEAD = f"{'layout':20}{'scored':>8}{'gradient':>10}"
 TIME_HEAD = (
     f"{'model':13}{'prune':5}{'layout':13}{'rows':>5}{'tokens':>9}{'s':>9}{'faster, quartiles':>22}{'tokens/s':>10}"
@@ -322,14 +327,14 @@ def measure(settings: Settings, models: list[str], device: torch.device, output:
             records.append(row)
         write(output, records, [SEED])
 
-    shape = SHAPES[models[0]]
-    heads = (shape.heads, shape.kv_heads)
-    print(f"Attention over segments against float32, relative difference\n{KERNEL_HEAD}")
-    show(kernel_rows(device, settings.dtype, heads, shape.head_dim), kernel_line)
-    kernel = choose_kernel(device, settings.dtype, shape.head_dim, heads=heads)
+    config = MODELS[models[0]](layers=2)
+    heads, head_dim = (config.num_attention_heads, config.num_key_value_heads), config.head_dim
+    print("Attention over segments against float32")
+    show(kernel_rows(device, settings.dtype, heads, head_dim), kernel_line)
+    kernel = choose_kernel(device, settings.dtype, head_dim, heads=heads)
     print(f"chosen: {kernel.name} ({kernel.reason})")
     print(f"\nGradient against float32 padding, two layers, {settings.dtype}\n{EXACTNESS_HEAD}")
-    show(check_rows(settings, shape, kernel, device), exactness_line)
+    show(check_rows(settings, config, kernel, device), exactness_line)
     rate = matrix_rate(settings.matrix, device, settings.dtype)
     figures = {"figure": "matrix rate", "side": settings.matrix, "unit": "FLOP/s", "median": rate}
     show(iter([figures]), lambda row: f"\nmatrix rate: {row['median'] / 1e12:,.3g} TFLOP/s, side {row['side']}")
@@ -350,7 +355,7 @@ def main() -> int:
     """Measure, print, and write the JSON file if one is named. 1 if a check failed, 2 if nothing can be measured."""
     parser = options(__doc__, quick="one small model and few repetitions")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--models", nargs="+", choices=list(SHAPES), help="which of the models; all by default")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), help="which of the models; all by default")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("No CUDA GPU here. To test the path without one: python -m benchmarks.speed.gpu --device cpu --quick")

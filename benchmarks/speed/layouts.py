@@ -1,6 +1,6 @@
 """Ways to lay kept completions out for the forward pass, as values: from a kept set to a list of forwards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.speed.workload import Work
+from benchmarks.shared import Record
+from benchmarks.speed.workload import Work, gradients, relative_difference
 from dppo.packing.forward import row_log_probs
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 from dppo.packing.micro_batches import sorted_micro_batches
@@ -190,3 +191,36 @@ def train_step(model: nn.Module, work: Work, layout: Layout) -> dict[str, Any]:
         "loss": total,
         "scored": scored,
     }
+
+
+def step_each(named: Mapping[str, tuple[nn.Module, Layout]], work: Work) -> dict[str, Record]:
+    """One step of each model with its layout, from gradients of zero, and how far its gradient is from the first's."""
+    found: dict[str, Record] = {}
+    wanted: list[Tensor] = []
+    for name, (model, layout) in named.items():
+        model.zero_grad(set_to_none=False)
+        step = train_step(model, work, layout)
+        wanted = wanted or gradients(model)
+        own = (parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+        measured = {"gradient_difference": relative_difference(own, wanted)}
+        found[name] = {**step, "loss": float(step["loss"]), "scored": int(step["scored"]), **measured}
+    return found
+
+
+def body(config: Any) -> int:
+    """Parameters of all linear layers but the head."""
+    attention = 2 * config.hidden_size * config.head_dim * (config.num_attention_heads + config.num_key_value_heads)
+    return config.num_hidden_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
+
+
+def flops(config: Any, tokens: int, pairs: int, scored: int, *, again: int) -> float:
+    """Floating-point operations of one forward and backward.
+
+    Forward, a linear layer takes 2 per parameter and token, attention 4 per pair of query and key, head, head
+    dimension and layer (two products), the language model head 2 per parameter and scored token. The backward pass
+    takes 2 times the forward of linear layers and 2.5 times that of attention, which recomputes its scores.
+    """
+    linear = 2.0 * body(config) * tokens
+    attention = 4.0 * config.num_attention_heads * config.head_dim * config.num_hidden_layers * pairs
+    head = 2.0 * config.hidden_size * config.vocab_size * scored
+    return linear * (3 + again) + attention * (3.5 + again) + head * (3 + again)

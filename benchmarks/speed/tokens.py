@@ -29,8 +29,9 @@ from transformers import Qwen3ForCausalLM
 
 from answer_judge.files import write_json
 from benchmarks.shared import in_turns, options, spread
-from benchmarks.speed.cases import highest_resident_mib, in_own_process, qwen3
+from benchmarks.speed.cases import highest_resident_mib, in_own_process
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
+from benchmarks.speed.workload import qwen3
 from dppo.environment import environment
 from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
@@ -43,11 +44,12 @@ from dppo.verification.frozen import sample
 from dppo.verification.frozen_tokens import TokenGradients, sample_tokens, token_gradients
 from dppo.verification.gradients import log_probs
 from dppo.verification.sampling import SubjectSampling
-from dppo.verification.subject import Subject, frozen_subject
+from dppo.verification.subject import Subject
 from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
+from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
-from dppo_lab.demo.task import FULL, QUICK, ArithmeticProblem, make_split, reward
+from dppo_lab.demo.subject import subject_of
+from dppo_lab.demo.task import FULL, QUICK, ArithmeticProblem, make_split
 from dppo_lab.demo.warmup import warm_up
 from examples.engine import Loop
 
@@ -85,17 +87,10 @@ class Stage:
         cls, policy: Qwen3ForCausalLM, problems: Sequence[ArithmeticProblem], reference: Qwen3ForCausalLM | None = None
     ) -> "Stage":
         """Of groups of the embedded task; with a reference under a KL term to it, which every completion has."""
-        tokenizer = build_tokenizer()
-
-        def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
-            texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-            return torch.tensor([[reward(text, problems[p].answer)] for text, p in zip(texts, prompt, strict=True)])
-
-        questions = encode_questions(tokenizer, [problem.question for problem in problems])
         sampling = SubjectSampling(
             generations=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS, seed=SEED, limit_seconds=float("inf")
         )
-        subject = frozen_subject(policy, tokenizer, questions, scorer, sampling=sampling, title="embedded")
+        subject = subject_of(policy, problems, sampling)
         method = replace(METHODS["grpo"], normaliser=DR_GRPO, beta=0.0 if reference is None else BETA)
         advantage_N = method.advantages(subject.rewards, subject.context)
         tokens = token_gradients(subject, method.live(advantage_N))

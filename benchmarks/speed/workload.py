@@ -6,11 +6,12 @@ is compute, which depends on lengths alone.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, Qwen3ForCausalLM
+from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from dppo.pruning import TokenPruning
 from dppo.rng import Purpose, generator, torch_generator
@@ -167,6 +168,24 @@ def typical_prompts(kept: Work, prompts: int, rows: int) -> Work:
         raise ValueError(f"no {prompts} neighbouring prompts have {rows} kept completions. Use another seed.")
     whole = tokens_per_completion(range(len(kept.group_N)))
     return kept.take(min(windows, key=lambda index: abs(tokens_per_completion(index) - whole)))
+
+
+def qwen3(layers: int, hidden: int, vocabulary: int, *, heads: int = 4, **others: Any) -> Qwen3Config:
+    """A Qwen3 with tied embeddings, by default a small one; ``others`` are fields of its configuration."""
+    fields: dict[str, Any] = {
+        "intermediate_size": 3 * hidden,
+        "num_key_value_heads": 2,
+        "head_dim": hidden // heads,
+        "max_position_embeddings": 2048,
+    }
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        tie_word_embeddings=True,
+        **fields | others,
+    )
 
 
 def build_model(config: PretrainedConfig, seed: int, *, device: str, dtype: torch.dtype) -> PreTrainedModel:

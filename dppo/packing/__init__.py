@@ -10,7 +10,6 @@ from dppo.packing.bins import (
     longest_processing_time,
     rebalance,
     split_group,
-    window_greedy,
 )
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
 from dppo.packing.micro_batches import padded_tokens, sorted_micro_batches
@@ -34,5 +33,4 @@ __all__ = [
     "row_tokens",
     "sorted_micro_batches",
     "split_group",
-    "window_greedy",
 ]

@@ -7,8 +7,7 @@ cutting or dropping it would change the gradient.
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from operator import index
 
 from dppo.errors import ConfigError
@@ -28,23 +27,7 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
         ``best_fit_decreasing([4, 7, 3, 6], 10)`` is ``[[1, 2], [3, 0]]``.
     """
     _check_capacity(capacity)
-    return [items for _, items in _best_fit(_checked(sizes), capacity)]
-
-
-def window_greedy(sizes: Iterable[int], capacity: int, *, window: int = 256) -> Iterator[list[int]]:
-    """Bins of indices from a stream: best fit decreasing, ``window`` items at a time, for sizes not known up front.
-
-    Of the bins a window opens, the emptiest stays open for the windows that follow, and is the first to leave as soon
-    as one of them opens another. So nothing starves: from the moment an item is read, at most ``window`` bins leave
-    before its own. With ``window=1`` this is next fit.
-
-    Source:
-        The DPPO paper (arXiv:2603.04135, 4.3) packs greedily by windows and does not state its rule; this one is ours.
-    """
-    _check_capacity(capacity)
-    if window < 1:
-        raise ConfigError(f"window={window} items, but a window holds at least 1. Write window=256.")
-    return _windows(iter(sizes), capacity, window)
+    return _best_fit(_checked(sizes), capacity)
 
 
 def longest_processing_time(costs: Sequence[float], bins: int) -> list[list[int]]:
@@ -138,17 +121,13 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> int:
     return len(sizes) - len(fit) + max(by_total, by_half, min(len(fit), 1))
 
 
-Bin = tuple[int, list[int]]
-"""Room left, and indices of the items."""
-
-
-def _best_fit(sizes: list[int], capacity: int, carried: Sequence[Bin] = (), first: int = 0) -> list[Bin]:
-    """The carried bins, then new ones, with every size in one of them, largest first; items count from ``first``."""
-    bins = [items for _, items in carried]
-    left = [room for room, _ in carried]
-    most = len(carried) + len(sizes)
-    roomy = sorted(room * most + which for which, room in enumerate(left))  # one number each: half the time of pairs
-    for item in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+def _best_fit(sizes: list[int], capacity: int) -> list[list[int]]:
+    """Every size in a bin, largest first."""
+    bins: list[list[int]] = []
+    left: list[int] = []
+    most = len(sizes)
+    roomy: list[int] = []  # room left * most + bin, one number each: half the time of pairs
+    for item in sorted(range(most), key=sizes.__getitem__, reverse=True):
         size = sizes[item]
         at = bisect_left(roomy, size * most)
         if at < len(roomy):
@@ -157,30 +136,16 @@ def _best_fit(sizes: list[int], capacity: int, carried: Sequence[Bin] = (), firs
             which = len(bins)
             bins.append([])
             left.append(capacity)
-        bins[which].append(first + item)
+        bins[which].append(item)
         left[which] -= size
         if left[which] >= 0:
             insort(roomy, left[which] * most + which)
-    return list(zip(left, bins, strict=True))
-
-
-def _windows(sizes: Iterator[int], capacity: int, window: int) -> Iterator[list[int]]:
-    """The bins of ``window_greedy``, as they are closed."""
-    carried: list[Bin] = []
-    first = 0
-    while chunk := _checked(islice(sizes, window), first):
-        bins = _best_fit(chunk, capacity, carried, first)
-        opened = range(len(carried), len(bins))
-        emptiest = max(opened, key=lambda which: bins[which][0], default=0)
-        carried = [bins.pop(emptiest)]
-        yield from (items for _, items in bins)
-        first += len(chunk)
-    yield from (items for _, items in carried)
+    return bins
 
 
 def _even_parts(sizes: list[int], capacity: int) -> list[list[int]]:
     """Few parts within ``capacity``, balanced where that needs no more of them; every size must fit a part."""
-    packed = [items for _, items in _best_fit(sizes, capacity)]
+    packed = _best_fit(sizes, capacity)
     for count in range(fewest_bins(sizes, max(capacity, 1)), len(packed) + 1):
         parts = longest_processing_time(sizes, count)
         if all(sum(sizes[item] for item in part) <= capacity for part in parts):
@@ -201,10 +166,10 @@ def _check_capacity(capacity: int) -> None:
         raise ConfigError(f"capacity={capacity}, but a bin holds at least 1. Write capacity=8192.")
 
 
-def _checked(sizes: Iterable[int], first: int = 0) -> list[int]:
-    """The sizes as Python integers, items counted from ``first``."""
+def _checked(sizes: Iterable[int]) -> list[int]:
+    """The sizes as Python integers."""
     values = [index(size) for size in sizes]
     if values and min(values) < 0:
         item = next(item for item, size in enumerate(values) if size < 0)
-        raise ConfigError(f"item {first + item} has size {values[item]}, but sizes are at least 0, such as tokens.")
+        raise ConfigError(f"item {item} has size {values[item]}, but sizes are at least 0, such as tokens.")
     return values

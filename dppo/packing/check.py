@@ -11,7 +11,7 @@ And what it must not hide is measured too: what another prompt changes. Beside t
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -206,11 +206,8 @@ def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple
         return inputs[-1][1]
 
     embeddings = model.get_input_embeddings()
-    handle = embeddings.register_forward_hook(capture)
-    try:
+    with embeddings.register_forward_hook(capture):
         logp_NT = forward()
-    finally:
-        handle.remove()
     if not torch.is_grad_enabled():
         return logp_NT.detach(), None
     weight_NT = torch.linspace(-1, 1, logp_NT.shape[0] * WIDTH, device=logp_NT.device).view(-1, WIDTH)
@@ -244,12 +241,11 @@ def _nudged(model: Any, seed: int) -> Iterator[None]:
         direction = torch.randint(-1, 2, output.shape, generator=draws).to(output)
         return output + output * direction * roundoff  # as a factor, 1 + roundoff would itself be rounded to 1
 
-    handles = [m.register_forward_hook(nudge) for m in model.modules() if next(m.children(), None) is None]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if next(module.children(), None) is None:
+                hooks.enter_context(module.register_forward_hook(nudge))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _rounding(model: Any) -> float:

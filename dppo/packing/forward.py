@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from dppo.packing.head import TOKEN_FIGURES
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 from dppo.packing.rows import Row
-from dppo.packing.token_figures import TOKEN_FIGURES
 
 
 class Scored(NamedTuple):
@@ -33,19 +33,13 @@ def row_log_probs(
     weight_B: Tensor | None = None,
     figures: bool = False,
 ) -> Scored:
-    """Log-probabilities of a row's completions, with gradient, and their entropies if asked for.
+    """Log-probabilities of a row's completions, with gradient, and their entropies and ``TOKEN_FIGURES`` if asked for.
 
-    The row goes through ``model(...)``, so PEFT, DDP and FSDP wrappers see an ordinary forward pass.
-
-    Args:
-        model: a causal language model after ``use_rows``, with ``add_scored_head`` or TRL's ``add_fused_lm_head``.
-        row: from ``build_row``.
-        width: W, tokens of the longest completion, or more.
-        kernel: what computes attention.
-        entropy: whether entropies are wanted. TRL's head computes them whenever it was told to when it was added.
-        weight_B: (B,) weights of the completions, for the router loss of a mixture of experts; it needs
-            ``add_scored_head``. None: no such loss is wanted.
-        figures: whether ``TOKEN_FIGURES`` are wanted. TRL's head has those that it was told of when it was added.
+    The row goes through ``model(...)``, so PEFT, DDP and FSDP wrappers see an ordinary forward pass. The model comes
+    after ``use_rows``, with ``add_scored_head`` or TRL's ``add_fused_lm_head``, which computes entropies and figures
+    where it was told to when it was added. ``width`` is at least the tokens of the longest completion. ``weight_B``
+    are weights of the completions for the router loss of a mixture of experts, which needs ``add_scored_head``; None
+    where no such loss is wanted.
     """
     weights = {} if weight_B is None else {"token_weight": row.weight_of_positions(weight_B)}
     asked = {"score_figures": True} if figures else {}

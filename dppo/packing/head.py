@@ -17,11 +17,13 @@ from transformers.utils.generic import ModelOutput
 
 from dppo.errors import ConfigError
 from dppo.packing.rows import UNSCORED
-from dppo.packing.token_figures import token_figures
 
 BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
 """Logits that exist at one time: 128 MiB in float32 on a CPU; on a GPU 1 GiB, since every block adds to a gradient of
 the size of the head."""
+TOKEN_FIGURES = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
+"""In nats; whether the token is the likeliest; over the vocabulary the mean of the logits, and the log of the sum of
+squared probabilities. The names are those of TRL's fused head."""
 LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 """Names under which configurations scale or cap logits after the head."""
 
@@ -181,7 +183,7 @@ def _score(
         logp_L = label_log_probs(hidden_LD, weight, bias, target_L)
         found = {"entropy": label_entropies(hidden_LD, weight, bias)} if entropy else {}
         if figures:
-            found = token_figures(hidden_LD.detach(), weight, bias, target_L, block=_block(weight)) | found
+            found = token_figures(hidden_LD.detach(), weight, bias, target_L) | found
 
     def spread(value_L: Tensor) -> Tensor:
         return value_L.new_zeros(label_BT.shape).masked_scatter(labelled, value_L)
@@ -250,6 +252,22 @@ def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None)
         return -(logp.exp() * logp).sum(1)
 
     return torch.cat([checkpoint(block, hidden, use_reentrant=False) for hidden in hidden_LD.split(_block(weight_VD))])
+
+
+@torch.no_grad()
+def token_figures(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> dict[str, Tensor]:
+    """(L,) of each of ``TOKEN_FIGURES``, float32 or more; ``is_top1`` is bool."""
+
+    def of_block(hidden: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        logits = F.linear(hidden, weight_VD, bias_V)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logp = logits.log_softmax(1)
+        entropy = -(logp.exp() * logp).sum(1)
+        return entropy, logits.argmax(1) == target, logits.mean(1), (2 * logp).logsumexp(1)
+
+    rows = _block(weight_VD)
+    blocks = [of_block(*each) for each in zip(hidden_LD.split(rows), target_L.split(rows), strict=True)]
+    return {name: torch.cat(parts) for name, parts in zip(TOKEN_FIGURES, zip(*blocks, strict=True), strict=True)}
 
 
 def _block(weight_VD: Tensor) -> int:

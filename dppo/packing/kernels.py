@@ -36,7 +36,25 @@ class Kernel:
 def segment_sdpa(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
-    """Attention by one SDPA call per segment: any device, any dtype, exact.
+    """Attention by one SDPA call per segment: any device, any dtype, exact."""
+    output_S = []
+    for own_query, seen_key, seen_value in by_segment(query, key, value, segments):
+        length, seen = own_query.shape[2], seen_key.shape[2]
+        windowed = window is not None and seen > window
+        causal = seen == length and length > 1 and not windowed
+        mask = None if causal else _mask(segments, length, seen, window if windowed else None, query.device)
+        output_S.append(
+            F.scaled_dot_product_attention(
+                own_query, seen_key, seen_value, attn_mask=mask, is_causal=causal, scale=scale
+            )
+        )
+    return torch.cat(output_S, 2)
+
+
+def by_segment(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each segment its queries, and the keys and values of its trunk and of itself, a head for each query's.
 
     Segments are cut with one ``split``: its backward is one operation, while that of a slice per segment makes a
     tensor of the row's length each time, which is quadratic in the row.
@@ -44,22 +62,11 @@ def segment_sdpa(
     repeat = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeat, 1) if repeat > 1 else x for x in (key, value))
     query_S, key_S, value_S = (x.split(list(segments.length_S), 2) for x in (query, key, value))
-    output_S = []
-    for s, (length, trunk) in enumerate(zip(segments.length_S, segments.trunk_S, strict=True)):
-        own_key, own_value = key_S[s], value_S[s]
-        if trunk >= 0:
-            own_key = torch.cat([key_S[trunk], own_key], 2)
-            own_value = torch.cat([value_S[trunk], own_value], 2)
-        seen = own_key.shape[2]
-        windowed = window is not None and seen > window
-        causal = seen == length and length > 1 and not windowed
-        mask = None if causal else _mask(segments, length, seen, window if windowed else None, query.device)
-        output_S.append(
-            F.scaled_dot_product_attention(
-                query_S[s], own_key, own_value, attn_mask=mask, is_causal=causal, scale=scale
-            )
-        )
-    return torch.cat(output_S, 2)
+    for s, trunk in enumerate(segments.trunk_S):
+        if trunk < 0:
+            yield query_S[s], key_S[s], value_S[s]
+        else:
+            yield query_S[s], torch.cat([key_S[trunk], key_S[s]], 2), torch.cat([value_S[trunk], value_S[s]], 2)
 
 
 def _mask(segments: Segments, length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:
@@ -113,14 +120,21 @@ def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> t
     return tuple(following)[1:]
 
 
-def probe(
-    kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int, *, heads: tuple[int, int] = (4, 2)
-) -> str:
-    """What is wrong with ``kernel`` here, or "" if its output and gradients are those of float32 SDPA.
+PROBED = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
+"""A trunk with branches of several lengths, and a sequence that stands alone."""
 
-    The row has a trunk with branches of several lengths and a sequence that stands alone, with and without a window.
-    """
-    segments = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
+
+def probe(
+    kernel: Kernel,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    *,
+    heads: tuple[int, int] = (4, 2),
+    segments: Segments = PROBED,
+    windows: tuple[int | None, ...] = (None, 5),
+) -> str:
+    """What is wrong with ``kernel`` here, or "" if its output and gradients are those of float32 SDPA."""
     make = torch.Generator(device="cpu").manual_seed(0)
 
     def normal(count: int) -> Tensor:
@@ -128,7 +142,7 @@ def probe(
 
     query, key, value, upstream = normal(heads[0]), normal(heads[1]), normal(heads[1]), normal(heads[0])
     tolerance = 4 * torch.finfo(dtype).eps
-    for window in (None, 5):
+    for window in windows:
         try:
             found = _with_gradients(kernel.attend, (query, key, value), upstream, segments, window)
         except Exception as error:  # kernels say in every way there is that they do not run here

@@ -17,7 +17,7 @@ from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -52,11 +52,7 @@ class Segments:
     @cached_property
     def start_S(self) -> tuple[int, ...]:
         """Where in the row each segment begins."""
-        starts, at = [], 0
-        for length in self.length_S:
-            starts.append(at)
-            at += length
-        return tuple(starts)
+        return tuple(accumulate(self.length_S, initial=0))[:-1]
 
     @cached_property
     def memory(self) -> dict[Any, Any]:
@@ -261,11 +257,6 @@ def _counted(length_S: Tensor) -> Tensor:
     return torch.arange(int(ends[-1])) - (ends - length_S).repeat_interleave(length_S)
 
 
-def _alike(prompts: Sequence[Tensor], k: int) -> bool:
-    """Whether two neighbours may be the same prompt. Their tokens are not compared: that would wait for the device."""
-    return len(prompts[k]) == len(prompts[k - 1])
-
-
 def _check_row(prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int]) -> None:
     counts = {len(prompts), len(completions), len(group)}
     if len(counts) > 1:
@@ -276,7 +267,9 @@ def _check_row(prompts: Sequence[Tensor], completions: Sequence[Tensor], group: 
     empty = next((k for k, prompt in enumerate(prompts) if not len(prompt)), None)
     if empty is not None:
         raise ShapeError(f"prompt {empty} has no token. A completion needs one to start from: give it at least one.")
-    unlike = next((k for k in range(1, len(group)) if group[k] == group[k - 1] and not _alike(prompts, k)), None)
+    # Tokens of neighbours that share a prompt are not compared: that would wait for the device.
+    same = (k for k in range(1, len(group)) if group[k] == group[k - 1])
+    unlike = next((k for k in same if len(prompts[k]) != len(prompts[k - 1])), None)
     if unlike is not None:
         raise ShapeError(
             f"completions {unlike - 1} and {unlike} have group number {group[unlike]}, but prompts of "

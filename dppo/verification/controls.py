@@ -1,50 +1,35 @@
 """What is known to be wrong, whatever the rollouts are, and has to be reported as wrong."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.methods import METHODS, Method
-from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
+from dppo.methods.ranking import Ranking
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, TokenPruning, best_cuts, uniform
 from dppo.pruning.designs import neighbours
 from dppo.pruning.prune import scattered
 from dppo.types import Completions, Draw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopOfLive:
-    """CPPO's rule among completions with a gradient alone: the largest scores of each prompt, and a mean over them."""
-
-    score: Score
-    rate: float
-
-    @property
-    def bias(self) -> str:
-        """Why it is biased."""
-        return METHODS["cppo"].completions.at_rate(self.rate).bias
-
-    def at_rate(self, rate: float) -> Self:
-        """The same rule that drops another share."""
-        return replace(self, rate=rate)
+class TopOfLive(Ranking):
+    """A ranking among completions with a gradient alone."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
         """The completions kept, without chance."""
         unit_R = neighbours(completions)
-        ranking = Ranking(
-            score=self.score,
-            compete=whole_prompts,
-            choose=largest,
-            count=kept_share,
-            weigh=mean_of_kept,
-            reasons=(self.bias,),
-            rate=self.rate,
-        )
-        draw = ranking.draw(completions.take(unit_R), rng)
+        draw = super().draw(completions.take(unit_R), rng)
         return scattered(unit_R, len(completions.live_N), draw.keep_N, draw.prob_N, draw.weight_N)
+
+
+def top_of_live(score: Score, rate: float) -> TopOfLive:
+    """CPPO's rule among them: the largest scores of each prompt, and a mean over them."""
+    cppo = METHODS["cppo"].completions
+    assert isinstance(cppo, Ranking)
+    own = {field.name: getattr(cppo, field.name) for field in fields(cppo)}
+    return TopOfLive(**own | {"score": score, "rate": rate})
 
 
 def _up_to_the_largest(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
@@ -63,17 +48,13 @@ def wrong_cuts(rate: float) -> dict[str, TokenPruning]:
 
 
 def wrong_methods(right: Method, right_prompts: Method, rate: float) -> dict[str, Method]:
-    """Methods that are biased, made from two that are not.
+    """Methods that are biased, made from one that prunes completions and one that prunes prompts at this rate.
 
-    Args:
-        right: prunes completions; gives loss, normaliser and score.
-        right_prompts: prunes prompts, with an exact normaliser: a ratio of two sums would hide that all weights are
-            wrong by the same factor.
-        rate: share that they prune.
+    The latter needs an exact normaliser: a ratio of two sums would hide that all weights are wrong by one factor.
     """
     half = Pruning(rate=rate, score=right.score, rule=uniform)
     return {
-        "CPPO's rule": replace(right, completions=TopOfLive(score=right.score, rate=rate)),
+        "CPPO's rule": replace(right, completions=top_of_live(right.score, rate)),
         "the deterministic rule": replace(right, completions=replace(half, design=DETERMINISTIC)),
         "completion weights forgotten": replace(right, completions=replace(half, weighting=UNWEIGHTED)),
         "prompt weights forgotten": replace(

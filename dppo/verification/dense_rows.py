@@ -1,7 +1,6 @@
 """Dense rows against padding on a model of one's own, and layouts that are wrong and must be told apart."""
 
 import copy
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from dppo.packing import SEGMENT_SDPA, Kernel, Segments
 from dppo.packing.attention import unsupported, use_rows
 from dppo.packing.check import LayoutCheck, check_rows
 from dppo.packing.head import add_scored_head, unsupported_head
+from dppo.packing.kernels import by_segment, segment_sdpa
 from dppo.verification.tiny_model import build_model
 
 
@@ -57,29 +57,12 @@ def _top_left(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
     """What ``is_causal`` means where there are fewer queries than keys: the first query sees the first key only."""
-    parts = list(_segments(segments.length_S, query, key, value))
-    output = []
-    for (own_query, own_key, own_value), trunk in zip(parts, segments.trunk_S, strict=True):
-        if trunk >= 0:
-            own_key, own_value = (
-                torch.cat(pair, 2) for pair in zip(parts[trunk][1:], (own_key, own_value), strict=True)
-            )
-        output.append(_causal(own_query, own_key, own_value, scale))
-    return torch.cat(output, 2)
+    parts = by_segment(query, key, value, segments)
+    return torch.cat([F.scaled_dot_product_attention(*part, is_causal=True, scale=scale) for part in parts], 2)
 
 
 def _one_sequence(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
     """Every token sees all tokens before it, those of other completions too."""
-    return _causal(query, key, value, scale)
-
-
-def _segments(length_S: Sequence[int], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(tensor.split(list(length_S), 2) for tensor in tensors), strict=True)
-
-
-def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    repeat = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(repeat, 1) for x in (key, value))
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    return segment_sdpa(query, key, value, Segments(length_S=(segments.total,), trunk_S=(-1,)), scale, None)

@@ -95,15 +95,10 @@ class Once:
 def known_rounds(
     rounds: Rounds, candidates: Candidates, rewards: Rewards, earlier: Rewards, wanted: int, streams: Streams
 ) -> StepPrompts:
-    """The prompts of a step in rounds over prompts whose rewards are known, each of which can be taken once.
+    """The prompts of a step in rounds over prompts whose rewards are known, each of which can be taken once, in order.
 
-    Args:
-        rounds: what counts, how large rounds are, and which prompts are skipped.
-        candidates: in the order in which rounds take them.
-        rewards: of the group of each, rolled out or not.
-        earlier: of one earlier group of each, which is all the past that skipping goes by.
-        wanted: groups that fill the step, >= 1; it is made of fewer where the candidates do not have as many.
-        streams: random numbers of the step.
+    ``rewards`` are of the group of each prompt, rolled out or not, and ``earlier`` of one earlier group of each, which
+    is all the past that skipping goes by. ``wanted`` groups fill the step; candidates may not have as many.
     """
     stream, chances = Once(rewards.groups), None
     if rounds.skipping is not None:

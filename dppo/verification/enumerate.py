@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, permutations
 from math import factorial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -47,9 +47,9 @@ class Tape:
         self.chance *= chances[way]
         return way
 
-    def random(self, size: int) -> "Coins":
+    def random(self, size: int) -> np.ndarray:
         """Uniform numbers as ``numpy.random.Generator.random(size)`` gives, for comparison with thresholds only."""
-        return Coins(Coin(self) for _ in range(size))
+        return np.array([Coin(self) for _ in range(size)], dtype=object)
 
 
 class Coin:
@@ -64,20 +64,6 @@ class Coin:
 
     def __ge__(self, threshold: float) -> bool:
         return not self < threshold
-
-
-class Coins(list[Coin]):
-    """Several of them, usable as a list or compared with an array at once."""
-
-    def tolist(self) -> list[Coin]:
-        """A plain list."""
-        return list(self)
-
-    def __lt__(self, thresholds: Any) -> Any:
-        return np.array([coin < threshold for coin, threshold in zip(self, thresholds, strict=True)], bool)
-
-    def __ge__(self, thresholds: Any) -> Any:
-        return ~(self < thresholds)
 
 
 def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:

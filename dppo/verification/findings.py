@@ -70,15 +70,15 @@ class VarianceRow:
     score: str
     keep: float
     """Expected share of the completions with a gradient that is kept, in (0, 1)."""
-    added_variance: float | None
-    """``E|g_hat - g|^2 / |g|^2`` over draws; None where the rule cannot keep as few."""
-    added_variance_error: float | None
+    added_variance: float | None = None
+    """``E|g_hat - g|^2 / |g|^2`` over draws; this and what follows None where the rule cannot keep as few."""
+    added_variance_error: float | None = None
     """Standard error of it."""
-    effective_rows: float | None
+    effective_rows: float | None = None
     """Mean of ``(sum w)^2 / sum w^2`` over draws, in completions."""
-    largest_weight: float | None
+    largest_weight: float | None = None
     """Largest weight a completion can get."""
-    biased: bool
+    biased: bool = False
     """Whether the squared error includes a bias that more draws would not average out."""
 
 

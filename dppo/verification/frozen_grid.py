@@ -117,11 +117,7 @@ class FrozenComparison:
         return all(each.verdict != "WRONG" for each in self.measured) and all(each.found for each in self.controls)
 
     def as_json(self, **facts: Any) -> dict[str, Any]:
-        """Everything as values that JSON can hold.
-
-        Args:
-            **facts: what else belongs to the environment, such as the command.
-        """
+        """Everything as values that JSON can hold; ``facts`` are what else belongs to the environment."""
         dashes = [(line.name, level) for line in self.lines for level in RATES if level not in line.levels]
         return {
             "format": FORMAT,
@@ -152,7 +148,7 @@ def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple
             for prompt, completion in pairs:
                 # As in a run that sets no prune_floor: at most half of what the rate keeps, so that there is a choice.
                 yield line, level, line.method.with_rates(prompt=prompt, completion=completion).at(0.0)
-    for level in TOKEN_LEVELS:
+    for level in (PrunedLevel.TOKENS, PrunedLevel.HEAD):
         for line in (line for line in lines if level in line.levels):
             for rate in rates:
                 pair = (rate, 0.0) if level is PrunedLevel.TOKENS else (0.0, rate)
@@ -170,12 +166,8 @@ def compare_frozen(
 ) -> FrozenComparison:
     """Draw every line at every rate and say how far each is from the full batch.
 
-    Args:
-        lines: of the table, at least one, all on the same rollouts.
-        base: what the controls are made from.
-        setting: rates, draws and rate of false alarms.
-        started: when the work began, in ``time.perf_counter`` seconds; now by default.
-        progress: told what is being drawn.
+    The lines, at least one, are of the same rollouts; controls are made from ``base``. The work began when ``started``
+    says, in ``time.perf_counter`` seconds, or now; ``progress`` is told what is being drawn.
     """
     started = time.perf_counter() if started is None else started
     subject, block = lines[0].subject, frozenset({PrunedLevel.BLOCK})
@@ -187,10 +179,8 @@ def compare_frozen(
         for number, (line, level, method) in enumerate(todo):
             progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
             if level in TOKEN_LEVELS and tokens is not None:
-                drawn, known = (
-                    sample_tokens(line.subject, tokens, method, setting.draws, setting.seed),
-                    tokens.gradient_SK,
-                )
+                drawn = sample_tokens(line.subject, tokens, method, setting.draws, setting.seed)
+                known = tokens.gradient_SK
             else:
                 drawn, known = sample(line.subject, method, setting.draws, setting.seed), root_NN
             bias = bias_of(drawn, known)

@@ -6,19 +6,18 @@ unbiased does not depend on it.
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from dppo.environment import one_thread
 from dppo.methods import METHODS, Method
-from dppo.pruning import SampledTokens, TokenPruning
-from dppo.pruning.tokens import MOST_OF_PREFIX, CutRule, random_prefix
-from dppo.rng import Purpose, Streams, generator, torch_generator
-from dppo.step.plan import ONCE, DraftPlan, drafted, drawn
+from dppo.pruning import SampledTokens
+from dppo.pruning.tokens import MOST_OF_PREFIX, random_prefix
+from dppo.rng import Purpose, generator, torch_generator
+from dppo.step.plan import ONCE, drafted, drawn
 from dppo.verification.draws import full_batch, step_prompts
-from dppo.verification.frozen import Sample
+from dppo.verification.frozen import Sample, once
 from dppo.verification.gradients import log_probs, trained_parameters
 from dppo.verification.subject import Subject
 
@@ -121,16 +120,16 @@ def takes_tokens(method: Method) -> tuple[bool, bool]:
 
 def sample_tokens(subject: Subject, tokens: TokenGradients, method: Method, draws: int, seed: int) -> Sample:
     """Independent draws of the tokens of every completion; units of the sample are the S tokens."""
+    level, known_NT = method.tokens, tokens.known_NT
+    method = replace(method, tokens=replace(level, cut_rule=once(level.cut_rule), head_rule=once(level.head_rule)))
+    # The step before its draws is the same for each, since every prompt is rolled out.
+    prompts = step_prompts(subject, method, lambda purpose, *key: generator(0, purpose))
+    everything = replace(subject.rolled_out(), sampled=tokens.sampled)
+    draft = drafted(method, everything, prompts, max_tokens=subject.max_tokens)
     streams = {purpose: generator(seed, purpose) for purpose in (Purpose.COMPLETION_DRAW, Purpose.TOKEN_DRAW)}
-
-    def stream(purpose: Purpose, *key: int) -> np.random.Generator:
-        return streams[purpose]
-
-    method = replace(method, tokens=remembering(method.tokens))
-    draft = _draft(subject, tokens, method)
-    factor_N = full_batch(subject, method)
-    weight_MS = torch.stack([_weights(draft, stream)[tokens.known_NT] for _ in range(draws)])
-    factor_S = factor_N[:, None].expand(tokens.known_NT.shape)[tokens.known_NT]
+    plans = (drawn(draft, ONCE, lambda purpose, *key: streams[purpose]) for _ in range(draws))
+    weight_MS = torch.stack([(plan.weight_UN[0][:, None] * plan.token_draws[0].weight_NT)[known_NT] for plan in plans])
+    factor_S = full_batch(subject, method)[:, None].expand(known_NT.shape)[known_NT]
     return Sample(
         gradient_MN=weight_MS * factor_S,
         weight_MN=weight_MS,
@@ -139,33 +138,3 @@ def sample_tokens(subject: Subject, tokens: TokenGradients, method: Method, draw
         live=int((factor_S != 0).sum()),
         exact=False,
     )
-
-
-def _draft(subject: Subject, tokens: TokenGradients, method: Method) -> DraftPlan:
-    """The step before its draws: the same for each, since every prompt is rolled out."""
-    everything = replace(subject.rolled_out(), sampled=tokens.sampled)
-    prompts = step_prompts(subject, method, lambda purpose, *key: generator(0, purpose))
-    return drafted(method, everything, prompts, max_tokens=subject.max_tokens)
-
-
-def _weights(draft: DraftPlan, streams: Streams) -> Tensor:
-    """(N, T) float64 weights of the tokens in one draw."""
-    plan = drawn(draft, ONCE, streams)
-    return plan.weight_UN[0][:, None] * plan.token_draws[0].weight_NT
-
-
-def remembering(level: TokenPruning) -> TokenPruning:
-    """The same level, which works the probabilities of equal moments out only once."""
-
-    def once(rule: CutRule) -> CutRule:
-        known: dict[bytes, Tensor] = {}
-
-        def found(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-            key = moment_NT.numpy().tobytes()
-            if key not in known:
-                known[key] = rule(moment_NT, span_NT, rate, floor)
-            return known[key]
-
-        return found
-
-    return replace(level, cut_rule=once(level.cut_rule), head_rule=once(level.head_rule))

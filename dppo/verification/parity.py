@@ -3,10 +3,10 @@
 import contextlib
 import copy
 import io
-import os
+import itertools
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,13 +126,14 @@ def one_step(
             "gradient_checkpointing": False,
         }
         names = [f"prompt {index}" for index in range(len(script.prompt_tokens))]
+        rollouts, rewards = _scripted(script, names)
         trainer = trainer_class(
             model=copy.deepcopy(script.model).cpu().float(),
-            reward_funcs=_scripted_rewards(script, names),
+            reward_funcs=rewards,
             args=config_class(**settings | options),
             train_dataset=Dataset.from_dict({"prompt": names}),
             processing_class=copy.deepcopy(script.tokenizer),
-            rollout_func=_scripted_rollouts(script, names),
+            rollout_func=rollouts,
             callbacks=[recorder],
         )
         loss = float(trainer.train().training_loss)
@@ -176,43 +177,36 @@ class _Recorder(TrainerCallback):
         self.gradient = named
 
 
-def _places(prompts: list[str], names: list[str], generations: int) -> list[int]:
-    """Which completion of the script each place of a batch holds: the first, second, ... of its prompt."""
-    seen = dict.fromkeys(names, 0)
-    places = []
-    for prompt in prompts:
-        places.append(names.index(prompt) * generations + seen[prompt])
-        seen[prompt] += 1
-    return places
+def _scripted(script: Script, names: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A rollout function and a reward function that give what the script has for the prompts of these names."""
+    count = script.generations
 
+    def places(prompts: list[str]) -> list[int]:
+        """Which completion each place of a batch holds: the first, second, ... of its prompt."""
+        left = {name: itertools.count(index * count) for index, name in enumerate(names)}
+        return [next(left[prompt]) for prompt in prompts]
 
-def _scripted_rollouts(script: Script, names: list[str]) -> Any:
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        places = _places(prompts, names, script.generations)
-        completions = [script.completion_tokens[place] for place in places]
+        here = places(prompts)
+        completions = [script.completion_tokens[place] for place in here]
         return {
-            "prompt_ids": [script.prompt_tokens[place // script.generations] for place in places],
+            "prompt_ids": [script.prompt_tokens[place // count] for place in here],
             "completion_ids": completions,
             "logprobs": [[-1.0] * len(tokens) for tokens in completions],
         }
 
-    return rollouts
-
-
-def _scripted_rewards(script: Script, names: list[str]) -> Any:
     def scripted_rewards(prompts: list[str], completions: list[Any], **columns: Any) -> list[float | None]:
-        rewards = [script.reward_N[place] for place in _places(prompts, names, script.generations)]
+        rewards = [script.reward_N[place] for place in places(prompts)]
         return [None if reward != reward else reward for reward in rewards]
 
-    return scripted_rewards
+    return rollouts, scripted_rewards
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Neither trainer prints, warns, or touches torch's global generator."""
-    level, silence = transformers_logging.get_verbosity(), os.environ.get("TRL_EXPERIMENTAL_SILENCE")
+    level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     try:
         with (
             warnings.catch_warnings(),
@@ -224,7 +218,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(level)
-        if silence is None:
-            del os.environ["TRL_EXPERIMENTAL_SILENCE"]
-        else:
-            os.environ["TRL_EXPERIMENTAL_SILENCE"] = silence

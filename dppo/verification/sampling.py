@@ -61,12 +61,5 @@ def generate(
             generation_config=settings,
         )
     last: set[int] = {ends} if isinstance(ends, int) else set(ends or ())
-    return [_until_end(tokens, last) for tokens in output[:, width:].tolist()]
-
-
-def _until_end(tokens: list[int], ends: set[int]) -> list[int]:
-    """The tokens up to and with the first end token."""
-    for place, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: place + 1]
-    return tokens
+    rows = output[:, width:].tolist()
+    return [next((row[: place + 1] for place, token in enumerate(row) if token in last), row) for row in rows]

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +11,6 @@ from torch import Tensor
 from dppo.methods import Method
 from dppo.pruning import (
     Pruning,
-    Rule,
-    Score,
     Selection,
     absolute_advantage,
     advantage_with_confidence,
@@ -24,7 +23,7 @@ from dppo.pruning import (
 )
 from dppo.rng import Purpose, generator
 from dppo.types import Completions
-from dppo.verification.controls import TopOfLive
+from dppo.verification.controls import top_of_live
 from dppo.verification.draws import full_batch
 from dppo.verification.findings import VarianceRow
 from dppo.verification.subject import Subject
@@ -33,18 +32,8 @@ KEEPS = (0.75, 0.5, 0.25)
 """Expected shares of the completions with a gradient that are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One line of the table: a rule with a score."""
-
-    rule: str
-    score: str
-    pruning: Selection
-    """Its rate is replaced by the one that keeps as much as asked for."""
-
-
-def entries(method: Method, norm_N: Tensor) -> list[Entry]:
-    """The lines of the table, the paper's and the field's rules and ours.
+def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
+    """The paper's and the field's rules and ours by the names of rule and score, at any rate.
 
     The method gives floor and kind of scores (of token sums or of token means); ``norm_N`` are the true norms.
     """
@@ -52,24 +41,18 @@ def entries(method: Method, norm_N: Tensor) -> list[Entry]:
     def oracle(completions: Completions) -> Tensor:
         return norm_N
 
-    floor = getattr(method.completions, "floor", Pruning().floor)
-
-    def entry(rule: str, score: str, function: Rule, scored: Score) -> Entry:
-        return Entry(rule=rule, score=score, pruning=Pruning(score=scored, rule=function, floor=floor))
-
-    found = [entry("uniform", "none", uniform, uniform_score)]
     scores = {
         "abs(A)": absolute_advantage,
         "abs(A) sqrt(length)": advantage_with_length,
         "abs(A) s": advantage_with_confidence,
         "oracle": oracle,
     }
-    for name, score in scores.items():
-        found.append(entry("threshold", name, threshold, score))
-    for name, score in scores.items():
-        found.append(entry("proportional", name, proportional, score))
-    top = TopOfLive(score=absolute_advantage, rate=0.0)
-    return [*found, Entry(rule="top k (CPPO)", score="abs(A)", pruning=top)]
+    floor = getattr(method.completions, "floor", Pruning().floor)
+    found: dict[tuple[str, str], Selection] = {}
+    for rule, scored in ((uniform, {"none": uniform_score}), (threshold, scores), (proportional, scores)):
+        for name, score in scored.items():
+            found[rule.__name__, name] = Pruning(score=score, rule=rule, floor=floor)
+    return found | {("top k (CPPO)", "abs(A)"): top_of_live(absolute_advantage, 0.0)}
 
 
 def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, seed: int) -> tuple[VarianceRow, ...]:
@@ -82,10 +65,12 @@ def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, s
         full_N = full_batch(subject, method)
         norm_N = (full_N.square() * subject.gram_NN.diagonal()).sqrt()
         completions = subject.completions(method)
-        for entry in entries(method, norm_N):
+        for (rule, score), pruning in entries(method, norm_N).items():
             for keep in KEEPS:
-                pruning = at_share(entry.pruning, completions, keep)
-                rows.append(_row(subject, method, entry, keep, pruning, draws, seed))
+                chosen = at_share(pruning, completions, keep)
+                figures = {} if chosen is None else figures_of(subject, method, chosen, draws, seed)
+                labels = {"normaliser": method.normaliser.name, "rule": rule, "score": score, "keep": keep}
+                rows.append(VarianceRow(**labels, **figures))
     return tuple(rows)
 
 
@@ -116,26 +101,17 @@ def at_share(pruning: Selection, completions: Completions, keep: float) -> Selec
     return at(high)
 
 
-def _row(
-    subject: Subject, method: Method, entry: Entry, keep: float, pruning: Selection | None, draws: int, seed: int
-) -> VarianceRow:
-    """One line at one share kept, from many draws."""
-    labels = {"normaliser": method.normaliser.name, "rule": entry.rule, "score": entry.score, "keep": keep}
-    figures = ("added_variance", "added_variance_error", "effective_rows", "largest_weight")
-    if pruning is None:
-        return VarianceRow(**labels, **dict.fromkeys(figures, None), biased=False)
+def figures_of(subject: Subject, method: Method, pruning: Selection, draws: int, seed: int) -> dict[str, Any]:
+    """The figures of a row, from many draws."""
     completions, full_N = subject.completions(method), full_batch(subject, method)
-    weight_MN = torch.zeros(draws, len(full_N), dtype=torch.float64)
-    for index in range(draws):
-        rng = generator(seed, Purpose.CHECK, index)
-        weight_MN[index] = pruning.draw(completions, rng).weight_N
+    rngs = (generator(seed, Purpose.CHECK, index) for index in range(draws))
+    weight_MN = torch.stack([pruning.draw(completions, rng).weight_N for rng in rngs])
     error_MN = (weight_MN - 1) * full_N
     square_M = ((error_MN @ subject.gram_NN) * error_MN).sum(1) / float(full_N @ subject.gram_NN @ full_N)
-    return VarianceRow(
-        **labels,
-        added_variance=float(square_M.mean()),
-        added_variance_error=float(square_M.std()) / math.sqrt(draws),
-        effective_rows=sum(map(effective_sample_size, weight_MN)) / draws,
-        largest_weight=float(weight_MN.max()),
-        biased=bool(pruning.bias),
-    )
+    return {
+        "added_variance": float(square_M.mean()),
+        "added_variance_error": float(square_M.std()) / math.sqrt(draws),
+        "effective_rows": sum(map(effective_sample_size, weight_MN)) / draws,
+        "largest_weight": float(weight_MN.max()),
+        "biased": bool(pruning.bias),
+    }

@@ -8,7 +8,10 @@ from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
 from dppo.methods import ALL_TOKENS, Method
 from dppo.objective import DR_GRPO
-from dppo.verification.ceilings import pilot_ceilings
+from dppo.pruning import Evidence, Pruning, ceiling_of
+from dppo.pruning.ceiling import FEWEST
+from dppo.step import signals
+from dppo.types import Draw
 from dppo.verification.checks import (
     Settings,
     control_checks,
@@ -21,9 +24,9 @@ from dppo.verification.checks import (
     token_checks,
 )
 from dppo.verification.dense_rows import padded_because
-from dppo.verification.findings import Check, Findings
+from dppo.verification.findings import CeilingRow, Check, Findings
 from dppo.verification.parity import script_of
-from dppo.verification.subject import Subject
+from dppo.verification.subject import Subject, remembered
 from dppo.verification.variance import variance_table
 
 
@@ -37,12 +40,8 @@ def verify(
 ) -> Findings:
     """Every check on a subject, and what its rules and scores cost in variance.
 
-    Args:
-        subject: the rollouts of a policy that stands still.
-        methods: what is claimed to be unbiased, at least one; the first one's loss is used for controls and table.
-        settings: number of draws, failure rate and seed.
-        started: when the work began, in ``time.perf_counter`` seconds; now by default.
-        progress: told what is being done.
+    ``methods`` are claimed to be unbiased, at least one; the first one's loss is used for controls and table. The work
+    began when ``started`` says, in ``time.perf_counter`` seconds, or now; ``progress`` is told what is being done.
     """
     if not methods or not all(isinstance(method, Method) for method in methods):
         raise ConfigError(f"methods={methods!r:.80} are no methods, at least one. Try [METHODS['dppo']].")
@@ -82,3 +81,23 @@ def verify(
         environment=environment(),
         seconds=time.perf_counter() - started,
     )
+
+
+def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
+    """The ceilings of both levels, by the method's own advantages and score; a level of too few units is left out.
+
+    Of prompts, the first rollout is the history and the second what was then found.
+    """
+    rows = []
+    seen_P = subject.candidates.seen_P
+    everything = Draw(keep_N=seen_P, prob_N=seen_P.double(), weight_N=seen_P.double())
+    signal_P, tokens_N = signals(method, subject.rolled_out(), subject.context), subject.tokens_N
+    visits = Evidence.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
+    if len(visits) >= FEWEST:
+        rows.append(CeilingRow.of("prompts", ceiling_of(visits)))
+    completions = subject.completions(method)
+    free = 1 - completions.live_N.double().mean().item()
+    if int(completions.live_N.sum()) >= FEWEST:
+        found = ceiling_of(Pruning(score=method.score).evidence(completions))
+        rows.append(CeilingRow.of("completions", found, free=free))
+    return tuple(rows)

@@ -1,5 +1,6 @@
 """The embedded task as a subject of verification: a policy warmed up within seconds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +12,7 @@ from dppo.verification.sampling import SubjectSampling
 from dppo.verification.subject import Subject, frozen_subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
-from dppo_lab.demo.task import FULL, ArithmeticTask, make_split, reward
+from dppo_lab.demo.task import FULL, ArithmeticProblem, ArithmeticTask, make_split, reward
 from dppo_lab.demo.warmup import warm_up
 
 QUICK_TASK: ArithmeticTask = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
@@ -29,18 +30,18 @@ def quick_policy(seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
 
 def embedded_subject(seed: int = 0, *, prompts: int = 16) -> Subject:
     """Rollouts of the embedded policy after a short warm-up, on short chains of its task."""
-    model, tokenizer = quick_policy(seed)
+    model, _ = quick_policy(seed)
     problems = make_split(seed, train=max(prompts, 3), held_out=0, task=QUICK_TASK).train[:prompts]
+    return subject_of(model, problems, SubjectSampling(generations=8, max_new_tokens=48, seed=seed))
+
+
+def subject_of(model: Qwen3ForCausalLM, problems: Sequence[ArithmeticProblem], sampling: SubjectSampling) -> Subject:
+    """Rollouts of a policy on problems of the embedded task."""
+    tokenizer = build_tokenizer()
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
         texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return torch.tensor([[reward(text, problems[p].answer)] for text, p in zip(texts, prompt, strict=True)])
 
-    return frozen_subject(
-        model,
-        tokenizer,
-        encode_questions(tokenizer, [problem.question for problem in problems]),
-        scorer,
-        sampling=SubjectSampling(generations=8, max_new_tokens=48, seed=seed),
-        title="embedded policy on its task",
-    )
+    questions = encode_questions(tokenizer, [problem.question for problem in problems])
+    return frozen_subject(model, tokenizer, questions, scorer, sampling=sampling, title="embedded policy on its task")

@@ -1,13 +1,12 @@
 """What a packing must be, as functions of the packer, so that wrong packers can be held to it too."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Packer = Callable[[Sequence[int], int], list[list[int]]]
-Stream = Callable[[Iterable[int], int, int], Iterator[list[int]]]
 
 
 def optimum(sizes: Sequence[int], capacity: int) -> int:
@@ -71,21 +70,6 @@ def ignores_the_order(packer: Packer, sizes: Sequence[int], capacity: int) -> No
         return sorted(sorted(sizes[item] for item in items) for items in packer(sizes, capacity))
 
     assert content(sizes) == content(sizes[::-1]) == content(sorted(sizes))
-
-
-def starves_nothing(stream: Stream, sizes: Sequence[int], capacity: int, window: int) -> None:
-    """From the moment an item is read, at most ``window`` bins leave before its own."""
-    left = 0
-    left_when_read: list[int] = []
-
-    def read() -> Iterator[int]:
-        for size in sizes:
-            left_when_read.append(left)
-            yield size
-
-    for items in stream(read(), capacity, window):
-        assert max(left - left_when_read[item] for item in items) <= window
-        left += 1
 
 
 def falsified(check: Callable[..., None], *strategies: st.SearchStrategy) -> bool:

@@ -34,6 +34,7 @@ _SIZE = dict(
     vocab_size=VOCABULARY,
     hidden_size=32,
     intermediate_size=48,
+    num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
     max_position_embeddings=256,
@@ -41,42 +42,26 @@ _SIZE = dict(
     bos_token_id=None,
     eos_token_id=None,
 )
-_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
-
-MODELS: dict[str, Callable[..., Any]] = {
-    "qwen3": lambda **kw: Qwen3ForCausalLM(Qwen3Config(**{**_SIZE, "num_hidden_layers": 2, "head_dim": 16, **kw})),
-    "llama": lambda **kw: LlamaForCausalLM(LlamaConfig(**{**_SIZE, "num_hidden_layers": 2, **kw})),
-    "qwen2": lambda **kw: Qwen2ForCausalLM(Qwen2Config(**{**_SIZE, "num_hidden_layers": 2, **kw})),
-    "gemma3": lambda **kw: Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            **{
-                **_SIZE,
-                "num_hidden_layers": 3,
-                "head_dim": 8,
-                "sliding_window": WINDOW,
-                "layer_types": _MIXED,
-                "query_pre_attn_scalar": 12,
-                **kw,
-            }
-        )
-    ),
-    "qwen3-window": lambda **kw: Qwen3ForCausalLM(
-        Qwen3Config(
-            **{
-                **_SIZE,
-                "num_hidden_layers": 3,
-                "head_dim": 8,
-                "use_sliding_window": True,
-                "sliding_window": WINDOW,
-                "layer_types": _MIXED,
-                **kw,
-            }
-        )
-    ),
+_MIXED = dict(
+    num_hidden_layers=3,
+    head_dim=8,
+    sliding_window=WINDOW,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+)
+MODELS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, dict(head_dim=16)),
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, _MIXED | dict(query_pre_attn_scalar=12)),
+    "qwen3-window": (Qwen3ForCausalLM, Qwen3Config, _MIXED | dict(use_sliding_window=True)),
 }
-"""Name to a function that builds the model; further settings of its configuration are keyword arguments."""
+"""By name the model, its configuration, and fields of it."""
 
-WINDOWED = ("gemma3", "qwen3-window")
+
+def blank(name: str, **settings: Any) -> Any:
+    """A model as transformers makes it; ``settings`` are further fields of its configuration."""
+    model, config, own = MODELS[name]
+    return model(config(**_SIZE | own | settings))
 
 
 def build(name: str, *, tied: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0, **settings: Any) -> Any:
@@ -84,7 +69,7 @@ def build(name: str, *, tied: bool = False, dtype: torch.dtype = torch.float32, 
 
     The same arguments give the same weights. ``torch.float64`` gives a model that computes in float64 throughout.
     """
-    model = MODELS[name](tie_word_embeddings=tied, **settings)
+    model = blank(name, tie_word_embeddings=tied, **settings)
     randomise(model.parameters(), seed)
     model.config._attn_implementation = settings.get("attn_implementation", "sdpa")
     return float64_throughout(model) if dtype == torch.float64 else model.to(dtype)

@@ -6,28 +6,9 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from dppo.packing.kernels import segment_sdpa
+from dppo.packing.kernels import by_segment, segment_sdpa
 from dppo.packing.rows import UNSCORED
 from dppo.verification.dense_rows import wrong_kernels
-
-
-def attention_parts(query, key, value, segments):
-    """Per segment: query, own key and value, the trunk's key and value or None."""
-    repeat = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(repeat, 1) for x in (key, value))
-    cut = [x.split(list(segments.length_S), 2) for x in (query, key, value)]
-    for s, trunk in enumerate(segments.trunk_S):
-        yield (*(x[s] for x in cut), *((None, None) if trunk < 0 else (cut[1][trunk], cut[2][trunk])))
-
-
-def top_left(query, key, value, segments, scale, window):
-    """Branches through ``is_causal``, which aligns the first query with the first key."""
-    output = []
-    for q, k, v, trunk_k, trunk_v in attention_parts(query, key, value, segments):
-        if trunk_k is not None:
-            k, v = torch.cat([trunk_k, k], 2), torch.cat([trunk_v, v], 2)
-        output.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale))
-    return torch.cat(output, 2)
 
 
 def attend_with_lse(q, k, v, scale, causal):
@@ -40,10 +21,10 @@ def attend_with_lse(q, k, v, scale, causal):
 def merged(query, key, value, segments, scale, window, *, lse_gradient):
     """A branch as two calls, itself and its trunk, merged by their log-sum-exp."""
     output = []
-    for q, k, v, trunk_k, trunk_v in attention_parts(query, key, value, segments):
-        out, lse = attend_with_lse(q, k, v, scale, True)
-        if trunk_k is not None:
-            trunk_out, trunk_lse = attend_with_lse(q, trunk_k, trunk_v, scale, False)
+    for (q, k, v), past in zip(by_segment(query, key, value, segments), segments.past_S, strict=True):
+        out, lse = attend_with_lse(q, k[:, :, past:], v[:, :, past:], scale, True)
+        if past:
+            trunk_out, trunk_lse = attend_with_lse(q, k[:, :, :past], v[:, :, :past], scale, False)
             share = (lse - trunk_lse).sigmoid()
             share = share if lse_gradient else share.detach()
             out = share * out + (1 - share) * trunk_out
@@ -56,9 +37,7 @@ def seeing(visible):
 
     def attend(query, key, value, segments, scale, window):
         output = []
-        for q, k, v, trunk_k, trunk_v in attention_parts(query, key, value, segments):
-            if trunk_k is not None:
-                k, v = torch.cat([trunk_k, k], 2), torch.cat([trunk_v, v], 2)
+        for q, k, v in by_segment(query, key, value, segments):
             mask = visible(q.shape[2], k.shape[2])
             output.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
         return torch.cat(output, 2)

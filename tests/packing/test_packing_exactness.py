@@ -4,6 +4,7 @@ The weights of the tokens are arbitrary and of both signs, so that the gradient 
 """
 
 from functools import cache, partial
+from itertools import product
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from packing_models import (
     VOCABULARY,
     WINDOW,
     Setting,
+    blank,
     build,
     float64_throughout,
     make_batch,
@@ -39,6 +41,7 @@ LAYOUTS = {
     "sorted": sorted_by_length,
     "packed-one-row": partial(rows, shared=False),
     "packed-small-rows": partial(rows, shared=False, max_tokens=40),
+    "each-alone": partial(rows, max_tokens=1),
     "shared-one-row": rows,
     "shared-small-rows": partial(rows, max_tokens=40),
     "shared-split-groups": partial(rows, max_tokens=22),
@@ -63,40 +66,31 @@ def assert_exact(setting, layout, **condition):
     assert logp < logp_bar and gradient < gradient_bar, (logp, gradient)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", MODELS)
-def test_float64_agrees_to_rounding(name, layout):
-    assert_exact(Setting(name, tied=True), layout)
-
-
-SMALL_ROWS = pytest.mark.parametrize("layout", ["packed-small-rows", "shared-split-groups"])
+BOTH = (False, True)
+SMALL_ROWS = ("packed-small-rows", "shared-split-groups")
 """Of layouts that are rows, one without shared prompts and one whose groups are split."""
+PLAIN = [
+    *(Setting(name, tied=True) for name in MODELS),
+    Setting("llama", temperature=1.7),
+]
+ON_ROWS = [
+    *(Setting(name, dtype) for name, dtype in product(MODELS, BARS)),
+    *(Setting("qwen3", dtype, tied=tied, lora=True) for dtype, tied in product(BARS, BOTH)),
+]
+CHECKPOINTED = [Setting(name, lora=lora, tied=True) for name, lora in product(("qwen3", "gemma3"), BOTH)]
 
 
-@SMALL_ROWS
-@pytest.mark.parametrize("dtype", BARS, ids=str)
-@pytest.mark.parametrize("name", MODELS)
-def test_heads_of_their_own_and_float32(name, dtype, layout):
-    assert_exact(Setting(name, dtype), layout)
-
-
-@SMALL_ROWS
-@pytest.mark.parametrize("dtype", BARS, ids=str)
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_lora(tied, dtype, layout):
-    assert_exact(Setting("qwen3", dtype, tied=tied, lora=True), layout)
-
-
-@SMALL_ROWS
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_gradient_checkpointing(name, layout, lora):
-    assert_exact(Setting(name, lora=lora, tied=True), layout, checkpointing=True)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_temperature(layout):
-    assert_exact(Setting("llama", temperature=1.7), layout)
+@pytest.mark.parametrize(
+    ("setting", "layout", "checkpointing"),
+    [
+        *((setting, layout, False) for setting, layout in product(PLAIN, LAYOUTS)),
+        *((setting, layout, False) for setting, layout in product(ON_ROWS, SMALL_ROWS)),
+        *((setting, layout, True) for setting, layout in product(CHECKPOINTED, SMALL_ROWS)),
+    ],
+    ids=str,
+)
+def test_layouts_agree_to_rounding(setting, layout, checkpointing):
+    assert_exact(setting, layout, checkpointing=checkpointing)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
@@ -229,7 +223,7 @@ class TestTheTestsCanFail:
 
     def test_transformers_float64_is_not_float64(self):
         """Without the patched norms and angles a layout cannot be told from a layout 1e-8 wrong."""
-        batch, model = make_batch(), MODELS["qwen3"]()
+        batch, model = make_batch(), blank("qwen3")
         randomise(model.parameters(), 0)
         model.double()
         plain = run_layout(model, one_at_a_time(model, batch), batch)

@@ -43,20 +43,25 @@ def forwards_passed(model):
     return passed
 
 
+@torch.no_grad()
 def test_it_goes_on_once_and_comes_off(model):
     add_scored_head(model)
-    first = scored(model)
+    first, logits = scored(model), model(input_ids=IDS).logits
     for _ in range(5):
         add_scored_head(model, temperature=0.5)
     assert forwards_passed(model) == 1, "the head is replaced, not wrapped once more"
     assert not torch.equal(scored(model), first), "the last call's temperature holds"
-    kept = copy.deepcopy(model)
+    kept, last = copy.deepcopy(model), scored(model)
     remove_scored_head(model)
     remove_scored_head(model)
     assert "forward" not in vars(model) and not model.scored_heads
-    assert forwards_passed(kept) == 1 and scored(kept).shape == (1, 3), "a copy keeps its own"
     add_scored_head(model)
     assert torch.equal(scored(model), first)
+    for parameter in model.parameters():
+        parameter.mul_(1.5)
+    assert (model(input_ids=IDS).logits - logits).abs().max() > 0.1
+    assert forwards_passed(kept) == 1 and torch.equal(scored(kept), last), "a copy keeps its own head and weights"
+    assert torch.equal(kept(input_ids=IDS).logits, logits)
 
 
 def test_the_forward_below_it_comes_back(model):

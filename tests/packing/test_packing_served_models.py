@@ -1,7 +1,5 @@
 """Which models rows serve, what they cannot serve, and that without rows a model is what it was."""
 
-import copy
-
 import pytest
 import torch
 from packing_models import (
@@ -34,7 +32,6 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from dppo.packing.attention import unsupported, use_rows
 from dppo.packing.forward import row_log_probs
-from dppo.packing.head import add_scored_head
 from dppo.packing.rows import build_row
 
 WRONG, RIGHT = 0.1, 2e-5
@@ -191,22 +188,3 @@ def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
     weight_B = torch.zeros(3)
     loss = of_row(last_tokens=True)
     assert float(loss) == 0.0 and torch.autograd.grad(loss, parameter)[0].abs().max() == 0.0
-
-
-def test_a_model_may_be_prepared_by_one_trainer_after_another_and_copied():
-    """Each head calls the forward it found, and a copy its own weights: neither loops, neither follows the original."""
-    model = build("qwen3")
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        logits = model(input_ids=ids).logits
-        for temperature in (1.0, 0.5):
-            use_rows(model)
-            add_scored_head(model, temperature=temperature)
-        row = build_row([ids[0]], [ids[0]], [0])
-        logp = row_log_probs(model, row, 3).logp_BT
-        kept = copy.deepcopy(model)
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-        torch.testing.assert_close(kept(input_ids=ids).logits, logits)
-        torch.testing.assert_close(row_log_probs(kept, row, 3)[0], logp)
-        assert (model(input_ids=ids).logits - logits).abs().max() > 0.1

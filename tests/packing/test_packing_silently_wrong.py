@@ -30,7 +30,7 @@ from packing_models import (
     visible,
     with_lora,
 )
-from packing_wrong import merged, top_left
+from packing_wrong import WRONG_IN_VALUE, merged
 from torch.utils.checkpoint import CheckpointError
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -51,130 +51,119 @@ def error(logp_KC, index, setting):
     return (logp_KC - expected).abs().max().item()
 
 
-def ours(setting, *, change=lambda model: None, train=False):
-    """Differences of our path, in value and gradient, for a model changed by ``change``."""
+def assert_ours_exact(setting, change, train):
+    """Our path in value and gradient, for a model changed by ``change``."""
     batch = make_batch()
     model = setting.model(prepare_rows)
     change(model)
-    model.train(train)
-    return run_layout(model, rows(model, batch), batch).difference(reference(setting))
-
-
-def assert_ours_exact(setting, **condition):
-    logp, gradient = ours(setting, **condition)
+    logp, gradient = run_layout(model.train(train), rows(model, batch), batch).difference(reference(setting))
     assert logp < RIGHT and gradient < 1e-5
 
 
-class TestMasksOfTransformers:
-    """Packed rows depend on transformers noticing that positions restart; these conditions turn that off."""
+def plain(**inputs):
+    """A row of whole sequences, whose positions restart, and what else the call is given."""
+    row = plain_row(make_batch())
+    return row, list(range(row.completions)), {"position_ids": row.position_ids} | inputs
 
-    SETTING = Setting("qwen3", torch.float32)
 
-    def call(self, model, **inputs):
-        batch = make_batch()
-        row = plain_row(batch)
-        return error(packed_call(model, row, **inputs), range(len(batch.prompts)), self.SETTING)
+def of_shared_row(mask=lambda row: None, **inputs):
+    """A row of shared prompts, and the mask that the call is given."""
+    row, index = shared_row(make_batch())
+    return row, index, {"position_ids": row.position_ids, "attention_mask": mask(row), "use_cache": False} | inputs
 
-    def test_the_one_call_that_is_right(self):
-        position_ids = plain_row(make_batch()).position_ids
-        assert self.call(self.SETTING.model(), position_ids=position_ids, use_cache=False) < RIGHT
+
+def of_layers(full, sliding):
+    return {"full_attention": full, "sliding_attention": sliding}
+
+
+def masks_of_both_kinds(row):
+    return of_layers(visible(row), visible(row, WINDOW))
+
+
+def window_in_places(row):
+    """Between a branch and its trunk lie other branches: distance in the row is not distance in the sequence."""
+    return of_layers(visible(row), visible(row, WINDOW, of_positions=False))
+
+
+def of_ones(row):
+    return torch.ones_like(row.input_ids)
+
+
+RIGHT_CALLS = {
+    "restarting positions": ("qwen3", lambda: plain(use_cache=False)),
+    "gemma3, a mask for each kind of layer": ("gemma3", lambda: of_shared_row(masks_of_both_kinds)),
+    "qwen3, a mask for each kind of layer": ("qwen3-window", lambda: of_shared_row(masks_of_both_kinds)),
+}
+WRONG_CALLS = {
+    "use_cache at its default": ("qwen3", plain),
+    "a mask of ones": ("qwen3", lambda: plain(attention_mask=of_ones(plain_row(make_batch())), use_cache=False)),
+    "positions left out": ("qwen3", lambda: plain(position_ids=None, use_cache=False)),
+    "shared prompts without a mask": ("qwen3", of_shared_row),
+    "gemma3, the full mask for all layers": ("gemma3", lambda: of_shared_row(visible)),
+    "gemma3, the window for all layers": ("gemma3", lambda: of_shared_row(lambda row: visible(row, WINDOW))),
+    "qwen3, the full mask for all layers": ("qwen3-window", lambda: of_shared_row(visible)),
+    "qwen3, the window for all layers": ("qwen3-window", lambda: of_shared_row(lambda row: visible(row, WINDOW))),
+    "a window counted in places of the row": ("gemma3", lambda: of_shared_row(window_in_places)),
+}
+"""Packed rows depend on transformers noticing that positions restart, or on a 4-D mask, which every layer is handed as
+it is. Models by name, and how they are called."""
+
+
+class TestCallsOfTransformers:
+    def call(self, model, setting, row, index, inputs):
+        return error(packed_call(model, row, **inputs), index, setting)
 
     @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
-    def test_use_cache_at_its_default(self, train):
-        model = self.SETTING.model().train(train)
+    @pytest.mark.parametrize("call", [*RIGHT_CALLS, *WRONG_CALLS])
+    def test_calls_that_are_wrong_without_a_word(self, call, train):
+        name, inputs = (RIGHT_CALLS | WRONG_CALLS)[call]
+        setting = Setting(name, torch.float32)
+        model = setting.model().train(train)
         assert model.config.use_cache
-        assert self.call(model, position_ids=plain_row(make_batch()).position_ids) > WRONG
-        assert_ours_exact(self.SETTING, change=lambda model: setattr(model.config, "use_cache", True), train=train)
+        off = self.call(model, setting, *inputs())
+        assert off < RIGHT if call in RIGHT_CALLS else off > WRONG
+
+    @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+    @pytest.mark.parametrize("name", ["qwen3", "gemma3", "qwen3-window"])
+    def test_ours_are_right(self, name, train):
+        assert_ours_exact(Setting(name, torch.float32), lambda model: setattr(model.config, "use_cache", True), train)
 
     def test_use_cache_is_hidden_by_gradient_checkpointing(self):
         """Checkpointing turns the cache off itself, so the same call is right until checkpointing is turned off."""
-        model = self.SETTING.model().train()
+        setting = Setting("qwen3", torch.float32)
+        model = setting.model().train()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        assert self.call(model, position_ids=plain_row(make_batch()).position_ids) < RIGHT
-
-    def test_a_mask_of_ones(self):
-        row = plain_row(make_batch())
-        inputs = dict(position_ids=row.position_ids, attention_mask=torch.ones_like(row.input_ids), use_cache=False)
-        assert self.call(self.SETTING.model(), **inputs) > WRONG
-        assert_ours_exact(self.SETTING)
-
-    def test_positions_left_out(self):
-        assert self.call(self.SETTING.model(), use_cache=False) > WRONG
-        batch = make_batch()
-        assert plain_row(batch).position_ids.eq(0).sum() == len(batch.prompts), "each sequence begins at 0"
-        assert_ours_exact(self.SETTING)
-
-    def test_shared_prompts_without_a_mask(self):
-        """Restarting positions know no parents: a branch would not see its prompt."""
-        row, index = shared_row(make_batch())
-        logp = packed_call(self.SETTING.model(), row, position_ids=row.position_ids, use_cache=False)
-        assert error(logp, index, self.SETTING) > WRONG
-        assert_ours_exact(self.SETTING)
+        assert self.call(model, setting, *plain()) < RIGHT
 
     def test_a_bool_mask_with_eager_attention(self):
         """Eager attention adds the mask, so True counts as 1: everything is seen, the allowed a little more."""
-        (row, index), setting = shared_row(make_batch()), self.SETTING
-        model = build(setting.name, attn_implementation="eager")
-        allowed = visible(row)
-        inputs = dict(position_ids=row.position_ids, use_cache=False)
-        right = packed_call(model, row, attention_mask=float_mask(allowed), **inputs)
-        assert error(right, index, setting) < RIGHT
-        assert error(packed_call(model, row, attention_mask=allowed, **inputs), index, setting) > WRONG
-
+        setting, model = Setting("qwen3", torch.float32), build("qwen3", attn_implementation="eager")
+        assert self.call(model, setting, *of_shared_row(lambda row: float_mask(visible(row)))) < RIGHT
+        assert self.call(model, setting, *of_shared_row(visible)) > WRONG
         prepare_rows(model)
         batch = make_batch()
         logp, gradient = run_layout(model, rows(model, batch), batch).difference(reference(setting))
         assert logp < RIGHT and gradient < 1e-5
 
 
-class TestSlidingWindows:
-    """A 4-D mask is handed to every layer as it is, windowed or not."""
-
-    @pytest.mark.parametrize("name", ["gemma3", "qwen3-window"])
-    def test_one_mask_for_all_layers(self, name):
-        setting, (row, index) = Setting(name, torch.float32), shared_row(make_batch())
-        inputs = dict(position_ids=row.position_ids, use_cache=False)
-        full, windowed = visible(row), visible(row, WINDOW)
-        both = {"full_attention": full, "sliding_attention": windowed}
-        assert error(packed_call(setting.model(), row, attention_mask=both, **inputs), index, setting) < RIGHT
-        for one in (full, windowed):
-            assert error(packed_call(setting.model(), row, attention_mask=one, **inputs), index, setting) > WRONG
-        assert_ours_exact(setting)
-
-    def test_a_window_counted_in_places_of_the_row(self):
-        """Between a branch and its trunk lie other branches: distance in the row is not distance in the sequence."""
-        setting, (row, index) = Setting("gemma3", torch.float32), shared_row(make_batch())
-        of_places = {"full_attention": visible(row), "sliding_attention": visible(row, WINDOW, of_positions=False)}
-        logp = packed_call(
-            setting.model(), row, attention_mask=of_places, position_ids=row.position_ids, use_cache=False
-        )
-        assert error(logp, index, setting) > WRONG
-        assert_ours_exact(setting)
-
-
-class TestKernels:
-    """Kernels that are wrong for branches, put in the place of ours."""
-
-    SETTING = Setting("llama")
-
-    def run(self, attend):
-        batch, model = make_batch(), self.SETTING.model(prepare_rows)
-        row, index = shared_row(batch)
-        kernel = Kernel(name="on trial", reason="a test", attend=attend)
-        pieces = iter([(index, row_log_probs(model, row, batch.width, kernel=kernel)[0])])
-        return run_layout(model, pieces, batch).difference(reference(self.SETTING))
-
-    def test_causal_aligned_at_the_top_left(self):
-        logp, gradient = self.run(top_left)
-        assert logp > WRONG and gradient > WRONG
-        assert max(self.run(SEGMENT_SDPA.attend)) < 1e-12
-
-    def test_merging_by_log_sum_exp_without_its_gradient(self):
-        """Right in value, so only a comparison of gradients sees it."""
-        assert max(self.run(partial(merged, lse_gradient=True))) < 1e-12
-        logp, gradient = self.run(partial(merged, lse_gradient=False))
-        assert logp < 1e-12 and gradient > WRONG
-        assert max(self.run(SEGMENT_SDPA.attend)) < 1e-12
+@pytest.mark.parametrize(
+    ("attend", "logp_is_wrong", "gradient_is_wrong"),
+    [
+        (SEGMENT_SDPA.attend, False, False),
+        (WRONG_IN_VALUE["masks aligned at the top left"], True, True),
+        (partial(merged, lse_gradient=True), False, False),
+        (partial(merged, lse_gradient=False), False, True),
+    ],
+    ids=["ours", "top left", "merged by log-sum-exp", "merged without its gradient"],
+)
+def test_kernels_that_are_wrong_for_branches(attend, logp_is_wrong, gradient_is_wrong):
+    """Put in the place of ours; one is right in value, so only a comparison of gradients sees it."""
+    setting, batch = Setting("llama"), make_batch()
+    model, (row, index) = setting.model(prepare_rows), shared_row(batch)
+    logp = row_log_probs(model, row, batch.width, kernel=Kernel(name="on trial", attend=attend))[0]
+    off = run_layout(model, iter([(index, logp)]), batch).difference(reference(setting))
+    for difference, wrong in zip(off, (logp_is_wrong, gradient_is_wrong), strict=True):
+        assert difference > WRONG if wrong else difference < 1e-12
 
 
 def unless_refused(difference):

@@ -9,9 +9,10 @@ import torch
 from dppo.methods import METHODS
 from dppo.pruning import POISSON, Pruning, absolute_advantage, proportional, threshold, uniform, uniform_score
 from dppo.types import Completions
-from dppo.verification.controls import TopOfLive
+from dppo.verification.controls import top_of_live
 from dppo.verification.draws import full_batch
-from dppo.verification.variance import KEEPS, Entry, _row, at_share, variance_table
+from dppo.verification.findings import VarianceRow
+from dppo.verification.variance import KEEPS, at_share, figures_of, variance_table
 
 DPPO, DR_GRPO = METHODS["dppo"], METHODS["dr_grpo"]
 
@@ -55,7 +56,9 @@ def test_uniform_draws_have_the_figures_of_the_formula(table, subject):
 def test_the_variance_is_the_poisson_formula_for_independent_draws(subject):
     """``sum (1 / prob - 1) |f|^2 / |sum f|^2``, for the same code with another design."""
     pruning = Pruning(rate=0.5, rule=uniform, score=uniform_score, design=POISSON)
-    row = _row(subject, DPPO, Entry(rule="r", score="s", pruning=pruning), 0.5, pruning, 2000, 0)
+    row = VarianceRow(
+        normaliser="", rule="", score="", keep=0.5, **figures_of(subject, DPPO, pruning, draws=2000, seed=0)
+    )
     full = full_batch(subject, DPPO)
     exact = float((full.square() * subject.gram_NN.diagonal()).sum() / (full @ subject.gram_NN @ full))
     assert abs(row.added_variance - exact) < 4 * row.added_variance_error
@@ -87,6 +90,6 @@ def test_a_share_is_of_the_rows_with_a_gradient():
     half_dead = completions([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
     met = at_share(Pruning(score=absolute_advantage, rule=uniform), half_dead, 0.25)
     assert met.rate == pytest.approx(0.75)
-    top = at_share(TopOfLive(score=absolute_advantage, rate=0.0), half_dead, 0.25)
+    top = at_share(top_of_live(absolute_advantage, 0.0), half_dead, 0.25)
     assert math.isclose(top.rate, 0.75)
     assert top.draw(half_dead, None).weight_N.tolist() == [0, 0, 0, 0, 4, 0, 0, 0], "the mean of one of four"

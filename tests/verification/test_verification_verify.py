@@ -12,10 +12,9 @@ from dppo.objective import BATCH_SCALED, CENTRED
 from dppo.pruning import DESIGNS, PIVOTAL, Auto, selection_ceiling
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
-from dppo.verification.ceilings import pilot_ceilings
 from dppo.verification.findings import Check, Findings, above, at_most
 from dppo.verification.parity import tiny_script
-from dppo.verification.verify import verify
+from dppo.verification.verify import pilot_ceilings, verify
 
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
 SLOW = pytest.mark.slow
@@ -61,7 +60,7 @@ def test_the_report_is_json(report):
 
 def test_a_pilot_of_enough_prompts_has_the_ceiling_of_both_levels(subject, monkeypatch):
     """By hand: V of completions is the squared score, V of prompts what was found where as much was expected."""
-    monkeypatch.setattr("dppo.verification.ceilings.FEWEST", 2)
+    monkeypatch.setattr("dppo.verification.verify.FEWEST", 2)
     prompts, completions = pilot_ceilings(subject, DPPO)
     found = subject.completions(DPPO)
     value_N = DPPO.score(found)[found.live_N].square()

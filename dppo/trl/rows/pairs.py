@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from dppo.packing.token_figures import TOKEN_FIGURES
+from dppo.packing.head import TOKEN_FIGURES
 from dppo.trl.hooks import loss_of_pairs
 
 OF_BATCHES = ("aot", "aot_unpaired")
