@@ -117,46 +117,42 @@ def test_the_file_tunes_every_method_to_equal_seconds_and_not_equal_steps(tmp_pa
     assert plan(written).check().keys() == methods.keys() == block["methods"].keys()
 
 
-SLOPES = {"trl_g8": (0.3, 80), "trl": (0.4, 80), "grpo_rows": (0.5, 80), "dppo": (0.6, 40), "dapo": (0.1, 80)}
-"""Accuracy gained over a run, from 0.2, and its seconds."""
-SEEDS = tuple(range(10, 20))
-
-
-def write_run(folder, name, seed, points):
-    """A finished run; points are (step, seconds, accuracy), 100 completions to a second."""
+def write_run(folder, name, seed, gain, seconds, steps):
+    """A finished run that begins at 0.2, with 100 completions to a second."""
 
     def also(step):
         silent = {"frac_reward_zero_std": 0.25 if name == "control" else 0.9}
         return silent | ({"time/rollout": 0.2, "time/forward_backward": 0.1} if step else {})
 
-    points = [(step, seconds, 100 * seconds, accuracy) for step, seconds, accuracy in points]
-    about = {"method": name, "seed": seed, "updates": points[-1][0]}
+    points = [(0, 0, 0, 0.2), (steps, seconds, 100 * seconds, 0.2 + gain)]
+    about = {"method": name, "seed": seed, "updates": steps}
     run_folders.write_run(folder / "runs" / name / f"seed_{seed}", points, also, **about)
 
 
-def compared(folder):
-    own = overrides({}, POINT, 100, 12)
-    method = {"trl_g8": "trl", "grpo_rows": "grpo"}
-    contestants = tuple(Contestant(name=name, method=method.get(name, name), overrides=own) for name in SLOPES)
-    return Comparison(folder=folder, contestants=contestants, seeds=SEEDS, config={})
+def recorded(folder, slopes, seeds, best, opponents, targets):
+    """The record of a comparison with methods of these slopes; with seed 14 dppo learns nothing."""
+    for name, slope in slopes.items():
+        for seed in seeds:
+            write_run(folder, name, seed, *((0.01, *slope[1:]) if (name, seed) == ("dppo", 14) else slope))
+    method, own = {"trl_g8": "trl", "trl": "trl", "dppo": "dppo", "dapo": "dapo"}, overrides({}, POINT, 100, 12)
+    contestants = tuple(Contestant(name=name, method=method.get(name, "grpo"), overrides=own) for name in slopes)
+    comparison = Comparison(folder=folder, contestants=contestants, seeds=seeds, config={})
+    return compare.record_of(comparison, best, opponents, targets)
 
 
-def written(folder, slopes):
-    """With seed 14 dppo learns nothing."""
-    for name, (gain, seconds) in slopes.items():
-        for seed in SEEDS:
-            got = 0.01 if (name, seed) == ("dppo", 14) else gain
-            write_run(folder, name, seed, [(0, 0, 0.2), (100, seconds, 0.2 + got)])
-    return compare.record_of(compared(folder), "dppo", ["trl_g8", "grpo_rows"], ["trl_g8", "grpo_rows"])
+SEEDS = tuple(range(10, 20))
+SLOPES = {
+    "trl_g8": (0.3, 80, 100), "trl": (0.4, 80, 100), "grpo_rows": (0.5, 80, 100), "dppo": (0.6, 40, 100),
+    "dapo": (0.1, 80, 100),
+}  # fmt: skip
+"""Accuracy gained over a run, its seconds and steps."""
+REGIME = {"control": (0.5, 80, 100), "default": (0.6, 40, 100), "tokens": (0.5, 40, 200), "trl_g8": (0.3, 80, 50)}
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("runs"), SLOPES)
-
-
-def test_every_figure_by_hand(record):
+def test_every_figure_by_hand(tmp_path):
     """To where trl_g8 ends it takes 80 s, dppo half of its 40 s, grpo_rows 48 s; dppo missed it once, at 40 s."""
+    opponents = ["trl_g8", "grpo_rows"]
+    record = recorded(tmp_path, SLOPES, SEEDS, "dppo", opponents, opponents)
     assert record["targets"]["trl_g8"]["per_seed"]["10"] == pytest.approx(0.5)
     found = record["best_against"]["trl_g8"]["trl_g8"]
     assert found["median"] == found["low"] == pytest.approx(80 / 20) and found["reached"] == "9 of 10"
@@ -175,22 +171,9 @@ def test_every_figure_by_hand(record):
     json.dumps(record, allow_nan=False)
 
 
-REGIME = {"control": (0.5, 80, 100), "default": (0.6, 40, 100), "tokens": (0.5, 40, 200), "trl_g8": (0.3, 80, 50)}
-"""Accuracy gained, seconds, steps."""
-
-
 def test_a_regime_by_hand(tmp_path):
     """To the control's .7, its 80 s, the default takes 33.3 s of its 40; a step takes .8, .4 and .2 s."""
-    folder = tmp_path / "reported"
-    for name, (gain, seconds, steps) in REGIME.items():
-        for seed in SEEDS[:3]:
-            write_run(folder, name, seed, [(0, 0, 0.2), (steps, seconds, 0.2 + gain)])
-    own = overrides({}, POINT, 100, 6)
-    contestants = tuple(
-        Contestant(name=name, method="trl" if name == "trl_g8" else "grpo", overrides=own) for name in REGIME
-    )
-    found = Comparison(folder=folder, contestants=contestants, seeds=SEEDS[:3], config={})
-    record = compare.record_of(found, "default", ["trl_g8", "control"], ["control", "trl_g8"])
+    record = recorded(tmp_path / "reported", REGIME, SEEDS[:3], "default", ["trl_g8", "control"], ["control", "trl_g8"])
     silent = {regimes.CONTROL: regimes.silent_share(tmp_path, record["seeds"]), "default": 0.5}
     point = regimes.point(record, silent)
     assert point["against_control"]["median"] == pytest.approx(80 / (40 * 5 / 6))
