@@ -10,6 +10,7 @@ Completions of a prompt begin alike, so its drafts form a tree, which is read on
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,20 +96,12 @@ class LastCompletions:
         generator: torch.Generator | None,
         *,
         samples: int | Sequence[int] = 1,
-        max_new_tokens: int,
-        temperature: float = 1.0,
+        **settings: Any,
     ) -> Rollout:
         """Completions as from ``sample``, which become the drafts of the next call with the same prompt."""
         keys = [tuple(prompt) for prompt in prompts]
-        made = sample_drafted(
-            model,
-            prompts,
-            [self._last.get(key, []) for key in keys],
-            generator,
-            samples=samples,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-        )
+        drafts = [self._last.get(key, []) for key in keys]
+        made = sample_drafted(model, prompts, drafts, generator, samples=samples, **settings)
         texts, new = iter(made.token_lists), dict[tuple[int, ...], list[list[int]]]()
         for key, size in zip(keys, each_size(samples, prompts), strict=True):  # a prompt may be there more than once
             new.setdefault(key, []).extend(islice(texts, size))

@@ -1,7 +1,7 @@
 """A ``rollout_func`` for TRL: the demonstration's decoder in place of transformers' ``generate``."""
 
 from itertools import groupby
-from typing import Any, TypedDict
+from typing import Any
 
 from transformers import Qwen3ForCausalLM
 
@@ -13,15 +13,6 @@ from dppo_lab.demo.drafts import Decoder
 
 SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
 """The values of TRL's sampling fields that the decoder computes: it has a temperature and nothing else."""
-
-
-class Rollouts(TypedDict):
-    """The output of a ``rollout_func``: one entry per completion."""
-
-    prompt_ids: list[list[int]]
-    completion_ids: list[list[int]]
-    logprobs: list[list[float]]
-    """Nats, of each token at the sampling temperature."""
 
 
 class EmbeddedRollouts:
@@ -37,8 +28,11 @@ class EmbeddedRollouts:
         self._at: tuple[int, bool] | None = None
         self._round = 0
 
-    def __call__(self, prompts: list[Any], trainer: Any) -> Rollouts:
-        """A completion of each prompt of this process, conversations or texts, repeated for each of its group."""
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        """A completion of each prompt of this process, conversations or texts, repeated for each of its group.
+
+        Lists of token ids, and the log-probability of each token at the sampling temperature, in nats.
+        """
         args, training = trainer.args, bool(trainer.model.training)
         model = trainer.accelerator.unwrap_model(trainer.model)
         check_embedded(model, args)

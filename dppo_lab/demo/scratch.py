@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from answer_judge.grading.answers import worked_solution
+from answer_judge.problems.solutions import SOLUTION_COLUMNS
 from dppo.environment import one_thread
 from dppo.errors import ConfigError, DataError
 from dppo.rng import Purpose, generator
@@ -25,8 +26,6 @@ from dppo_lab.demo.warmup import Example, bucketed, fit, warm_up
 SCRATCH = "scratch:"
 """Prefix of a ``model_name_or_path`` for one of these policies: ``scratch:embedded``, ``scratch:text``."""
 
-SOLUTION_COLUMNS = ("solution", "original_answer")
-"""Columns with worked solutions; ``load_problems`` keeps under the second the text from which it took an answer."""
 SPECIAL = (PAD, USER, ASSISTANT, EOS)
 """The first tokens of the vocabulary; a token's id is its position."""
 VOCABULARY = 2048
@@ -121,9 +120,7 @@ def _pairs(dataset: datasets.Dataset) -> tuple[list[Any], list[str]]:
             f"column {column!r} is empty in {len(empty)} of {len(solutions)} rows (from 0: {empty[0]}, ...): a model "
             "from scratch warms up on them. Leave those rows out of the file"
         )
-    return list(dataset["prompt"]), [
-        worked_solution(*pair) for pair in zip(solutions, map(str, dataset["answer"]), strict=True)
-    ]
+    return list(dataset["prompt"]), list(map(worked_solution, solutions, map(str, dataset["answer"])))
 
 
 def _text(prompt: Any) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.errors import raise_problems
@@ -136,7 +137,13 @@ def fit(
     it reaches 1. There must be enough batches, as from ``bucketed``. The policy is left in evaluation mode. Pairs are
     of the share done, in [0, 1], and the loss in nats per labelled token; training goes on as they are taken.
     """
-    optimizers = _optimizers(model)
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    inside = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in inside]
+    optimizers: tuple[torch.optim.Optimizer, ...] = (
+        Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
+        torch.optim.AdamW(others, lr=ADAM_RATE, betas=ADAM_BETAS, weight_decay=0.0),
+    )
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     model.train()
     share = 0.0
@@ -154,16 +161,6 @@ def fit(
         if share == 1.0:
             break
     model.eval()
-
-
-def _optimizers(model: Qwen3ForCausalLM) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    inside = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in inside]
-    return (
-        Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
-        torch.optim.AdamW(others, lr=ADAM_RATE, betas=ADAM_BETAS, weight_decay=0.0),
-    )
 
 
 def mean_loss(model: Qwen3ForCausalLM, token_BT: Tensor, label_BT: Tensor) -> Tensor:
@@ -194,10 +191,6 @@ def bucketed(
 
 
 def _padded(examples: list[Example], pad: int) -> tuple[Tensor, Tensor]:
-    width = max(example.length for example in examples)
-    token_BT = torch.full((len(examples), width), pad)
-    label_BT = torch.full((len(examples), width), -1)
-    for row, example in enumerate(examples):
-        token_BT[row, : example.length] = torch.tensor(example.prompt + example.completion)
-        label_BT[row, len(example.prompt) - 1 : example.length - 1] = torch.tensor(example.completion)
-    return token_BT, label_BT
+    tokens = [torch.tensor(each.prompt + each.completion) for each in examples]
+    labels = [torch.tensor([-1] * (len(each.prompt) - 1) + each.completion + [-1]) for each in examples]
+    return pad_sequence(tokens, True, pad), pad_sequence(labels, True, -1)
