@@ -18,8 +18,6 @@ from dppo_lab.shipped import offered
 EXAMPLE = "examples/gsm8k/figures.yaml"
 SHARES = 1e-6
 """How far from 1 shares may sum."""
-
-
 POSITIVE, NOT_NEGATIVE = "(0, inf)", "[0, inf)"
 
 
@@ -64,13 +62,9 @@ class ByHand:
 
     def figures(self, limit: float) -> Figures:
         """Workload and costs, those of one GPU; ``limit`` is the most tokens of a completion."""
+        right, wrong = min(self.right_tokens, limit), min(self.wrong_tokens, limit)
         kinds = tuple(
-            Kind(
-                share=share,
-                pass_rate=rate,
-                right_tokens=min(self.right_tokens, limit),
-                wrong_tokens=min(self.wrong_tokens, limit),
-            )
+            Kind(share=share, pass_rate=rate, right_tokens=right, wrong_tokens=wrong)
             for rate, share in self.pass_rates.items()
         )
         rate = sum(kind.share * kind.pass_rate for kind in kinds)
@@ -82,10 +76,8 @@ class ByHand:
             longest_completion=log_normal_curve(mean, self.completion_spread, limit),
         )
         costs = Costs(
-            rollout_fixed=0.0,
             rollout_token=1 / self.decode_tokens_per_second,
             completion=self.reward_seconds,
-            update_fixed=0.0,
             row_token=1 / self.train_tokens_per_second,
             padded_token=1 / (self.padded_tokens_per_second or self.train_tokens_per_second),
             rest=self.step_seconds,

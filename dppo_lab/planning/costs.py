@@ -12,8 +12,7 @@ from dppo_lab.planning.records import Option, Seconds, Work
 ALIKE = 0.05
 """Relative spread of tokens below which steps are too alike to tell fixed seconds from those of tokens."""
 SAMPLED = 0.5
-"""The cost of the head is told apart where, per forwarded token, some step sends at most this share of what others do
-to the head."""
+"""The head's cost is told apart where, of each forwarded token, some step sends it at most this share of the most."""
 TOO_NOISY = "Time more steps, on a machine that does nothing else: --pilot 64"
 
 
@@ -39,13 +38,13 @@ class Timed(Seconds):
 class Costs:
     """Seconds on ``processes`` processes, none below 0."""
 
-    rollout_fixed: float
+    rollout_fixed: float = 0.0
     """Of a step's rollouts, at any number of tokens."""
     rollout_token: float
     """Of a generated token."""
-    completion: float
+    completion: float = 0.0
     """Of a completion: reward, draw, bookkeeping."""
-    update_fixed: float
+    update_fixed: float = 0.0
     """Of a step's forward and backward passes, at any number of tokens."""
     row_token: float
     """Of a token forwarded in rows, forward and backward; without the head where ``head_token`` is known."""
@@ -85,17 +84,21 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
         parts = [part for part in parts if head_is_told_apart(part)] or [rows]
         updates = [_fit(part, ("forwarded", "scored"), "update") for part in parts]
     update_fixed, row_token, *head = min(updates, key=lambda found: found[-1])
+    padded_token, tokens = row_token, sum(each.forwarded * each.steps for each in padded)
+    if padded:
+        spent = sum(max(each.update - update_fixed, 0.0) * each.steps for each in padded)
+        padded_token = spent / tokens if tokens else 0.0
     rolled = [each for each in timed if each.generated > 0]
     rollout_fixed, rollout_token = _fit(rolled, ("generated",), "rollout")
-    completion_I, reward_I, rolled_I = _columns(rolled, "completions", "reward")
-    _, rest_I, weight_I = _columns(rows or padded, "generated", "rest")
+    completion_I, reward_I, rolled_I = _columns(rolled, "completions", "reward", "steps")
+    rest_I, weight_I = _columns(rows or padded, "rest", "steps")
     return Costs(
         rollout_fixed=rollout_fixed,
         rollout_token=rollout_token,
         completion=float(rolled_I @ reward_I) / max(float(rolled_I @ completion_I), 1.0),
         update_fixed=update_fixed,
         row_token=row_token,
-        padded_token=_price(padded, update_fixed) if padded else row_token,
+        padded_token=padded_token,
         rest=float(weight_I @ rest_I) / float(weight_I.sum()),
         processes=processes,
         head_token=head[0] if head else None,
@@ -126,25 +129,15 @@ def _measured(timed: Sequence[Timed], amount: str, phase: str) -> str:
     return f"in {len(pairs)} steps, {phase} took {one:.3g} s for {few:,.0f} tokens and {other:.3g} s for {many:,.0f}"
 
 
-def _columns(timed: Sequence[Timed], amount: str, phase: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(I,) amounts, seconds, and steps that each is the mean of."""
-    rows = [(getattr(each, amount), getattr(each, phase), each.steps) for each in timed]
-    amount_I, seconds_I, steps_I = np.array(rows, dtype=float).reshape(-1, 3).T
-    return amount_I, seconds_I, steps_I
-
-
-def _price(timed: Sequence[Timed], fixed: float) -> float:
-    """Seconds of a token of updates, apart from fixed ones that are known."""
-    tokens = sum(each.forwarded * each.steps for each in timed)
-    return sum(max(each.update - fixed, 0.0) * each.steps for each in timed) / tokens if tokens else 0.0
+def _columns(timed: Sequence[Timed], *names: str) -> np.ndarray:
+    """(K, I) so many fields of the steps."""
+    return np.array([[getattr(each, name) for each in timed] for name in names], dtype=float)
 
 
 def _fit(timed: Sequence[Timed], amounts: Sequence[str], phase: str) -> tuple[float, ...]:
     """``fixed`` and one price >= 0 for each amount that fit the seconds of a phase best; 0 of no steps."""
-    columns = [_columns(timed, name, phase) for name in amounts]
-    amount_IK = np.stack([column[0] for column in columns], axis=1)
-    _, seconds_I, weight_I = columns[0]
-    first_I = amount_IK[:, 0]
+    *amount_KI, seconds_I, weight_I = _columns(timed, *amounts, phase, "steps")
+    first_I, amount_IK = amount_KI[0], np.stack(amount_KI, axis=1)
     if not len(first_I) or not first_I.sum():
         return 0.0, *(0.0 for _ in amounts)
     if len(amounts) == 1 and first_I.std() < ALIKE * first_I.mean():

@@ -5,7 +5,7 @@ distribution of pass rates. Everything else is the plan's own computation, at th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,15 +15,14 @@ from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
 
 from answer_judge.statistics import Estimate
-from dppo.pruning.ceiling import TAIL, rates_to
+from dppo.pruning.ceiling import rates_to
 from dppo.rng import Purpose, generator
 from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.logs import RunLog, StepFigures
-from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Figures, Level, gain, seconds_of
+from dppo_lab.planning.logs import Row, RunLog, finite
+from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Figures, Level, gain, interval, seconds_of
 from dppo_lab.planning.records import Option, Step
-from dppo_lab.planning.workload import Kind, Workload, log_normal_curve
+from dppo_lab.planning.workload import RESAMPLES, Kind, Workload, log_normal_curve
 
-RESAMPLES = 100
 KINDS = 24
 """Pass rates that a Beta distribution is cut into."""
 GROUP = 8
@@ -42,16 +41,16 @@ class LogPlan:
     """What pruning would have saved of each step, as shares of its seconds."""
 
     source: str
-    phases: tuple[tuple[str, float], ...]
+    phases: Mapping[str, float]
     """Share of a step by phase; empty where the log has no seconds of phases."""
     seconds: float | None
     """Of a step; None where the log does not say."""
     flat: Estimate
     """Share of groups without a signal."""
     pass_rate: float
-    saved: tuple[tuple[str, Estimate], ...]
+    saved: Mapping[str, Estimate]
     """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay."""
-    rates: tuple[tuple[str, float], ...]
+    rates: Mapping[str, float]
     """The rate that is best, by what is done."""
     unknown: tuple[str, ...]
     """What the log does not tell, a sentence each."""
@@ -59,21 +58,22 @@ class LogPlan:
 
 def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     """The plan of a log; ``generations`` are the completions of a group where the log does not show them."""
-    group, said = _group_of(log, generations)
-    unknown = [*said, *_missing(log)]
-    rng = generator(0, Purpose.CHECK, len(log.steps), 9)
-    steps = list(log.steps)
-    worlds = [
-        _world(each, group, rng if number else None) for number, each in enumerate([steps, *_resamples(steps, rng)])
-    ]
-    step = Step(prompts=PER_STEP, generations=group, every=bool(log.known("kl")) and max(map(abs, log.known("kl"))) > 0)
+    steps, kl = log.steps, finite(log.steps, "kl")
+    group, said = _group_of(steps, generations)
+    unknown = [*said, *_missing(steps)]
+    rng = generator(0, Purpose.CHECK, len(steps), 9)
+    drawn = _resamples(steps, rng)
+    worlds, flat, (pass_rate, *_) = zip(
+        _world(steps, group, None), *(_world(each, group, rng) for each in drawn), strict=True
+    )
+    step = Step(prompts=PER_STEP, generations=group, every=bool(kl) and max(map(abs, kl)) > 0)
     if step.every:
         unknown.append(
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
             "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
         )
-    saved, rates = {}, {}
-    saved["exact skipping"] = _interval([_saved_exactly(world.figures, step) for world in worlds])
+    pairs = [[seconds_of(world, step, each, 1).total for each in (PACKED, EVERYTHING)] for world in worlds]
+    saved, rates = {"exact skipping": interval([1 - exact / whole for exact, whole in pairs])}, {}
     for name, level in (("completions", COMPLETIONS), ("prompts", PROMPTS)):
         rates[name], saved[name] = _best(level, worlds, step)
     whole = [value for each in steps if math.isfinite(value := _whole(each))]
@@ -81,28 +81,22 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
         source=f"{log.kind}, {len(steps)} steps, groups of {group}",
         phases=_phases(steps),
         seconds=float(np.mean(whole)) if whole else None,
-        flat=_interval([world.flat for world in worlds]),
-        pass_rate=worlds[0].pass_rate,
-        saved=tuple(saved.items()),
-        rates=tuple(rates.items()),
+        flat=interval(flat),
+        pass_rate=pass_rate,
+        saved=saved,
+        rates=rates,
         unknown=tuple(unknown),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """The figures of a log or of one resample of its steps."""
+def _world(steps: Sequence[Row], group: int, rng: Any) -> tuple[Figures, float, float]:
+    """The figures of the log or of a resample of its steps, share of groups of equal rewards, and pass rate.
 
-    figures: Figures
-    flat: float
-    pass_rate: float
-
-
-def _world(steps: Sequence[StepFigures], group: int, rng: Any) -> World:
-    """Means over steps; what is not in the log is the middle of what others report, or anything of it by ``rng``."""
+    Means over steps; what is not in the log is the middle of what others report, or anything of it by ``rng``.
+    """
 
     def mean(name: str, otherwise: float) -> float:
-        values = [value for each in steps if math.isfinite(value := getattr(each, name))]
+        values = finite(steps, name)
         return float(np.mean(values)) if values else otherwise
 
     def any_of(ends: tuple[float, float]) -> float:
@@ -111,17 +105,15 @@ def _world(steps: Sequence[StepFigures], group: int, rng: Any) -> World:
     low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
     pass_rate = min(max((mean("reward", 0.5) - low) / (high - low), 1e-3), 1 - 1e-3)
     flat = min(max(mean("flat", any_of(FLAT)), 0.0), 1 - 1e-3)
-    response, prompt = max(mean("response", 1.0), 1.0), max(mean("prompt", 1.0), 1.0)
+    tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
     rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
     if not reach or math.isnan(rollout):
         share = any_of(REACH)
         rollout, reach, rest = 0.95 * (1 - share), share, 0.05 * (1 - share)
     else:
         rest = max(mean("whole", rollout + reach) - rollout - reach, 0.0)
-    figures = figures_of(
-        pass_rates(pass_rate, flat, group), (rollout, reach, rest), (prompt, response), completions=PER_STEP * group
-    )
-    return World(figures=figures, flat=flat, pass_rate=pass_rate)
+    rates = pass_rates(pass_rate, flat, group)
+    return figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group), flat, pass_rate
 
 
 def figures_of(
@@ -134,43 +126,32 @@ def figures_of(
 ) -> Figures:
     """What a plan is computed from, for a step whose seconds go by tokens.
 
-    Args:
-        rates: equally likely pass rates of prompts.
-        seconds: of the rollout, of all that forwards completions, and of the rest of a step.
-        tokens: mean of a prompt and of a completion, >= 1.
-        completions: that the step makes.
-        forwarded: share of them that it forwards, in (0, 1].
+    ``rates`` are equally likely pass rates of prompts, ``seconds`` those of the rollout, of all that forwards
+    completions and of the rest of a step, ``tokens`` the mean of a prompt and of a completion, >= 1. The step makes so
+    many ``completions`` and forwards a share of them, in (0, 1].
     """
     (rollout, reach, rest), (prompt, response) = seconds, tokens
-    return Figures(
-        workload=Workload(
-            kinds=tuple(
-                Kind(share=1 / len(rates), pass_rate=rate, right_tokens=response, wrong_tokens=response)
-                for rate in rates
-            ),
-            prompt_tokens=prompt,
-            longest_prompt=log_normal_curve(prompt, 0.5),
-            longest_completion=log_normal_curve(response, 0.5),
-        ),
-        costs=Costs(
-            rollout_fixed=0.0,
-            rollout_token=rollout / (completions * response),
-            completion=0.0,
-            update_fixed=0.0,
-            row_token=reach / (forwarded * completions * (response + prompt - 1)),
-            padded_token=0.0,
-            rest=rest,
-        ),
+    share = 1 / len(rates)
+    kinds = [Kind(share=share, pass_rate=rate, right_tokens=response, wrong_tokens=response) for rate in rates]
+    workload = Workload(
+        kinds=tuple(kinds),
+        prompt_tokens=prompt,
+        longest_prompt=log_normal_curve(prompt, 0.5),
+        longest_completion=log_normal_curve(response, 0.5),
     )
+    costs = Costs(
+        rollout_token=rollout / (completions * response),
+        row_token=reach / (forwarded * completions * (response + prompt - 1)),
+        padded_token=0.0,
+        rest=rest,
+    )
+    return Figures(workload=workload, costs=costs)
 
 
 def pass_rates(mean: float, flat: float, group: int) -> list[float]:
     """``KINDS`` equally likely pass rates of the Beta distribution with this mean and share of groups all alike.
 
-    Args:
-        mean: pass rate of all completions, in (0, 1).
-        flat: share of groups in which all are right, or none, in [0, 1).
-        group: completions of a group, >= 2.
+    ``mean`` is in (0, 1), ``flat`` the share of groups of ``group`` >= 2 that are all right or all wrong, in [0, 1).
     """
 
     def share(log_strength: float) -> float:
@@ -187,33 +168,23 @@ def pass_rates(mean: float, flat: float, group: int) -> list[float]:
 
 PACKED = Option(name="packed", layout="packed")
 """As the run forwarded: each completion with a copy of its prompt, and only those with a gradient."""
+EVERYTHING = replace(PACKED, forwarded="all")
 
 
-def _saved_exactly(figures: Figures, step: Step) -> float:
-    whole = seconds_of(figures, step, replace(PACKED, forwarded="all"), 1).total
-    return 1 - seconds_of(figures, step, PACKED, 1).total / whole
-
-
-def _best(level: Level, worlds: Sequence[World], step: Step) -> tuple[float, Estimate]:
+def _best(level: Level, worlds: Sequence[Figures], step: Step) -> tuple[float, Estimate]:
     """The rate of a level that gains most over exact skipping, and what it saves of a step so taken; 0 for none."""
-    rates = rates_to(level.auto.largest)
     level = replace(level, base=PACKED)
 
-    def gained(world: World, rate: float) -> float:
-        return gain(world.figures, step, level.at(rate), 1, PACKED)
+    def gained(world: Figures, rate: float) -> float:
+        return gain(world, step, level.at(rate), 1, PACKED)
 
-    best = max(rates, key=lambda rate: gained(worlds[0], rate))
+    best = max(rates_to(level.auto.largest), key=lambda rate: gained(worlds[0], rate))
     if gained(worlds[0], best) <= 1:
         return 0.0, Estimate(0.0, 0.0, 0.0)
-    return best, _interval([1 - 1 / max(gained(world, best), 1e-9) for world in worlds])
+    return best, interval([1 - 1 / max(gained(world, best), 1e-9) for world in worlds])
 
 
-def _interval(values: Sequence[float]) -> Estimate:
-    low, high = np.quantile(values[1:], (TAIL, 1 - TAIL)).tolist()
-    return Estimate(values[0], min(low, values[0]), max(high, values[0]))
-
-
-def _resamples(steps: Sequence[StepFigures], rng: Any) -> list[list[StepFigures]]:
+def _resamples(steps: Sequence[Row], rng: Any) -> list[list[Row]]:
     """Resamples of blocks of neighbouring steps: these are alike."""
     length = max(1, round(len(steps) ** 0.5))
     count = math.ceil(len(steps) / length)
@@ -221,31 +192,31 @@ def _resamples(steps: Sequence[StepFigures], rng: Any) -> list[list[StepFigures]
     return [[steps[first + k] for first in row for k in range(length)] for row in starts.tolist()]
 
 
-def _group_of(log: RunLog, asked: int | None) -> tuple[int, list[str]]:
+def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
     """Completions of a group: as asked, or from the largest advantage over the deviation, ``(n - 1) / sqrt(n)``."""
     if asked is not None:
         return asked, []
-    largest = max(log.known("advantage"), default=0.0)
+    largest = max(finite(steps, "advantage"), default=0.0)
     size = ((largest + math.sqrt(largest**2 + 4)) / 2) ** 2
     if size > 2.5 and abs(size - round(size)) < 0.02 * size:
         return round(size), []
     return GROUP, [f"How many completions a group has: {GROUP} are assumed. Say --generations N."]
 
 
-def _missing(log: RunLog) -> list[str]:
+def _missing(steps: Sequence[Row]) -> list[str]:
     """What a plan needs and a log does not have, with what was taken in its place."""
     said = []
-    if not log.known("flat"):
+    if not finite(steps, "flat"):
         said.append(
             f"How many groups have equal rewards: {FLAT[0]:.0%} to {FLAT[1]:.0%} is assumed, as papers report. TRL "
             "logs frac_reward_zero_std; verl does not."
         )
-    if not log.known("rollout") or not any(log.known(name) for name in PHASES):
+    if not finite(steps, "rollout") or not any(finite(steps, name) for name in PHASES):
         said.append(
             f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "
             "as users of verl log it in timing_s/*."
         )
-    if not log.known("prompt"):
+    if not finite(steps, "prompt"):
         said.append(
             "How long prompts are: they are taken to be short, which overstates what a dropped completion saves."
         )
@@ -260,36 +231,33 @@ def _missing(log: RunLog) -> list[str]:
     return said
 
 
-def _whole(step: StepFigures) -> float:
-    parts = [step.rollout, *(getattr(step, name) for name in PHASES)]
-    return (
-        step.whole if math.isfinite(step.whole) else sum(value for value in parts if math.isfinite(value)) or math.nan
-    )
+def _whole(step: Row) -> float:
+    parts = [step[name] for name in ("rollout", *PHASES) if math.isfinite(step[name])]
+    return step["whole"] if math.isfinite(step["whole"]) else sum(parts) or math.nan
 
 
-def _phases(steps: Sequence[StepFigures]) -> tuple[tuple[str, float], ...]:
+def _phases(steps: Sequence[Row]) -> dict[str, float]:
     found = {}
     for name in ("rollout", *PHASES):
-        pairs = [(value, _whole(each)) for each in steps if math.isfinite(value := getattr(each, name))]
+        pairs = [(each[name], _whole(each)) for each in steps if math.isfinite(each[name])]
         if pairs:
             found[name] = sum(value for value, _ in pairs) / sum(whole for _, whole in pairs)
-    return tuple(found.items()) if len(found) > 1 else ()
+    return found if len(found) > 1 else {}
 
 
 def lines_of(plan: LogPlan) -> list[str]:
     """The plan in lines of text."""
     step = "" if plan.seconds is None else f"; a step takes {plan.seconds:.3g} s"
-    phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases)
-    rates = dict(plan.rates)
+    phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases.items())
     lines = [
         f"{plan.source}{step}" + (f": {phases}" if phases else ""),
         f"pass rate {plan.pass_rate:.0%}; groups without a signal {_percent(plan.flat)}",
         "",
         "would have saved, of a step's seconds, at the noise that it had:",
     ]
-    for name, saved in plan.saved:
-        rate = f" at {rates[name]:g}" if rates.get(name) else ""
-        beyond = "" if name not in rates else " of what is left"
+    for name, saved in plan.saved.items():
+        rate = f" at {plan.rates[name]:g}" if plan.rates.get(name) else ""
+        beyond = " of what is left" if name in plan.rates else ""
         verdict = f"{_percent(saved)}{beyond}" if saved.value > 0 else "nothing: it would not pay"
         lines.append(f"  {name + rate:22} {verdict}")
     return [

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ WRITES = (
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "training/global_step", "_step", "global_step", "Step"),
+    # Seconds: of making completions, of log-probabilities of the old policy and of the reference, of forward and
+    # backward, with the optimizer where it is not apart, and of the whole step.
     "rollout": (
         "timing_s/gen",
         "timing_s/generate_sequences",
@@ -36,9 +38,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "reference": ("timing_s/ref",),
     "update": ("timing_s/update_actor", "time/forward_backward"),
     "whole": ("timing_s/step", "perf/time_per_step", "step_time"),
+    # Mean tokens of a completion and of a prompt.
     "response": ("response_length/mean", "completions/mean_length", "completion_length"),
     "prompt": ("prompt_length/mean",),
-    "tokens": ("perf/total_num_tokens",),
+    # Of completions the mean reward, the highest and the lowest; then the share of groups of equal rewards.
     "reward": ("critic/score/mean", "candidates/reward", "reward"),
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
@@ -46,40 +49,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "advantage": ("critic/advantages/max",),
     "kl": ("actor/kl_loss", "kl"),
 }
-"""What is looked for, under which names: the first that is there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFigures:
-    """A logged step; NaN where the log does not say."""
-
-    step: float
-    rollout: float
-    """Seconds of making completions."""
-    old: float
-    """Of log-probabilities of the old policy."""
-    reference: float
-    """Of the reference's."""
-    update: float
-    """Of forward and backward, and the optimizer where it is not apart."""
-    whole: float
-    """Of the whole step."""
-    response: float
-    """Mean tokens of a completion."""
-    prompt: float
-    """Mean tokens of a prompt."""
-    tokens: float
-    """Of all sequences of the step."""
-    reward: float
-    """Mean of a completion."""
-    highest: float
-    lowest: float
-    """Of its completions."""
-    flat: float
-    """Share of groups of equal rewards."""
-    advantage: float
-    """The largest."""
-    kl: float
+"""What is looked for in a step, under which names: the first that is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +58,13 @@ class RunLog:
 
     kind: str
     """The format, in words."""
-    steps: tuple[StepFigures, ...]
+    steps: tuple[Row, ...]
+    """By the names of ``NAMES`` the figures of each step of training, in order; NaN where the log does not say."""
 
-    def known(self, name: str) -> list[float]:
-        """Every finite value of a figure."""
-        return [value for each in self.steps if math.isfinite(value := getattr(each, name))]
+
+def finite(steps: Iterable[Row], name: str) -> list[float]:
+    """The finite values of a figure in some steps."""
+    return [each[name] for each in steps if math.isfinite(each[name])]
 
 
 def read_log(path: Path) -> RunLog:
@@ -112,18 +84,15 @@ def read_log(path: Path) -> RunLog:
     return RunLog(kind=kind, steps=steps)
 
 
-def step_figures(rows: Iterable[Row]) -> tuple[StepFigures, ...]:
+def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
     """The steps of training in some rows, in order; figures of one step in several rows are put together."""
     by_step: dict[float, Row] = {}
     for place, row in enumerate(rows):
         plain = {_plain(name): value for name, value in row.items()}
         step = _first(plain, NAMES["step"])
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
-    found = [
-        StepFigures(**{each.name: _first(row, NAMES[each.name]) for each in fields(StepFigures)} | {"step": step})
-        for step, row in sorted(by_step.items())
-    ]
-    return tuple(each for each in found if not math.isnan(each.reward) and not math.isnan(each.response))
+    found = ({name: _first(row, names) for name, names in NAMES.items()} for _, row in sorted(by_step.items()))
+    return tuple(each for each in found if not math.isnan(each["reward"] + each["response"]))
 
 
 def _plain(name: str) -> str:
@@ -143,9 +112,9 @@ def _first(row: Row, names: Sequence[str]) -> float:
 
 def _read(path: Path) -> tuple[str, Iterable[Row]]:
     if path.is_dir() or "tfevents" in path.name:
-        return "TensorBoard's events", _tensorboard(path)
+        return "TensorBoard's events", _needs("tensorboard", _tensorboard, path)
     if path.suffix == ".wandb":
-        return "a run of wandb", _wandb(path)
+        return "a run of wandb", _needs("wandb", _wandb, path)
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".csv":
         return "a CSV export", [_numbers(row) for row in csv.DictReader(text.splitlines())]
@@ -194,9 +163,9 @@ def _numbers(row: Mapping[str, Any]) -> Row:
     return found
 
 
-def _needs(package: str, path: Path, load: Callable[[], Any]) -> Any:
+def _needs(package: str, read: Callable[[Path], list[Row]], path: Path) -> list[Row]:
     try:
-        return load()
+        return read(path)
     except ImportError as error:
         raise ConfigError(
             f"--log {path} is read by {package}, which is not installed. Run pip install {package}, or export the run "
@@ -206,13 +175,9 @@ def _needs(package: str, path: Path, load: Callable[[], Any]) -> Any:
 
 def _tensorboard(path: Path) -> list[Row]:
     """Scalars of an event file or of a folder with one, by TensorBoard's own reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
 
-    def load() -> Any:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
-
-        return EventAccumulator
-
-    events = _needs("tensorboard", path, load)(str(path), size_guidance={"scalars": 0})
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0})
     events.Reload()
     rows: dict[int, Row] = {}
     for name in events.Tags()["scalars"]:
@@ -223,18 +188,13 @@ def _tensorboard(path: Path) -> list[Row]:
 
 def _wandb(path: Path) -> list[Row]:
     """Records of wandb's own file, by its own reader."""
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore
+    from wandb.sdk.internal.datastore import DataStore  # pyright: ignore
 
-    def load() -> Any:
-        from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore
-        from wandb.sdk.internal.datastore import DataStore  # pyright: ignore
-
-        return DataStore, Record
-
-    store_of, record_of = _needs("wandb", path, load)
-    store, rows = store_of(), []
+    store, rows = DataStore(), []
     store.open_for_scan(str(path))
     while (data := store.scan_data()) is not None:
-        record = record_of()
+        record = Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "history":
             items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}

@@ -37,6 +37,27 @@ class Figures:
     tokens: TokenSample | None = None
     """Completions token by token; None where the sampler's log-probabilities are not known."""
 
+    def work(self, step: Step, option: Option) -> Work:
+        """What a step does under an option."""
+        return work_of(self.workload, step, option, self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a plan is made from."""
+
+    name: str
+    """Where the figures are from."""
+    figures: Figures
+    samples: Sequence[Figures] = ()
+    """The figures in resamples of what was measured; none where nothing was."""
+    length: Length
+    processes: int = 1
+    """That the figures are of."""
+    estimate: bool = False
+    """Whether they were given by hand, and nothing was measured."""
+    notes: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLine:
@@ -117,8 +138,6 @@ class Level:
     """What may be pruned."""
 
     name: str
-    rate: str
-    """The field of ``Option`` with its rate."""
     ceiling: Callable[[Figures, Step], float]
     auto: Auto
     """Which gain is worth having."""
@@ -127,22 +146,17 @@ class Level:
 
     def at(self, rate: float) -> Option:
         """The option that prunes this level at a rate."""
-        return replace(self.base, **{self.rate: rate})
+        return replace(self.base, **{f"{self.name.removesuffix('s')}_rate": rate})
 
 
 def _token_ceiling(level: str) -> Callable[[Figures, Step], float]:
     return lambda figures, step: 1.0 if figures.tokens is None else figures.tokens.ceiling(level)
 
 
-PROMPTS = Level("prompts", "prompt_rate", lambda figures, step: prompt_ceiling(figures.workload, step), PROMPT_AUTO)
-COMPLETIONS = Level(
-    "completions",
-    "completion_rate",
-    lambda figures, step: completion_ceiling(figures.workload, step),
-    COMPLETION_AUTO,
-)
-TOKENS = Level("tokens", "token_rate", _token_ceiling("tokens"), TOKEN_AUTO)
-HEAD = Level("head", "head_rate", _token_ceiling("head"), TOKEN_AUTO)
+PROMPTS = Level("prompts", lambda figures, step: prompt_ceiling(figures.workload, step), PROMPT_AUTO)
+COMPLETIONS = Level("completions", lambda figures, step: completion_ceiling(figures.workload, step), COMPLETION_AUTO)
+TOKENS = Level("tokens", _token_ceiling("tokens"), TOKEN_AUTO)
+HEAD = Level("head", _token_ceiling("head"), TOKEN_AUTO)
 
 
 def options(
@@ -170,67 +184,61 @@ def options(
 
 def seconds_of(figures: Figures, step: Step, option: Option, gpus: int) -> Seconds:
     """Seconds of a step by phase."""
-    return figures.costs.seconds(work_of(figures.workload, step, option, figures.tokens), option, gpus)
+    return figures.costs.seconds(figures.work(step, option), option, gpus)
 
 
 def make_plan(
-    figures: Figures,
-    samples: Sequence[Figures],
+    found: Source,
     step: Step,
-    length: Length,
     prices: Prices,
     rates: Rates,
     *,
     title: str,
-    source: str,
     method: Mapping[str, Any] = MappingProxyType({}),
-    estimate: bool = False,
-    notes: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run, with intervals from ``samples``: resamples of what was measured, none where nothing was.
+    """The plan of a run, with intervals from the samples of its source.
 
     ``rates`` are those of the configuration, ``RATES`` where it has none; ``method`` has the fields of one that prunes,
     where the configuration's own does not.
     """
     completion_rate, prompt_rate, *token_rates = (own or other for own, other in zip(rates, RATES, strict=True))
-    by_token = figures.tokens is not None and figures.tokens.fits(step, Option(name="own groups"))
+    by_token = found.figures.tokens is not None and found.figures.tokens.fits(step, Option(name="own groups"))
     chosen = options(completion_rate, prompt_rate, (token_rates[0], token_rates[1]) if by_token else None)
-    worlds = [figures, *samples]
+    worlds = [found.figures, *found.samples]
     first = [seconds_of(world, step, chosen[0], prices.gpus).total for world in worlds]
     exact = [seconds_of(world, step, chosen[EXACT], prices.gpus) for world in worlds]
     return Plan(
         title=title,
-        source=source,
-        estimate=estimate,
+        source=found.name,
+        estimate=found.estimate,
         step=step,
-        length=length,
+        length=found.length,
         prices=prices,
-        figures=figures,
-        rows=tuple(_row(worlds, first, step, option, length, prices) for option in chosen),
-        update_free=_interval([each.total / (each.total - each.update) for each in exact]),
-        rollout_free=_interval([each.total / (each.total - each.rollout) for each in exact]),
-        advice=_advices(worlds, step, prices.gpus, length, rates, by_token=by_token),
+        figures=found.figures,
+        rows=tuple(_row(worlds, first, step, option, found.length, prices) for option in chosen),
+        update_free=interval([each.total / (each.total - each.update) for each in exact]),
+        rollout_free=interval([each.total / (each.total - each.rollout) for each in exact]),
+        advice=_advices(worlds, step, prices.gpus, found.length, rates, by_token=by_token),
         method=dict(method),
-        notes=tuple(notes),
+        notes=found.notes,
     )
 
 
 def gain(figures: Figures, step: Step, option: Option, gpus: int, base: Option | None = None) -> float:
     """Seconds to equal noise of a step without pruning, or of ``base``, over those under an option, >= 0."""
     none = replace(option, completion_rate=0.0, prompt_rate=0.0, token_rate=0.0, head_rate=0.0)
-    without, paid = (_to_equal_noise(figures, step, each, gpus) for each in (base or none, option))
-    return without / paid
 
+    def to_equal_noise(option: Option) -> float:
+        work = figures.work(step, option)
+        return figures.costs.seconds(work, option, gpus).total * work.noise
 
-def _to_equal_noise(figures: Figures, step: Step, option: Option, gpus: int) -> float:
-    work = work_of(figures.workload, step, option, figures.tokens)
-    return figures.costs.seconds(work, option, gpus).total * work.noise
+    return to_equal_noise(base or none) / to_equal_noise(option)
 
 
 def _row(
     worlds: Sequence[Figures], first: Sequence[float], step: Step, option: Option, length: Length, prices: Prices
 ) -> PlanLine:
-    works = [work_of(world.workload, step, option, world.tokens) for world in worlds]
+    works = [world.work(step, option) for world in worlds]
     seconds = [world.costs.seconds(work, option, prices.gpus) for world, work in zip(worlds, works, strict=True)]
     before = replace(option, prompt_rate=0.0)
     early = [seconds_of(w, step, before, prices.gpus) for w in worlds] if option.prompt_rate else seconds
@@ -243,11 +251,11 @@ def _row(
         kept=_kept_by_rate(worlds[0].tokens, step, option),
         work=works[0],
         seconds=seconds[0],
-        per_step=_interval([each.total for each in seconds]),
-        speedup=_interval([whole / each.total for whole, each in zip(first, seconds, strict=True)]),
-        noise=_interval([work.noise for work in works]),
-        hours=_interval(hours),
-        equal_hours=_interval([hour * work.noise for hour, work in zip(hours, works, strict=True)]),
+        per_step=interval([each.total for each in seconds]),
+        speedup=interval([whole / each.total for whole, each in zip(first, seconds, strict=True)]),
+        noise=interval([work.noise for work in works]),
+        hours=interval(hours),
+        equal_hours=interval([hour * work.noise for hour, work in zip(hours, works, strict=True)]),
         completions=works[0].completions * steps_to_equal,
         tokens=(works[0].generated + works[0].forwarded) * steps_to_equal,
         price=None if prices.gpu_hour is None else hours[0] * prices.gpus * prices.gpu_hour,
@@ -303,7 +311,7 @@ def _advice(
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
 
     def gain_at(rate: float) -> Estimate:
-        return _interval([gain(world, step, level.at(rate), gpus, level.base) for world in worlds])
+        return interval([gain(world, step, level.at(rate), gpus, level.base) for world in worlds])
 
     found = gain_at(rate)
     no_history = level is PROMPTS and length.first_epoch >= length.steps
@@ -311,7 +319,7 @@ def _advice(
         level=level.name,
         rate=rate if found.low >= level.auto.least_gain and not no_history else 0.0,
         gain=found,
-        ceiling=_interval([level.ceiling(world, step) for world in worlds]),
+        ceiling=interval([level.ceiling(world, step) for world in worlds]),
         why="the run is over before prompts come back, and none has a history: nothing can be pruned"
         if no_history
         else _why(rate, found, best, level.auto.least_gain),
@@ -328,7 +336,7 @@ def _why(rate: float, found: Estimate, best: float, least: float) -> str:
     return f"{measured}, and {least:g}x is the least worth having" if found.low < least else measured
 
 
-def _interval(values: Sequence[float]) -> Estimate:
+def interval(values: Sequence[float]) -> Estimate:
     """The first value, and an interval that holds it and 95% of the others."""
     value, others = float(values[0]), values[1:]
     low, high = np.quantile(others, (TAIL, 1 - TAIL)).tolist() if len(others) else (value, value)

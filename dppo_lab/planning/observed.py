@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,8 @@ NEEDED = ("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "time/rollout", "time/forwa
 """Figures that a log needs to be a timed step."""
 LENGTHS = ("num_tokens", ROLLOUTS, ROLLOUT_TOKENS, "completions/max_length", "rows/padded_tokens")
 """Figures that a log needs for lengths."""
+COLUMNS = ("right_Q", "size_Q", "right_tokens_Q", "wrong_tokens_Q", "weight_Q", "prompt_Q")
+"""Fields of ``Groups`` in the order of what is collected of each."""
 Curve = tuple[float, ...]
 """Expected longest of 1, 2, 4, ..."""
 
@@ -81,7 +84,6 @@ def observed_run(run: RunRecord) -> Observed:
             f"{run.folder} has no timed steps: {METRICS_FILE} needs two records with time/*, rows/* and total/*, "
             "as dppo train writes. Try --pilot 32"
         )
-    groups = groups_of(run)
     processes = number(run.environment.get("processes", 1))
     notes = [*run.notes]
     if run.config.get("layout") == "padded":
@@ -91,7 +93,7 @@ def observed_run(run: RunRecord) -> Observed:
             f"Steps of one layout were timed ({timed[0].layout}): a token in the other is taken to cost the same."
         )
     return Observed(
-        groups=groups,
+        groups=groups_of(run),
         timed=timed,
         processes=max(int(processes), 1) if math.isfinite(processes) else 1,
         ceilings=run_ceilings([run]),
@@ -148,20 +150,8 @@ def groups_of(run: RunRecord) -> Groups:
             f"{run.folder} has no groups: {PROMPTS_FILE} and {COMPLETIONS_FILE} are missing or empty, which dppo train "
             "writes. Try dppo plan CONFIG.yaml --pilot 32"
         )
-    right_Q, size_Q, right_tokens_Q, wrong_tokens_Q, weight_Q, prompt_Q = np.array(rows[-MOST:], dtype=float).T
-    prompt, longest_prompt, tokens, longest = _lengths(run)
-    return Groups(
-        right_Q=right_Q,
-        size_Q=size_Q,
-        right_tokens_Q=right_tokens_Q,
-        wrong_tokens_Q=wrong_tokens_Q,
-        weight_Q=weight_Q,
-        prompt_Q=prompt_Q,
-        prompt_tokens=prompt,
-        tokens=tokens,
-        longest_prompt=longest_prompt,
-        longest_completion=longest,
-    )
+    columns = dict(zip(COLUMNS, np.array(rows[-MOST:], dtype=float).T, strict=True))
+    return Groups(**columns, **_lengths(run))
 
 
 Place = tuple[int, int | None, int]
@@ -199,20 +189,15 @@ def _of_prompts(
             if not (math.isfinite(number(mean)) and 0 < number(prob) <= 1):
                 continue
             right = min(max(round((mean - span[0]) / (span[1] - span[0]) * size), 0), size)
-            found = known.get((line.step, row))
-            yield (right, size, *_tokens(found, right, size, number(length)), 1 / prob, number(row))
+            found, total = known.get((line.step, row)), size * number(length)
+            tokens = {size: (total, 0.0), 0: (0.0, total)}.get(right, (math.nan, math.nan))
+            if found is not None and found[1] == size:
+                tokens = found[2:]
+            yield (right, size, *tokens, 1 / prob, number(row))
 
 
-def _tokens(found: Found | None, right: int, size: int, mean: float) -> tuple[float, float]:
-    """Tokens of right and of wrong completions of a group, NaN where they are not known."""
-    if found is not None and found[1] == size:
-        return found[2:]
-    total = size * mean
-    return {size: (total, 0.0), 0: (0.0, total)}.get(right, (math.nan, math.nan))
-
-
-def _lengths(run: RunRecord) -> tuple[float, Curve, float, Curve]:
-    """Mean tokens and the longest of many, of prompts and of completions.
+def _lengths(run: RunRecord) -> dict[str, Any]:
+    """Fields of ``Groups`` that have mean tokens and the longest of many, of prompts and of completions.
 
     Prompts are what is left of all tokens, and the longest of a generation what is left of its padding.
     """
@@ -233,12 +218,10 @@ def _lengths(run: RunRecord) -> tuple[float, Curve, float, Curve]:
     size = max(int(number(run.config.get("num_generations", GENERATIONS))), 1)
     lengths = np.array([number(line.tokens) for line in run.completions])
     seen = lengths[np.isfinite(lengths)]
-    return (
-        float(prompt),
-        _line(prompt, max(widest, prompt), count / size),
-        float(mean),
-        longest_curve(seen) if len(seen) >= count else _line(mean, max(longest, mean), count),
-    )
+    of_completions = longest_curve(seen) if len(seen) >= count else _line(mean, max(longest, mean), count)
+    of_prompts = _line(prompt, max(widest, prompt), count / size)
+    means = {"prompt_tokens": float(prompt), "tokens": float(mean)}
+    return means | {"longest_prompt": of_prompts, "longest_completion": of_completions}
 
 
 def _line(mean: float, longest: float, count: float) -> Curve:

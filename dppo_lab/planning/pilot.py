@@ -50,8 +50,12 @@ HEADS, HEAD_RATE = 3, 0.85
 """Generations after those that leave tokens from the head, and the share that they leave."""
 STOCK_STEPS = 3
 """Of TRL's own trainer, the first not timed."""
-ROUNDS_ONLY = ("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method")
-"""Fields that only some methods take; a pilot is of ``dppo``."""
+LEFT_OUT = (
+    *("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method"),
+    *("steps_per_generation", "eval_benchmarks", "eval_steps", "save_steps", "processes"),
+    *("resume", "resume_from_checkpoint"),
+)
+"""Fields that only some methods take, while a pilot is of ``dppo``, and others of no use to it."""
 Rollouts = dict[str, list[Any]]
 
 
@@ -87,7 +91,7 @@ def run_pilot(
 
 def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock: bool) -> dict[str, Any]:
     """The fields of a pilot of a configuration, for TRL's own trainer (``stock``) or ours."""
-    given = {name: value for name, value in fields.items() if name not in ROUNDS_ONLY}
+    given = {name: value for name, value in fields.items() if name not in LEFT_OUT}
     group = int(fields.get("num_generations", 8))
     completions = prompts // 2 * group
     at_once = math.gcd(completions, int(fields.get("per_device_train_batch_size", 8)))
@@ -107,9 +111,6 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock
         "report_to": "none",
         "disable_tqdm": True,
     }
-    unused = ("eval_benchmarks", "eval_steps", "save_steps", "processes", "resume", "resume_from_checkpoint")
-    for name in ("steps_per_generation", *unused):
-        given.pop(name, None)
     if stock:
         given = {name: value for name, value in given.items() if name not in TRAINING_OURS}
         return given | common | {"use_vllm": False}
@@ -135,9 +136,7 @@ class Keeper(RunRecorder):
         self.kept: Rollouts = {}
         self.why_no_tokens = ""
         """Why tokens cannot be left out here; empty where they can."""
-        self._spans: list[Tensor] = []
-        self._moments: list[Tensor] = []
-        self._prompts: list[Tensor] = []
+        self._seen: list[list[Tensor]] = []
 
     def generation(self, generation: Generation) -> None:
         """Called by the trainer, after the draws."""
@@ -148,9 +147,8 @@ class Keeper(RunRecorder):
         if generation.sampled is not None and generation.moment_NT is not None:
             method = cast(DPPOTrainer, self._trainer).method
             live = (generation.moment_NT > 0).any(1) | bool(method.beta or method.entropy_coef)
-            self._spans.append(generation.sampled.span_NT[live])
-            self._moments.append(generation.moment_NT[live])
-            self._prompts.append(generation.row_Q.repeat_interleave(generation.size_Q)[live])
+            prompt_N = generation.row_Q.repeat_interleave(generation.size_Q)
+            self._seen.append([part[live] for part in (generation.sampled.span_NT, generation.moment_NT, prompt_N)])
         if bool(generation.keep_P.all()):
             pairs = (
                 (generation.prompt_ids, generation.prompt_mask),
@@ -170,15 +168,15 @@ class Keeper(RunRecorder):
 
     def tokens(self) -> TokenSample | None:
         """Completions with a gradient of the last generations, token by token; None where none were looked at."""
-        if not self._prompts:
+        if not self._seen:
             return None
-        trainer, width = cast(DPPOTrainer, self._trainer), max(span_NT.shape[1] for span_NT in self._spans)
+        spans, moments, prompts = zip(*self._seen, strict=True)
+        trainer, width = cast(DPPOTrainer, self._trainer), max(span_NT.shape[1] for span_NT in spans)
         span_NT, moment_NT = (
-            torch.cat([pad(each, (0, width - each.shape[1])) for each in parts])
-            for parts in (self._spans, self._moments)
+            torch.cat([pad(each, (0, width - each.shape[1])) for each in parts]) for parts in (spans, moments)
         )
         scored = trainer.method.score is advantage_with_confidence
-        return TokenSample.of(span_NT, moment_NT, torch.cat(self._prompts), generations=trainer.group, scored=scored)
+        return TokenSample.of(span_NT, moment_NT, torch.cat(prompts), generations=trainer.group, scored=scored)
 
 
 def with_tokens(method: Method) -> Method:

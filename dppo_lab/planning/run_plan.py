@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens
-from dppo_lab.planning.model import Figures, Plan, Rates, make_plan
+from dppo_lab.planning.model import Plan, Rates, Source, make_plan
 from dppo_lab.planning.observed import Observed, observed_run
 from dppo_lab.planning.pilot import run_pilot
 from dppo_lab.planning.records import PILOT, Length, Prices, Step, check_pilot
@@ -48,8 +47,7 @@ def plan_run(
     if by_hand is not None:
         found = _by_hand(run, by_hand)
     elif folder is not None:
-        prompts = _prompts(run, folder)
-        found = _measured(run, observed_run(read_run(folder)), prompts, f"records of {folder}", progress)
+        found = _recorded(run, folder, progress)
     else:
         prompts = len(load_dataset(run))
         pilot = pilot_size(pilot, prompts)
@@ -57,32 +55,13 @@ def plan_run(
         found = _measured(run, seen, prompts, f"a pilot of {pilot} prompts", progress)
     step, title = step_of(run), f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
     return make_plan(
-        found.figures,
-        found.samples,
-        step=step,
-        length=found.length,
-        prices=Prices(gpus=gpus or run.data.processes or found.processes, gpu_hour=gpu_hour, watts=watts),
-        rates=rates_of(run),
+        found,
+        step,
+        Prices(gpus=gpus or run.data.processes or found.processes, gpu_hour=gpu_hour, watts=watts),
+        rates_of(run),
         title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
-        source=found.name,
         method=pruning_method(run.training.method),
-        estimate=found.estimate,
-        notes=found.notes,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a plan is made from."""
-
-    name: str
-    figures: Figures
-    samples: Sequence[Figures] = ()
-    """The figures in resamples of what was measured; none where nothing was."""
-    length: Length
-    processes: int = 1
-    estimate: bool = False
-    notes: tuple[str, ...]
 
 
 def _by_hand(run: Run, file: Path) -> Source:
@@ -95,6 +74,14 @@ def _by_hand(run: Run, file: Path) -> Source:
         estimate=True,
         notes=given.said(),
     )
+
+
+def _recorded(run: Run, folder: Path, progress: Callable[[str], None]) -> Source:
+    """Figures of records; the training set's prompts are counted, or else they are those of the records."""
+    recorded, prompts = read_run(folder), dataset_prompts(run)
+    if prompts is None and isinstance(noted := recorded.task.get("prompts"), int):
+        prompts = noted
+    return _measured(run, observed_run(recorded), prompts, f"records of {folder}", progress)
 
 
 def _measured(run: Run, seen: Observed, prompts: int | None, where: str, progress: Callable[[str], None]) -> Source:
@@ -138,7 +125,7 @@ def pruning_method(name: str) -> dict[str, Any]:
 
 def step_of(run: Run) -> Step:
     """Sizes of an optimizer step, over all processes of a run."""
-    training = run.training
+    training, asked = run.training, run.training.prune_floor
     completions, cycle = generation_sizes(training, run.data.processes or training.world_size)
     generations = training.num_generations or 1
     return Step(
@@ -146,7 +133,8 @@ def step_of(run: Run) -> Step:
         generations=generations,
         passes=cycle.passes.passes,
         shares=cycle.passes.shares,
-        **floors_of(training.prune_floor),
+        # One floor for all where it is asked for, else those by default.
+        **({} if asked is None else {"floor": asked, "least": None, "token_floor": asked}),
         every=bool(training.beta or training.entropy_coef),
         token_power=0.0 if training.loss_type == "grpo" else 1.0,
         scaled="group" if str(training.scale_rewards) in ("group", "True", "true") else "none",
@@ -163,11 +151,6 @@ def _step_problems(run: Run) -> list[str]:
         f"steps_per_generation={steps} and gradient_accumulation_steps={accumulated}: an optimizer step takes parts of "
         f"several generations, which is not planned. Write steps_per_generation: {math.lcm(steps, accumulated)}"
     ]
-
-
-def floors_of(asked: float | None) -> dict[str, Any]:
-    """The floors of a step: one for all where ``prune_floor`` is asked for, else those by default."""
-    return {} if asked is None else {"floor": asked, "least": None, "token_floor": asked}
 
 
 def length_of(run: Run, step: Step, prompts: int | None) -> Length:
@@ -202,10 +185,3 @@ def dataset_prompts(run: Run) -> int | None:
         return len(load_dataset(run))
     except OSError as error:
         raise ConfigError(f"dataset {source} cannot be read: {error}") from error
-
-
-def _prompts(run: Run, folder: Path) -> int | None:
-    """Prompts of the training set, from the configuration or else from the records of the run."""
-    there = dataset_prompts(run)
-    recorded = read_run(folder).task.get("prompts") if there is None else None
-    return recorded if isinstance(recorded, int) else there

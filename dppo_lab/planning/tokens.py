@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dppo.pruning import Budget, inclusion_probabilities, selection_ceiling
 from dppo.pruning.cuts import pool_numbers
@@ -39,22 +40,11 @@ class TokenSample:
 
     @classmethod
     def of(
-        cls,
-        span_NT: torch.Tensor,
-        moment_NT: torch.Tensor,
-        prompt_N: torch.Tensor,
-        *,
-        generations: int,
-        scored: bool,
+        cls, span_NT: Tensor, moment_NT: Tensor, prompt_N: Tensor, *, generations: int, scored: bool
     ) -> "TokenSample | None":
         """The latest completions, of all that have a gradient; None where there are none.
 
-        Args:
-            span_NT: (N, T) bool, tokens that can be cut.
-            moment_NT: (N, T) second moment of each token's gradient.
-            prompt_N: (N,) integer, the prompt of each.
-            generations: completions of a group.
-            scored: whether the run ranks completions by these moments.
+        ``span_NT`` is True at tokens that can be cut, ``moment_NT`` the second moment of each token's gradient.
         """
         length_N = span_NT.sum(1)
         used_N = (length_N.flip(0).cumsum(0).flip(0) <= MOST_TOKENS) & (length_N > 0)
@@ -103,14 +93,10 @@ class TokenSample:
         """Completions at a rate, by the root of their moment."""
         length_N = np.bincount(self.owner_S).astype(float)
         value_N = np.bincount(self.owner_S, self.moment_S)
-        prob_N = _at_rate(value_N, self.weight_N, rate, min(floor, (1 - rate) / 2), least=least)
+        prob_N = probabilities(self.weight_N, np.sqrt(value_N), rate, floor, least)
         share = _share(prob_N, length_N * self.weight_N)
-        return Kept(
-            forwarded=share,
-            reached=_share(prob_N, self.weight_N),
-            scored=share,
-            noise=_noise(prob_N, value_N * self.weight_N),
-        )
+        reached, noise = _share(prob_N, self.weight_N), _noise(prob_N, value_N * self.weight_N)
+        return Kept(forwarded=share, reached=reached, scored=share, noise=noise)
 
     def _parts(self, rate: float, head_rate: float, floor: float) -> Kept:
         """Prefixes at a rate of cuts, and what of them reaches the head."""
@@ -119,11 +105,11 @@ class TokenSample:
         if rate:
             moment_B, length_B = np.bincount(self.pool_S, self.moment_S), np.bincount(self.pool_S)
             counted_B = np.bincount(self.pool_S, weight_S)
-            reach_S = _at_rate(moment_B / length_B, counted_B, rate, min(floor, (1 - rate) / 2))[self.pool_S]
+            reach_S = probabilities(counted_B, np.sqrt(moment_B / length_B), rate, floor)[self.pool_S]
         first_S = np.diff(self.owner_S, prepend=-1) > 0
         forwarded_S = reach_S
         if head_rate:
-            head_S = _at_rate(self.moment_S, weight_S, head_rate, min(HEAD_FLOOR, (1 - head_rate) / 2))
+            head_S = probabilities(weight_S, np.sqrt(self.moment_S), head_rate, HEAD_FLOOR)
             # Behind the last token drawn nothing is forwarded; a token that is reached is taken to be followed by all.
             forwarded_S = reach_S * (1 - _none_after(head_S, self.owner_S))
         return Kept(
@@ -134,15 +120,21 @@ class TokenSample:
         )
 
 
-def _at_rate(
-    value_N: np.ndarray, count_N: np.ndarray, rate: float, floor: float, *, least: float | None = None
+def probabilities(
+    count_N: np.ndarray, score_N: np.ndarray, rate: float, floor: float, least: float | None = None
 ) -> np.ndarray:
-    """(N,) probabilities of units that count ``count_N`` times, proportional to the root of ``value``; 1 of none."""
-    prob_N, there_N = np.ones(len(value_N)), count_N > 0
-    root, count = (torch.from_numpy(each[there_N]) for each in (np.sqrt(value_N), count_N))
-    budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor), cost_N=count)
-    size, spent = root * count.sqrt(), (1 - rate) * float(count.sum())
-    prob_N[there_N] = inclusion_probabilities(size, spent, floor=budget.floors(root), cost_N=count).numpy()
+    """(N,) probabilities proportional to scores, of units that count ``count_N`` times; 1 where none is dropped.
+
+    ``rate`` is the share of units to drop, ``floor`` the lowest probability of one of mean score, or half of what is
+    kept where that is smaller, and ``least`` that of one of score 0; None for the same.
+    """
+    prob_N, there_N = np.ones(len(count_N)), count_N > 0
+    if rate and there_N.any():
+        count, score = (torch.from_numpy(each_N[there_N]) for each_N in (count_N, score_N))
+        floor = min(floor, (1 - rate) / 2)
+        budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor), cost_N=count)
+        spent, floors = (1 - rate) * float(count.sum()), budget.floors(score)
+        prob_N[there_N] = inclusion_probabilities(score * count.sqrt(), spent, floor=floors, cost_N=count).numpy()
     return prob_N
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from scipy.special import comb
 
-from dppo.pruning import Budget, inclusion_probabilities, selection_ceiling
+from dppo.pruning import selection_ceiling
 from dppo_lab.planning.records import EVERYTHING, Kept, Option, Step, Work
-from dppo_lab.planning.tokens import TokenSample
+from dppo_lab.planning.tokens import TokenSample, probabilities
 from dppo_lab.planning.workload import Workload, longest_of
 
 TINY = 1e-12
@@ -103,15 +103,12 @@ def prompt_ceiling(workload: Workload, step: Step) -> float:
     *_, value_CW = _groups(workload, step, UNPRUNED, prompts)
     right_C, wrong_C = workload.tokens_2C
     tokens_C = step.generations * (workload.rate_C * right_C + (1 - workload.rate_C) * wrong_C)
-    total_W, value_W, tokens_W = (
-        prompts.share_CW.sum(0),
-        (prompts.share_CW * value_CW).sum(0),
-        tokens_C @ prompts.share_CW,
-    )
-    there_W = total_W > TINY
-    total_W, value_W, tokens_W = (each_W[there_W] for each_W in (total_W, value_W, tokens_W))
-    value_W, tokens_W = value_W / total_W, tokens_W / total_W
-    return selection_ceiling(torch.from_numpy(total_W * value_W), torch.from_numpy(total_W * tokens_W))
+    share_W = prompts.share_CW.sum(0)
+    there_W = share_W > TINY
+    sums = (prompts.share_CW * value_CW).sum(0), tokens_C @ prompts.share_CW
+    share_W, value_W, tokens_W = (each_W[there_W] for each_W in (share_W, *sums))
+    value_W, tokens_W = share_W * (value_W / share_W), share_W * (tokens_W / share_W)
+    return selection_ceiling(torch.from_numpy(value_W), torch.from_numpy(tokens_W))
 
 
 def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:
@@ -163,7 +160,11 @@ def cells_of(workload: Workload, step: Step, option: Option) -> Cells:
     prompts = seen(workload, step.generations if remembers else 0)
     square_2CWJ, chance_CJ, member_2J, value_CW = _groups(workload, step, option, prompts)
     total = step.prompts * step.generations / size
-    prob_W = _prompt_probabilities(total * prompts.share_CW, value_CW, option.prompt_rate, step.floor)
+    count_CW = total * prompts.share_CW
+    count_W = count_CW.sum(0)
+    there_W = count_W > TINY * count_W.sum()
+    value_W = (count_CW * value_CW).sum(0) / np.where(there_W, count_W, 1.0)  # that the history makes one expect
+    prob_W = probabilities(np.where(there_W, count_W, 0.0), np.sqrt(value_W), option.prompt_rate, step.floor)
     groups_CWJ = total * (prompts.share_CW * prob_W)[:, :, None] * chance_CJ[:, None]
     there_CWJ = groups_CWJ > TINY * total
 
@@ -187,22 +188,6 @@ def kept(cells: Cells, option: Option, step: Step) -> np.ndarray:
     return prob_2X
 
 
-def probabilities(
-    count_N: np.ndarray, score_N: np.ndarray, rate: float, floor: float, least: float | None = None
-) -> np.ndarray:
-    """(N,) probabilities proportional to scores, for cells of ``count`` equal units each; 1 where none is dropped.
-
-    ``rate`` is the share of units to drop, ``floor`` the lowest probability of one of mean score, or half of what is
-    kept where that is smaller, and ``least`` that of one of score 0; None for the same.
-    """
-    if not rate or not len(count_N):
-        return np.ones(len(count_N))
-    count, score, floor = torch.from_numpy(count_N), torch.from_numpy(score_N), min(floor, (1 - rate) / 2)
-    budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor), cost_N=count)
-    spent = (1 - rate) * float(count.sum())
-    return inclusion_probabilities(score * count.sqrt(), spent, floor=budget.floors(score), cost_N=count).numpy()
-
-
 def _groups(
     workload: Workload, step: Step, option: Option, prompts: Prompts
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -217,16 +202,6 @@ def _groups(
     square_2CWJ = (advantage_2WJ**2)[:, None] * (workload.tokens_2C**step.token_power)[:, :, None, None]
     chance_CJ, member_2J = chances(right_J, size, workload.rate_C), np.stack([right_J, size - right_J])
     return square_2CWJ, chance_CJ, member_2J, np.einsum("kj,aj,akhj->kh", chance_CJ, member_2J, square_2CWJ)
-
-
-def _prompt_probabilities(count_CW: np.ndarray, value_CW: np.ndarray, rate: float, floor: float) -> np.ndarray:
-    """(W,) probabilities of rolling prompts out, by the second moment that their histories expect."""
-    count_W = count_CW.sum(0)
-    there_W = count_W > TINY * count_W.sum()
-    value_W = (count_CW * value_CW).sum(0)[there_W] / count_W[there_W]
-    prob_W = np.ones(len(count_W))
-    prob_W[there_W] = probabilities(count_W[there_W], np.sqrt(value_W), rate, floor)
-    return prob_W
 
 
 def _noise(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
@@ -247,7 +222,7 @@ def _whole(workload: Workload, step: Step) -> float:
 
 
 def _forwarded(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray, part: Kept) -> float:
-    """Tokens that are forwarded with a gradient."""
+    """``Work.forwarded``."""
     kept_2X = cells.count_2X * prob_2X
     if option.layout == "padded":
         groups, completions = (float(part.sum()) * step.shares for part in (cells.groups_X, cells.count_2X))

@@ -14,12 +14,6 @@ from answer_judge.statistics import Estimate
 from dppo import __version__
 from dppo_lab.planning.model import EXACT, Plan
 
-RATE_FIELDS = {
-    "prompts": "prompt_prune_rate",
-    "completions": "completion_prune_rate",
-    "tokens": "token_prune_rate",
-    "head": "head_prune_rate",
-}
 LEVELS = {
     "prompts": ("prune {0} of the prompts", "do not prune prompts"),
     "completions": ("prune {0} of the completions", "do not prune completions"),
@@ -55,7 +49,7 @@ def findings(plan: Plan) -> list[str]:
         if advice.own_gain is not None and advice.own_gain.value < 1:
             sure = "" if advice.own_gain.high < 1 else ", as far as so few figures tell"
             lines.append(
-                f"the configuration's own {RATE_FIELDS[advice.level]}: {advice.own:g} is worse than none: "
+                f"the configuration's own {_field(advice.level)}: {advice.own:g} is worse than none: "
                 f"{_spread(advice.own_gain)} to equal noise{sure}"
             )
     return lines
@@ -64,7 +58,7 @@ def findings(plan: Plan) -> list[str]:
 def pasted(plan: Plan) -> list[str]:
     """The lines of a configuration that do what the plan advises."""
     rates = {
-        RATE_FIELDS[advice.level]: f"{advice.rate:g}"
+        _field(advice.level): f"{advice.rate:g}"
         for advice in plan.advice
         if advice.rate or advice.own or advice.level in ALWAYS
     }
@@ -91,6 +85,10 @@ def calculator(plan: Plan) -> str:
         script=Markup(script),
         version=__version__,
     )
+
+
+def _field(level: str) -> str:
+    return f"{level.removesuffix('s')}_prune_rate"
 
 
 def _spread(found: Estimate) -> str:

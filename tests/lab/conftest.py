@@ -1,4 +1,5 @@
 import pytest
+from headless import CHROMIUM, HOW_TO, Browser
 
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
@@ -30,3 +31,12 @@ def made_quickly(monkeypatch):
     for name in ("prepare_embedded", "prepare_text"):
         monkeypatch.setattr(f"dppo_lab.runs.models.{name}", prepare)
     return made
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip(HOW_TO)
+    with Browser() as opened:
+        yield opened

@@ -7,8 +7,8 @@ import torch
 
 from dppo.pruning.cuts import token_moments
 from dppo_lab.planning.costs import Costs, Timed
-from dppo_lab.planning.model import Figures
-from dppo_lab.planning.records import Step
+from dppo_lab.planning.model import Figures, Source, make_plan
+from dppo_lab.planning.records import Length, Prices, Step
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.workload import Kind, Workload
@@ -33,7 +33,13 @@ COSTS = Costs(
     rest=0.2,
 )
 WORLD = Figures(workload=MIXED, costs=COSTS)
-STEP = Step(prompts=16, generations=8)
+STEP, LENGTH = Step(prompts=16, generations=8), Length(steps=100, first_epoch=20)
+
+
+def planned(figures=WORLD, step=STEP, length=LENGTH, rates=(0.5, 0.3, None, None), title="t", **prices):
+    """The plan of a run on one GPU, where nothing else is said."""
+    found = Source(name="s", figures=figures, length=length, notes=(title,))
+    return make_plan(found, step, Prices(**({"gpus": 1} | prices)), rates, title=title)
 
 
 def timed(option, prompts, costs=COSTS, tokens=None):

@@ -74,25 +74,17 @@ def test_every_format_gives_the_same_figures(name, tmp_path):
     log = read_log(FORMATS[name](tmp_path, rows))
     assert name.split()[0] in log.kind and len(log.steps) == STEPS, "what is not training is left out"
     for step, row in zip(log.steps, rows, strict=True):
-        assert step.update == pytest.approx(row["timing_s/update_actor"], rel=1e-5)
-        assert step.reward == pytest.approx(0.4) and math.isnan(step.flat)
+        assert step["update"] == pytest.approx(row["timing_s/update_actor"], rel=1e-5)
+        assert step["reward"] == pytest.approx(0.4) and math.isnan(step["flat"])
     plan = plan_log(log)
     assert f"groups of {GROUP}" in plan.source, "the largest advantage tells"
-    assert dict(plan.phases)["rollout"] == pytest.approx(0.4, abs=0.02) and plan.seconds == pytest.approx(100, rel=0.03)
+    assert plan.phases["rollout"] == pytest.approx(0.4, abs=0.02) and plan.seconds == pytest.approx(100, rel=0.03)
 
 
 def test_trls_state_is_read_and_what_it_lacks_is_said(tmp_path, capsys):
     path = tmp_path / "trainer_state.json"
-    history = [
-        {
-            "step": n,
-            "reward": 0.5 + 0.02 * (n % 3),
-            "completions/mean_length": 300.0,
-            "frac_reward_zero_std": 0.6,
-            "step_time": 9.0,
-        }
-        for n in range(1, 21)
-    ]
+    fixed = {"completions/mean_length": 300.0, "frac_reward_zero_std": 0.6, "step_time": 9.0}
+    history = [{"step": n, "reward": 0.5 + 0.02 * (n % 3), **fixed} for n in range(1, 21)]
     path.write_text(json.dumps({"log_history": [*history, {"step": 20, "train_runtime": 200.0}]}))
     assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
     text = capsys.readouterr().out
@@ -121,7 +113,7 @@ def test_pass_rates_come_back_from_the_mean_and_the_share_of_equal_groups(rate, 
 
 def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
     def plan(**others):
-        return dict(plan_log(read_log(write_json_lines(tmp_path, rows_of(**others))), generations=8).saved)
+        return plan_log(read_log(write_json_lines(tmp_path, rows_of(**others))), generations=8).saved
 
     half = plan(frac_reward_zero_std=0.5)["exact skipping"]
     assert half.value == pytest.approx(0.5 * 0.55, abs=0.01) and half.low < half.value < half.high

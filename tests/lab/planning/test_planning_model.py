@@ -4,23 +4,16 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from planning_worlds import COSTS, MIXED, STEP, WORLD, timed, workload
+from planning_worlds import COSTS, MIXED, STEP, WORLD, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo_lab.planning.costs import fitted, free_tokens
-from dppo_lab.planning.model import EXACT, Figures, gain, make_plan
+from dppo_lab.planning.model import EXACT, Figures, gain
 from dppo_lab.planning.observed import Observed
-from dppo_lab.planning.records import Length, Option, Prices
+from dppo_lab.planning.records import Length, Option
 from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
 from dppo_lab.planning.written import as_json, findings, pasted
-
-LENGTH = Length(steps=100, first_epoch=20)
-
-
-def planned(figures=WORLD, samples=(), step=STEP, length=LENGTH, **prices):
-    prices = Prices(**({"gpus": 1} | prices))
-    return make_plan(figures, list(samples), step, length, prices, (0.5, 0.3, None, None), title="t", source="s")
 
 
 def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():
@@ -108,7 +101,7 @@ def test_a_plan_adds_up():
     expected = 20 * exact.per_step.value + 80 * prompts.per_step.value
     assert prompts.hours.value == pytest.approx(expected / 3600), "nothing is pruned in the first epoch"
     assert plan.update_free.value == pytest.approx(exact.per_step.value / (exact.per_step.value - exact.seconds.update))
-    whole = planned(gpus=1).rows[EXACT].seconds
+    whole = planned().rows[EXACT].seconds
     assert whole.rollout - COSTS.rollout_fixed == pytest.approx(2 * (exact.seconds.rollout - COSTS.rollout_fixed))
     assert as_json(plan)["rows"][EXACT]["per_step"]["value"] == exact.per_step.value
 
@@ -123,10 +116,9 @@ def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     assert plan.advice[1].rate == 0 and plan.advice[1].gain.value <= 1
     assert any("do not prune completions" in line for line in findings(plan))
     assert plan.update_free.value == pytest.approx(1, abs=0.1)
-    own = planned(Figures(workload=MIXED, costs=dear))
-    (line,) = [line for line in findings(own) if "worse than none" in line]
-    assert "completion_prune_rate: 0.5" in line and f"{own.advice[1].own_gain.value:.2f}x" in line
-    assert pasted(own)[-1] == "completion_prune_rate: 0"
+    (line,) = [line for line in findings(plan) if "worse than none" in line]
+    assert "completion_prune_rate: 0.5" in line and f"{plan.advice[1].own_gain.value:.2f}x" in line
+    assert pasted(plan)[-1] == "completion_prune_rate: 0"
     once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
     assert once.rate == 0 and "before prompts come back" in once.why
     assert gain(WORLD, STEP, Option(name="x"), 1) == 1

@@ -2,36 +2,17 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from planning_worlds import COSTS, MIXED, WORLD, sample_of, tokens_of
+from planning_worlds import COSTS, STEP, WORLD, planned, sample_of, tokens_of, workload
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-
-from report_browser import CHROMIUM, HOW_TO, Browser
-
-from dppo_lab.planning.model import Figures, make_plan
-from dppo_lab.planning.records import Length, Prices, Step
-from dppo_lab.planning.workload import Workload
+from dppo_lab.planning.model import Figures
+from dppo_lab.planning.records import Length, Step
 from dppo_lab.planning.written import calculator
 
-STEP, LENGTH, PRICES = Step(prompts=16, generations=8), Length(steps=100, first_epoch=20), Prices(gpus=2, gpu_hour=3.0)
+PRICES = {"gpus": 2, "gpu_hour": 3.0}
 HOSTILE = "</script><script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>"
-
-
-def planned(figures=WORLD, step=STEP, length=LENGTH, prices=PRICES, rates=(0.5, 0.3, None, None), title="a plan"):
-    return make_plan(figures, [], step, length, prices, rates, title=title, source="s", notes=[title])
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip(HOW_TO)
-    with Browser() as opened:
-        yield opened
 
 
 def opened(browser, folder, plan, width=1280):
@@ -81,7 +62,7 @@ def same(rows, plan, rel=1e-4):
 @pytest.mark.parametrize("tokens", [None, sample_of(*tokens_of())], ids=["lengths", "tokens"])
 def test_figures_are_those_of_the_model(browser, tmp_path, step, tokens):
     figures = replace(WORLD, tokens=tokens, costs=replace(COSTS, head_token=1e-3 if tokens else None))
-    plan = planned(figures, step=step)
+    plan = planned(figures, step, **PRICES)
     assert len(plan.rows) == (10 if tokens and step.generations == 8 else 8)
     opened(browser, tmp_path, plan)
     same(computed(browser), plan)
@@ -89,19 +70,16 @@ def test_figures_are_those_of_the_model(browser, tmp_path, step, tokens):
 
 
 def test_figures_follow_what_is_typed_and_go_back(browser, tmp_path):
-    opened(browser, tmp_path, planned())
+    opened(browser, tmp_path, planned(**PRICES))
     before = browser.evaluate("document.getElementById('rows').innerText")
     typed(browser, prompts=64, generations=4, gpus=8, price=2, steps=50, first_epoch=5, completion_rate=0.7,
           prompt_rate=0.6, prompt_tokens=30, length=2, decoding=4, rate_1=0.5)  # fmt: skip
-    kinds = tuple(
-        replace(kind, right_tokens=2 * kind.right_tokens, wrong_tokens=2 * kind.wrong_tokens) for kind in MIXED.kinds
-    )
-    kinds = (kinds[0], replace(kinds[1], pass_rate=0.5), *kinds[2:])
-    changed = Workload(kinds=kinds, prompt_tokens=30.0, longest_prompt=(30.0,), longest_completion=(100.0,))
+    kinds = (0.0, 0.2), (0.5, 0.3), (0.8, 0.3), (1.0, 0.2)
+    changed = workload(*kinds, right=40.0, wrong=80.0, prompt=30.0, longest=100.0)
     costs = replace(COSTS, rollout_token=COSTS.rollout_token / 4)
     expected = planned(
         Figures(workload=changed, costs=costs), Step(prompts=64, generations=4), Length(steps=50, first_epoch=5),
-        Prices(gpus=8, gpu_hour=2.0), (0.7, 0.6, None, None),
+        (0.7, 0.6, None, None), gpus=8, gpu_hour=2.0,
     )  # fmt: skip
     rows = computed(browser)
     for row, wanted in zip(rows, expected.rows, strict=True):
@@ -117,7 +95,7 @@ def test_figures_follow_what_is_typed_and_go_back(browser, tmp_path):
 
 
 def test_a_wrong_formula_is_caught(browser, tmp_path):
-    plan = planned()
+    plan = planned(**PRICES)
     path = opened(browser, tmp_path, plan)
     page = path.read_text()
     wrong = page.replace("score ** 2) / u.prob", "score ** 2) * u.prob")
@@ -130,7 +108,7 @@ def test_a_wrong_formula_is_caught(browser, tmp_path):
 
 @pytest.mark.parametrize("width", [1280, 400])
 def test_it_fits_the_screen_and_works_offline_and_by_keyboard(browser, tmp_path, width):
-    path = opened(browser, tmp_path, planned(title=HOSTILE), width)
+    path = opened(browser, tmp_path, planned(title=HOSTILE, **PRICES), width)
     assert browser.requests() == [path.resolve().as_uri()] and not browser.console_errors()
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate("window.stolen") is None, "words of others are text"
@@ -149,7 +127,7 @@ def test_it_fits_the_screen_and_works_offline_and_by_keyboard(browser, tmp_path,
 
 
 def test_what_is_out_of_range_is_said_and_nothing_is_computed_from_it(browser, tmp_path):
-    opened(browser, tmp_path, planned())
+    opened(browser, tmp_path, planned(**PRICES))
     typed(browser, completion_rate=1)
     assert "out of range" in browser.evaluate("document.getElementById('problem').textContent")
     assert browser.evaluate("dppoPlan.read()") is None

@@ -4,18 +4,17 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from planning_worlds import COSTS, MIXED, STEP, sample_of, timed, tokens_of
+from planning_worlds import COSTS, MIXED, STEP, planned, sample_of, timed, tokens_of
 
 from dppo.pruning import TokenPruning
 from dppo.pruning.cuts import draw_tokens
 from dppo.rng import Purpose, generator
 from dppo_lab.planning.costs import fitted
-from dppo_lab.planning.model import Figures, make_plan
-from dppo_lab.planning.records import Length, Option, Prices
+from dppo_lab.planning.model import Figures
+from dppo_lab.planning.records import Option
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.written import as_json, findings, pasted
 
-LENGTH = Length(steps=100, first_epoch=20)
 CUTS, BOTH = Option(name="cuts", token_rate=0.5), Option(name="cuts and head", token_rate=0.5, head_rate=0.85)
 
 
@@ -65,15 +64,14 @@ def test_the_head_has_its_price_where_some_steps_left_most_tokens_from_it():
     assert without.head_token is None and without.row_token > 1.5 * COSTS.row_token, "the head's part is in the token"
 
 
-def planned(costs, tokens, rates=(None, None, None, None), rollout=1e-9):
+def plan_of(costs, tokens, rates=(None, None, None, None), rollout=1e-9):
     free = replace(costs, rollout_token=rollout, rollout_fixed=0.0, completion=0.0, rest=0.0, update_fixed=0.0)
-    figures = Figures(workload=MIXED, costs=free, tokens=tokens)
-    return make_plan(figures, [], STEP, LENGTH, Prices(gpus=1), rates, title="t", source="s")
+    return planned(Figures(workload=MIXED, costs=free, tokens=tokens), rates=rates)
 
 
 def test_tokens_are_proposed_where_they_pay_and_left_off_where_not():
     sure, doubt = sample_of(*tokens_of(0.05)), sample_of(*tokens_of(1.0))
-    dear = planned(replace(COSTS, head_token=6e-3), sure)
+    dear = plan_of(replace(COSTS, head_token=6e-3), sure)
     advice = {each.level: each for each in dear.advice}
     assert advice["tokens"].rate > 0 and advice["head"].rate >= 0.5 and advice["completions"].rate == 0
     lines = pasted(dear)
@@ -84,13 +82,13 @@ def test_tokens_are_proposed_where_they_pay_and_left_off_where_not():
     assert rows["cuts 0.5"].noise.value > 1 > rows["cuts 0.5, head 0.85"].work.scored / rows["cuts 0.5"].work.scored
     assert "tokens" not in as_json(dear)["figures"] or as_json(dear)["figures"]["tokens"] is None
 
-    unknown = planned(COSTS, sure)
+    unknown = plan_of(COSTS, sure)
     assert {each.level: each for each in unknown.advice}["head"].rate == 0, "nobody measured what the head costs"
-    cheap = planned(replace(COSTS, row_token=1e-9, head_token=0.0), doubt, rollout=1e-3)
+    cheap = plan_of(replace(COSTS, row_token=1e-9, head_token=0.0), doubt, rollout=1e-3)
     assert {name.split(":")[0] for name in pasted(cheap)} == {"prompt_prune_rate", "completion_prune_rate"}
-    own = planned(replace(COSTS, row_token=1e-9, head_token=0.0), doubt, (None, None, 0.5, None), 1e-3)
+    own = plan_of(replace(COSTS, row_token=1e-9, head_token=0.0), doubt, (None, None, 0.5, None), 1e-3)
     assert "token_prune_rate: 0" in pasted(own), "a rate that the configuration has is taken back"
-    assert len(planned(COSTS, None).advice) == 2 and len(planned(COSTS, None).rows) == 8
+    assert len(plan_of(COSTS, None).advice) == 2 and len(plan_of(COSTS, None).rows) == 8
 
 
 def test_other_groups_than_those_that_were_sampled_are_planned_by_lengths_alone():

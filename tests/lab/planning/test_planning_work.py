@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from planning_worlds import MIXED, workload
+from planning_worlds import MIXED, STEP, workload
 
 from dppo.context import Expected, StepContext
 from dppo.methods import METHODS, on_top_of
@@ -15,10 +15,9 @@ from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
 from dppo.types import Rewards
-from dppo_lab.planning.records import Option, Step
+from dppo_lab.planning.records import Option
 from dppo_lab.planning.work import Prompts, advantages, cells_of, completion_ceiling, kept, prompt_ceiling, work_of
 
-STEP = Step(prompts=16, generations=8)
 ALL, EXACT = Option(name="all", forwarded="all"), Option(name="exact")
 
 
