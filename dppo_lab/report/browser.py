@@ -59,17 +59,15 @@ class Shown:
 
 def choose(contents: Contents, most: int = MOST) -> Shown:
     """At most ``most`` completions: each method an equal part, from its first run that recorded any."""
-    recorded = sum(len(run.completions) for run in contents.runs)
     runs = [(g.label, r) for g in contents.groups if (r := next((r for r in g.runs if r.completions), None))]
     chosen = [(label, group) for label, run in runs for group in _spread(_groups(run), most // max(1, len(runs)))]
     counts = Counter(reason(record) for _, group in chosen for record in group)
     reasons = sorted(counts, key=lambda why: (why != "kept", -counts[why], why))
     if len(reasons) > MOST_REASONS:
         reasons = [*reasons[: MOST_REASONS - 1], "other"]
-    places = {why: min(place, len(reasons) - 1) for place, why in enumerate(reasons)}
-    last = len(reasons) - 1
+    places = dict.fromkeys(counts, len(reasons) - 1) | {why: place for place, why in enumerate(reasons)}
     groups = tuple(
-        Answers(method=label, records=tuple(group), places=tuple(places.get(reason(one), last) for one in group))
+        Answers(method=label, records=tuple(group), places=tuple(places[reason(one)] for one in group))
         for label, group in chosen
     )
     ours = {group.label for group in contents.groups if any(run.method == OURS for run in group.runs)}
@@ -80,7 +78,7 @@ def choose(contents: Contents, most: int = MOST) -> Shown:
         opened=worth.index(max(worth)) if worth else 0,
         reasons=tuple(reasons),
         shown=sum(len(group) for _, group in chosen),
-        recorded=recorded,
+        recorded=sum(len(run.completions) for run in contents.runs),
     )
 
 

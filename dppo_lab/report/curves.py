@@ -69,6 +69,12 @@ def mean_over_seeds(group: Group, name: str) -> tuple[np.ndarray, np.ndarray]:
     return shared_I, np.mean(values, axis=0) if len(shared_I) else np.array([])
 
 
+def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:
+    """The last value of a figure, or ``otherwise`` where it was not logged."""
+    value_I = run.series(name).value_I
+    return float(value_I[-1]) if len(value_I) else otherwise
+
+
 def seeds_in_words(group: Group) -> str:
     """How many seeds a mean is over, and what became of the others."""
     used = averaged(group)

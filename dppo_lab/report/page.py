@@ -1,7 +1,8 @@
 """Puts a report's figures and tables into one page, and writes it with its figures beside it."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from markupsafe import Markup
 
 from dppo import __version__
 from dppo.errors import ConfigError
+from dppo.methods import METHODS
 from dppo_lab.comparison.words import NOT_THERE, amount, findings
-from dppo_lab.report.bibtex import bibtex
 from dppo_lab.report.browser import FIGURES as OF_COMPLETIONS
 from dppo_lab.report.browser import choose, reason, text_of
 from dppo_lab.report.figures_cost import fill_chart, phases_chart, phases_over_updates, tokens_chart
@@ -27,8 +28,7 @@ from dppo_lab.report.figures_curves import (
 from dppo_lab.report.figures_prompts import prompts_chart
 from dppo_lab.report.sources import Contents, read_sources
 from dppo_lab.report.style import VARIABLES, WIDE, Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks
-from dppo_lab.report.summary import summaries
-from dppo_lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, target_lines
+from dppo_lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, summaries, target_lines
 from dppo_lab.report.text import visible
 from dppo_lab.runs.reader import number
 
@@ -54,6 +54,7 @@ INTROS = {
 """Title and first sentence of each section of figures, in the order of the page."""
 OVER_SEEDS = ("accuracy", "pruning")
 """Sections whose lines are means over seeds."""
+_PAPER = re.compile(r"arXiv:(\d{4}\.\d{4,5}),\s*(.*?)(?=,\s*on top of arXiv:|$)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +177,34 @@ def _value(value: Any) -> str:
     if value is None:
         return NOT_THERE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def bibtex(papers: Iterable[str]) -> str:
+    """One entry per arXiv number in texts as ``Method.paper`` has them, in the order they appear.
+
+    Authors are not there and are left out rather than guessed. The title is that of the preset.
+    """
+    presets, found = _titles(method.paper for method in METHODS.values()), _titles(papers)
+    found = {eprint: presets.get(eprint, title) for eprint, title in found.items()}
+    return "\n\n".join(_entry(eprint, title) for eprint, title in found.items())
+
+
+def _titles(papers: Iterable[str]) -> dict[str, str]:
+    """Titles by arXiv number, the first of each."""
+    titles: dict[str, str] = {}
+    for cited in (cited for paper in papers for cited in _PAPER.finditer(paper)):
+        titles.setdefault(str(cited[1]), str(cited[2]))
+    return titles
+
+
+def _entry(eprint: str, title: str) -> str:
+    plain = " ".join(re.sub(r"[{}\\]", "", title).split())
+    lines = {
+        "title": f"{{{plain}}}",
+        "year": f"20{eprint[:2]}",
+        "eprint": eprint,
+        "archivePrefix": "arXiv",
+        "url": f"https://arxiv.org/abs/{eprint}",
+    }
+    body = ",\n".join(f"  {name} = {{{value}}}" for name, value in lines.items())
+    return f"@misc{{arxiv{eprint},\n{body}\n}}"

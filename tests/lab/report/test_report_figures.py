@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import report_folders as made
+from report_folders import contents_of, run_of
 
 from dppo_lab.comparison.words import Compared
 from dppo_lab.palette import FIXED, SERIES
@@ -18,10 +19,8 @@ from dppo_lab.report.figures_cost import (
 from dppo_lab.report.figures_curves import OVERS, accuracy_chart
 from dppo_lab.report.figures_prompts import prompt_map, prompts_chart
 from dppo_lab.report.page import draw_panels
-from dppo_lab.report.sources import Contents, Group, read_sources
+from dppo_lab.report.sources import Group, read_sources
 from dppo_lab.report.style import CHROME, DASHES, Chart, as_inline_svg, as_svg, drawing, looks, new_figure
-from dppo_lab.runs.folder import PromptLine, record_of
-from dppo_lab.runs.reader import RunRecord
 
 METHODS = ["trl", "cppo", "dppo"]
 
@@ -35,16 +34,6 @@ def contents(tmp_path_factory):
 def panels(contents):
     with drawing():
         return draw_panels(contents, looks(METHODS))
-
-
-def run_of(logs=(), prompts=(), **fields):
-    lines = tuple(record_of(PromptLine, prompt) for prompt in prompts)
-    return RunRecord(folder=Path("r"), method="dppo", status="finished", seed=0, logs=logs, prompts=lines, **fields)
-
-
-def contents_of(*runs):
-    groups = tuple(Group(label=f"m{place}", runs=(run,)) for place, run in enumerate(runs))
-    return Contents(title="t", groups=groups, task={}, environment={}, notes=())
 
 
 def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes(panels):
@@ -79,7 +68,10 @@ def test_fill_is_sequence_tokens_over_computed_tokens():
     )
     assert fill(run_of(logs=logs)) == (0.5, 1.0)
     logs = tuple({**log, "rows/fill": share} for log, share in zip(logs, (0.2, 0.4, 0.6), strict=True))
-    assert "filled to 40% of max_tokens_per_row" in fill_chart(contents_of(run_of(logs=logs))).caption
+    assert (
+        "filled to 40% of max_tokens_per_row"
+        in fill_chart(contents_of(Group(label="m", runs=(run_of(logs=logs),)))).caption
+    )
 
 
 def test_prompts_are_sorted_by_reward_and_skips_are_marked():

@@ -4,7 +4,6 @@ import json
 from html.parser import HTMLParser
 
 import pytest
-import report_browser
 import report_folders as made
 
 import dppo_lab.report.page as page_module
@@ -54,7 +53,7 @@ class Structure(HTMLParser):
 def hostile_run(folder, place, text):
     """A run whose every text is hostile."""
     fields = {"describe": text, "paper": f"arXiv:2901.0000{place}, {text}", "biased": [text], "started": text}
-    fields |= {"environment": {**made.ENVIRONMENT, "processor": text, "versions": {text: text}}}
+    fields |= {"environment": {**made.about_run()["environment"], "processor": text, "versions": {text: text}}}
     fields |= {"config": {text: text, "nested": {text: [text]}}, "task": {"model": everything}, "error": text}
     about = made.about_run("dppo", place, **fields) | {"method": text, "status": "failed" if place == 1 else "finished"}
     folder.mkdir()
@@ -140,48 +139,43 @@ LOOK = """[...document.querySelectorAll('svg.figure')].filter(svg => svg.checkVi
 })"""
 
 
-@pytest.mark.skipif(report_browser.CHROMIUM is None, reason=report_browser.HOW_TO)
-class TestInChromium:
-    @pytest.fixture(scope="class")
-    def browser(self):
-        with report_browser.Browser() as browser:
-            yield browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_nothing_runs_in_chromium_and_every_figure_is_drawn(browser, page, width, scheme):
+    browser.screen(width, 900, scheme)
+    browser.open(page)
+    assert "RAN" not in browser.evaluate("document.title").replace(MARK, "")
+    assert browser.evaluate("document.title").endswith(": dppo report")
+    assert browser.console_errors() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+    assert browser.evaluate("document.scripts.length") == 0
+    figures = browser.evaluate(LOOK)
+    # The first figure is there twice, for wide screens and for narrow ones.
+    assert len(figures) == page.read_text(encoding="utf-8").count('class="figure"') - 1 > 10
+    first = next(across for name, across, *_ in figures if name.startswith("figure-accuracy-seconds"))
+    assert first > 0.9 * (min(width, 1280) - 32), "over the whole width"
+    for name, across, down, shapes, right in figures:
+        assert across > 250 and down > 100, name
+        assert shapes > 10, name
+        assert right <= width, name
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
-    @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-    def test_nothing_runs_and_every_figure_is_drawn(self, browser, page, width, scheme):
-        browser.screen(width, 900, scheme)
-        browser.open(page)
-        assert "RAN" not in browser.evaluate("document.title").replace(MARK, "")
-        assert browser.evaluate("document.title").endswith(": dppo report")
-        assert browser.console_errors() == []
-        assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
-        assert browser.evaluate("document.scripts.length") == 0
-        figures = browser.evaluate(LOOK)
-        # The first figure is there twice, for wide screens and for narrow ones.
-        assert len(figures) == page.read_text(encoding="utf-8").count('class="figure"') - 1 > 10
-        first = next(across for name, across, *_ in figures if name.startswith("figure-accuracy-seconds"))
-        assert first > 0.9 * (min(width, 1280) - 32), "over the whole width"
-        for name, across, down, shapes, right in figures:
-            assert across > 250 and down > 100, name
-            assert shapes > 10, name
-            assert right <= width, name
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
-    def test_the_filter_works_without_a_script(self, browser, tmp_path):
-        folder = tmp_path / "run"
-        made.write_lines(folder / "metrics.jsonl", [{"step": 1}])
-        made.write_lines(folder / "completions.jsonl", made.completions(0))
-        browser.open(write_report([folder], tmp_path / "page.html").page)
-        count = "[...document.querySelectorAll('.completion')].filter(e => e.checkVisibility()).length"
-        browser.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
-        assert browser.evaluate(count) == 96
-        browser.evaluate("document.querySelector('#why-0').click()")
-        kept = sum(json.loads(line)["kept"] for line in (tmp_path / "run" / "completions.jsonl").open())
-        assert browser.evaluate(count) == kept
+def test_the_filter_works_without_a_script(browser, tmp_path):
+    folder = tmp_path / "run"
+    made.write_lines(folder / "metrics.jsonl", [{"step": 1}])
+    made.write_lines(folder / "completions.jsonl", made.lines_of(made.COMPLETE / "completions.jsonl"))
+    browser.open(write_report([folder], tmp_path / "page.html").page)
+    count = "[...document.querySelectorAll('.completion')].filter(e => e.checkVisibility()).length"
+    browser.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
+    assert browser.evaluate(count) == made.COMPLETIONS
+    browser.evaluate("document.querySelector('#why-0').click()")
+    kept = sum(json.loads(line)["kept"] for line in (tmp_path / "run" / "completions.jsonl").open())
+    assert browser.evaluate(count) == kept
 
-    def test_the_browser_sees_what_runs_on_a_page_that_does_not_escape(self, browser, tmp_path):
-        naive = tmp_path / "naive.html"
-        naive.write_text(f"<title>before</title><body>{HOSTILE[0]}<script>fails()</script></body>")
-        browser.open(naive)
-        assert browser.evaluate("document.title") == "RAN"
-        assert any("fails is not defined" in error for error in browser.console_errors())
+
+def test_the_browser_sees_what_runs_on_a_page_that_does_not_escape(browser, tmp_path):
+    naive = tmp_path / "naive.html"
+    naive.write_text(f"<title>before</title><body>{HOSTILE[0]}<script>fails()</script></body>")
+    browser.open(naive)
+    assert browser.evaluate("document.title") == "RAN"
+    assert any("fails is not defined" in error for error in browser.console_errors())

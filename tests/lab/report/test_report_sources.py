@@ -30,8 +30,8 @@ def test_neither_run_nor_comparison_says_what_was_looked_for_and_names_runs_insi
 
 def test_runs_of_different_tasks_are_refused_with_both_names(tmp_path):
     first = made.write_run(tmp_path / "a", "dppo")
-    second = made.write_run(tmp_path / "b", "grpo", task={**made.TASK, "dataset": "gsm8k"})
-    with refused(ConfigError, first, second, "dataset embedded", "dataset gsm8k"):
+    second = made.write_run(tmp_path / "b", "grpo", task={**made.about_run()["task"], "dataset": "gsm8k"})
+    with refused(ConfigError, first, second, "dataset embedded_quick", "dataset gsm8k"):
         read_sources([first, second])
 
 
@@ -70,7 +70,7 @@ def test_lines_that_cannot_be_read_are_left_out_and_said(tmp_path):
     lines[3], lines[7] = "\x00\x00", "[1, 2]"
     (folder / "completions.jsonl").write_text("\n".join(lines) + "\n")
     run = read_run(folder)
-    assert run.done == 60 and len(run.completions) == 94
+    assert run.done == made.UPDATES and len(run.completions) == made.COMPLETIONS - 2
     assert set(run.notes) == {
         "The last line of metrics.jsonl is damaged, as when a run is stopped while writing: left out.",
         "completions.jsonl: 2 damaged lines left out, the first is line 4.",

@@ -1,25 +1,17 @@
-from pathlib import Path
-
 import pytest
 import report_folders as made
+from report_folders import contents_of, run_of
 
 from dppo_lab.comparison.words import Cell, Compared, findings
-from dppo_lab.report.bibtex import bibtex
 from dppo_lab.report.browser import choose
 from dppo_lab.report.figures_curves import coverage
-from dppo_lab.report.sources import Contents, Group, read_sources
-from dppo_lab.report.summary import summaries
-from dppo_lab.report.tables import ceiling_lines, method_line
-from dppo_lab.runs.folder import PromptLine, record_of
-from dppo_lab.runs.reader import RunRecord
+from dppo_lab.report.page import bibtex
+from dppo_lab.report.sources import Group, read_sources
+from dppo_lab.report.tables import ceiling_lines, method_line, summaries
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
 MISSED = {"median": None, "low": 0.0, "high": 1.0, "at_most": 0.8, "reached": "2 of 5", "per_seed": {"0": [0, 0.8]}}
 FEW = {"low": None, "high": None, "per_seed": {"0": 2.0, "1": 3.0}}
-
-
-def run_of(method="dppo", status="finished", seed=0, **fields):
-    return RunRecord(folder=Path("r"), method=method, status=status, seed=seed, **fields)
 
 
 def compared(name="dppo", **fields):
@@ -31,10 +23,6 @@ def compared(name="dppo", **fields):
 def found(*groups):
     """The findings about groups."""
     return findings({group.label: group.compared for group in groups})
-
-
-def contents_of(*groups):
-    return Contents(title="t", groups=groups, task={}, environment={}, notes=())
 
 
 def test_the_table_has_the_papers_columns():
@@ -130,12 +118,12 @@ def test_bibtex_has_one_entry_per_number_with_the_presets_title_and_no_authors()
 def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(tmp_path):
     contents = read_sources([made.write_comparison(tmp_path / "cmp", ["trl", "cppo", "dppo"], seeds=2)])
     shown = choose(contents, most=80)
-    assert shown.recorded == 2 * 2 * 96
+    assert shown.recorded == 2 * 2 * made.COMPLETIONS
     assert shown.shown == 80
     assert {len(group.records) for group in shown.groups} == {8}
     assert {group.method for group in shown.groups} == {"cppo", "dppo"}
     steps = [group.records[0].step for group in shown.groups if group.method == "dppo"]
-    assert (min(steps), max(steps)) == (10, 60)
+    assert (min(steps), max(steps)) == (5, made.UPDATES)
     first = shown.groups[0]
     assert shown.reasons[0] == "kept" and first.kept == sum(one.why == "kept" for one in first.records)
     assert [shown.reasons[place] for place in first.places] == [one.why for one in first.records]
@@ -144,7 +132,7 @@ def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(t
 def line(**columns):
     """A line of prompts.jsonl of two prompts, one of which always gives nothing and is known to."""
     whole = {"expected_signal": [1.0, 0.1], "signal": [3.0, 0.0], "expected_tokens": [5.0, 5.0], "tokens": [4.0, 4.0]}
-    return record_of(PromptLine, {"step": 1, "probability": [1.0, 0.5], **whole, **columns})
+    return {"step": 1, "probability": [1.0, 0.5], **whole, **columns}
 
 
 HOSTILE = [
@@ -169,8 +157,8 @@ def test_the_ceilings_of_a_method_are_over_all_its_runs():
 
 
 def test_what_is_damaged_or_not_recorded_is_left_out():
-    lines = tuple(line(**columns) for columns in HOSTILE) + (line(),) * 20
-    run = run_of(logs=({"step": 1},), prompts=lines)
+    lines = [line(**columns) for columns in HOSTILE]
+    run = run_of(logs=({"step": 1},), prompts=(*lines, *[line()] * 20))
     ((_, cells),) = ceiling_lines(contents_of(Group(label="dppo", runs=(run,))))
     assert [cell.text for cell in cells] == ["3×", "—", "—"]
     old = run_of(logs=({"step": 1},), prompts=(line(signal=None),))
