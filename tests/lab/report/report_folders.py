@@ -1,18 +1,16 @@
-"""Folders of runs and comparisons: those of the sample that comes with the library, with changes."""
+"""Folders of runs: those of the sample comparison that comes with the library, with changes."""
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dppo_lab.comparison.contestants import Contestant
-from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.results import summarise
 from dppo_lab.report.sources import Contents, Group
 from dppo_lab.runs.folder import PromptLine, record_of
 from dppo_lab.runs.reader import RunRecord
 
-RUNS = Path(__file__).parents[3] / "examples" / "sample_compare" / "runs"
+SAMPLE = Path(__file__).parents[3] / "examples" / "sample_compare"
+RUNS = SAMPLE / "runs"
 UPDATES, COMPLETIONS = 25, 80
 """Of a run of the sample, and the completions that one of them recorded, in groups of 8."""
 COMPLETE = RUNS / "dppo" / "seed_0"
@@ -49,22 +47,6 @@ def write_run(folder: Path, method: str = "dppo", seed: int = 0, updates: int = 
     if method != "trl":
         for name in ("prompts.jsonl", "completions.jsonl"):
             (folder / name).write_bytes((COMPLETE / name).read_bytes())
-    return folder
-
-
-def write_comparison(folder: Path, methods: list[str], seeds: int) -> Path:
-    """A whole comparison, with the results that its runs have."""
-    contestants = tuple(
-        Contestant(name=name, method=name, overrides={"learning_rate": 2e-4} if name == "dppo" else {})
-        for name in methods
-    )
-    task = about_run()["task"]
-    config = {"model_name_or_path": task["model"], "dataset_name": task["dataset"]}
-    comparison = Comparison(folder=folder, contestants=contestants, seeds=tuple(range(seeds)), config=config)
-    for seed, each in comparison.order():
-        write_run(comparison.run_folder(each, seed), each.name, seed)
-    write_lines(folder / "comparison.json", [comparison.as_json()])
-    write_lines(folder / "results.json", [summarise(comparison)])
     return folder
 
 

@@ -74,17 +74,14 @@ def hostile_run(folder, place, text):
 
 def hostile_comparison(folder):
     """A comparison whose every text is hostile."""
-    made.write_comparison(folder, ["trl"], seeds=1)
+    made.write_run(folder / "runs" / "trl" / "seed_0", "trl", task={"model": everything})
     names = [text.replace("/", "|").replace("\x00", "").replace("\ud800", "") for text in HOSTILE]
-    about = json.loads((folder / "comparison.json").read_text())
-    about["methods"] |= {name: {"method": name, name: everything} for name in names}
-    results = json.loads((folder / "results.json").read_text())
+    about, results = (json.loads((made.SAMPLE / f"{name}.json").read_text()) for name in ("comparison", "results"))
+    about |= {"seeds": [0], "methods": {name: {"method": name, everything: everything} for name in ("trl", *names)}}
     results["target"]["what"], results["baseline"] = everything, everything
     results["speedup"] |= {name: {"time_to_target": {"median": 2.0, "low": 1.5, "high": 3.0}} for name in names}
-    run = folder / "runs" / "trl" / "seed_0" / "run.json"
-    told = {**json.loads(run.read_text()), "task": {"model": everything}}
-    for path, value in ((folder / "comparison.json", about), (folder / "results.json", results), (run, told)):
-        path.write_text(json.dumps(value))
+    for name, value in (("comparison", about), ("results", results)):
+        (folder / f"{name}.json").write_text(json.dumps(value))
     return folder
 
 

@@ -14,7 +14,7 @@ from dppo_lab.report import write_report
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    comparison = shutil.copytree(made.RUNS.parent, folder / "cmp")
+    comparison = shutil.copytree(made.SAMPLE, folder / "cmp")
     path = comparison / "runs" / "dppo" / "seed_1" / "run.json"
     path.write_text(json.dumps(made.about_run("dppo", 1, status="failed", error="OutOfMemoryError: 3 GB short")))
     return write_report([comparison], folder / "out" / "page.html")

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import report_folders as made
 from refusals import refused
@@ -9,13 +10,13 @@ from dppo_lab.report.sources import read_sources
 from dppo_lab.runs.reader import read_run
 
 
-def test_a_comparison_is_read_with_its_results(tmp_path):
-    contents = read_sources([made.write_comparison(tmp_path / "cmp", ["trl", "dppo"], seeds=3)])
-    assert [group.label for group in contents.groups] == ["trl", "dppo"]
-    assert [len(group.runs) for group in contents.groups] == [3, 3]
-    assert contents.groups[1].compared.speedup["median"] > 2 and contents.groups[0].compared.is_baseline
+def test_a_comparison_is_read_with_its_results():
+    contents = read_sources([made.SAMPLE])
+    assert [group.label for group in contents.groups] == ["trl", "grpo", "cppo", "dppo"]
+    assert [len(group.runs) for group in contents.groups] == [3] * 4
+    assert contents.groups[3].compared.speedup["median"] > 2 and contents.groups[0].compared.is_baseline
     assert contents.notes == ()
-    assert contents.title == "cmp"
+    assert contents.title == "sample_compare"
 
 
 def test_neither_run_nor_comparison_says_what_was_looked_for_and_names_runs_inside(tmp_path):
@@ -46,12 +47,12 @@ def test_a_run_without_logs_is_refused_alone_and_listed_beside_others(tmp_path):
 
 
 def test_a_failed_seed_is_named_where_it_is_left_out(tmp_path):
-    folder = made.write_comparison(tmp_path / "cmp", ["trl", "dppo"], seeds=4)
+    folder = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
     about = made.about_run("dppo", 2, status="failed", error="OutOfMemoryError: 3 GB")
     (folder / "runs" / "dppo" / "seed_2" / "run.json").write_text(json.dumps(about))
-    group = read_sources([folder]).groups[1]
-    assert [run.seed for run in averaged(group)] == [0, 1, 3]
-    assert seeds_in_words(group) == "dppo 3 of 4 (seed 2 failed)"
+    group = read_sources([folder]).groups[3]
+    assert [run.seed for run in averaged(group)] == [0, 1]
+    assert seeds_in_words(group) == "dppo 2 of 3, too few for an interval (seed 2 failed)"
 
 
 def test_a_run_that_goes_on_is_in_no_mean_with_those_that_ended(tmp_path):

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import report_folders as made
 from report_folders import contents_of, run_of
@@ -116,9 +118,11 @@ def test_bibtex_has_one_entry_per_number_with_the_presets_title_and_no_authors()
 
 
 def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(tmp_path):
-    contents = read_sources([made.write_comparison(tmp_path / "cmp", ["trl", "cppo", "dppo"], seeds=2)])
-    shown = choose(contents, most=80)
-    assert shown.recorded == 2 * 2 * made.COMPLETIONS
+    folder = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
+    for place in ("cppo/seed_0", "dppo/seed_1"):
+        shutil.copy(made.COMPLETE / "completions.jsonl", folder / "runs" / place)
+    shown = choose(read_sources([folder]), most=80)
+    assert shown.recorded == 3 * made.COMPLETIONS
     assert shown.shown == 80
     assert {len(group.records) for group in shown.groups} == {8}
     assert {group.method for group in shown.groups} == {"cppo", "dppo"}
