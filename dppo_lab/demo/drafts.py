@@ -192,7 +192,8 @@ def _stops(children: list[list[int]]) -> list[int]:
 def _read_trees(model: Qwen3ForCausalLM, trees: Trees) -> tuple[Tensor, Tensor]:
     """Keys and values of all nodes, as a ``Cache`` stores them, and (P, T, V) logits after each node."""
     count, width = trees.token_PT.shape
-    store, logits_PTV = None, None
+    store = Cache(model, torch.zeros_like(trees.size_P), width).store
+    logits_PTV = store.new_empty(count, width, model.config.vocab_size)
     for tree_B in sorted_micro_batches(trees.size_P.cpu(), PASS_TOKENS):
         tree_B = tree_B.to(model.device)
         wide = int(trees.size_P[tree_B].max())
@@ -202,14 +203,8 @@ def _read_trees(model: Qwen3ForCausalLM, trees: Trees) -> tuple[Tensor, Tensor]:
         seen_BTT = (column <= column[:, None]) & (column[:, None] < stop_BT[:, None])
         bias = torch.zeros_like(seen_BTT, dtype=part.dtype).masked_fill_(~seen_BTT, part.unseen)
         hidden_BTD = part.forward(trees.token_PT[tree_B, :wide], trees.depth_PT[tree_B, :wide], bias)
-        logits_BTV = model.lm_head(hidden_BTD)
-        if store is None or logits_PTV is None:
-            layers, two, _, heads, _, head_dim = part.store.shape
-            store = part.store.new_empty(layers, two, count, heads, width, head_dim)
-            logits_PTV = logits_BTV.new_empty(count, width, logits_BTV.shape[-1])
         store[:, :, tree_B, :, :wide] = part.store
-        logits_PTV[tree_B, :wide] = logits_BTV
-    assert store is not None and logits_PTV is not None, "there is at least one prompt"
+        logits_PTV[tree_B, :wide] = model.lm_head(hidden_BTD)
     return store, logits_PTV
 
 

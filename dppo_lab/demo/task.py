@@ -8,6 +8,7 @@ import math
 import re
 import zlib
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ WRONG_BY = (30, 60)
 """A wrong gold answer is beyond the total by at least the first and less than the second: no policy says one."""
 DOUBTS = (0.45, 0.55, 0.65)
 """Chances that a demonstration has an entry of the table wrong, each of a third of the entries."""
+MIDDLE, HARD = 1, 2
+"""Places of these bands in the shares of a task."""
 _BOXED = re.compile(r"\\boxed\{(-?[0-9]{1,6})\}\s*\Z")
 
 
@@ -218,20 +221,17 @@ def _distinct(
     count: int, task: ArithmeticTask, rng: np.random.Generator, *, held_out: bool
 ) -> tuple[ArithmeticProblem, ...]:
     """``count`` problems with different questions, in random order."""
-    bands = (task.easy, task.middle, task.hard)
     shares = task.held_out_shares if held_out else task.shares
     turns = [band for band, share in enumerate(shares) for _ in range(share)]
+    levels = [cycle(band) for band in (task.easy, task.middle, task.hard)]
     found: dict[str, ArithmeticProblem] = {}
-    for index in range(count):
-        cycle, turn = divmod(index, len(turns))
-        band = turns[turn]
-        before = cycle * shares[band] + turns[:turn].count(band)
-        level = bands[band][before % len(bands[band])]
+    for band in islice(cycle(turns), count):
+        level = next(levels[band])
         for _ in range(1000):
-            table = task.table if band == 1 else ()
+            table = task.table if band == MIDDLE else ()
             problem = draw_problem(level, rng, held_out=held_out, largest_total=task.largest_total, table=table)
             if problem.question not in found:
-                wrong = task.wrong_golds and not held_out and band == len(bands) - 1
+                wrong = task.wrong_golds and not held_out and band == HARD
                 beyond = int(rng.integers(*WRONG_BY)) if wrong else 0
                 found[problem.question] = replace(problem, answer=problem.answer + beyond)
                 break

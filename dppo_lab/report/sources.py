@@ -169,11 +169,12 @@ def _seeds_together(groups: list[Group]) -> list[Group]:
     """Join runs without a comparison whose settings differ only in the seed, in the order they came."""
     joined: list[Group] = []
     for group in groups:
-        place = next((i for i, other in enumerate(joined) if _same_but_seed(group, other)), None)
-        if place is None:
-            joined.append(group)
+        for place, other in enumerate(joined):
+            if _same_but_seed(group, other):
+                joined[place] = replace(other, runs=other.runs + group.runs)
+                break
         else:
-            joined[place] = replace(joined[place], runs=joined[place].runs + group.runs)
+            joined.append(group)
     return joined
 
 
@@ -222,15 +223,15 @@ def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
     Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.
     """
     known = [run for run in runs if run.task]
-    for run in known[1:]:
-        first = known[0]
-        if _comparable(run.task) != _comparable(first.task):
+    tasks = [_comparable(run.task) for run in known]
+    for run, task in zip(known, tasks, strict=True):
+        if task != tasks[0]:
+            one, other = (visible(", ".join(f"{k} {v}" for k, v in each.task.items())) for each in (known[0], run))
             raise ConfigError(
-                f"{first.folder} and {run.folder} are of different tasks: {_in_words(first.task)}, and "
-                f"{_in_words(run.task)}. Their figures cannot be compared: write one report for each, "
-                f"dppo report {first.folder}"
+                f"{known[0].folder} and {run.folder} are of different tasks: {one}, and {other}. Their figures cannot "
+                f"be compared: write one report for each, dppo report {known[0].folder}"
             )
-    return _comparable(known[0].task) if known else {}
+    return tasks[0] if tasks else {}
 
 
 def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,7 +239,3 @@ def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
     model = Path(str(task.get("model", "")))
     scratch = model.name == "start" or model.parent.name == "starts"
     return {**task, "model": "made from scratch"} if scratch else dict(task)
-
-
-def _in_words(task: Mapping[str, Any]) -> str:
-    return visible(", ".join(f"{key} {value}" for key, value in task.items()))
