@@ -18,10 +18,11 @@ from dppo.errors import ConfigError
 from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
+from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, correction, fill_log_probs, log_correction
 from dppo.trl.checkpoints.hooks import CheckpointHooks, sole_writers_of
 from dppo.trl.hooks import add_figures, reference_model
-from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
+from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.metrics import PhaseClock
 from dppo.trl.safeguards import MemoryAdvice
 
@@ -31,8 +32,8 @@ class ForwardPasses:
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
-        self.layout: Layout
         self.layout, self._heads = choose_layout(trainer, padded_forward)
+        self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
 
@@ -46,17 +47,20 @@ class ForwardPasses:
     @property
     def measures_freely(self) -> bool:
         """Whether the head computes figures of tokens in any case, as TRL's does, and not in a pass over them."""
-        return not self._heads.models
+        return not self._heads
 
     def enter(self) -> None:
-        """Get the models ready for training."""
-        self._heads.put_on()
+        """Get the models ready for training: another trainer may have come for the same ones."""
+        dtype = torch.float32 if getattr(self._trainer.args, "cast_lm_head_to_fp32", False) else None
+        for model in self._heads:
+            add_scored_head(model, temperature=self._trainer.temperature, dtype=dtype)
         self.layout.enter()
 
     def leave(self) -> None:
         """Give the models back as TRL had them."""
         self.layout.leave()
-        self._heads.take_off()
+        for model in self._heads:
+            remove_scored_head(model)
 
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""

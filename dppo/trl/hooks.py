@@ -7,6 +7,7 @@ TRL by a test, so that another version is a change of this file, and a failing t
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
 from typing import Any, cast
 
 import torch
@@ -270,8 +271,8 @@ def written_by_model(generated: Any) -> tuple[int, int]:
     return len(completion_ids), sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
 
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""From a method to what is called in its place."""
+Look = Callable[..., Any]
+"""What is called in place of a method, with the method as its first argument."""
 WATCHED = {
     "train": "train",
     "evaluate": "evaluate",
@@ -286,10 +287,11 @@ WATCHED = {
 """Methods of TRL's own trainer that can be watched from outside, by our name for each."""
 
 
-def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
+def watch(trainer: GRPOTrainer, **looks: Look) -> None:
     """Call methods of TRL's own trainer through others that look at what goes in and comes out."""
-    for name, wrap in wraps.items():
-        setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
+    for name, look in looks.items():
+        method = getattr(trainer, WATCHED[name])
+        setattr(trainer, WATCHED[name], wraps(method)(partial(look, method)))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dppo.files import write_text
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, writing
 from dppo.trl.checkpoints.lock import sole_writer_of
-from dppo.trl.checkpoints.state import saved_by, saved_settings
+from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.grpo.config import DPPOConfig
 
 OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -83,7 +83,7 @@ class CheckpointHooks(_BaseTrainer):
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
         if not folder:
             return None
-        same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
+        same_ranks = saved_settings(folder).get("processes") in (None, self.accelerator.num_processes)
         accept_missing = cast(DPPOConfig, self.args).accept_missing
         self.lacking = files.check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
         self.last_checkpoint = folder

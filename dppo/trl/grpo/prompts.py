@@ -135,12 +135,12 @@ def prompts_of(dataset: Dataset) -> Iterator[Any]:
         yield from cast(Any, batch)["prompt"]
 
 
-def content_of(dataset: Dataset, identities: np.ndarray) -> str:
+def content_of(dataset: Any, identities: np.ndarray) -> str:
     """A fingerprint of a training set: all prompts in their order, and all columns of ``ROWS_HASHED`` of its rows.
 
     Pictures and sounds are left out: reading them takes longer than loading the model.
     """
-    table: Any = dataset.with_format("arrow")
+    table = dataset.with_format("arrow")
     rows = table[np.unique(np.linspace(0, len(dataset) - 1, ROWS_HASHED).astype(int)).tolist()]
     names = [field.name for field in rows.schema if "binary" not in str(field.type)]
     return fingerprint(identities, repr(rows.select(sorted(names)).to_pylist()))

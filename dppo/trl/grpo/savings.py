@@ -4,7 +4,7 @@ Costs are measured on one process, told to all, then constant.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -126,32 +126,23 @@ class Savings:
             live = sum(float(plan.sampled.span_NT[found.live_N & row].sum()) for row in plan.share_UN)
             span = sum(float(draw.length_N.sum()) for draw in plan.token_draws)
         keep_P = plan.prompts.draw.keep_N
-        added = Savings(
-            whole=(tokens, tokens, float(plan.tokens_U.sum()) if not rolled else forwarded[1]),
-            done=(float(found.tokens_N.sum()), *forwarded),
-            completions=tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
-            prompts=(float(len(keep_P)), float(keep_P.sum())),
-            live_tokens=(live, span),
-            seconds=seconds,
-        )
-        return self.and_then(added)
-
-    def and_then(self, more: "Savings") -> "Savings":
-        """The sums of both."""
-
-        def sums(name: str) -> tuple[float, ...]:
-            return tuple(a + b for a, b in zip(getattr(self, name), getattr(more, name), strict=True))
-
-        tuples = {each.name: sums(each.name) for each in fields(self) if each.name != "seconds"}
-        return replace(self, seconds=self.seconds + more.seconds, **tuples)
+        added = {
+            "whole": (tokens, tokens, float(plan.tokens_U.sum()) if not rolled else forwarded[1]),
+            "done": (float(found.tokens_N.sum()), *forwarded),
+            "completions": tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
+            "prompts": (float(len(keep_P)), float(keep_P.sum())),
+            "live_tokens": (live, span),
+        }
+        sums = {
+            name: tuple(a + b for a, b in zip(getattr(self, name), more, strict=True)) for name, more in added.items()
+        }
+        return replace(self, seconds=self.seconds + seconds, **sums)
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
         """What ``dataclasses.asdict`` gave; nothing of an empty one, as in earlier checkpoints."""
         try:
-            values: dict[str, Any] = {
-                name: value if name == "seconds" else tuple(value) for name, value in saved.items()
-            }
+            values: Any = {name: value if name == "seconds" else tuple(value) for name, value in saved.items()}
             return cls(**values)
         except TypeError as error:
             raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error

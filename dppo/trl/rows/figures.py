@@ -6,7 +6,7 @@ what they are counted in (tokens, pairs), each row by its weight: with nothing p
 
 import warnings
 from collections import defaultdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from torch import Tensor
 from transformers import TrainerState
 
 from dppo import __version__
+from dppo.files import write_json
 from dppo.methods import RowMethod
 from dppo.packing.forward import Scored
 from dppo.step import RowSource
+from dppo.step.resumed import changed, warn_of
 from dppo.trl.batch import MicroBatch
-from dppo.trl.checkpoints.state import fingerprint, read_row_state, settings_of, write_row_state
+from dppo.trl.checkpoints.files import OUR_STATE
+from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.metrics import logs_next_step
 from dppo.trl.safeguards import NonFiniteGuard
@@ -112,7 +115,8 @@ class SavedRows(TrainingLoop):
         if not self._streamed:
             self.source.save(folder)
             rows = len(self.source.scores)
-        write_row_state(folder, rows=rows, skipped=self.guard.skipped, settings=settings_of(self))
+        state = {"rows": rows, "skipped": self.guard.skipped, "listed": True, "settings": settings_of(self)}
+        write_json(folder / OUR_STATE, state)
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote; a checkpoint of TRL's own trainer has no scores, and the run says so.
@@ -121,10 +125,16 @@ class SavedRows(TrainingLoop):
             CheckpointError: a file is missing or damaged, or of another dataset.
         """
         lost = any("optimizer" in part for part in self.lacking)
-        skipped = read_row_state(folder, settings_of(self), trainer=type(self).__name__, new_optimizer=lost)
-        if skipped is None:
+        state = read_state(
+            folder,
+            lambda found: (dict(found["settings"]), int(found["skipped"])),
+            trainer=type(self).__name__,
+            without="no row has a recorded score, and all are kept until they have one.",
+        )
+        if state is None:
             return
-        self.guard.skipped = skipped
+        before, self.guard.skipped = state
+        warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
         if self._streamed:
             return
         known, rows = self.source.load(folder), len(self.source.scores)
