@@ -97,12 +97,8 @@ class ForwardPasses:
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
         """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them.
 
-        Args:
-            rank_batch: of this rank.
-            weight_B: (B,) what is kept, and its weight.
-            calls: of the loss in this step, on every rank.
-            call_B: (B,) the call that each sequence belongs to, where a loss is over all tokens of a call together:
-                it then has one forward pass, unless ``max_tokens_per_row`` is set. None: any.
+        ``call_B`` is (B,) the call that each sequence belongs to, where a loss is over all tokens of a call together:
+        it then has one forward pass, unless ``max_tokens_per_row`` is set. None: any.
         """
         if call_B is None:
             batches = self._balanced(rank_batch, weight_B, at_least=calls)
@@ -260,10 +256,8 @@ class TrainingLoop(CheckpointHooks):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
 
-        Args:
-            resume_from_checkpoint: a folder, or True for the newest complete one in ``output_dir``.
-            *args: as for TRL's trainer.
-            **kwargs: as for TRL's trainer.
+        ``resume_from_checkpoint`` is a folder, or True for the newest complete one in ``output_dir``; the others are
+        as for TRL's trainer.
 
         Raises:
             CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.

@@ -239,11 +239,8 @@ class LossFigures:
     def reduced(self, accelerator: Any, counts_3C: Tensor, *, denominator: float) -> list[dict[str, float]]:
         """The figures of each micro-batch over all ranks, of the step with the first. All ranks call together.
 
-        Args:
-            accelerator: of the run.
-            counts_3C: of ``RankBatch``. Where a micro-batch has no tokens, figures are 0 as in TRL; where only what is
-                forwarded of it has none, they are not known.
-            denominator: of this step's share of the loss.
+        ``counts_3C`` are those of ``RankBatch``: where a micro-batch has no tokens, figures are 0 as in TRL; where only
+        what is forwarded of it has none, they are not known. ``denominator`` is that of the step's share of the loss.
         """
         tokens_C, sequences_C, unclipped_C = counts_3C.tolist()
         sums = self._sums.reduced(accelerator)

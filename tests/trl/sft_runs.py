@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import SHORT, WORDS, GradientRecorder
+from conftest_trl import SHORT, WORDS, GradientRecorder, logged, relative_difference
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
@@ -67,6 +67,20 @@ def trained(make, path, folder, **options):
     trainer = make(path, folder, callbacks=[recorder], **options)
     trainer.train()
     return recorder.steps, trainer
+
+
+def as_trl(theirs, mine, path, folder, *, only=None, figures=(), **options):
+    """Ours and TRL's trainer after the same run with nothing dropped: gradients of every step and figures are equal.
+
+    ``only`` has options of ours, which come before those of both.
+    """
+    wanted, them = trained(theirs, path, folder / "theirs", **options)
+    found, us = trained(mine, path, folder / "ours", **{"row_prune_rate": 0.0, **options, **(only or {})})
+    assert len(found) == len(wanted) > 0
+    assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) < 1e-5
+    for name in figures:
+        assert logged(us, name) == pytest.approx(logged(them, name), rel=1e-4, abs=1e-5), name
+    return us, them
 
 
 def flat(gradient):

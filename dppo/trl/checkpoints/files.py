@@ -51,10 +51,7 @@ def begin(folder: Path) -> None:
 def flush(folder: Path, *, rank: int, every: bool) -> None:
     """Wait until a checkpoint's files are on the disk; every process calls it when all have written.
 
-    Args:
-        folder: of the checkpoint.
-        rank: of this process, which waits for the files with its number in their names.
-        every: whether it waits for all.
+    One waits for the files with its ``rank`` in their names, or for all (``every``).
     """
     own = re.compile(rf"(?<!\d){rank}(?!\d)")
     with writing(folder):
@@ -122,10 +119,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
 def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool = False) -> list[str]:
     """What a checkpoint lacks, in words; anything but what was accepted is an error. Contents: ``check_contents``.
 
-    Args:
-        folder: of the checkpoint.
-        same_ranks: whether it was written by as many processes; random numbers of others are of no use.
-        accept_missing: whether the run may go on without what it lacks.
+    Random numbers are of use only where as many processes wrote it (``same_ranks``).
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not there. {advice(folder)}")
@@ -156,10 +150,7 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
 def check_contents(folder: Path, *, reader: int = 0, readers: int = 1) -> list[str]:
     """Names of files that are not what was written, and may have been edited; one of ``WEIGHTS`` is an error.
 
-    Args:
-        folder: of the checkpoint. One of an earlier version has no checksums, and passes.
-        reader: which of those that share the work this is; each file is read by one of them.
-        readers: how many they are.
+    A checkpoint of an earlier version has no checksums, and passes. Each file is read by one of the ``readers``.
     """
     sizes, sums = _listed(folder)
     there = sorted((name for name in sums if (folder / name).is_file()), key=lambda name: -sizes[name])

@@ -88,11 +88,7 @@ def _name_of(model: Any) -> str | None:
 
 
 def fingerprint(*parts: np.ndarray | str) -> str:
-    """A short hash of the content of a dataset.
-
-    Args:
-        parts: identities of all rows, in their order, and what else they hold.
-    """
+    """A short hash of the content of a dataset: identities of all rows, in their order, and what else they hold."""
     digest = hashlib.blake2b(digest_size=6)
     for part in parts:
         digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.tobytes())
@@ -105,13 +101,9 @@ State = TypeVar("State")
 def read_state(
     folder: Path, made: Callable[[dict[str, Any]], State], *, trainer: str = "DPPOTrainer", without: str
 ) -> State | None:
-    """The state in a checkpoint's folder; None, with a warning, for a checkpoint of TRL's own trainer.
+    """What ``made`` makes of the state in a checkpoint's folder; None for a checkpoint of TRL's own trainer.
 
-    Args:
-        folder: of the checkpoint.
-        made: makes the state of what the file holds.
-        trainer: of ours, that writes such checkpoints.
-        without: what becomes of a run without the state.
+    Then a warning says ``without`` it what becomes of the run.
     """
     path = folder / OUR_STATE
     if not path.exists():

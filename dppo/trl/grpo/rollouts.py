@@ -21,22 +21,14 @@ from torch.nn import functional as F
 from dppo.packing import rebalance, split_group
 from dppo.pruning import SampledTokens, confidence
 from dppo.step import RolledOut, StepPlan
-from dppo.trl.batch import RankBatch
+from dppo.trl.batch import PADDED, Padded, RankBatch
 from dppo.types import Rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratedBatch:
+class GeneratedBatch(Padded):
     """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
 
-    prompt_ids: Tensor
-    """(B, Tp) left-padded."""
-    prompt_mask: Tensor
-    """(B, Tp)."""
-    completion_ids: Tensor
-    """(B, T) right-padded."""
-    completion_mask: Tensor
-    """(B, T), what is attended to."""
     tool_mask: Tensor | None
     """(B, T), 0 where a tool wrote a token; None where there were no tools."""
     sampler_logp: Tensor | None
@@ -90,11 +82,7 @@ def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledToke
 def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
     """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in its order.
 
-    Args:
-        place_N: place of each completion in the order of its rank.
-        process_N: the rank that rolled it out.
-        share_UN: (U, N) bool, which completions are of each optimizer step.
-        calls: micro-batches of an optimizer step.
+    ``place_N`` are places in the order of the rank that rolled them out, ``calls`` the micro-batches of a step.
     """
     call_N = torch.zeros_like(place_N)
     for share_N, process in itertools.product(share_UN, process_N.unique()):
@@ -105,14 +93,7 @@ def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -
 
 
 def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
-    """What one rank trains on, as far as it is known before anything is forwarded.
-
-    Args:
-        generated: of the rank.
-        plan: of all ranks.
-        accelerator: of the run; all ranks call together.
-        calls: of the loss in each optimizer step.
-    """
+    """What one rank trains on, as far as it is known before anything is forwarded; all ranks call together."""
     rank, size, mask = accelerator.process_index, len(generated.completion_ids), loss_mask(generated)
     here, device = slice(rank * size, (rank + 1) * size), mask.device
     place_N = accelerator.gather(generated.place_B).cpu()
@@ -121,10 +102,7 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     unclipped_N = (plan.advantage_N == 0) & (tokens_N > 0)
     counts_N3 = torch.stack([tokens_N, torch.ones_like(tokens_N), unclipped_N], 1).double()
     return RankBatch(
-        prompt_ids=generated.prompt_ids,
-        prompt_mask=generated.prompt_mask,
-        completion_ids=generated.completion_ids,
-        completion_mask=generated.completion_mask,
+        **{name: getattr(generated, name) for name in PADDED},
         loss_mask=mask,
         advantage_B=plan.advantage_N[here].to(device, torch.float32),
         weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
@@ -151,9 +129,7 @@ def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
     """(Q,) numbers of groups, counted round after round, in the order in which the rows of all ranks are gathered.
 
-    Args:
-        groups: of each round, a multiple of ``processes``; every rank holds an equal, contiguous part of each.
-        processes: ranks.
+    Of each round there are a multiple of ``processes``, and every rank holds an equal, contiguous part.
     """
     numbers = torch.arange(sum(groups)).split(list(groups))
     return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
@@ -208,13 +184,7 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     """(N,) int64 the rank that trains each completion; ``NOWHERE`` for those that are dropped.
 
     What a rank costs is the tokens that it forwards in all optimizer steps. Completions of a group stay together where
-    a row holds their prompt once.
-
-    Args:
-        lengths: of all ranks' completions, of which each rank rolled out an equal, contiguous part.
-        weight_UN: (U, N) of each optimizer step; a row of weight 0 is not forwarded.
-        processes: ranks.
-        shares_prompts: whether completions of one prompt on one rank are forwarded behind one copy of it.
+    a row holds their prompt once (``shares_prompts``). Each rank rolled out an equal, contiguous part of all.
     """
     times_N = (weight_UN > 0).sum(0)
     kept = times_N.nonzero()[:, 0].tolist()

@@ -110,13 +110,7 @@ class Savings:
     """Of the phases of training, of the first process."""
 
     def after(self, plan: StepPlan, forwarded: tuple[float, float], seconds: float) -> "Savings":
-        """This and then one more generation.
-
-        Args:
-            plan: what was trained on.
-            forwarded: tokens that scoring passes and that training passes forwarded.
-            seconds: that the generation took.
-        """
+        """This and then one more generation; ``forwarded`` as the function of that name says."""
         found, rolled = plan.completions, plan.method.rounds is not None
         weight_N = torch.ones(len(found.tokens_N)) if rolled else plan.prompts.weight_Q[found.group_N]
         tokens = float((weight_N * found.tokens_N).sum())

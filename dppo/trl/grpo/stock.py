@@ -15,6 +15,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
+from dppo.trl.batch import PADDED
 from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.records import WHY, Generation, Recorder
 from dppo.trl.hooks import Look, add_figures, logged_prompts, watch, written_by_model
@@ -145,10 +146,7 @@ class StockWatch(TrainerCallback):
             why_N=torch.full((count,), WHY.index("kept")),
             tokens_N=gather(_loss_mask(output).sum(1)).cpu(),
             first_row=trainer.accelerator.process_index * len(mask),
-            prompt_ids=output["prompt_ids"],
-            prompt_mask=output["prompt_mask"],
-            completion_ids=output["completion_ids"],
-            completion_mask=mask,
+            **{name: output[name] for name in PADDED},
         )
 
 

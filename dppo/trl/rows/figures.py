@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerState
 
 from dppo import __version__
 from dppo.files import write_json
@@ -39,14 +38,9 @@ class PartFigures:
         self._sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(parts, 2, dtype=torch.float64))
 
     def add(self, name: str, value_B: Tensor, count_B: Tensor, weight_B: Tensor, part_B: Tensor) -> None:
-        """Add values of B sequences or pairs.
+        """Add sums of B sequences or pairs over what they are counted in, by the weights of their rows.
 
-        Args:
-            name: TRL's.
-            value_B: (B,) sums over what is counted.
-            count_B: (B,) what they are counted in.
-            weight_B: (B,) of their rows.
-            part_B: (B,) int64, the micro-batch of each, on a CPU.
+        ``part_B`` is (B,) int64, the micro-batch of each, on a CPU.
         """
         value_B, count_B, weight_B = (each.detach().cpu().double() for each in (value_B, count_B, weight_B))
         self._sums[name].index_add_(0, part_B, torch.stack([value_B, count_B], 1) * weight_B[:, None])
@@ -67,16 +61,24 @@ class PartFigures:
         return found
 
 
-class SavedRows(TrainingLoop):
-    """A trainer whose draws and recorded scores are printed, and saved with TRL's checkpoints."""
+class MeasuredRows(TrainingLoop):
+    """A trainer on rows that says how it draws, saves its scores with checkpoints, and logs TRL's figures.
 
+    Those are of each of TRL's micro-batches by itself, as in TRL.
+    """
+
+    figure_names: tuple[str, ...] = OF_TOKENS
+    """TRL's figures that ``loss_and_scores`` may add."""
     args: Any
-    accelerator: Any
-    lacking: Any
     source: RowSource
     guard: NonFiniteGuard
     _streamed: bool
     _unpruned: str
+    _calls: int
+    _stride: int
+    _figures: PartFigures
+    _part_N: Tensor
+    _place_B: list[int]
 
     @property
     def method(self) -> RowMethod:
@@ -144,19 +146,6 @@ class SavedRows(TrainingLoop):
                 "recorded score, and the order of rows is a new one.",
                 stacklevel=2,
             )
-
-
-class MeasuredRows(SavedRows):
-    """A trainer on rows that logs TRL's figures, those of each of TRL's micro-batches by themselves, as TRL does."""
-
-    figure_names: tuple[str, ...] = OF_TOKENS
-    """TRL's figures that ``loss_and_scores`` may add."""
-    state: TrainerState
-    _calls: int
-    _stride: int
-    _figures: PartFigures
-    _part_N: Tensor
-    _place_B: list[int]
 
     def add_part_figure(
         self, batch: MicroBatch, name: str, value_B: Tensor, count_B: Tensor, *, every: int = 1
