@@ -74,8 +74,9 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **nothing)
     reference = None if pairs.ref_BT is None else SimpleNamespace(log_probs=_by_answer(pairs.ref_BT))
     alone: Any = copy.copy(trainer)
-    alone.model = torch.nn.Module()
-    alone.model.is_gradient_checkpointing = False
+    model: Any = torch.nn.Module()
+    model.is_gradient_checkpointing = False
+    alone.model = model
     # Of one process: figures of others are not wanted.
     alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=_itself, gather_for_metrics=_itself)
     alone.ref_model = lambda **_: reference
