@@ -37,6 +37,7 @@ class Padded:
 
 
 PADDED = tuple(each.name for each in fields(Padded))
+"""What TRL's outputs and our records have under the same names."""
 
 
 @dataclass(frozen=True, kw_only=True)

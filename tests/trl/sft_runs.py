@@ -43,7 +43,8 @@ def experts():
 def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
     of_rows = {name: value for name, value in SHORT.items() if name not in ("num_generations", "max_completion_length")}
     settings = of_rows | dict(output_dir=str(folder), per_device_train_batch_size=4, max_grad_norm=0.0) | options
-    own = {"model": Qwen3ForCausalLM.from_pretrained(path), **(own or {})}
+    if "model" not in (own := own or {}):
+        own = {"model": Qwen3ForCausalLM.from_pretrained(path), **own}
     return kind(
         args=config(**settings),
         train_dataset=solutions() if data is None else data,
