@@ -23,11 +23,9 @@ from dppo.packing.forward import Scored
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankBatch:
-    """This rank's completions of one generation, with the weight of each in every optimizer step."""
+class Padded:
+    """The B completions of one rank with their prompts, as TRL pads them."""
 
-    together: ClassVar[int] = 1
-    """Neighbours that one forward pass cannot part."""
     prompt_ids: Tensor
     """(B, Tp) left-padded."""
     prompt_mask: Tensor
@@ -36,6 +34,18 @@ class RankBatch:
     """(B, T) right-padded."""
     completion_mask: Tensor
     """(B, T), what is attended to."""
+
+
+PADDED = tuple(each.name for each in fields(Padded))
+"""What TRL's outputs and our records have under the same names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBatch(Padded):
+    """This rank's completions of one generation, with the weight of each in every optimizer step."""
+
+    together: ClassVar[int] = 1
+    """Neighbours that one forward pass cannot part."""
     loss_mask: Tensor
     """(B, T), what carries loss: tool outputs and truncated completions are left out."""
     advantage_B: Tensor
@@ -160,15 +170,12 @@ class CutBatch(RankBatch):
 
     @cached_property
     def longest(self) -> int:
-        """As ``RankBatch`` says."""
         return self.whole.longest
 
     def loss_weight(self, batch: "MicroBatch") -> Tensor:
-        """As ``RankBatch`` says."""
         return batch.weight[:, None] * batch.completion(self.token_weight)
 
     def counted(self, rows: Tensor) -> Tensor:
-        """As ``RankBatch`` says."""
         return self.whole.loss_mask[rows].sum(1)
 
 
@@ -204,12 +211,7 @@ class MicroBatch:
         return tensor[self.rows, : self.completion_width]
 
     def tokens_of(self, logp_BT: Tensor, *, first: bool) -> Tokens:
-        """What a loss may look at, of these rows.
-
-        Args:
-            logp_BT: (b, T) under the policy being trained.
-            first: whether this is the generation's first optimizer step, in which that policy has not moved.
-        """
+        """What a loss may look at, of these rows; in the ``first`` step of a generation the policy has not moved."""
         whole = self.rank_batch
 
         def cut(value: Tensor | None) -> Tensor | None:

@@ -18,10 +18,11 @@ from dppo.errors import ConfigError
 from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
+from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, correction, fill_log_probs, log_correction
 from dppo.trl.checkpoints.hooks import CheckpointHooks, sole_writers_of
 from dppo.trl.hooks import add_figures, reference_model
-from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
+from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.metrics import PhaseClock
 from dppo.trl.safeguards import MemoryAdvice
 
@@ -31,8 +32,8 @@ class ForwardPasses:
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
-        self.layout: Layout
         self.layout, self._heads = choose_layout(trainer, padded_forward)
+        self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
 
@@ -46,17 +47,20 @@ class ForwardPasses:
     @property
     def measures_freely(self) -> bool:
         """Whether the head computes figures of tokens in any case, as TRL's does, and not in a pass over them."""
-        return not self._heads.models
+        return not self._heads
 
     def enter(self) -> None:
-        """Get the models ready for training."""
-        self._heads.put_on()
+        """Get the models ready for training: another trainer may have come for the same ones."""
+        dtype = torch.float32 if getattr(self._trainer.args, "cast_lm_head_to_fp32", False) else None
+        for model in self._heads:
+            add_scored_head(model, temperature=self._trainer.temperature, dtype=dtype)
         self.layout.enter()
 
     def leave(self) -> None:
         """Give the models back as TRL had them."""
         self.layout.leave()
-        self._heads.take_off()
+        for model in self._heads:
+            remove_scored_head(model)
 
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
@@ -93,12 +97,8 @@ class ForwardPasses:
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
         """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them.
 
-        Args:
-            rank_batch: of this rank.
-            weight_B: (B,) what is kept, and its weight.
-            calls: of the loss in this step, on every rank.
-            call_B: (B,) the call that each sequence belongs to, where a loss is over all tokens of a call together:
-                it then has one forward pass, unless ``max_tokens_per_row`` is set. None: any.
+        ``call_B`` is (B,) the call that each sequence belongs to, where a loss is over all tokens of a call together:
+        it then has one forward pass, unless ``max_tokens_per_row`` is set. None: any.
         """
         if call_B is None:
             batches = self._balanced(rank_batch, weight_B, at_least=calls)
@@ -256,10 +256,8 @@ class TrainingLoop(CheckpointHooks):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
 
-        Args:
-            resume_from_checkpoint: a folder, or True for the newest complete one in ``output_dir``.
-            *args: as for TRL's trainer.
-            **kwargs: as for TRL's trainer.
+        ``resume_from_checkpoint`` is a folder, or True for the newest complete one in ``output_dir``; the others are
+        as for TRL's trainer.
 
         Raises:
             CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.

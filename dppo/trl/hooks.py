@@ -1,12 +1,13 @@
 """TRL's trainer opened at its joints: with ``checkpoint_hooks`` the only file with names that TRL keeps private.
 
-``Joints`` gives them public names. What it relies on in TRL is listed in ``RELIED_ON`` and compared with the installed
-TRL by a test, so that another version is a change of this file, and a failing test says of which line.
+``Joints`` gives them public names. What it relies on in TRL is listed in ``tests/trl/trl_methods.json`` and compared
+with the installed TRL, so that another version is a change of this file, and a failing test says of which line.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
 from typing import Any, cast
 
 import torch
@@ -15,93 +16,12 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
-from dppo.trl.checkpoints.hooks import OF_CHECKPOINTS, CheckpointHooks
+from dppo.trl.batch import PADDED
+from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.grpo.records import Recorder
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.sampler import failures_named
 from dppo.trl.metrics import PhaseClock
-
-RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "_prepare_inputs": (
-        "(self, generation_batch)",
-        (
-            'mode = "train" if self.model.training else "eval"',
-            "generate_every = self.args.steps_per_generation * self.num_iterations",
-            "if self._step % generate_every == 0 or self._buffered_inputs is None:",
-            "generation_batch = self._generate_and_score_completions(generation_batch)",
-            "generation_batch = shuffle_sequence_dict(generation_batch)",
-        ),
-    ),
-    "_generate_and_score_completions": (
-        "(self, inputs)",
-        (
-            ") = self._generate(prompts)",
-            "rewards_per_func = self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
-            "old_per_token_logps, _, _ = self._get_per_token_logps_and_entropies(",
-            "if old_per_token_logps is not None:",
-            "if ref_per_token_logps is not None:",
-            "if self.use_vllm and self.vllm_importance_sampling_correction:",
-            'output["sampling_per_token_logps"] = sampling_per_token_logps',
-            'output["tool_mask"] = tool_mask',
-            'self._logs["prompt"].extend(gather_object(prompts))',
-        ),
-    ),
-    "_get_per_token_logps_and_entropies": (
-        "(self, model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, compute_aux_loss, "
-        "pixel_values, image_grid_thw, num_images, pixel_attention_mask, spatial_shapes, num_tiles, image_sizes, "
-        "token_type_ids, mm_token_type_ids, image_position_ids)",
-        ("return logps, entropies, aux_loss",),
-    ),
-    "_generate": ("(self, prompts)", ("return prompt_ids, completion_ids, tool_mask, completions, logprobs,",)),
-    "_generate_single_turn": (
-        "(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images)",
-        ("self.vllm_generation.sync_weights()", "self.vllm_generation.generate("),
-    ),
-    "_calculate_rewards": (
-        "(self, inputs, prompts, completions, completion_ids_list)",
-        ("rewards_per_func = gather(rewards_per_func)", "return rewards_per_func"),
-    ),
-    "_compute_loss": ("(self, model, inputs)", ('self._metrics[mode]["entropy"].append(',)),
-    "compute_loss": (
-        "(self, model, inputs, return_outputs, num_items_in_batch)",
-        ("return self._compute_loss(model, inputs)",),
-    ),
-    "training_step": ("(self, model, inputs, num_items_in_batch)", ("self._step += 1",)),
-    "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items():",)),
-    "evaluate": ("(self, eval_dataset, ignore_keys, metric_key_prefix)", ()),
-    "_remove_unused_columns": ("(self, dataset, description)", ("if not self.args.remove_unused_columns:",)),
-    **OF_CHECKPOINTS,
-}
-"""By method of ``GRPOTrainer``: its parameters, and lines of its source that must be there."""
-
-RELIED_ON_FOR_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "get_train_dataloader": ("(self)", ("dataset=self.train_dataset,", "sampler_fn=self._get_train_sampler,")),
-    "get_batch_samples": (
-        "(self, epoch_iterator, num_batches, device)",
-        ("batch_samples.append(next(epoch_iterator))", "return batch_samples, num_items_in_batch"),
-    ),
-    "compute_loss": ("(self, model, inputs, return_outputs, num_items_in_batch)", ()),
-    "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items()",)),
-    **OF_CHECKPOINTS,
-    "_load_optimizer_and_scheduler": ("(self, checkpoint)", ()),
-}
-"""The same of ``SFTTrainer`` and ``DPOTrainer``."""
-RELIED_ON_FOR_PAIRS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "_compute_loss": (
-        "(self, model, inputs, return_outputs)",
-        (
-            "outputs = model(**model_kwargs, labels=labels, fused_lm_head=True)",
-            "per_token_logps = outputs.log_probs[:, -seq_len:]",
-            "ref_outputs = self.ref_model(**ref_model_kwargs, labels=labels, fused_lm_head=True)",
-            "for loss_type, loss_weight in zip(self.loss_types, self.loss_weights, strict=True):",
-            "loss += per_sequence_loss.mean() * loss_weight",
-            "aligned_logps = (per_token_logps - outputs.log_sum_sq_probs[:, -seq_len:]) * shift_completion_mask",
-            'self._metrics[mode]["rewards/margins"].append(agg_margins.mean().item())',
-            'self._metrics[mode]["logps/chosen"].append(self.accelerator.gather(chosen_logps).mean().item())',
-        ),
-    ),
-}
-"""The same of ``DPOTrainer``: ``rows/pairs.py`` calls its loss with log-probabilities whose mean is not taken."""
 
 
 class Joints(CheckpointHooks, GRPOTrainer):
@@ -138,12 +58,11 @@ class Joints(CheckpointHooks, GRPOTrainer):
         """Completions of this rank's examples, with the rewards of all ranks.
 
         Log-probabilities of old and reference policies and the correction between sampler and trainer are not
-        computed: whoever drops completions computes them for what is left.
+        computed: that is done for the completions that are left.
 
         Args:
             examples: rows of the dataset, each repeated for every completion; as many on every rank.
-            equal_groups: whether each is repeated ``num_generations`` times; otherwise each completion is asked for by
-                itself.
+            equal_groups: whether ``num_generations`` times; otherwise each completion is asked for by itself.
         """
         correction, generations = self.vllm_importance_sampling_correction, self.num_generations
         self._deferring, self.vllm_importance_sampling_correction = True, False
@@ -157,10 +76,7 @@ class Joints(CheckpointHooks, GRPOTrainer):
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         order_B = torch.randperm(len(output["completion_ids"]))
         return GeneratedBatch(
-            prompt_ids=output["prompt_ids"],
-            prompt_mask=output["prompt_mask"],
-            completion_ids=output["completion_ids"],
-            completion_mask=output["completion_mask"],
+            **{name: output[name] for name in PADDED},
             tool_mask=output.get("tool_mask"),
             sampler_logp=output.get("sampling_per_token_logps"),
             place_B=order_B.argsort().to(output["completion_ids"].device),
@@ -170,7 +86,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
     @contextmanager
     def _rewards_kept(self) -> Iterator[list[Tensor]]:
         """A context that keeps rewards as TRL is given them: what a subclass makes of them is what we train on."""
-        calculate, replaced = self._calculate_rewards, "_calculate_rewards" in vars(self)
+        calculate = self._calculate_rewards
+        before = {name: value for name, value in vars(self).items() if name == "_calculate_rewards"}
         found: list[Tensor] = []
 
         def kept(*args: Any, **kwargs: Any) -> Tensor:
@@ -182,10 +99,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
         try:
             yield found
         finally:
-            if replaced:
-                self._calculate_rewards = calculate
-            else:
-                del self._calculate_rewards
+            del self._calculate_rewards
+            vars(self).update(before)
 
     def padded_forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
@@ -197,9 +112,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
 
     def clear_samples(self) -> None:
         """Forget the completions kept for TRL's table: with other row counts it would mix two generations."""
-        for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
-            log.clear()
-        for log in (*self._logs["rewards"].values(), *self._logs["extra"].values()):
+        whole = [self._logs[name] for name in ("prompt", "completion", "advantages")]
+        for log in (*whole, *self._logs["rewards"].values(), *self._logs["extra"].values()):
             log.clear()
 
     @property
@@ -270,8 +184,8 @@ def written_by_model(generated: Any) -> tuple[int, int]:
     return len(completion_ids), sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
 
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""From a method to what is called in its place."""
+Look = Callable[..., Any]
+"""What is called in place of a method, with the method as its first argument."""
 WATCHED = {
     "train": "train",
     "evaluate": "evaluate",
@@ -286,10 +200,11 @@ WATCHED = {
 """Methods of TRL's own trainer that can be watched from outside, by our name for each."""
 
 
-def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
+def watch(trainer: GRPOTrainer, **looks: Look) -> None:
     """Call methods of TRL's own trainer through others that look at what goes in and comes out."""
-    for name, wrap in wraps.items():
-        setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
+    for name, look in looks.items():
+        method = getattr(trainer, WATCHED[name])
+        setattr(trainer, WATCHED[name], wraps(method)(partial(look, method)))
 
 
 @contextmanager
@@ -304,12 +219,9 @@ def reference_model(trainer: Any) -> Iterator[Any]:
 
 
 def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, Tensor]) -> tuple[Any, Any]:
-    """TRL's loss of a batch of pairs and the figures it would log, by name.
+    """TRL's loss of a batch of its collator and the figures it would log, by name; ``model`` stands for the policy.
 
-    Args:
-        trainer: with what ``DPOTrainer`` asks of itself; what it has measured before is forgotten.
-        model: what stands for the policy's forward pass.
-        inputs: a batch of TRL's collator.
+    What the trainer has measured before is forgotten.
     """
     trainer._metrics = {"train": defaultdict(list)}
     loss = DPOTrainer._compute_loss(trainer, model, inputs, False)

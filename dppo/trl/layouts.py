@@ -1,9 +1,9 @@
 """How kept completions go through the model: dense rows, or sorted padding for models that rows cannot serve."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from dppo.errors import ConfigError
 from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
 from dppo.packing.attention import leave_rows, unsupported, use_rows
 from dppo.packing.forward import Scored, figures_of, row_log_probs
-from dppo.packing.head import add_scored_head, remove_scored_head, unsupported_head
+from dppo.packing.head import unsupported_head
 from dppo.packing.rows import UNSCORED
 from dppo.trl.batch import MicroBatch, RankBatch
 
@@ -22,53 +22,33 @@ TRITON_DEVICES = ("cuda", "xpu")
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def shared_prompts(rank_batch: RankBatch) -> Sequence[int]:
-    """The group of each completion: its prompt, which a row then holds once."""
-    return rank_batch.prompt_group
-
-
-def own_prompts(rank_batch: RankBatch) -> Sequence[int]:
-    """A group of its own for each completion, so that each brings its prompt along (``layout: packed``)."""
-    return range(len(rank_batch.prompt_group))
-
-
-class Layout(Protocol):
+class Layout:
     """A way to lay kept completions out for forward passes."""
 
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether completions of one prompt are forwarded behind one copy of it."""
-        ...
+    shares_prompts: bool = False
+    """Whether completions of one prompt are forwarded behind one copy of it."""
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, longest first."""
-        ...
+        raise NotImplementedError
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
         """What one forward pass over ``rows`` computes, padding included."""
-        ...
+        raise NotImplementedError
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
         """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, figures."""
-        ...
-
-    def generating(self) -> Any:
-        """A context in which the models are as if this layout had never touched them."""
-        ...
+        raise NotImplementedError
 
     def enter(self) -> None:
         """Get the models ready for training."""
-        ...
 
     def leave(self) -> None:
-        """Give the models back as they were."""
-        ...
-
-    def __str__(self) -> str: ...
+        """Give the models back as they were: engines look at the name of the attention implementation."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddedLayout:
+class PaddedLayout(Layout):
     """Length-sorted micro-batches, each padded to its own longest prompt and completion."""
 
     padded_forward: Callable[..., tuple[Any, Any, Any]]
@@ -79,13 +59,8 @@ class PaddedLayout:
     """Whether the models have ``add_scored_head``, whose router loss does; then every forward goes through it."""
     autocast: Callable[[], Any] = nullcontext
 
-    @property
-    def shares_prompts(self) -> bool:
-        """Each completion has its own."""
-        return False
-
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
-        """As ``Layout`` says; padding counts as tokens. Sequences that belong together stay so."""
+        """As ``Layout`` says; padding counts as tokens, and sequences that belong together stay so."""
         units = weight_B.nonzero().view(-1, rank_batch.together)
         sizes = [
             [(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in unit] for unit in units.tolist()
@@ -99,12 +74,10 @@ class PaddedLayout:
         return made
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
-        """As ``Layout`` says."""
         completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
         return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
-        """As ``Layout`` says."""
         input_ids, mask = batch.inputs()
         width = batch.completion_width
         if not self.scored:
@@ -126,27 +99,16 @@ class PaddedLayout:
             figures_of(output, lambda value: value[:, predicts]) if figures else None,
         )
 
-    def generating(self) -> Any:
-        """Nothing was touched."""
-        return nullcontext()
-
-    def enter(self) -> None:
-        """Nothing to do."""
-
-    def leave(self) -> None:
-        """Nothing to do."""
-
     def __str__(self) -> str:
         return f"layout: length-sorted padding ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLayout:
+class RowLayout(Layout):
     """Rows of segments: no padding, and the prompt of a group once."""
 
     kernel: Kernel
-    groups: Callable[[RankBatch], Sequence[int]] = shared_prompts
-    """Which completions of a batch may share a prompt."""
+    shares_prompts: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
     autocast: Callable[[], Any]
     others: tuple[Kernel, ...]
     """Kernels to turn to, in order, where this one fails on the model itself."""
@@ -154,11 +116,6 @@ class RowLayout:
     """Those that attend over rows: the policy and, where there is one, the reference model."""
     last_tokens: bool = False
     """Whether tokens from which nothing is predicted are forwarded too: a router loss counts them."""
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Unless each completion is to bring its own along."""
-        return self.groups is shared_prompts
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """As ``Layout`` says; completions of one prompt are kept together."""
@@ -172,60 +129,39 @@ class RowLayout:
         return sorted(made, key=lambda batch: -batch.tokens)
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
-        """As ``Layout`` says."""
         group, prompts, completions = self._sizes(rank_batch, rows)
         return row_tokens(group, prompts, [max(1, n) for n in completions], [range(len(rows))])
 
     def _sizes(self, rank_batch: RankBatch, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Of each of ``rows`` its group, tokens of its prompt, and tokens of its completion that have a place."""
-        of_group, extra = self.groups(rank_batch), int(self.last_tokens)
-        tokens = [rank_batch.completion_tokens[i] for i in rows]
-        return (
-            [of_group[i] for i in rows],
-            [rank_batch.prompt_tokens[i] for i in rows],
-            [n + extra if n else 0 for n in tokens],
-        )
+        tokens, extra = [rank_batch.completion_tokens[i] for i in rows], int(self.last_tokens)
+        prompts = [rank_batch.prompt_tokens[i] for i in rows]
+        return self._groups(rank_batch, rows), prompts, [n + extra if n else 0 for n in tokens]
+
+    def _groups(self, rank_batch: RankBatch, rows: list[int]) -> list[int]:
+        """A number for each of ``rows``, equal where a row holds their prompt once."""
+        return [rank_batch.prompt_group[i] for i in rows] if self.shares_prompts else rows
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
         """As ``Layout`` says; 0 where a token carries no loss."""
         rank_batch, rows = batch.rank_batch, batch.rows.tolist()
-        groups = self.groups(rank_batch)
         tokens = [max(1, rank_batch.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
         row = build_row(
             [rank_batch.prompt(i) for i in rows],
             [rank_batch.completion_ids[i, :n] for i, n in zip(rows, tokens, strict=True)],
-            [groups[i] for i in rows],
+            self._groups(rank_batch, rows),
             None if rank_batch.all_scored else [rank_batch.loss_mask[i, :n] for i, n in zip(rows, tokens, strict=True)],
             last_tokens=self.last_tokens,
         )
-        weight_B = batch.weight if router else None
+        asked = {"entropy": entropy, "weight_B": batch.weight if router else None, "figures": figures}
         with self.autocast():
-            return row_log_probs(
-                model,
-                row,
-                batch.completion_width,
-                kernel=self.kernel,
-                entropy=entropy,
-                weight_B=weight_B,
-                figures=figures,
-            )
-
-    @contextmanager
-    def generating(self) -> Iterator[None]:
-        """Engines look at the name of the attention implementation, so generation gets the one it had."""
-        self.leave()
-        try:
-            yield
-        finally:
-            self.enter()
+            return row_log_probs(model, row, batch.completion_width, kernel=self.kernel, **asked)
 
     def enter(self) -> None:
-        """Let every model attend over rows."""
         for model in self.models:
             use_rows(model)
 
     def leave(self) -> None:
-        """Give every model back the attention it had."""
         for model in self.models:
             leave_rows(model)
 
@@ -234,27 +170,10 @@ class RowLayout:
         return f"layout: rows of segments{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredHeads:
-    """Our heads on a trainer's models, for as long as it trains: another trainer may come for the same models."""
-
-    models: tuple[PreTrainedModel, ...]
-    temperature: float
-    dtype: torch.dtype | None
-
-    def put_on(self) -> None:
-        """Every model has one, however often this is called."""
-        for model in self.models:
-            add_scored_head(model, temperature=self.temperature, dtype=self.dtype)
-
-    def take_off(self) -> None:
-        """The models have the forward that they had."""
-        for model in self.models:
-            remove_scored_head(model)
-
-
-def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> tuple[Layout, ScoredHeads]:
-    """Rows where the model and its reference allow it, otherwise sorted padding with the reason; and the heads."""
+def choose_layout(
+    trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]
+) -> tuple[Layout, tuple[PreTrainedModel, ...]]:
+    """Rows where the model and its reference allow it, otherwise padding with the reason; models for our own head."""
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(_unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
     reason = "as asked for" if args.layout == "padded" else _unserved(trainer.model, models)
@@ -266,25 +185,16 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
             )
     # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
     wanted = router or (not reason and accelerator.device.type not in TRITON_DEVICES)
-    heads = ScoredHeads(
-        models=tuple(model for model in models if wanted and not unsupported_head(model)),
-        temperature=trainer.temperature,
-        dtype=torch.float32 if getattr(args, "cast_lm_head_to_fp32", False) else None,
-    )
-    heads.put_on()
+    heads = tuple(model for model in models if wanted and not unsupported_head(model))
+    autocast = accelerator.autocast
     if reason:
-        padded = PaddedLayout(
-            padded_forward=padded_forward, reason=reason, scored=router, autocast=accelerator.autocast
-        )
-        return padded, heads
+        return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=autocast), heads
     kernel, others = _kernels(models[0], accelerator)
-    for model in models:
-        use_rows(model)
     rows = RowLayout(
         kernel=kernel,
-        groups=own_prompts if args.layout == "packed" else shared_prompts,
+        shares_prompts=args.layout != "packed",
         others=others,
-        autocast=accelerator.autocast,
+        autocast=autocast,
         models=models,
         last_tokens=router,
     )

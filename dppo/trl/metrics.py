@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -237,15 +236,13 @@ class LossFigures:
         of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
         return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
-    def reduced(self, accelerator: Any, full: "FullBatch", *, denominator: float) -> list[dict[str, float]]:
+    def reduced(self, accelerator: Any, counts_3C: Tensor, *, denominator: float) -> list[dict[str, float]]:
         """The figures of each micro-batch over all ranks, of the step with the first. All ranks call together.
 
-        Args:
-            accelerator: of the run.
-            full: what the full batch holds. Where a micro-batch has no tokens, figures are 0 as in TRL; where only what
-                is forwarded of it has none, they are not known.
-            denominator: of this step's share of the loss.
+        ``counts_3C`` are those of ``RankBatch``: where a micro-batch has no tokens, figures are 0 as in TRL; where only
+        what is forwarded of it has none, they are not known. ``denominator`` is that of the step's share of the loss.
         """
+        tokens_C, sequences_C, unclipped_C = counts_3C.tolist()
         sums = self._sums.reduced(accelerator)
         whole = {name: sum(value_C) for name, value_C in sums.items()}
         self.others = whole.get(OTHERS[0], 0.0), whole.get(OTHERS[1], 0.0)
@@ -257,20 +254,20 @@ class LossFigures:
         if "aux_loss" in whole:
             attended = whole["kept attended"]
             found[0]["aux_loss"] = whole["aux_loss"] / attended if attended > 0 else float("nan")
-        totals = {"tokens": full.tokens_C, "sequences": full.sequences_C}
+        totals = {"tokens": tokens_C, "sequences": sequences_C}
         for name, unit in self._units.items():
             total_C = sums[f"kept {unit}"] if name in OF_KEPT else totals[unit]
-            for figures, value, total, tokens in zip(found, sums[name], total_C, full.tokens_C, strict=True):
+            for figures, value, total, tokens in zip(found, sums[name], total_C, tokens_C, strict=True):
                 figures[name] = value / total if total > 0 else float("nan") if tokens else 0.0
         if self._clipped_shares:
-            for figures, ends in zip(found, self._clip_ends(accelerator, full), strict=True):
+            for figures, ends in zip(found, self._clip_ends(accelerator, unclipped_C), strict=True):
                 figures |= ends
         return found
 
-    def _clip_ends(self, accelerator: Any, full: "FullBatch") -> list[dict[str, float]]:
+    def _clip_ends(self, accelerator: Any, unclipped_C: list[float]) -> list[dict[str, float]]:
         """The completion clipped least from below, and most from above, of each micro-batch over all ranks."""
         share_B3, ends = torch.cat(self._clipped_shares), []
-        for call, unclipped in enumerate(full.unclipped_C):
+        for call, unclipped in enumerate(unclipped_C):
             here_B2 = share_B3[share_B3[:, 2] == call, :2]
             if unclipped:  # some completion that is not forwarded
                 here_B2 = torch.cat([here_B2, here_B2.new_zeros(1, 2)])
@@ -281,15 +278,3 @@ class LossFigures:
             {"clip_ratio/low_min": nanmin(low_R).item(), "clip_ratio/high_max": nanmax(high_R).item()}
             for low_R, high_R in of_ranks.permute(1, 2, 0)
         ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullBatch:
-    """What each of TRL's micro-batches of an optimizer step holds, over all ranks, those dropped included."""
-
-    tokens_C: list[float]
-    """Tokens that carry loss."""
-    sequences_C: list[float]
-    """Completions."""
-    unclipped_C: list[float]
-    """Completions without an advantage, which are never clipped."""

@@ -101,9 +101,7 @@ class EmptySignalWarning:
 class MemoryAdvice:
     """Says which number to lower when a forward or backward pass runs out of memory, and when a row is over budget.
 
-    Args:
-        setting: what to lower where a forward pass has no more sequences than must be together.
-        together: sequences that one forward pass cannot part.
+    ``setting`` is what to lower where a forward pass has no more sequences than must be ``together``.
     """
 
     def __init__(self, setting: str = "max_completion_length", together: int = 1) -> None:

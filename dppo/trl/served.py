@@ -1,11 +1,11 @@
 """Which models, and which overrides of TRL's methods, our trainers serve: the others are refused at construction.
 
 An override that our step never calls, or calls with other inputs than TRL's, would change the log or nothing at all,
-and not the gradient. ``SERVED`` and ``REFUSED`` have every method that TRL defines on its trainers, as a test checks: a
-new one must be looked at first.
+and not the gradient. ``REFUSED`` and ``tests/trl/trl_methods.json``, which lists the others, have every method that TRL
+defines on its trainers, as a test checks: a new one must be looked at first.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from datasets import Dataset
@@ -59,26 +59,6 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By trainer of TRL and method: why an override would be ignored, and what to use instead."""
-
-_AROUND = ("__init__", "_set_signature_columns_if_needed", "training_step", "prediction_step", "log")
-_SAVING = ("_save_checkpoint", "_load_optimizer_and_scheduler")
-SERVED: Mapping[str, Collection[str]] = {
-    "GRPOTrainer": {
-        *(*_AROUND, *_SAVING, "_get_eval_sampler", "get_eval_dataloader", "_log_completion_extra", "_log_metric"),
-        *("_calculate_rewards", "_generate", "_generate_single_turn", "_tokenize_prompts"),
-        *("_get_tool_suffix_ids", "_tool_call_loop"),
-    },
-    "SFTTrainer": {*_AROUND, *_SAVING, "_prepare_dataset", "_reject_skip_prepare_without_labels", "evaluate"},
-    "DPOTrainer": {
-        *_AROUND,
-        *_SAVING,
-        "_prepare_dataset",
-        "_precompute_ref_logps",
-        "compute_ref_log_probs",
-        "evaluate",
-    },
-}
-"""By trainer of TRL: methods whose overrides take effect as they do there."""
 
 
 def check_overrides(kind: type, *, streamed: bool = False) -> None:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 from dppo.trl import layouts
+from dppo.trl.checkpoints.files import latest_checkpoint
 
 WORDS = [f"w{i}" for i in range(28)]
 GENERATIONS = 4
@@ -177,6 +179,21 @@ SHARDED = dict(
 """A run under FSDP2 that is compared with one process."""
 
 
+class Stop(Exception):
+    """Stands in for whatever ends a process."""
+
+
+class StopAfter(TrainerCallback):
+    """Ends a run after a step that is not in the checkpoint it goes on from."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step > self.step:
+            raise Stop
+
+
 class GradientRecorder(TrainerCallback):
     """Keeps a copy of every step's gradients, before the optimizer uses them."""
 
@@ -186,6 +203,17 @@ class GradientRecorder(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         names = {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.grad is not None}
         self.steps.append({n.replace("_orig_mod.", ""): g for n, g in names.items()})
+
+
+def weights(folder):
+    """Of the last checkpoint of a run."""
+    return load_file(latest_checkpoint(folder) / "model.safetensors")
+
+
+def alike(*folders) -> bool:
+    """Whether the last checkpoints of two runs hold the same weights, bit for bit."""
+    a, b = map(weights, folders)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def relative_difference(left: dict, right: dict) -> float:

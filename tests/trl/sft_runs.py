@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import SHORT, WORDS, GradientRecorder
+from conftest_trl import SHORT, WORDS, GradientRecorder, logged, relative_difference
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
@@ -43,7 +43,8 @@ def experts():
 def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
     of_rows = {name: value for name, value in SHORT.items() if name not in ("num_generations", "max_completion_length")}
     settings = of_rows | dict(output_dir=str(folder), per_device_train_batch_size=4, max_grad_norm=0.0) | options
-    own = {"model": Qwen3ForCausalLM.from_pretrained(path), **(own or {})}
+    if "model" not in (own := own or {}):
+        own = {"model": Qwen3ForCausalLM.from_pretrained(path), **own}
     return kind(
         args=config(**settings),
         train_dataset=solutions() if data is None else data,
@@ -67,6 +68,20 @@ def trained(make, path, folder, **options):
     trainer = make(path, folder, callbacks=[recorder], **options)
     trainer.train()
     return recorder.steps, trainer
+
+
+def as_trl(theirs, mine, path, folder, *, only=None, figures=(), **options):
+    """Ours and TRL's trainer after the same run with nothing dropped: gradients of every step and figures are equal.
+
+    ``only`` has options of ours, which come before those of both.
+    """
+    wanted, them = trained(theirs, path, folder / "theirs", **options)
+    found, us = trained(mine, path, folder / "ours", **{"row_prune_rate": 0.0, **options, **(only or {})})
+    assert len(found) == len(wanted) > 0
+    assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) < 1e-5
+    for name in figures:
+        assert logged(us, name) == pytest.approx(logged(them, name), rel=1e-4, abs=1e-5), name
+    return us, them
 
 
 def flat(gradient):

@@ -9,37 +9,44 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from sft_runs import experts, ours, solutions
 
-KINDS = ("uneven", "pairs", "stream", "pairs of a stream", "experts")
+OF_STREAM = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd")
+RUNS = {
+    # Eleven rows in steps of four: of the last three one rank has two, the other one.
+    "uneven": (
+        ours,
+        solutions(11),
+        dict(per_device_train_batch_size=2, max_steps=6, accelerator_config={"even_batches": False}),
+    ),
+    # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
+    "pairs": (test_trl_dpo.ours, test_trl_dpo.pairs(12), dict(per_device_train_batch_size=1, max_steps=9)),
+    "stream": (ours, solutions(12).to_iterable_dataset(), OF_STREAM),
+    "pairs of a stream": (
+        test_trl_dpo.ours,
+        test_trl_dpo.pairs(12).to_iterable_dataset(),
+        OF_STREAM | {"learning_rate": 1e-3},
+    ),
+    # A router loss is one of each micro-batch: those of one row, of two ranks or one after the other.
+    "experts": (ours, solutions(12), OF_STREAM | {"router_aux_loss_coef": 0.5}),
+}
+"""Runs by kind: what makes the trainer, its data, and options of each rank."""
 RESUMED = ("uneven", "pairs")
-
-OF_EXPERTS = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd", router_aux_loss_coef=0.5)
-
-
 SAVING = dict(save_strategy="steps", save_steps=4)
 
 
-def on_rows(path: str, folder: Path, kind: str):
-    if kind == "pairs":  # steps of two pairs: where one is kept, a rank has none
-        options = dict(per_device_train_batch_size=1, max_steps=9, **SAVING)
-        return test_trl_dpo.ours(path, folder, data=test_trl_dpo.pairs(12), **options)
-    if kind == "uneven":
-        options = dict(per_device_train_batch_size=2, max_steps=6, accelerator_config={"even_batches": False})
-        return ours(path, folder, data=solutions(11), **options, **SAVING)
-    if kind == "stream":
-        data = solutions(12).to_iterable_dataset()
-        return ours(path, folder, data=data, per_device_train_batch_size=1, max_steps=6, optim="sgd")
-    if kind == "pairs of a stream":
-        data = test_trl_dpo.pairs(12).to_iterable_dataset()
-        options = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd", learning_rate=1e-3)
-        return test_trl_dpo.ours(path, folder, data=data, **options)
-    return ours(path, folder, own={"model": experts()}, data=solutions(12), **OF_EXPERTS)
+def on_rows(path: str, folder: Path, kind: str, ranks: int = 1, **more):
+    """The trainer of a run; with ``ranks`` above 1, of one process with the rows of so many."""
+    make, data, options = RUNS[kind]
+    own = {"model": experts()} if kind == "experts" else {}
+    part = "gradient_accumulation_steps" if own else "per_device_train_batch_size"
+    return make(path, folder, data=data, own=own, **options | {part: ranks * options.get(part, 1)} | more)
 
 
 def run_on_rows(path: str, folder: Path, kind: str) -> None:
-    trainer, alike = on_rows(path, folder, kind), None
+    saving, alike = SAVING if kind in RESUMED else {}, None
+    trainer = on_rows(path, folder, kind, **saving)
     trainer.train()
     if kind in RESUMED:
-        again = on_rows(path, folder / "again", kind)
+        again = on_rows(path, folder / "again", kind, **saving)
         again.train(resume_from_checkpoint=str(folder / "checkpoint-4"))
         alike = all(map(torch.equal, trainer.model.parameters(), again.model.parameters()))
         alike = alike and trainer.state.global_step == again.state.global_step

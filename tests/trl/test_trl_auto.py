@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import CONFIG, SHORT, first_half_reward, length_reward, logged, problems, scripted
+from conftest_trl import CONFIG, SHORT, alike, first_half_reward, length_reward, logged, problems, scripted
 from refusals import refused, warned
-from safetensors.torch import load_file
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
@@ -76,15 +74,6 @@ def trained(path, folder, resume=None, **options):
     return trainer
 
 
-def weights(folder: Path) -> dict:
-    return load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors")
-
-
-def equal(a: Path, b: Path) -> bool:
-    a, b = weights(a), weights(b)
-    return all(torch.equal(a[name], b[name]) for name in a)
-
-
 def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_path, capsys):
     """The wrong twin: a checkpoint that has lost what prompts gave goes on without pruning."""
     trainer = trained(tiny_path, tmp_path / "a")
@@ -108,7 +97,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
 
     for stop in (3, 6):
         trained(tiny_path, tmp_path / str(stop), resume=str(tmp_path / "a" / f"checkpoint-{stop}"))
-        assert equal(tmp_path / "a", tmp_path / str(stop)), stop
+        assert alike(tmp_path / "a", tmp_path / str(stop)), stop
     file = tmp_path / "a" / "checkpoint-6" / "dppo_state.json"
     state = json.loads(file.read_text())
     del state["position"]["visits"]

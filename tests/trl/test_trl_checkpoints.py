@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import test_trl_dpo
 import test_trl_sft
-import torch
+from conftest_trl import alike
 from datasets import Dataset
 from refusals import refused, warned
 from sft_runs import solutions
-from test_trl_resume import trainer, weights
+from test_trl_resume import trainer
 
 from dppo.errors import CheckpointError
 from dppo.rewards import identities
@@ -125,8 +125,7 @@ def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, strai
     (run / "checkpoint-3" / "optimizer.pt").unlink()
     with warned("optimizer.pt"):
         resumed(tiny_path, run, accept_missing=True)
-    ours, theirs = weights(run), weights(straight)
-    assert any(not torch.equal(ours[name], theirs[name]) for name in ours), "what went unsaid before"
+    assert not alike(run, straight), "what went unsaid before"
 
 
 def said(caught):
@@ -189,8 +188,7 @@ def test_the_newest_complete_one_is_resumed_and_others_are_said(asked, field, ti
     with pytest.warns(UserWarning, match=r"checkpoint-4 is passed over: its trainer_state\.json is missing"):
         made.train(resume_from_checkpoint=asked)
     assert made.last_checkpoint and len(made.state.log_history) > 8
-    ours, theirs = weights(run), weights(straight)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert alike(run, straight)
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(tiny_path, run):

@@ -85,7 +85,19 @@ def sometimes_none(prompts, completions, **_):
     return [None if len(text.split()) % 4 == 0 else float(len(text) % 2) for text in completions]
 
 
+def odd(prompts, completions, **_):
+    return [float(len(text.split()) % 2) for text in completions]
+
+
+def even(prompts, completions, **_):
+    """Where ``odd`` gives 1 this gives 0: with equal weights every total would be 1, and no advantage other than 0."""
+    return [1.0 - reward for reward in odd(prompts, completions)]
+
+
 CASES = {
+    "each reward function normalised by itself": dict(
+        reward=[odd, even], multi_objective_aggregation="normalize_then_sum", reward_weights=[1.0, 0.5]
+    ),
     "tools": dict(rollout=with_tools),
     "not scored": dict(reward=sometimes_none),
     "small rows": dict(ours={"max_tokens_per_row": 24}, loss_type="dapo"),

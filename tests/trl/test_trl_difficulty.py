@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest_trl import CONFIG
 from datasets import Dataset
 from refusals import refused
 
@@ -9,8 +10,7 @@ from dppo.errors import DataError
 from dppo.trl import DPPOConfig
 from dppo.trl.grpo.prompts import difficulty_predictor
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False, per_device_train_batch_size=8)
-CONFIG |= dict(method="dppo_history")
+CONFIG = CONFIG | dict(per_device_train_batch_size=8, method="dppo_history")
 TABLE = Dataset.from_dict(
     {
         "prompt": ["a", "bcd", "ef"],

@@ -7,8 +7,7 @@ import torch
 from conftest_trl import WORDS, relative_difference
 from datasets import Dataset
 from refusals import refused
-from safetensors.torch import load_file
-from sft_runs import Fixed, made, trained
+from sft_runs import Fixed, as_trl, made, trained
 from transformers import Qwen3ForCausalLM
 from trl import DPOConfig, DPOTrainer
 
@@ -69,29 +68,13 @@ CONTRACT = {
 @pytest.mark.parametrize("options", CONTRACT.values(), ids=CONTRACT)
 def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_path):
     shared = {name: value for name, value in options.items() if name != "max_tokens_per_row"}
-    theirs, them = trained(stock, tiny_path, tmp_path / "a", **shared)
-    mine, us = trained(ours, tiny_path, tmp_path / "b", row_prune_rate=0.0, **options)
-    assert len(mine) == len(theirs) == options.get("max_steps", 3)
-    assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
-    logs = [[row for row in t.state.log_history if "loss" in row] for t in (us, them)]
-    for name in ("loss", "rewards/margins", "rewards/accuracies"):
-        mine, theirs = ([row[name] for row in log] for log in logs)
-        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5), name
+    figures = ("loss", "rewards/margins", "rewards/accuracies")
+    as_trl(stock, ours, tiny_path, tmp_path, only=options, figures=figures, **shared)
 
 
 def by_length(prompts, completions, **_):
     """A reward model that likes short answers."""
     return [-float(len(text.split())) for text in completions]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, RPO, {"own": {"margin_reward": by_length}}, {"row_score": "loss", "row_prune_rate": 0.3}],
-    ids=["sigmoid", "rpo", "margin weights", "loss"],
-)
-def test_the_expected_gradient_of_a_step_is_that_of_all_its_pairs(options, tiny_path, tmp_path, monkeypatch):
-    """Through trainer, draw, rows and loss: every draw in turn, with its chance."""
-    assert Fixed(ours, tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
 
 
 def test_wrong_twins_are_caught(tiny_path, tmp_path, monkeypatch):
@@ -122,17 +105,6 @@ def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny
     weighted, _ = trained(ours, tiny_path, tmp_path, data=data, own={"margin_reward": counted}, row_prune_rate=0.0)
     plain, _ = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0)
     assert relative_difference(weighted[0], plain[0]) > 0.01
-
-
-def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(tiny_path, tmp_path):
-    saving = dict(max_steps=7, save_strategy="steps", save_steps=1)
-    trained(ours, tiny_path, tmp_path / "a", **saving)
-    wanted = load_file(tmp_path / "a" / "checkpoint-7" / "model.safetensors")
-    for stop in (2, 5):
-        trainer = ours(tiny_path, tmp_path / f"from {stop}", **saving)
-        trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
-        found = load_file(tmp_path / f"from {stop}" / "checkpoint-7" / "model.safetensors")
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
 
 
 def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(tiny_path, tmp_path):

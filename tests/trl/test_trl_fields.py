@@ -14,6 +14,7 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
+from dppo.methods.gdpo import DECOUPLED
 from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
@@ -75,6 +76,13 @@ class TestFilledIn:
                 assert mine.func is own.func and own.keywords.items() <= mine.keywords.items()
             else:
                 assert mine == own, part
+
+    def test_gdpo_is_a_field_of_trl_or_a_name(self):
+        """The gradient is TRL's: ``test_trl_contract.py``."""
+        by_field = configured(multi_objective_aggregation="normalize_then_sum")
+        for config in (by_field, configured(method="gdpo"), configured(method="dppo_gdpo")):
+            method = config.build_method()
+            assert method.advantages is DECOUPLED and bool(method.completions.rate) == (config.method != "gdpo")
 
     @pytest.mark.parametrize("name", OWN)
     def test_another_objective_than_the_methods_names_both(self, name):

@@ -3,11 +3,9 @@
 import json
 
 import pytest
-import torch
-from conftest_trl import GENERATIONS, length_reward, logged, relative_difference
+from conftest_trl import GENERATIONS, Stop, StopAfter, alike, length_reward, logged, relative_difference
 from refusals import refused, warned
 from test_trl_contract import TOLERANCE, gradients
-from test_trl_resume import Stop, StopAfter, weights
 from test_trl_rounds import retained, rounds_run, stock
 
 from dppo.errors import CheckpointError
@@ -52,8 +50,7 @@ def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert straight[-len(after) :] == after
     assert resumed.source.learned == first.source.learned
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert alike(tmp_path / "a", tmp_path / "b")
 
     state["position"].pop("learned")
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))

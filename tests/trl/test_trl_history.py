@@ -6,7 +6,6 @@ from conftest_trl import GENERATIONS, scripted
 from refusals import refused
 from test_trl_contract import gradients
 from test_trl_fields import configured
-from test_trl_resume import CASES, STEPS, trainer, weights
 
 from dppo.errors import ConfigError
 from dppo.objective import history_advantages
@@ -57,20 +56,6 @@ def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path,
     assert asked == [(16, GENERATIONS), *[(16, 1)] * 7], "engines that take every G-th prompt would take the wrong ones"
     assert trained.num_generations == GENERATIONS
     assert all(each == plan.prompts.size_Q.tolist() for each, plan in zip(sizes[1:], plans[1:], strict=True))
-
-
-@pytest.mark.parametrize("options", [SINGLE, UNEVEN], ids=["groups of one", "sizes by history"])
-def test_resumed_equals_uninterrupted(options, tiny_path, tmp_path):
-    """What is expected of a prompt, and its size, come from the checkpoint."""
-    options = CASES["plain"][0] | {"prompt_prune_rate": 0.0} | options
-    straight, after = [], []
-    trainer(tiny_path, tmp_path / "a", seen=straight, **options).train()
-    trainer(tiny_path, tmp_path / "b", seen=after, **options).train(
-        resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3")
-    )
-    assert straight[3:] == after
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert STEPS > 3 and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("method", ["dppo", "grpo", "dr_grpo", "cppo"])

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.saved import SavedGeneration
-from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_PAIRS, RELIED_ON_FOR_ROWS, WATCHED, Joints
+from dppo.trl.hooks import WATCHED, Joints
 from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)
@@ -28,29 +29,24 @@ SOURCES = (
 )
 
 
-def missing(trainer_class: type, name: str, relied_on=RELIED_ON) -> list[str]:
+RELIED_ON = json.loads(Path(__file__).with_name("trl_methods.json").read_text())["relied_on"]
+"""By trainer and method: its parameters, and lines of its source that must be there."""
+CLASSES = {"GRPOTrainer": [GRPOTrainer], "on rows": [SFTTrainer, DPOTrainer], "DPOTrainer": [DPOTrainer]}
+ALL = [(kind, of, name) for of, kinds in CLASSES.items() for kind in kinds for name in RELIED_ON[of]]
+
+
+def missing(trainer_class: type, of: str, name: str) -> list[str]:
     """What is said of a method and is not so in ``trainer_class``."""
-    signature, lines = relied_on[name]
+    signature, lines = RELIED_ON[of][name]
     method = inspect.unwrap(getattr(trainer_class, name))
     found = f"({', '.join(inspect.signature(method).parameters)})"
     source = inspect.getsource(method)
     return [f"{name}{found}"] * (found != signature) + [line for line in lines if line not in source]
 
 
-@pytest.mark.parametrize("name", RELIED_ON)
-def test_what_we_rely_on_is_there(name):
-    assert missing(GRPOTrainer, name) == []
-
-
-@pytest.mark.parametrize("trainer_class", [SFTTrainer, DPOTrainer])
-@pytest.mark.parametrize("name", RELIED_ON_FOR_ROWS)
-def test_what_trainers_on_rows_rely_on_is_there(trainer_class, name):
-    assert missing(trainer_class, name, RELIED_ON_FOR_ROWS) == []
-
-
-@pytest.mark.parametrize("name", RELIED_ON_FOR_PAIRS)
-def test_what_losses_of_pairs_rely_on_is_there(name):
-    assert missing(DPOTrainer, name, RELIED_ON_FOR_PAIRS) == []
+@pytest.mark.parametrize(("kind", "of", "name"), ALL)
+def test_what_we_rely_on_is_there(kind, of, name):
+    assert missing(kind, of, name) == []
 
 
 def test_another_trl_is_noticed_and_says_where():
@@ -59,7 +55,7 @@ def test_another_trl_is_noticed_and_says_where():
             rewards_per_func = gather(inputs)  # noqa: F821
             return rewards_per_func
 
-    assert missing(Renamed, "_calculate_rewards") == [
+    assert missing(Renamed, "GRPOTrainer", "_calculate_rewards") == [
         "_calculate_rewards(self, inputs, prompts, completions)",
         "rewards_per_func = gather(rewards_per_func)",
     ]
@@ -90,8 +86,9 @@ def used_in(file: Path, *, of_self: bool = True) -> set[str]:
 def test_every_overridden_name_is_listed():
     ours = vars(Joints) | vars(CheckpointHooks)
     overridden = {name for name in ours if hasattr(GRPOTrainer, name) and not name.startswith("__")}
-    assert overridden <= set(RELIED_ON) and {"_generate", "_save_checkpoint"} <= overridden
-    assert {name for name in WATCHED.values() if name.startswith("_")} <= set(RELIED_ON)
+    known = set(RELIED_ON["GRPOTrainer"])
+    assert overridden <= known and {"_generate", "_save_checkpoint"} <= overridden
+    assert {name for name in WATCHED.values() if name.startswith("_")} <= known
 
 
 def test_no_other_file_knows_a_name_that_trl_keeps_private():

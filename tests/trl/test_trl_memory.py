@@ -18,54 +18,35 @@ EXHAUSTED = {
 }
 
 
-def raising(error):
-    def hook(*_):
-        raise error
-
-    return hook
+PASSES = ("forward", "backward")
 
 
-def break_forward(error, monkeypatch, layout, wanted):
-    """Raise ``error`` in the forward passes that ``wanted(model, gradient)`` picks."""
+def exhaust(where, error, monkeypatch, layout):
+    """Raise ``error`` in the first pass with a gradient: forward, or backward."""
     original = LAYOUTS[layout].forward
 
     def forward(self, model, batch, **asked):
-        if wanted(model, torch.is_grad_enabled()):
+        if where == "forward" and torch.is_grad_enabled():
             raise error
-        return original(self, model, batch, **asked)
-
-    monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
-
-
-def break_backward(error, monkeypatch, layout):
-    """Raise ``error`` in the first backward pass."""
-    original = LAYOUTS[layout].forward
-
-    def forward(self, model, batch, **asked):
         scored = original(self, model, batch, **asked)
-        if scored.logp_BT.requires_grad:
-            scored.logp_BT.register_hook(raising(error))
+        if where == "backward" and scored.logp_BT.requires_grad:
+            scored.logp_BT.register_hook(fail)
         return scored
 
+    def fail(_):
+        raise error
+
     monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
 
 
-def trained(model, gradient):
-    return gradient
-
-
-BREAK = {
-    "forward": lambda *args: break_forward(*args, trained),
-    "backward": break_backward,
-}
 RUN = dict(num_iterations=2, beta=0.1, max_steps=2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", EXHAUSTED)
-@pytest.mark.parametrize("where", BREAK)
+@pytest.mark.parametrize("where", PASSES)
 def test_the_number_to_lower_is_named(where, kind, layout, tiny_path, tmp_path, monkeypatch):
-    BREAK[where](EXHAUSTED[kind], monkeypatch, layout)
+    exhaust(where, EXHAUSTED[kind], monkeypatch, layout)
     with refused(OutOfMemoryError, "max_tokens_per_row=60") as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout=layout, max_tokens_per_row=60, **RUN)
     found = re.search(
@@ -78,16 +59,16 @@ def test_the_number_to_lower_is_named(where, kind, layout, tiny_path, tmp_path, 
 
 
 def test_a_row_of_one_completion_needs_a_shorter_completion_not_a_shorter_row(tiny_path, tmp_path, monkeypatch):
-    BREAK["forward"](EXHAUSTED["cuda"], monkeypatch, "rows")
+    exhaust("forward", EXHAUSTED["cuda"], monkeypatch, "rows")
     with warned("row"), pytest.raises(OutOfMemoryError) as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_tokens_per_row=8)
     assert "(max_tokens_per_row=8). Set a lower max_completion_length, since that is one" in str(raised.value)
 
 
-@pytest.mark.parametrize("where", BREAK)
+@pytest.mark.parametrize("where", PASSES)
 def test_other_errors_are_left_alone(where, tiny_path, tmp_path, monkeypatch):
     error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-    BREAK[where](error, monkeypatch, "rows")
+    exhaust(where, error, monkeypatch, "rows")
     with pytest.raises(RuntimeError) as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **RUN)
     assert raised.value is error

@@ -3,12 +3,10 @@
 import json
 
 import pytest
-import sft_runs
-import test_trl_dpo
 import torch
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
 from safetensors.torch import load_file
-from sft_two_ranks import OF_EXPERTS
+from sft_two_ranks import RESUMED, RUNS, on_rows
 from test_trl_contract import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
@@ -105,56 +103,24 @@ def test_two_ranks_write_one_record(folder):
         assert run_file(folder / name)["environment"]["processes"] == 2
 
 
-ON_ROWS = {
-    # Eleven rows in steps of four: of the last three one rank has two, the other one.
-    "uneven": (
-        sft_runs.ours,
-        dict(data=sft_runs.solutions(11), per_device_train_batch_size=4, max_steps=6),
-        1e-3,
-        1e-4,
-    ),
-    # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
-    "pairs": (
-        test_trl_dpo.ours,
-        dict(data=test_trl_dpo.pairs(12), per_device_train_batch_size=2, max_steps=9),
-        1e-2,
-        1e-3,
-    ),
-}
-
-WHOLE = {
-    "stream": (sft_runs.ours, dict(data=sft_runs.solutions(12).to_iterable_dataset(), max_steps=6)),
-    "pairs of a stream": (
-        test_trl_dpo.ours,
-        dict(data=test_trl_dpo.pairs(12).to_iterable_dataset(), max_steps=6, learning_rate=1e-3),
-    ),
-    # A router loss is one of each micro-batch: those of one row, of two ranks or one after the other.
-    "experts": (
-        sft_runs.ours,
-        dict(data=sft_runs.solutions(12), **OF_EXPERTS | {"gradient_accumulation_steps": 2}),
-    ),
-}
+def alone_and_together(kind, folder, path, tmp_path):
+    """A run on one process, what two ranks wrote of theirs, and how far apart the weights are."""
+    one = on_rows(path, tmp_path, kind, ranks=2)
+    one.train()
+    weights, mine = load_file(folder / kind / "two.safetensors"), dict(one.model.named_parameters())
+    apart = max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights)
+    return one, json.loads((folder / kind / "two.json").read_text()), apart
 
 
-@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("kind", [kind for kind in RUNS if kind not in RESUMED])
 def test_what_ranks_do_not_share_trains_as_one_process_does(kind, folder, tiny_path, tmp_path):
     """Rows of a stream, and of a router loss, stay with the rank that loaded them."""
-    ours, options = WHOLE[kind]
-    own = {"model": sft_runs.experts()} if kind == "experts" else {}
-    one = ours(tiny_path, tmp_path, own=own, **{"per_device_train_batch_size": 2, "optim": "sgd"} | options)
-    one.train()
-    assert json.loads((folder / kind / "two.json").read_text())["apart"] == 0.0
-    weights, mine = load_file(folder / kind / "two.safetensors"), dict(one.model.named_parameters())
-    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < 1e-4
+    _, two, apart = alone_and_together(kind, folder, tiny_path, tmp_path)
+    assert two["apart"] == 0.0 and apart < 1e-4
 
 
-@pytest.mark.parametrize("kind", ON_ROWS)
-def test_trainers_on_rows_train_as_one_process_does(kind, folder, tiny_path, tmp_path):
-    ours, options, of_scores, of_weights = ON_ROWS[kind]
-    one = ours(tiny_path, tmp_path, **options)
-    one.train()
-    two = json.loads((folder / kind / "two.json").read_text())
+@pytest.mark.parametrize(("kind", "of_scores", "of_weights"), [("uneven", 1e-3, 1e-4), ("pairs", 1e-2, 1e-3)])
+def test_trainers_on_rows_train_as_one_process_does(kind, of_scores, of_weights, folder, tiny_path, tmp_path):
+    one, two, apart = alone_and_together(kind, folder, tiny_path, tmp_path)
     assert two["processes"] == 2 and two["apart"] == 0.0 and two["resumed alike"]
-    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=of_scores)
-    weights, mine = load_file(folder / kind / "two.safetensors"), dict(one.model.named_parameters())
-    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < of_weights
+    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=of_scores) and apart < of_weights

@@ -5,8 +5,8 @@ import os
 import warnings
 
 import pytest
-from conftest_trl import length_reward
-from trl_recorder_runs import Stop, StopAfter, lines, make, run_file
+from conftest_trl import Stop, StopAfter, length_reward
+from trl_recorder_runs import lines, make, run_file
 
 from answer_judge import files
 from dppo_lab.runs.recorder import Journal

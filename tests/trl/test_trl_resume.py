@@ -3,13 +3,20 @@
 import contextlib
 import json
 import signal
-from pathlib import Path
 
 import pytest
-import torch
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems, processes
-from safetensors.torch import load_file
-from transformers import TrainerCallback
+from conftest_trl import (
+    GENERATIONS,
+    SHORT,
+    Stop,
+    StopAfter,
+    alike,
+    length_reward,
+    logged,
+    problems,
+    processes,
+    scripted,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -20,43 +27,37 @@ SAVED = SHORT | dict(per_device_train_batch_size=4 * GENERATIONS, max_completion
 SAVED |= dict(save_strategy="steps", save_steps=1)
 
 
-class Stop(Exception):
-    """Stands in for whatever ends a process."""
-
-
-class StopAfter(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step > self.step:
-            raise Stop
-
-
-def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=None, **options):
+def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=length_reward, rollout=None, **options):
     def seen_reward(prompts, completions, **columns):
         seen.append(tuple(prompts))
-        return length_reward(prompts, completions)
+        return reward(prompts, completions, **columns)
 
+    seen_reward.__name__ = reward.__name__
     settings = SAVED | dict(output_dir=str(folder), prompt_prune_rate=0.5, completion_prune_rate=0.5) | options
     return DPPOTrainer(
         model=path,
-        reward_funcs=reward or seen_reward,
+        reward_funcs=seen_reward,
         args=DPPOConfig(**settings),
         train_dataset=problems(prompts),
+        rollout_func=rollout,
         callbacks=list(callbacks),
     )
 
 
-def weights(folder):
-    return load_file(Path(folder) / f"checkpoint-{STEPS}" / "model.safetensors")
+def half_flat(prompts, completions, **_):
+    """Groups of prompts of an even number of words have equal rewards."""
+    rewards = length_reward(prompts, completions)
+    return [reward if len(prompt.split()) % 2 else 1.0 for prompt, reward in zip(prompts, rewards, strict=True)]
 
 
 # One optimizer step a generation: an epoch is 2.5 blocks of 4 prompts, so step 3 is in epoch 1, in mid-block.
 # Two steps a generation and two passes: steps 2, 3 and 5 are in the middle of a generation.
+TWO_PASSES = {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}
+ROUNDS = dict(method="dapo", loss_type="dapo", accept_bias=True, reward=half_flat)
+ROUNDS |= dict(prompt_prune_rate=0.0, completion_prune_rate=0.0, per_device_train_batch_size=3 * GENERATIONS)
 CASES = {
     "plain": ({}, (3, 5)),
-    "two passes": ({"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}, (2, 5)),
+    "two passes": (TWO_PASSES, (2, 5)),
     "parts of generations": (
         {"steps_per_generation": 4, "gradient_accumulation_steps": 3, "per_device_train_batch_size": 8},
         (2, 5),
@@ -67,6 +68,18 @@ CASES = {
         (5,),
     ),
     "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
+    # What is expected of a prompt, and the size of its group, come from the checkpoint.
+    "groups of one": (
+        {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4, "prompt_prune_rate": 0.0},
+        (3,),
+    ),
+    "sizes by history": ({"method": "dppo_history_sizes", "prompt_prune_rate": 0.0}, (3,)),
+    "rounds": (ROUNDS, (3,)),
+    "rounds, two passes": (ROUNDS | TWO_PASSES | {"per_device_train_batch_size": 6}, (1,)),
+    "tokens": (
+        {"token_prune_rate": 0.4, "head_prune_rate": 0.3, "loss_type": "dr_grpo", "rollout": scripted} | TWO_PASSES,
+        (3,),
+    ),
 }
 
 
@@ -74,15 +87,16 @@ CASES = {
 def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
     """From every checkpoint of a run left alone, which is what a stopped run leaves: the killed process shows that."""
     straight = []
-    trainer(tiny_path, tmp_path / "a", seen=straight, **options).train()
-    a = weights(tmp_path / "a")
+    first = trainer(tiny_path, tmp_path / "a", seen=straight, **options)
+    first.train()
+    assert first.method.rounds is None or max(logged(first, "rollout/rounds")) > 1, "the run has several rounds"
     for stop in stops:
         checkpoint, folder, after = tmp_path / "a" / f"checkpoint-{stop}", tmp_path / f"from {stop}", []
         trainer(tiny_path, folder, seen=after, **options).train(resume_from_checkpoint=str(checkpoint))
         generation = json.loads((checkpoint / "dppo_state.json").read_text())["generation"]
-        assert straight[:generation] + after == straight
-        b = weights(folder)
-        assert all(torch.equal(a[name], b[name]) for name in a), stop
+        assert straight[len(straight) - len(after) :] == after
+        assert first.method.rounds is not None or len(straight) == generation + len(after)
+        assert alike(tmp_path / "a", folder), stop
 
 
 def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
@@ -108,8 +122,7 @@ def test_a_killed_run_goes_on_bit_for_bit(kind, ranks, tiny_path, tmp_path):
         done = processes(ranks, "killed_runs.py", kind, tiny_path, tmp_path / folder, step)
         assert done.returncode == end, done.stderr.decode()[-3000:]
         assert latest_checkpoint(tmp_path / folder) == tmp_path / folder / f"checkpoint-{5 if step else STEPS}"
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert alike(tmp_path / "a", tmp_path / "b")
     logs = json.loads((tmp_path / "a" / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
     share = "prune/prompts_kept_share" if kind == "auto" else "prune/kept_share"
     assert min(row[share] for row in logs if share in row and row["step"] < 6) < 1, "pruned before it was killed"

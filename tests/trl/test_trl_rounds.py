@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import test_trl_contract
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, logged, problems, relative_difference
+from conftest_trl import GENERATIONS, first_half_reward, length_reward, logged, problems, relative_difference
 from refusals import refused
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
-from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
+from test_trl_resume import ROUNDS, STEPS, trainer
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import RoundsError
@@ -87,33 +87,21 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
     assert trainer.source.stream.epochs == pytest.approx(sum(groups) / 10)
 
 
-# What a run says, and what it refuses.
-
-
 # Errors and checkpoints.
 
 
-ROUNDS_RUN = dict(
-    **DAPO, prompts=10, prompt_prune_rate=0.0, completion_prune_rate=0.0, per_device_train_batch_size=3 * GENERATIONS
-)
-
-
-def rounds_run(path, folder, seen, flat=lambda run, prompt: len(prompt.split()) % 2 == 0, **options):
-    """A run that records what it asks; rewards are equal within the groups of prompts that are ``flat``."""
-    made = trainer(path, folder, seen=seen, **ROUNDS_RUN | options)
-    original = made.reward_funcs[0]
-
-    def reward(prompts, completions, **columns):
-        rewards = original(prompts, completions, **columns)
-        return [1.0 if flat(made, prompt) else r for prompt, r in zip(prompts, rewards, strict=True)]
-
-    made.reward_funcs[0] = reward
-    return made
+def rounds_run(path, folder, seen, **options):
+    """A run of groups that are flat or not by their prompts, where nothing else is said."""
+    return trainer(path, folder, seen=seen, **ROUNDS | options)
 
 
 def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_path):
+    def flat_from_step_4(prompts, completions, trainer_state, **_):
+        rewards = length_reward(prompts, completions)
+        return [1.0 if trainer_state.global_step >= 4 else reward for reward in rewards]
+
     seen, options = [], {"save_steps": 100, "max_rounds": 2}
-    stuck = rounds_run(tiny_path, tmp_path, seen, flat=lambda run, prompt: run.state.global_step >= 4, **options)
+    stuck = rounds_run(tiny_path, tmp_path, seen, reward=flat_from_step_4, **options)
     with refused(RoundsError, "step 4", "2 rounds", "0 of 6", "checkpoint-4") as stop:
         stuck.train()
     assert "max_rounds: 4" in str(stop.value)
@@ -122,7 +110,7 @@ def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_pa
     saved = load_file(folder / "model.safetensors")
     assert all(torch.equal(saved[n], p) for n, p in stuck.model.state_dict().items() if n in saved)
     again = []
-    resumed = rounds_run(tiny_path, tmp_path, again, flat=lambda run, prompt: False, max_rounds=0)
+    resumed = rounds_run(tiny_path, tmp_path, again, reward=length_reward, max_rounds=0)
     with pytest.warns(UserWarning, match="max_rounds: 2 -> 0"):
         resumed.train(resume_from_checkpoint=str(folder))
     assert resumed.state.global_step == STEPS and again[0] == failed[0], "the same prompts are asked again"
@@ -134,25 +122,3 @@ def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tm
 
     with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
         run(tiny_path, tmp_path, reward=constant)
-
-
-@pytest.mark.parametrize(
-    ("stop", "options"),
-    [(3, {}), (1, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 6})],
-    ids=["between generations", "in mid-generation"],
-)
-def test_resumed_equals_uninterrupted(stop, options, tiny_path, tmp_path):
-    straight, before, after = [], [], []
-    first = rounds_run(tiny_path, tmp_path / "a", straight, **options)
-    first.train()
-    assert max(logged(first, "rollout/rounds")) > 1, "the run has several rounds"
-    with pytest.raises(Stop):
-        rounds_run(tiny_path, tmp_path / "b", before, callbacks=[StopAfter(stop)], **options).train()
-    checkpoint = tmp_path / "b" / f"checkpoint-{stop}"
-    rounds_run(tiny_path, tmp_path / "b", after, **options).train(resume_from_checkpoint=str(checkpoint))
-    assert straight[-len(after) :] == after
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert all(torch.equal(a[name], b[name]) for name in a)
-
-
-# Putting rounds together.

@@ -4,11 +4,10 @@ import json
 
 import pytest
 import torch
-from conftest_trl import relative_difference
+from conftest_trl import alike, logged
 from datasets import Dataset
 from refusals import refused, warned
-from safetensors.torch import load_file
-from sft_runs import Fixed, made, ours, solutions, stock, texts, trained
+from sft_runs import as_trl, made, ours, solutions, stock, texts, trained
 from trl import SFTConfig
 
 from dppo.errors import CheckpointError, ConfigError, DataError
@@ -33,42 +32,14 @@ def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_
     """Three steps of 4, 4 and 2 of ten rows, on the rows that TRL takes in the order that TRL takes them."""
     own = {name: options[name] for name in ("layout", "max_tokens_per_row") if name in options}
     shared = {name: value for name, value in options.items() if name not in own}
-    theirs, them = trained(stock, tiny_path, tmp_path, **shared)
-    mine, us = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0, **shared, **own)
-    assert len(mine) == len(theirs) == 3
-    assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
-    losses = [[row["loss"] for row in t.state.log_history if "loss" in row] for t in (us, them)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    as_trl(stock, ours, tiny_path, tmp_path, only=own, figures=["loss"], **shared)
 
 
 def test_plain_texts_and_shared_prompts_are_trained_as_trl_does(tiny_path, tmp_path):
     for number, data in enumerate((texts(), solutions(4, answers=3))):
-        theirs, _ = trained(stock, tiny_path, tmp_path / f"{number}", data=data)
-        mine, us = trained(ours, tiny_path, tmp_path / f"{number}", data=data, row_prune_rate=0.0)
-        assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
-    logged = [row for row in us.state.log_history if "rows/tokens" in row]
-    shared = us.source.scores.tokens.sum() - 12 - sum(row["rows/tokens"] for row in logged)  # last tokens are left out
+        us, _ = as_trl(stock, ours, tiny_path, tmp_path / f"{number}", data=data)
+    shared = us.source.scores.tokens.sum() - 12 - sum(logged(us, "rows/tokens"))  # last tokens are left out
     assert shared > 0, "prompts of several answers are forwarded once"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"method": "infobatch"},
-        {"row_score": "loss", "row_prune_rate": 0.3},
-        {"batches": ((1, 4, 7), (2,)), "row_prune_rate": 0.6},
-    ],
-    ids=["norm", "infobatch", "loss", "unequal micro-batches"],
-)
-def test_the_expected_gradient_of_a_step_is_that_of_all_its_rows(options, tiny_path, tmp_path, monkeypatch):
-    """Through trainer, draw, rows and loss: every draw in turn, with its chance."""
-    assert Fixed(ours, tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
-
-
-def test_a_mean_over_what_is_kept_is_caught(tiny_path, tmp_path, monkeypatch):
-    options = dict(method="infobatch_kept", accept_bias=True)
-    assert Fixed(ours, tiny_path, tmp_path, monkeypatch, **options).error() > 0.05
 
 
 def test_the_first_epoch_is_whole_and_said_to_be(tiny_path, tmp_path, capsys):
@@ -93,27 +64,6 @@ def test_scores_are_those_of_the_last_visit(tiny_path, tmp_path):
         assert score == pytest.approx(model(input_ids=ids, labels=labels).loss.item(), rel=1e-4)
 
 
-RESUMED = {
-    "plain": {},
-    "infobatch": {"method": "infobatch"},
-    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
-}
-
-
-@pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
-def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(options, tiny_path, tmp_path):
-    """From the middle of the first epoch, its end, and the middle of a pruned one."""
-    saving = dict(max_steps=8, save_strategy="steps", save_steps=1, **options)
-    _, straight = trained(ours, tiny_path, tmp_path / "a", **saving)
-    wanted = load_file(tmp_path / "a" / "checkpoint-8" / "model.safetensors")
-    for stop in (2, 3, 5):
-        trainer = ours(tiny_path, tmp_path / f"from {stop}", **saving)
-        trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
-        found = load_file(tmp_path / f"from {stop}" / "checkpoint-8" / "model.safetensors")
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
-        assert (trainer.source.scores.score == straight.source.scores.score).all()
-
-
 def test_a_run_that_forgets_its_scores_is_another_and_says_so(tiny_path, tmp_path):
     saving = dict(max_steps=8, save_strategy="steps", save_steps=1)
     trained(ours, tiny_path, tmp_path / "a", **saving)
@@ -123,8 +73,7 @@ def test_a_run_that_forgets_its_scores_is_another_and_says_so(tiny_path, tmp_pat
     trainer = ours(tiny_path, tmp_path / "b", **saving)
     with pytest.warns(UserWarning, match="not written by"):
         trainer.train(resume_from_checkpoint=str(checkpoint))
-    wanted, found = (load_file(tmp_path / folder / "checkpoint-8" / "model.safetensors") for folder in ("a", "b"))
-    assert any(not torch.equal(found[name], wanted[name]) for name in wanted)
+    assert not alike(tmp_path / "a", tmp_path / "b")
 
 
 def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):

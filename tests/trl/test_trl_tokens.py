@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, logged, relative_difference
+from conftest_trl import logged, relative_difference, scripted
 from refusals import refused
 from test_trl_contract import gradients
 
@@ -132,23 +132,6 @@ def test_every_pass_forwards_what_is_drawn_and_no_more(tiny_path, tmp_path, forw
     assert without == passed + old, "the reference pass, and the old pass for what the second draw trains on"
 
 
-def test_a_run_in_the_middle_of_a_generation_goes_on_bit_for_bit(tiny_path, tmp_path):
-    options = dict(token_prune_rate=0.4, head_prune_rate=0.3, num_iterations=2, max_steps=4, save_steps=1)
-    options |= dict(loss_type="dr_grpo", save_strategy="steps", optim="adamw_torch", save_only_model=False)
-    _, whole = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path / "a", **options)
-    checkpoint = tmp_path / "a" / "DPPOTrainer" / "checkpoint-3"
-    resumed = DPPOTrainer(
-        model=tiny_path,
-        reward_funcs=whole.reward_funcs,
-        args=whole.args,
-        train_dataset=whole.train_dataset,
-        rollout_func=whole.rollout_func,
-    )
-    resumed.train(resume_from_checkpoint=str(checkpoint))
-    pairs = zip(resumed.model.state_dict().values(), whole.model.state_dict().values(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
 def test_methods_of_nat_train_without_log_probs_and_what_was_left_out_is_logged(tiny_path, tmp_path):
     for method, share in (("nat_rpc", "prune/token_kept_share"), ("nat_urs", "prune/head_share")):
         _, trainer = gradients(
@@ -178,8 +161,6 @@ def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_the
     for doubt in ("even", "first"):
 
         def rollout(prompts, trainer, doubt=doubt):
-            from conftest_trl import scripted
-
             output = scripted(prompts, trainer)
             output["logprobs"] = [
                 [-0.7 if doubt == "even" or place < 2 else -1e-4 for place in range(len(row))]
@@ -193,6 +174,3 @@ def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_the
         )  # fmt: skip
         rates.append(logged(trainer, "prune/token_rate")[0])
     assert rates[0] <= 0.2 < rates[1]
-
-
-assert GENERATIONS == 4

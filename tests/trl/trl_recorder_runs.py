@@ -3,26 +3,12 @@
 import json
 
 from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
-from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo_lab.runs.recorder import RunRecorder
 
 PROMPTS, ROWS = 4, 8
-
-
-class Stop(Exception):
-    """Stands in for whatever ends a run."""
-
-
-class StopAfter(TrainerCallback):
-    def __init__(self, step, error=Stop):
-        self.step, self.error = step, error
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step > self.step:
-            raise self.error
 
 
 def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callbacks=(), completions=None, **options):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, first_half_reward, length_reward, relative_difference, scripted
 from killed_runs import auto
 from recorder_two_ranks import recorded_runs
-from sft_two_ranks import KINDS, run_on_rows
+from sft_two_ranks import RUNS, run_on_rows
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
@@ -105,7 +105,7 @@ def main(path: str, folder: str) -> None:
     dist.all_gather_object(both, {name: results[name] for name in ("uneven groups", "groups of one")})
     results["ranks expect alike"] = both[0] == both[1]
     recorded_runs(path, folder)
-    for kind in KINDS:
+    for kind in RUNS:
         run_on_rows(path, Path(folder, kind), kind)
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))

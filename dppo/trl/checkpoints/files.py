@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,16 +51,14 @@ def begin(folder: Path) -> None:
 def flush(folder: Path, *, rank: int, every: bool) -> None:
     """Wait until a checkpoint's files are on the disk; every process calls it when all have written.
 
-    Args:
-        folder: of the checkpoint.
-        rank: of this process, which waits for the files with its number in their names.
-        every: whether it waits for all.
+    One waits for the files with its ``rank`` in their names, or for all (``every``).
     """
     own = re.compile(rf"(?<!\d){rank}(?!\d)")
     with writing(folder):
         for path in _files(folder):
             if every or own.search(path.name):
-                _flush(path)
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
 
 
 def seal(folder: Path) -> None:
@@ -86,14 +85,6 @@ def checksum(path: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LIST_FILE]
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -128,10 +119,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
 def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool = False) -> list[str]:
     """What a checkpoint lacks, in words; anything but what was accepted is an error. Contents: ``check_contents``.
 
-    Args:
-        folder: of the checkpoint.
-        same_ranks: whether it was written by as many processes; random numbers of others are of no use.
-        accept_missing: whether the run may go on without what it lacks.
+    Random numbers are of use only where as many processes wrote it (``same_ranks``).
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not there. {advice(folder)}")
@@ -162,10 +150,7 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
 def check_contents(folder: Path, *, reader: int = 0, readers: int = 1) -> list[str]:
     """Names of files that are not what was written, and may have been edited; one of ``WEIGHTS`` is an error.
 
-    Args:
-        folder: of the checkpoint. One of an earlier version has no checksums, and passes.
-        reader: which of those that share the work this is; each file is read by one of them.
-        readers: how many they are.
+    A checkpoint of an earlier version has no checksums, and passes. Each file is read by one of the ``readers``.
     """
     sizes, sums = _listed(folder)
     there = sorted((name for name in sums if (folder / name).is_file()), key=lambda name: -sizes[name])
@@ -214,7 +199,7 @@ def passed_over(folder: Path) -> list[str]:
     lines, later = [], [path for path in _numbered(folder.parent) if _number(path) > _number(folder)]
     for path in {*later} - {*complete_checkpoints(folder.parent)}:
         lacks = f"its {STATE} {'does not read' if (path / STATE).exists() else 'is missing'}"
-        lines.append(f"{path} is passed over: {f'{LIST_FILE} is missing' if _reads(path / STATE) else lacks}")
+        lines.append(f"{path} is passed over: {lacks if content(path / STATE) is None else f'{LIST_FILE} is missing'}")
     return sorted(lines)
 
 
@@ -231,11 +216,13 @@ def latest_checkpoint(run_folder: str | Path) -> Path | None:
 
 def complete_checkpoints(run_folder: str | Path) -> list[Path]:
     """All complete checkpoints in a run's folder, oldest first."""
-    # transformers writes its state last, of this process; our list comes after all processes are done.
+    # transformers writes its state last, of this process; our list comes after all processes are done. Checkpoints of
+    # TRL's own trainers and of earlier versions have none.
     return [
         path
         for path in _numbered(Path(run_folder))
-        if _reads(path / STATE) and ((path / LIST_FILE).exists() or not _has_a_list(path))
+        if content(path / STATE) is not None
+        and ((path / LIST_FILE).exists() or not (content(path / OUR_STATE) or {}).get("listed"))
     ]
 
 
@@ -249,17 +236,9 @@ def _number(folder: Path) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def _has_a_list(folder: Path) -> bool:
-    """Whether a checkpoint is of a version that lists its files; TRL's own and older ones do not."""
+def content(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where it cannot be read."""
     try:
-        return bool(read_json(folder / OUR_STATE, advice="").get("listed"))
+        return read_json(path, advice="")
     except FileError:
-        return False
-
-
-def _reads(path: Path) -> bool:
-    try:
-        read_json(path, advice="")
-    except FileError:
-        return False
-    return True
+        return None

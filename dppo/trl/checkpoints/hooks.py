@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -18,23 +18,8 @@ from dppo.files import write_text
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, writing
 from dppo.trl.checkpoints.lock import sole_writer_of
-from dppo.trl.checkpoints.state import saved_by, saved_settings
+from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.grpo.config import DPPOConfig
-
-OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
-    "create_model_card": ("(self, model_name, dataset_name, tags)", ('self.args.output_dir, "README.md"',)),
-    "save_model": ("(self, output_dir, _internal_call)", ('if "FULL_STATE_DICT" in str(',)),
-    "_load_optimizer_and_scheduler": ("(self, checkpoint)", ("super()._load_optimizer_and_scheduler(checkpoint)",)),
-    "_load_from_checkpoint": ("(self, resume_from_checkpoint, model)", ("Can't find a valid checkpoint",)),
-    "_run_epoch": (
-        "(self, model, epoch, train_dataloader, steps_in_epoch, num_update_steps_per_epoch, trial, "
-        "ignore_keys_for_eval, start_time, resume_from_checkpoint, epochs_trained, steps_trained_in_current_epoch)",
-        ("for update_step in range(num_update_steps_trained, num_update_steps_per_epoch):",),
-    ),
-    "_load_rng_state": ("(self, checkpoint)", ("rng_state.pth",)),
-}
-"""A part of ``hooks.RELIED_ON``."""
 
 
 class CheckpointHooks(_BaseTrainer):
@@ -60,22 +45,16 @@ class CheckpointHooks(_BaseTrainer):
 
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
-        folder = self.checkpoint_folder
+        folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
         if not (folder / STATE).exists():
             self._save_checkpoint(self.model, None)
         return folder
 
-    @property
-    def checkpoint_folder(self) -> Path:
-        """Where a checkpoint of the current step goes."""
-        return Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
-
     def checked(self, asked: str | bool | None) -> str | None:
         """The checkpoint to resume from, known to be whole; warnings name what it lacks where that was accepted.
 
-        Args:
-            asked: a folder, True for the newest complete one; None for what ``resume_from_checkpoint`` of the
-                arguments says, which TRL leaves to scripts.
+        ``asked`` is a folder, True for the newest complete one, or None for what ``resume_from_checkpoint`` of the
+        arguments says, which TRL leaves to scripts.
         """
         asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
         folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
@@ -83,7 +62,7 @@ class CheckpointHooks(_BaseTrainer):
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
         if not folder:
             return None
-        same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
+        same_ranks = saved_settings(folder).get("processes") in (None, self.accelerator.num_processes)
         accept_missing = cast(DPPOConfig, self.args).accept_missing
         self.lacking = files.check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
         self.last_checkpoint = folder

@@ -5,18 +5,19 @@ Written before TRL writes its part, so a folder that has TRL's state has ours to
 
 import hashlib
 import warnings
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dppo.errors import CheckpointError, ConfigError, FileError
-from dppo.files import read_json, write_json
+from dppo.files import read_json
 from dppo.settings import BATCH, DRAWS, TABLE, UPDATE, OwnSettings
 from dppo.step.resumed import changed, remembered, warn_of
-from dppo.trl.checkpoints.files import OUR_STATE, advice, complete_checkpoints
+from dppo.trl.checkpoints.files import OUR_STATE, advice, complete_checkpoints, content
 from dppo.typed import check_fields
 
 OF_THE_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args")
@@ -87,49 +88,37 @@ def _name_of(model: Any) -> str | None:
 
 
 def fingerprint(*parts: np.ndarray | str) -> str:
-    """A short hash of the content of a dataset.
-
-    Args:
-        parts: identities of all rows, in their order, and what else they hold.
-    """
+    """A short hash of the content of a dataset: identities of all rows, in their order, and what else they hold."""
     digest = hashlib.blake2b(digest_size=6)
     for part in parts:
         digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.tobytes())
     return digest.hexdigest()
 
 
-def write_state(folder: Path, state: RunState) -> None:
-    """Write the state into a checkpoint's folder; the file appears complete or not at all."""
-    write_json(folder / OUR_STATE, asdict(state))
+State = TypeVar("State")
 
 
-def read_state(folder: Path) -> RunState | None:
-    """The state in a checkpoint's folder; None, with a warning, for a checkpoint of TRL's own trainer."""
+def read_state(
+    folder: Path, made: Callable[[dict[str, Any]], State], *, trainer: str = "DPPOTrainer", without: str
+) -> State | None:
+    """What ``made`` makes of the state in a checkpoint's folder; None for a checkpoint of TRL's own trainer.
+
+    Then a warning says ``without`` it what becomes of the run.
+    """
     path = folder / OUR_STATE
     if not path.exists():
-        warnings.warn(
-            f"{folder} was not written by DPPOTrainer: training goes on from its weights with an empty prompt history "
-            "and the prompt order of a new run.",
-            stacklevel=2,
-        )
+        warnings.warn(f"{folder} was not written by {trainer}: {without}", stacklevel=2)
         return None
     try:
-        return RunState(**read_json(path, advice=""))
-    except (FileError, ConfigError, TypeError) as error:
+        return made(read_json(path, advice=""))
+    except (FileError, ConfigError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
     """The settings that a checkpoint remembers; none where nothing says so."""
-    try:
-        return dict(read_json(folder / OUR_STATE, advice="")["settings"])
-    except (FileError, KeyError, TypeError, ValueError):
-        return {}
-
-
-def saved_by(folder: Path) -> int | None:
-    """How many processes wrote a checkpoint; None where nothing says so."""
-    return saved_settings(folder).get("processes")
+    found = (content(folder / OUR_STATE) or {}).get("settings")
+    return found if isinstance(found, dict) else {}
 
 
 def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, new_optimizer: bool = False) -> bool:
@@ -137,7 +126,8 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
     differing = changed(state.settings, settings)
     if state.calls > 0 and "processes" in differing:
         before, now = differing["processes"]
-        others = [path for path in complete_checkpoints(folder.parent) if _between_generations(path)]
+        others = complete_checkpoints(folder.parent)
+        others = [path for path in others if (content(path / OUR_STATE) or {}).get("calls") == 0]
         other = f", or resume from {others[-1]}, which is between two generations" if others else ""
         raise CheckpointError(
             f"{folder} was saved by {before} processes in the middle of a generation, and this run has {now}: what is "
@@ -165,40 +155,6 @@ def optimizer_effect(name: str, new_optimizer: bool) -> str:
     return "it holds from here"
 
 
-def _between_generations(folder: Path) -> bool:
-    try:
-        return read_json(folder / OUR_STATE, advice="").get("calls") == 0
-    except FileError:
-        return False
-
-
 def batch_file(folder: Path, rank: int) -> Path:
     """Where a rank's part of the generation in use is."""
     return folder / f"dppo_batch_{rank}.safetensors"
-
-
-def write_row_state(folder: Path, *, rows: int, skipped: int, settings: dict[str, Any]) -> None:
-    """Write the state into a checkpoint's folder; the file appears complete or not at all."""
-    write_json(folder / OUR_STATE, {"rows": rows, "skipped": skipped, "listed": True, "settings": settings})
-
-
-def read_row_state(folder: Path, settings: dict[str, Any], *, trainer: str, new_optimizer: bool) -> int | None:
-    """Steps skipped, of a checkpoint; None, with a warning, where it is of TRL's own trainer.
-
-    A warning names each setting that is another one now.
-    """
-    path = folder / OUR_STATE
-    if not path.exists():
-        warnings.warn(
-            f"{folder} was not written by {trainer}: no row has a recorded score, and all are kept until they have "
-            "one.",
-            stacklevel=2,
-        )
-        return None
-    try:
-        state = read_json(path, advice="")
-        before, skipped = dict(state["settings"]), int(state["skipped"])
-    except (FileError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
-    warn_of(changed(before, settings), partial(optimizer_effect, new_optimizer=new_optimizer))
-    return skipped

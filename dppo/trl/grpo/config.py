@@ -57,10 +57,8 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
 def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
     """Fields of TRL that say nothing of a method, and the part of its own, in words, that each would describe.
 
-    Args:
-        method: of the run.
-        given: fields by name. ``loss_type`` says two things, so it may be read in part: of a method that brings its
-            token loss and not its normaliser, only one that names no other loss than the usual is.
+    ``loss_type`` says two things, so it may be read in part: of a method that brings its token loss and not its
+    normaliser, only one that names no other loss than the usual is.
     """
     parts = unnamed_parts(method)
     found = {name: part.replace("_", " ") for part in parts for name in WORDS.get(part, ())}
@@ -202,12 +200,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         return self._built(METHODS[self.method], unnamed_parts(METHODS[self.method]), sampler_log_probs, model_config)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
-        """Another method as this run would train it: what it fixes of the objective is its own, the rest is the run's.
-
-        Args:
-            name: of the method; its rates are 0.
-            sampler_log_probs: as for ``build_method``.
-        """
+        """Another method as this run would train it, at rates of 0: what it fixes of the objective is its own."""
         other = copy.copy(self)
         other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
         other.token_prune_rate, other.head_prune_rate = 0.0, 0.0

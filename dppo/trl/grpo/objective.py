@@ -51,12 +51,6 @@ WORDS = {
 """Fields that say no more than one part of an objective."""
 
 
-def advantage_rules() -> list[AdvantageRule]:
-    """Every rule that a run can choose by TRL's fields: the shared ones, and those of methods."""
-    own = {rule.name: rule for rule in (method.advantages for method in METHODS.values())}
-    return [rule for rule in (own | ADVANTAGE_RULES).values() if rule.settings]
-
-
 def unnamed_parts(method: Method) -> dict[str, Any]:
     """The parts of an objective that are a method's own and that no fields of TRL describe.
 
@@ -104,7 +98,7 @@ def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
     if args.off_policy_mask_threshold is not None:
         loss = partial(off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
     return {
-        "advantages": advantage_rule(args),
+        "advantages": _advantage_rule(args),
         "token_loss": loss,
         "normaliser": normaliser,
         "beta": args.beta,
@@ -124,17 +118,17 @@ def _router_coef(asked: float | None, model_config: Any) -> float:
     return getattr(config, "router_aux_loss_coef", 0.0) if asked is None else asked
 
 
-def advantage_rule(args: GRPOConfig) -> AdvantageRule:
-    """The rule that TRL's fields choose.
+def _advantage_rule(args: GRPOConfig) -> AdvantageRule:
+    """The rule that TRL's fields choose, of the shared ones and those of methods.
 
-    Args:
-        args: TRL ignores ``scale_rewards`` where each function is normalised by itself.
+    ``scale_rewards`` says nothing where each function is normalised by itself.
     """
-
-    def chosen(rule: AdvantageRule) -> bool:
-        return all(getattr(args, name) == value for name, value in rule.settings.items())
-
-    return next(rule for rule in advantage_rules() if chosen(rule))
+    own = {rule.name: rule for rule in (method.advantages for method in METHODS.values())}
+    return next(
+        rule
+        for rule in (own | ADVANTAGE_RULES).values()
+        if rule.settings and all(getattr(args, name) == value for name, value in rule.settings.items())
+    )
 
 
 def _token_loss(args: GRPOConfig, ratio: Ratio) -> TokenLoss:

@@ -23,22 +23,15 @@ class Cycle:
     """Calls of the loss that make up one share of a generation, >= 1: those that are always of one optimizer step."""
 
     @classmethod
-    def of(cls, *, steps_per_generation: int, accumulation: int, iterations: int) -> "Cycle":
-        """That of TRL's ``steps_per_generation``, ``gradient_accumulation_steps`` and ``num_iterations``.
+    def of_arguments(cls, args: GRPOConfig, steps: int | None = None) -> "Cycle":
+        """That of a run's arguments; ``steps`` are those of a generation, where ``steps_per_generation`` is another.
 
-        Where neither divides the other, an optimizer step takes shares of two generations, and each has its own draw.
+        Where they and ``gradient_accumulation_steps`` do not divide one another, an optimizer step takes shares of two
+        generations, and each has its own draw.
         """
-        calls = math.gcd(steps_per_generation, accumulation)
-        return cls(passes=Passes(passes=iterations, shares=steps_per_generation // calls), calls=calls)
-
-    @classmethod
-    def of_arguments(cls, args: GRPOConfig) -> "Cycle":
-        """That of a run's arguments."""
-        return cls.of(
-            steps_per_generation=args.steps_per_generation or 1,
-            accumulation=args.gradient_accumulation_steps,
-            iterations=args.num_iterations,
-        )
+        steps = steps or args.steps_per_generation or 1
+        calls = math.gcd(steps, args.gradient_accumulation_steps)
+        return cls(passes=Passes(passes=args.num_iterations, shares=steps // calls), calls=calls)
 
     @property
     def length(self) -> int:
@@ -123,10 +116,7 @@ def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
             f"hold at once. Try generation_batch_size: {per_call * (steps or 1)}."
         )
         raise_problems("DPPOConfig", [problem] if rest or not steps else [])
-    cycle = Cycle.of(
-        steps_per_generation=steps, accumulation=args.gradient_accumulation_steps, iterations=args.num_iterations
-    )
-    return per_call * steps, cycle
+    return per_call * steps, Cycle.of_arguments(args, steps)
 
 
 def card_section(method: Method, optimizer_steps: int) -> str:
@@ -144,20 +134,9 @@ def card_section(method: Method, optimizer_steps: int) -> str:
         if getattr(level, "auto", None) is not None:
             rows[what] = f"up to {rows[what]}, chosen in each step (auto)"
     lines = [f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in rows.items()]
-    return "\n".join(
-        [
-            "## How it was trained: dppo",
-            "",
-            f"With dppo {__version__}, Dynamic Pruning Policy Optimization (not Divergence PPO):",
-            "",
-            "| | |",
-            "|---|---|",
-            *lines,
-            "",
-            method.describe(optimizer_steps),
-            "",
-        ]
-    )
+    head = f"With dppo {__version__}, Dynamic Pruning Policy Optimization (not Divergence PPO):"
+    text = ["## How it was trained: dppo", "", head, "", "| | |", "|---|---|", *lines]
+    return "\n".join([*text, "", method.describe(optimizer_steps), ""])
 
 
 class CeilingLines:

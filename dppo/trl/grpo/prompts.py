@@ -19,7 +19,6 @@ from dppo.pruning import (
     PromptHistory,
     PromptPrior,
     PromptStream,
-    PromptValues,
     column_features,
     length_features,
 )
@@ -57,6 +56,7 @@ def prompt_source(
         history = PromptHistory(
             identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
         )
+        _check_functions(args, method, len(weight_F))
         values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
         return PromptSource(
             stream,
@@ -66,8 +66,8 @@ def prompt_source(
             fill=args.prompt_mode == "fill",
             weight_F=weight_F,
             difficulty=difficulty_predictor(dataset, args, len(weight_F)),
-            values=_of_functions(values, method, len(weight_F)),
-            prior=_prior(dataset, args, method, len(weight_F)),
+            values=values,
+            prior=_prior(dataset, args),
         )
     _check_streamed(args, method)
     return None
@@ -90,14 +90,8 @@ def check_prompts(prompts: Iterable[Any]) -> None:
 def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed: int) -> None:
     """Refuse a prompt that fills the positions of a model, which would end in an error about memory, or in nonsense.
 
-    Args:
-        dataset: its longest prompts are measured, of those that may be too long by their characters.
-        tokenizer: of the model.
-        config: of the model.
-        most_completed: tokens of a completion.
-
-    Raises:
-        DataError: the longest prompt, with its tokens.
+    The longest prompts are measured, of those that may be too long by their characters. ``most_completed`` are tokens
+    of a completion.
     """
     text = config.get_text_config()
     scaled = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
@@ -135,12 +129,12 @@ def prompts_of(dataset: Dataset) -> Iterator[Any]:
         yield from cast(Any, batch)["prompt"]
 
 
-def content_of(dataset: Dataset, identities: np.ndarray) -> str:
+def content_of(dataset: Any, identities: np.ndarray) -> str:
     """A fingerprint of a training set: all prompts in their order, and all columns of ``ROWS_HASHED`` of its rows.
 
     Pictures and sounds are left out: reading them takes longer than loading the model.
     """
-    table: Any = dataset.with_format("arrow")
+    table = dataset.with_format("arrow")
     rows = table[np.unique(np.linspace(0, len(dataset) - 1, ROWS_HASHED).astype(int)).tolist()]
     names = [field.name for field in rows.schema if "binary" not in str(field.type)]
     return fingerprint(identities, repr(rows.select(sorted(names)).to_pylist()))
@@ -180,30 +174,30 @@ def _check_streamed(args: Any, method: Method) -> None:
         )
 
 
-def _of_functions(values: PromptValues | None, method: Method, functions: int) -> PromptValues | None:
-    """The values, where they can be what the method makes of them."""
-    if values is not None and method.advantages.from_history and functions > 1:
-        raise ConfigError(
-            f"prompt_values are of the total of {functions} reward functions, and a history has a prior of each. Leave "
-            "prompt_values out, or use one reward function."
-        )
-    return values
+def _check_functions(args: Any, method: Method, functions: int) -> None:
+    """Refuse what is known of the total reward, where a history has each of several reward functions by itself."""
+    for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
+        if getattr(args, name) is not None and method.advantages.from_history and functions > 1:
+            raise ConfigError(
+                f"{name} {verb} of the total of {functions} reward functions, and a history has a prior of each. Leave "
+                f"{name} out, or use one reward function."
+            )
 
 
-def _prior(dataset: Any, args: Any, method: Method, functions: int) -> PromptPrior | None:
+def _prior(dataset: Any, args: Any) -> PromptPrior | None:
     """The pass rates of the column that ``prompt_prior`` names."""
     if args.prompt_prior is None:
         return None
-    column, worth = args.prompt_prior["column"], args.prompt_prior["completions"]
+    column = args.prompt_prior["column"]
+    return prior_of_column(_column(dataset, column, "prompt_prior"), args.prompt_prior["completions"], column)
+
+
+def _column(dataset: Any, column: str, field: str) -> Any:
+    """The column that a field of the configuration names."""
     if column not in dataset.column_names:
         present = ", ".join(map(repr, dataset.column_names))
-        raise DataError(f"prompt_prior: the dataset has no column {column!r}, only {present}. Name one of those.")
-    if method.advantages.from_history and functions > 1:
-        raise ConfigError(
-            f"prompt_prior is of the total of {functions} reward functions, and a history has a prior of each. Leave "
-            "prompt_prior out, or use one reward function."
-        )
-    return prior_of_column(dataset[column], worth, column)
+        raise DataError(f"{field}: the dataset has no column {column!r}, only {present}. Name one of those.")
+    return dataset[column]
 
 
 LENGTH, COLUMN = "length", "column:"
@@ -254,14 +248,8 @@ def difficulty_predictor(dataset: Any, args: Any, functions: int) -> DifficultyP
 def _feature(name: str, dataset: Any) -> np.ndarray:
     """(P, 1) one feature of every row."""
     column = "prompt" if name == LENGTH else name.removeprefix(COLUMN)
-    if column not in dataset.column_names:
-        present = ", ".join(map(repr, dataset.column_names))
-        raise DataError(
-            f"difficulty_features: the dataset has no column {column!r}, only {present}. Name one of those."
-        )
-    if name == LENGTH:
-        return length_features(map(_text, dataset[column]))
-    return column_features({column: dataset[column]})
+    values = _column(dataset, column, "difficulty_features")
+    return length_features(map(_text, values)) if name == LENGTH else column_features({column: values})
 
 
 def _text(prompt: Any) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from dppo.groups import group_sizes
 from dppo.pruning import SampledTokens
 from dppo.step import Passes, StepPlan
-from dppo.trl.batch import RankBatch
+from dppo.trl.batch import PADDED, Padded, RankBatch
 from dppo.types import Candidates, Completions
 
 WHY = ("kept", "not drawn", "zero advantage", "no tokens", "left out by the rule", "not used by the round")
@@ -18,7 +18,7 @@ WHY = ("kept", "not drawn", "zero advantage", "no tokens", "left out by the rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Padded):
     """One generation of a run, once it is drawn. Tensors are the trainer's own, to be looked at only.
 
     P candidate prompts, Q of them rolled out, N completions of all ranks, of which this rank has the B from
@@ -57,14 +57,6 @@ class Generation:
     """(N,) completion tokens that carry loss."""
     first_row: int
     """Where this rank's completions begin among all."""
-    prompt_ids: Tensor
-    """(B, Tp) left-padded."""
-    prompt_mask: Tensor
-    """(B, Tp)."""
-    completion_ids: Tensor
-    """(B, T) right-padded."""
-    completion_mask: Tensor
-    """(B, T)."""
     expected: Candidates | None = None
     """(P,) what history expected of the candidates; None where there is no history."""
     signal_Q: Tensor | None = None
@@ -120,10 +112,7 @@ def generation_of(
         why_N=reasons(completions, plan.advantage_N, prob_N, kept_N, (prompts.weight_Q > 0)[group_N]),
         tokens_N=completions.tokens_N,
         first_row=rank * len(batch.prompt_ids),
-        prompt_ids=batch.prompt_ids,
-        prompt_mask=batch.prompt_mask,
-        completion_ids=batch.completion_ids,
-        completion_mask=batch.completion_mask,
+        **{name: getattr(batch, name) for name in PADDED},
         expected=prompts.candidates,
         signal_Q=plan.signal_Q,
         sampled=plan.sampled,

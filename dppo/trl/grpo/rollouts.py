@@ -8,7 +8,7 @@ router loss balances each forward pass by itself, here as in TRL.)
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,22 +21,14 @@ from torch.nn import functional as F
 from dppo.packing import rebalance, split_group
 from dppo.pruning import SampledTokens, confidence
 from dppo.step import RolledOut, StepPlan
-from dppo.trl.batch import RankBatch
+from dppo.trl.batch import PADDED, Padded, RankBatch
 from dppo.types import Rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratedBatch:
+class GeneratedBatch(Padded):
     """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
 
-    prompt_ids: Tensor
-    """(B, Tp) left-padded."""
-    prompt_mask: Tensor
-    """(B, Tp)."""
-    completion_ids: Tensor
-    """(B, T) right-padded."""
-    completion_mask: Tensor
-    """(B, T), what is attended to."""
     tool_mask: Tensor | None
     """(B, T), 0 where a tool wrote a token; None where there were no tools."""
     sampler_logp: Tensor | None
@@ -90,11 +82,7 @@ def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledToke
 def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
     """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in its order.
 
-    Args:
-        place_N: place of each completion in the order of its rank.
-        process_N: the rank that rolled it out.
-        share_UN: (U, N) bool, which completions are of each optimizer step.
-        calls: micro-batches of an optimizer step.
+    ``place_N`` are places in the order of the rank that rolled them out, ``calls`` the micro-batches of a step.
     """
     call_N = torch.zeros_like(place_N)
     for share_N, process in itertools.product(share_UN, process_N.unique()):
@@ -105,14 +93,7 @@ def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -
 
 
 def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
-    """What one rank trains on, as far as it is known before anything is forwarded.
-
-    Args:
-        generated: of the rank.
-        plan: of all ranks.
-        accelerator: of the run; all ranks call together.
-        calls: of the loss in each optimizer step.
-    """
+    """What one rank trains on, as far as it is known before anything is forwarded; all ranks call together."""
     rank, size, mask = accelerator.process_index, len(generated.completion_ids), loss_mask(generated)
     here, device = slice(rank * size, (rank + 1) * size), mask.device
     place_N = accelerator.gather(generated.place_B).cpu()
@@ -121,10 +102,7 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     unclipped_N = (plan.advantage_N == 0) & (tokens_N > 0)
     counts_N3 = torch.stack([tokens_N, torch.ones_like(tokens_N), unclipped_N], 1).double()
     return RankBatch(
-        prompt_ids=generated.prompt_ids,
-        prompt_mask=generated.prompt_mask,
-        completion_ids=generated.completion_ids,
-        completion_mask=generated.completion_mask,
+        **{name: getattr(generated, name) for name in PADDED},
         loss_mask=mask,
         advantage_B=plan.advantage_N[here].to(device, torch.float32),
         weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
@@ -151,9 +129,7 @@ def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
     """(Q,) numbers of groups, counted round after round, in the order in which the rows of all ranks are gathered.
 
-    Args:
-        groups: of each round, a multiple of ``processes``; every rank holds an equal, contiguous part of each.
-        processes: ranks.
+    Of each round there are a multiple of ``processes``, and every rank holds an equal, contiguous part.
     """
     numbers = torch.arange(sum(groups)).split(list(groups))
     return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
@@ -184,8 +160,12 @@ NOWHERE = -1
 """The rank of a completion that no draw keeps."""
 PARTS_OF_A_RANK = 2
 """A group whose rows cost more than this part of a rank's mean is dealt in parts, each with the prompt."""
-PER_TOKEN = ("completion_ids", "loss_mask", "sampler_logp")
+OF_PROMPTS = ("prompt_ids", "prompt_mask")
+PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "token_weight_UBT")
 """What a row has for each token of its completion."""
+PER_ROW = ("advantage_B", "call_B", "weight_UB", "length_UB")
+PER_STEP = ("weight_UB", "length_UB", "token_weight_UBT")
+"""What a row has for each optimizer step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,13 +184,7 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     """(N,) int64 the rank that trains each completion; ``NOWHERE`` for those that are dropped.
 
     What a rank costs is the tokens that it forwards in all optimizer steps. Completions of a group stay together where
-    a row holds their prompt once.
-
-    Args:
-        lengths: of all ranks' completions, of which each rank rolled out an equal, contiguous part.
-        weight_UN: (U, N) of each optimizer step; a row of weight 0 is not forwarded.
-        processes: ranks.
-        shares_prompts: whether completions of one prompt on one rank are forwarded behind one copy of it.
+    a row holds their prompt once (``shares_prompts``). Each rank rolled out an equal, contiguous part of all.
     """
     times_N = (weight_UN > 0).sum(0)
     kept = times_N.nonzero()[:, 0].tolist()
@@ -278,66 +252,30 @@ def dealt(batch: RankBatch, rank_N: Tensor, rank: int, exchange: Exchange) -> Ra
 
 def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
     """A row without padding, on the CPU."""
-    tokens = batch.completion_tokens[row]
-    per_token = {name: value[row, :tokens].cpu() for name in PER_TOKEN if (value := getattr(batch, name)) is not None}
-    if batch.token_weight_UBT is not None and batch.length_UB is not None:
-        per_token["token_weight_UT"] = batch.token_weight_UBT[:, row, :tokens].cpu()
-        per_token["length_U"] = batch.length_UB[:, row].cpu()
-    return {
-        "prompt_ids": batch.prompt(row).cpu(),
-        **per_token,
-        "advantage": float(batch.advantage_B[row]),
-        "weight_U": batch.weight_UB[:, row].cpu(),
-        "call": int(batch.call_B[row]),
-    }
+    prompt, completion = batch.prompt_tokens[row], batch.completion_tokens[row]
+    width = batch.prompt_ids.shape[1]
+    tokens = dict.fromkeys(PER_TOKEN, slice(completion)) | dict.fromkeys(OF_PROMPTS, slice(width - prompt, width))
+    rows = {name: value.movedim(dim, 0)[row] for name, dim, value in _of_rows(batch)}
+    return {name: (value[..., tokens[name]] if name in tokens else value).cpu() for name, value in rows.items()}
+
+
+def _of_rows(batch: RankBatch) -> Iterator[tuple[str, int, Tensor]]:
+    """What a batch has for each row: its name, the dimension of rows in it, and itself."""
+    for name in (*OF_PROMPTS, *PER_TOKEN, *PER_ROW):
+        if (value := getattr(batch, name)) is not None:
+            yield name, int(name in PER_STEP), value
 
 
 def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) -> RankBatch:
     """Some rows of a batch and others behind them, as wide as the widest of them."""
-    device = batch.completion_ids.device
-    here = torch.tensor(stay, dtype=torch.int64, device=device)
-
-    def wide(name: str, *, left: bool = False) -> Tensor:
-        own = getattr(batch, name)[here]
-        others = [row[name].to(device, own.dtype) for row in came]
-        width = max([own.shape[1], *map(len, others)])
-
-        def pad(value: Tensor) -> Tensor:
-            missing = width - value.shape[-1]
-            return F.pad(value, (missing, 0) if left else (0, missing))
-
-        return torch.cat([pad(own), *(pad(other)[None] for other in others)])
-
-    def mask(name: str, lengths: list[int], width: int, *, left: bool) -> Tensor:
-        own = getattr(batch, name)
-        length_B1 = torch.tensor(lengths, device=device)[:, None]
-        place_T = torch.arange(width, device=device)
-        return (place_T >= width - length_B1 if left else place_T < length_B1).to(own.dtype)
-
-    prompts = [batch.prompt_tokens[row] for row in stay] + [len(row["prompt_ids"]) for row in came]
-    tokens = [batch.completion_tokens[row] for row in stay] + [len(row["completion_ids"]) for row in came]
-    prompt_ids, completion_ids = wide("prompt_ids", left=True), wide("completion_ids")
-    weight_U1 = [row["weight_U"][:, None].to(device) for row in came]
-    of_tokens = {}
-    if batch.token_weight_UBT is not None and batch.length_UB is not None:
-        width = completion_ids.shape[1]
-        parts = [batch.token_weight_UBT[:, here], *(row["token_weight_UT"][:, None].to(device) for row in came)]
-        wide_UBT = [F.pad(part, (0, max(0, width - part.shape[2])))[:, :, :width] for part in parts]
-        length_U1 = [row["length_U"][:, None].to(device) for row in came]
-        of_tokens = {
-            "token_weight_UBT": torch.cat(wide_UBT, 1),
-            "length_UB": torch.cat([batch.length_UB[:, here], *length_U1], 1),
-        }
-    return replace(
-        batch,
-        prompt_ids=prompt_ids,
-        prompt_mask=mask("prompt_mask", prompts, prompt_ids.shape[1], left=True),
-        completion_ids=completion_ids,
-        completion_mask=mask("completion_mask", tokens, completion_ids.shape[1], left=False),
-        loss_mask=wide("loss_mask"),
-        sampler_logp=None if batch.sampler_logp is None else wide("sampler_logp"),
-        advantage_B=torch.cat([batch.advantage_B[here], batch.advantage_B.new_tensor([r["advantage"] for r in came])]),
-        weight_UB=torch.cat([batch.weight_UB[:, here], *weight_U1], 1),
-        call_B=torch.cat([batch.call_B[here], batch.call_B.new_tensor([row["call"] for row in came])]),
-        **of_tokens,
-    )
+    here = torch.tensor(stay, dtype=torch.int64, device=batch.completion_ids.device)
+    together = {}
+    for name, dim, value in _of_rows(batch):
+        parts = [value.index_select(dim, here), *(row[name].to(value.device).unsqueeze(dim) for row in came)]
+        if name not in PER_ROW:
+            width = max(part.shape[-1] for part in parts)
+            missing = [width - part.shape[-1] for part in parts]
+            pads = [(each, 0) if name in OF_PROMPTS else (0, each) for each in missing]
+            parts = [F.pad(part, pad) for part, pad in zip(parts, pads, strict=True)]
+        together[name] = torch.cat(parts, dim)
+    return replace(batch, **together)

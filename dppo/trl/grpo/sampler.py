@@ -11,6 +11,7 @@ from trl.generation.vllm_client import VLLMClient
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import EngineError, in_one_line
+from dppo.trl.layouts import MIXED
 
 SERVE = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve {} --weight-transfer-config \'{{"backend": "nccl"}}\' '
@@ -39,9 +40,8 @@ def precision_line(trainer: Any) -> str | None:
 
 def _trained_in(trainer: Any) -> torch.dtype:
     """The precision of the trainer's forward passes."""
-    under_autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    mode = trainer.accelerator.mixed_precision
-    return under_autocast[mode] if mode in under_autocast else trainer.accelerator.unwrap_model(trainer.model).dtype
+    own: torch.dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
+    return MIXED.get(trainer.accelerator.mixed_precision, own)
 
 
 def _sampled_in(trainer: Any) -> torch.dtype:

@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dppo.files import write_json
 from dppo.methods import Method
 from dppo.pruning import Evidence, OtherTerms, TokenCosts
 from dppo.step import PromptSource, StepPlan
 from dppo.trl.batch import RankBatch
-from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
+from dppo.trl.checkpoints.files import OUR_STATE
+from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.plan import Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import content_of
-from dppo.trl.grpo.records import Recorder
 from dppo.trl.grpo.sampler import precision_line
 from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded, more_to_be_had
+from dppo.trl.hooks import Joints
 from dppo.trl.safeguards import NonFiniteGuard
 
 
@@ -35,34 +37,27 @@ class InUse:
     """Of each draw, for the logs."""
 
 
-class SavedGeneration(TrainingLoop):
+class SavedGeneration(TrainingLoop, Joints):
     """A trainer that says what it will do and has saved, and whose generation in use outlives a checkpoint."""
 
-    args: DPPOConfig
-    accelerator: Any
-    model: Any
-    recorder: Recorder
-    train_dataset: Any
-    use_vllm: bool
-    lacking: Sequence[str]
+    args: DPPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     method: Method
     cycle: Cycle
     source: PromptSource | None
+    """The prompts; None for a streamed dataset."""
     meter: CostMeter
     savings: Savings
+    """What was left out so far, and what it saved."""
     evidence: Evidence | None
+    """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
     others: OtherTerms
+    """What the KL term and the entropy bonus weighed in completions that were kept."""
     guard: NonFiniteGuard
     in_use: InUse | None
+    """The generation that is trained on; None before the first."""
     generation: int
+    """Generations so far: the clock of the history, and with the seed the key of every draw."""
     _accounted: int
-
-    if TYPE_CHECKING:  # of Joints
-
-        @property
-        def calls(self) -> int: ...
-        @calls.setter
-        def calls(self, calls: int) -> None: ...
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -94,7 +89,7 @@ class SavedGeneration(TrainingLoop):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, with what was saved so far in every record of training."""
-        training = self.model.training and "train_runtime" not in logs
+        training = self.training and "train_runtime" not in logs
         super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
 
     def _account(self) -> None:
@@ -139,7 +134,7 @@ class SavedGeneration(TrainingLoop):
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
             listed=True,
         )
-        write_state(folder, state)
+        write_json(folder / OUR_STATE, asdict(state))
 
     def _at_costs(self, costs: TokenCosts) -> TokenCosts:
         """Choose by these costs from here on, unless the configuration says what a rollout costs."""
@@ -159,7 +154,8 @@ class SavedGeneration(TrainingLoop):
             CheckpointError: if a file is damaged or missing, or the history is of another dataset, or a generation in
                 use of another number of processes.
         """
-        state = read_state(folder)
+        start = "training goes on from its weights with an empty prompt history and the prompt order of a new run."
+        state = read_state(folder, lambda found: RunState(**found), without=start)
         if state is None:
             return
         lost = any("optimizer" in part for part in self.lacking)

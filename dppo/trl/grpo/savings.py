@@ -4,7 +4,7 @@ Costs are measured on one process, told to all, then constant.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -110,13 +110,7 @@ class Savings:
     """Of the phases of training, of the first process."""
 
     def after(self, plan: StepPlan, forwarded: tuple[float, float], seconds: float) -> "Savings":
-        """This and then one more generation.
-
-        Args:
-            plan: what was trained on.
-            forwarded: tokens that scoring passes and that training passes forwarded.
-            seconds: that the generation took.
-        """
+        """This and then one more generation; ``forwarded`` as the function of that name says."""
         found, rolled = plan.completions, plan.method.rounds is not None
         weight_N = torch.ones(len(found.tokens_N)) if rolled else plan.prompts.weight_Q[found.group_N]
         tokens = float((weight_N * found.tokens_N).sum())
@@ -126,32 +120,23 @@ class Savings:
             live = sum(float(plan.sampled.span_NT[found.live_N & row].sum()) for row in plan.share_UN)
             span = sum(float(draw.length_N.sum()) for draw in plan.token_draws)
         keep_P = plan.prompts.draw.keep_N
-        added = Savings(
-            whole=(tokens, tokens, float(plan.tokens_U.sum()) if not rolled else forwarded[1]),
-            done=(float(found.tokens_N.sum()), *forwarded),
-            completions=tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
-            prompts=(float(len(keep_P)), float(keep_P.sum())),
-            live_tokens=(live, span),
-            seconds=seconds,
-        )
-        return self.and_then(added)
-
-    def and_then(self, more: "Savings") -> "Savings":
-        """The sums of both."""
-
-        def sums(name: str) -> tuple[float, ...]:
-            return tuple(a + b for a, b in zip(getattr(self, name), getattr(more, name), strict=True))
-
-        tuples = {each.name: sums(each.name) for each in fields(self) if each.name != "seconds"}
-        return replace(self, seconds=self.seconds + more.seconds, **tuples)
+        added = {
+            "whole": (tokens, tokens, float(plan.tokens_U.sum()) if not rolled else forwarded[1]),
+            "done": (float(found.tokens_N.sum()), *forwarded),
+            "completions": tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
+            "prompts": (float(len(keep_P)), float(keep_P.sum())),
+            "live_tokens": (live, span),
+        }
+        sums = {
+            name: tuple(a + b for a, b in zip(getattr(self, name), more, strict=True)) for name, more in added.items()
+        }
+        return replace(self, seconds=self.seconds + seconds, **sums)
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
         """What ``dataclasses.asdict`` gave; nothing of an empty one, as in earlier checkpoints."""
         try:
-            values: dict[str, Any] = {
-                name: value if name == "seconds" else tuple(value) for name, value in saved.items()
-            }
+            values: Any = {name: value if name == "seconds" else tuple(value) for name, value in saved.items()}
             return cls(**values)
         except TypeError as error:
             raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error

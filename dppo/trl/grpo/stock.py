@@ -3,12 +3,10 @@
 The trainer stays as it is: its methods are called through others that look at what goes in and comes out.
 """
 
-import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
@@ -17,9 +15,10 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
+from dppo.trl.batch import PADDED
 from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.records import WHY, Generation, Recorder
-from dppo.trl.hooks import Wrap, add_figures, logged_prompts, watch, written_by_model
+from dppo.trl.hooks import Look, add_figures, logged_prompts, watch, written_by_model
 from dppo.trl.metrics import RECORD, PhaseClock, wall
 
 NOT_TIMED = "time/prune"
@@ -32,7 +31,7 @@ class StockWatch(TrainerCallback):
     def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
         self._trainer, self._recorder = trainer, recorder
         self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
-        self._rows = RowFinder(trainer.train_dataset)
+        self._row_of = rows_by_content(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
         watch(
@@ -45,7 +44,7 @@ class StockWatch(TrainerCallback):
             log_probs=self._log_probs,
             roll_out=self._generation,
             loss=self._forward,
-            training_step=self._clock("forward_backward"),
+            training_step=self._timed_step,
         )
         trainer.add_callback(self)
 
@@ -71,76 +70,56 @@ class StockWatch(TrainerCallback):
     def _training(self) -> bool:
         return cast(torch.nn.Module, self._trainer.model).training
 
-    def _within(self, phase: str) -> Wrap:
-        def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(method)
-            def within(*args: Any, **kwargs: Any) -> Any:
-                with self._recorder.phase(phase):
-                    return method(*args, **kwargs)
+    def _within(self, phase: str) -> Look:
+        def within(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            with self._recorder.phase(phase):
+                return method(*args, **kwargs)
 
-            return within
+        return within
 
-        return wrap
+    def _rolled_out(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        generated = generate(*args, **kwargs)
+        if self._training:
+            self._recorder.rolled_out(*written_by_model(generated))
+        return generated
 
-    def _rolled_out(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(generate)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            generated = generate(*args, **kwargs)
-            if self._training:
-                self._recorder.rolled_out(*written_by_model(generated))
-            return generated
+    def _rewards(self, calculate: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        if not self._training:
+            return calculate(*args, **kwargs)
+        with self._clock("reward"):
+            rewards = calculate(*args, **kwargs)
+        weighted = (rewards * self._trainer.reward_weights.to(rewards.device)).nansum(1)
+        self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).double().cpu()
+        return rewards
 
-        return counted
+    def _log_probs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before_the_loss = self._training and not torch.is_grad_enabled()
+        with self._clock("log_probs") if before_the_loss else nullcontext():
+            return score(*args, **kwargs)
 
-    def _rewards(self, calculate: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(calculate)
-        def timed(*args: Any, **kwargs: Any) -> Tensor:
-            if not self._training:
-                return calculate(*args, **kwargs)
-            with self._clock("reward"):
-                rewards = calculate(*args, **kwargs)
-            weighted = (rewards * self._trainer.reward_weights.to(rewards.device)).nansum(1)
-            self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).double().cpu()
-            return rewards
+    def _generation(self, generate: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if not self._training:
+            return generate(*args, **kwargs)
+        with self._clock("rollout"):
+            output = generate(*args, **kwargs)
+        with self._recorder.phase("record"), self._clock(RECORD):
+            self._recorder.generation(self._record(output))
+        self._generations += 1
+        return output
 
-        return timed
+    def _forward(self, compute_loss: Callable[..., Tensor], model: Any, inputs: dict[str, Any]) -> Tensor:
+        if self._training:
+            masks = inputs["prompt_mask"], inputs["completion_mask"]
+            padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
+            unpadded = masks[0].sum() + masks[1].sum()
+            self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
+            self._forwards += 1
+            self._recorder.trained(_loss_mask(inputs).sum())
+        return compute_loss(model, inputs)
 
-    def _log_probs(self, score: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(score)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            before_the_loss = self._training and not torch.is_grad_enabled()
-            with self._clock("log_probs") if before_the_loss else nullcontext():
-                return score(*args, **kwargs)
-
-        return timed
-
-    def _generation(self, generate: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        @functools.wraps(generate)
-        def recorded(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            if not self._training:
-                return generate(*args, **kwargs)
-            with self._clock("rollout"):
-                output = generate(*args, **kwargs)
-            with self._recorder.phase("record"), self._clock(RECORD):
-                self._recorder.generation(self._record(output))
-            self._generations += 1
-            return output
-
-        return recorded
-
-    def _forward(self, compute_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(compute_loss)
-        def counted(model: Any, inputs: dict[str, Any]) -> Tensor:
-            if self._training:
-                masks = inputs["prompt_mask"], inputs["completion_mask"]
-                padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
-                unpadded = masks[0].sum() + masks[1].sum()
-                self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
-                self._forwards += 1
-                self._recorder.trained(_loss_mask(inputs).sum())
-            return compute_loss(model, inputs)
-
-        return counted
+    def _timed_step(self, training_step: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        with self._clock("forward_backward"):
+            return training_step(*args, **kwargs)
 
     def _record(self, output: dict[str, Any]) -> Generation:
         """The generation as a record: every prompt was rolled out, and every completion is kept."""
@@ -148,7 +127,8 @@ class StockWatch(TrainerCallback):
         gather = cast(Callable[[Tensor], Tensor], trainer.accelerator.gather)
         group, count = int(trainer.num_generations or 1), len(self._reward_N)
         ones_N = torch.ones(count, dtype=torch.float64)
-        row_Q = self._rows(logged_prompts(trainer)[::group])
+        prompts = identities(logged_prompts(trainer)[::group]).tolist()
+        row_Q = torch.tensor([self._row_of.get(each, -1) for each in prompts], dtype=torch.int64)
         return Generation(
             step=trainer.state.global_step + 1,
             steps=self._cycle.passes.steps,
@@ -166,10 +146,7 @@ class StockWatch(TrainerCallback):
             why_N=torch.full((count,), WHY.index("kept")),
             tokens_N=gather(_loss_mask(output).sum(1)).cpu(),
             first_row=trainer.accelerator.process_index * len(mask),
-            prompt_ids=output["prompt_ids"],
-            prompt_mask=output["prompt_mask"],
-            completion_ids=output["completion_ids"],
-            completion_mask=mask,
+            **{name: output[name] for name in PADDED},
         )
 
 
@@ -179,23 +156,8 @@ def _loss_mask(inputs: dict[str, Any]) -> Tensor:
     return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
 
 
-class RowFinder:
-    """Finds the rows of a dataset by the content of their prompts; of equal ones the first.
-
-    Args:
-        dataset: with a ``prompt`` column; of any other, no row is ever found.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        known = isinstance(dataset, Dataset) and "prompt" in dataset.column_names
-        self._identity = identities(dataset["prompt"] if known else [])
-        self._order = np.argsort(self._identity, kind="stable")
-
-    def __call__(self, prompts: list[Any]) -> Tensor:
-        """(len(prompts),) int64 row of each, -1 where there is none."""
-        wanted = identities(prompts)
-        if not len(self._order):
-            return torch.full((len(prompts),), -1)
-        places = np.searchsorted(self._identity, wanted, sorter=self._order)
-        row = self._order[np.minimum(places, len(self._order) - 1)]
-        return torch.from_numpy(np.where(self._identity[row] == wanted, row, -1).astype(np.int64))
+def rows_by_content(dataset: Any) -> dict[int, int]:
+    """Rows of a dataset by the content of their prompts, of equal ones the first; none without a ``prompt`` column."""
+    known = isinstance(dataset, Dataset) and "prompt" in dataset.column_names
+    keys = identities(dataset["prompt"]).tolist() if known else []
+    return dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))

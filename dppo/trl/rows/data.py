@@ -16,17 +16,14 @@ from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
 from dppo.packing.rows import UNSCORED
 from dppo.rewards import guarded
-from dppo.trl.batch import RankBatch
+from dppo.trl.batch import PADDED, RankBatch
 from dppo.typed import check
 
 
 def check_dataset(dataset: Any, name: str, rate: float | None) -> int | None:
     """Rows of a training set; None for a streamed one, of which rows can be trained on and none can be dropped.
 
-    Args:
-        dataset: as given.
-        name: of the trainer.
-        rate: ``row_prune_rate`` as given; None where it is left out.
+    ``rate`` is ``row_prune_rate`` as given, None where it is left out.
     """
     if isinstance(dataset, datasets.Dataset):
         if not len(dataset):
@@ -95,10 +92,8 @@ class Rows:
 def trained(ids: list[int], labels: list[int], *, whole: bool = False) -> Sequence | None:
     """A sequence from TRL's columns; None where no token is trained on.
 
-    Args:
-        ids: of its tokens.
-        labels: the same, with -100 where a token carries no loss; the first token never does, nothing predicts it.
-        whole: whether tokens after the last trained one stay, and sequences without one: a router loss counts them.
+    The first token is never trained on, since nothing predicts it. With ``whole``, tokens after the last trained one
+    stay, and sequences without one: a router loss counts them.
     """
     ids_T, scored_T = torch.as_tensor(ids), torch.as_tensor(labels) != UNSCORED
     places = scored_T[1:].nonzero().flatten() + 1
@@ -140,22 +135,15 @@ def batch_of(
 ) -> RowBatch:
     """Sequences as the batch of one optimizer step, for ``ForwardPasses``.
 
-    Args:
-        sequences: of this rank, at least one.
-        weight_B: (B,) what multiplies the loss of each, 0 where it is not trained on.
-        row_tokens: of the row of each.
-        device: of the model.
-        kind: ``RowBatch``, or one whose sequences belong together in another way.
+    There is at least one, and ``weight_B`` is (B,) what multiplies the loss of each. ``row_tokens`` are of the row of
+    each, and ``kind`` says how they belong together.
     """
-    prompt_ids, prompt_mask = _padded([each.prompt for each in sequences], left=True)
-    completion_ids, completion_mask = _padded([each.completion for each in sequences], left=False)
+    prompts = _padded([each.prompt for each in sequences], left=True)
+    completions = _padded([each.completion for each in sequences], left=False)
     loss_mask = pad_sequence([each.scored.long() for each in sequences], batch_first=True)
     none = torch.tensor(1.0, dtype=torch.float64)  # shares of the loss are known by row
     batch = {
-        "prompt_ids": prompt_ids,
-        "prompt_mask": prompt_mask,
-        "completion_ids": completion_ids,
-        "completion_mask": completion_mask,
+        **dict(zip(PADDED, (*prompts, *completions), strict=True)),
         "loss_mask": loss_mask,
         "advantage_B": torch.ones(len(sequences)),
         "weight_UB": weight_B.float()[None],

@@ -6,20 +6,22 @@ what they are counted in (tokens, pairs), each row by its weight: with nothing p
 
 import warnings
 from collections import defaultdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerState
 
 from dppo import __version__
+from dppo.files import write_json
 from dppo.methods import RowMethod
 from dppo.packing.forward import Scored
 from dppo.step import RowSource
+from dppo.step.resumed import changed, warn_of
 from dppo.trl.batch import MicroBatch
-from dppo.trl.checkpoints.state import fingerprint, read_row_state, settings_of, write_row_state
+from dppo.trl.checkpoints.files import OUR_STATE
+from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.metrics import logs_next_step
 from dppo.trl.safeguards import NonFiniteGuard
@@ -36,14 +38,9 @@ class PartFigures:
         self._sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(parts, 2, dtype=torch.float64))
 
     def add(self, name: str, value_B: Tensor, count_B: Tensor, weight_B: Tensor, part_B: Tensor) -> None:
-        """Add values of B sequences or pairs.
+        """Add sums of B sequences or pairs over what they are counted in, by the weights of their rows.
 
-        Args:
-            name: TRL's.
-            value_B: (B,) sums over what is counted.
-            count_B: (B,) what they are counted in.
-            weight_B: (B,) of their rows.
-            part_B: (B,) int64, the micro-batch of each, on a CPU.
+        ``part_B`` is (B,) int64, the micro-batch of each, on a CPU.
         """
         value_B, count_B, weight_B = (each.detach().cpu().double() for each in (value_B, count_B, weight_B))
         self._sums[name].index_add_(0, part_B, torch.stack([value_B, count_B], 1) * weight_B[:, None])
@@ -64,16 +61,24 @@ class PartFigures:
         return found
 
 
-class SavedRows(TrainingLoop):
-    """A trainer whose draws and recorded scores are printed, and saved with TRL's checkpoints."""
+class MeasuredRows(TrainingLoop):
+    """A trainer on rows that says how it draws, saves its scores with checkpoints, and logs TRL's figures.
 
+    Those are of each of TRL's micro-batches by itself, as in TRL.
+    """
+
+    figure_names: tuple[str, ...] = OF_TOKENS
+    """TRL's figures that ``loss_and_scores`` may add."""
     args: Any
-    accelerator: Any
-    lacking: Any
     source: RowSource
     guard: NonFiniteGuard
     _streamed: bool
     _unpruned: str
+    _calls: int
+    _stride: int
+    _figures: PartFigures
+    _part_N: Tensor
+    _place_B: list[int]
 
     @property
     def method(self) -> RowMethod:
@@ -112,7 +117,8 @@ class SavedRows(TrainingLoop):
         if not self._streamed:
             self.source.save(folder)
             rows = len(self.source.scores)
-        write_row_state(folder, rows=rows, skipped=self.guard.skipped, settings=settings_of(self))
+        state = {"rows": rows, "skipped": self.guard.skipped, "listed": True, "settings": settings_of(self)}
+        write_json(folder / OUR_STATE, state)
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote; a checkpoint of TRL's own trainer has no scores, and the run says so.
@@ -121,10 +127,16 @@ class SavedRows(TrainingLoop):
             CheckpointError: a file is missing or damaged, or of another dataset.
         """
         lost = any("optimizer" in part for part in self.lacking)
-        skipped = read_row_state(folder, settings_of(self), trainer=type(self).__name__, new_optimizer=lost)
-        if skipped is None:
+        state = read_state(
+            folder,
+            lambda found: (dict(found["settings"]), int(found["skipped"])),
+            trainer=type(self).__name__,
+            without="no row has a recorded score, and all are kept until they have one.",
+        )
+        if state is None:
             return
-        self.guard.skipped = skipped
+        before, self.guard.skipped = state
+        warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
         if self._streamed:
             return
         known, rows = self.source.load(folder), len(self.source.scores)
@@ -134,19 +146,6 @@ class SavedRows(TrainingLoop):
                 "recorded score, and the order of rows is a new one.",
                 stacklevel=2,
             )
-
-
-class MeasuredRows(SavedRows):
-    """A trainer on rows that logs TRL's figures, those of each of TRL's micro-batches by themselves, as TRL does."""
-
-    figure_names: tuple[str, ...] = OF_TOKENS
-    """TRL's figures that ``loss_and_scores`` may add."""
-    state: TrainerState
-    _calls: int
-    _stride: int
-    _figures: PartFigures
-    _part_N: Tensor
-    _place_B: list[int]
 
     def add_part_figure(
         self, batch: MicroBatch, name: str, value_B: Tensor, count_B: Tensor, *, every: int = 1

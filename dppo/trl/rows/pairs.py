@@ -57,30 +57,10 @@ class Pairs:
     """(2P, T) logs of sums of squared probabilities, for WPO's weights."""
 
 
-class _Training(torch.nn.Module):
-    """What TRL's loss asks of the model of a trainer, besides its forward."""
-
-    is_gradient_checkpointing = False
-
-
-class _OneProcess:
-    """What TRL's loss asks of an accelerator, where figures of other processes are not wanted."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def gather(self, value: Tensor) -> Tensor:
-        return value
-
-    gather_for_metrics = gather
-
-
 def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str, Tensor]]:
     """(P,) the loss of each pair, with gradient, without the ``sft`` term; and (P,) each of ``OF_PAIRS``.
 
-    Args:
-        trainer: what has TRL's settings of the loss.
-        pairs: at least one.
+    ``trainer`` has TRL's settings of the loss.
     """
     per_pair = [each for each in zip(trainer.loss_types, trainer.loss_weights, strict=True) if each[0] != "sft"]
     logp_BT, mask_BT = _by_answer(pairs.logp_BT), _by_answer(pairs.mask_BT)
@@ -94,8 +74,11 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **nothing)
     reference = None if pairs.ref_BT is None else SimpleNamespace(log_probs=_by_answer(pairs.ref_BT))
     alone: Any = copy.copy(trainer)
-    alone.model = _Training()
-    alone.accelerator = _OneProcess(logp_BT.device)
+    model: Any = torch.nn.Module()
+    model.is_gradient_checkpointing = False
+    alone.model = model
+    # Of one process: figures of others are not wanted.
+    alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=_itself, gather_for_metrics=_itself)
     alone.ref_model = lambda **_: reference
     alone.precompute_ref_logps = reference is None
     alone.aux_loss_enabled = False
@@ -104,6 +87,10 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     figures = {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
     plain = loss.as_subclass(Tensor) if per_pair else logp_BT.new_zeros(len(logp_BT) // 2)
     return plain, figures
+
+
+def _itself(value: Tensor) -> Tensor:
+    return value
 
 
 def _by_answer(value_BT: Tensor) -> Tensor:

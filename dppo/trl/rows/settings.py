@@ -30,8 +30,7 @@ class RowConfig(NamedFields, RowSettings):
     def check_settings(self, refused: list[tuple[bool, str]]) -> None:
         """Check fields of ``RowSettings`` against each other, and what is served of TRL's.
 
-        Args:
-            refused: whether an option of TRL's is not served, and the sentence that says why.
+        ``refused`` says whether an option of TRL's is not served, and why.
         """
         where = type(self).__name__
         problems = [sentence for wrong, sentence in [*_refused_of_every_trainer(self), *refused] if wrong]

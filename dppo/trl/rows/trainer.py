@@ -59,20 +59,11 @@ class RowTrainer(MeasuredRows):
     # -- what a subclass defines --------------------------------------------------------------------------------
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
-        """The sequences of a row, those that a router loss counts included where there is one.
-
-        Args:
-            row: with ``columns``.
-        """
+        """The sequences of a row with ``columns``, those that a router loss counts included where there is one."""
         raise NotImplementedError
 
     def measured(self, rows: Any, *, streamed: bool = False) -> Rows:
-        """Rows with their hashes and counts.
-
-        Args:
-            rows: with ``columns``.
-            streamed: whether they are all that is seen of a stream: none of them is refused.
-        """
+        """Rows with their hashes and counts; none is refused where they are all that is seen of a stream."""
         raise NotImplementedError
 
     def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,10 +73,8 @@ class RowTrainer(MeasuredRows):
     def shares(self, trained_N: Tensor, part_N: Tensor, draw: Draw) -> Tensor:
         """(K, N) what sums over each row are multiplied by in the K terms of the loss, known before the draw.
 
-        Args:
-            trained_N: (N,) trained tokens of the step's rows.
-            part_N: (N,) int64, TRL's micro-batch of each, numbered over all processes.
-            draw: among them.
+        ``trained_N`` are trained tokens of the step's rows, ``part_N`` (int64) TRL's micro-batch of each over all
+        processes.
         """
         raise NotImplementedError
 
@@ -111,8 +100,7 @@ class RowTrainer(MeasuredRows):
     def start_rows(self, rows: Rows | None) -> None:
         """Get ready to draw; TRL's trainer has been made.
 
-        Args:
-            rows: of the dataset; None for a stream.
+        There are no ``rows`` of a stream.
 
         Raises:
             ConfigError: a model, or a way to spread it over processes, that is not served.
