@@ -41,10 +41,10 @@ class Frozen(Server):
         super().__init__(trainer, policy)
         self.known = {}
 
-    def _sessions(self, model, prompt, text, size):
+    def _sessions(self, prompt, text, size):
         uid = prompt["uid"]
         if text not in self.known:
-            super()._sessions(model, prompt, text, size)
+            super()._sessions(prompt, text, size)
             self.known[text] = [STORE["train"][f"{uid}_{session}_0"] for session in range(size)]
         for session, (tag, row) in enumerate(copy.deepcopy(self.known[text])):
             STORE["train"][f"{uid}_{session}_0"] = (tag, row | {"uid": uid})
