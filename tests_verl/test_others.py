@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from in_process import PRUNING, train, trainer
-from steps import ONE_STEP, OffPolicy, all_draws, stock_and_ours
+from in_process import ACTOR, PRUNING, train, trainer
+from steps import KL, ONE_STEP, OffPolicy, all_draws, stock_and_ours
 
 import dppo.verl.passes
 from dppo.evidence import NO_OTHERS
 
-ACTOR = "actor_rollout_ref.actor"
-KL = (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1")
 ENTROPY = (f"{ACTOR}.entropy_coeff=0.01",)
 ONE = torch.arange(8) == 3
 """A draw of one completion alone."""
