@@ -98,6 +98,13 @@ for replaced in (
     setattr(transfer_queue, *replaced)
 
 PRUNING = "+trainer.v1.sampler.sampler_kwargs.pruning"
+ACTOR = "actor_rollout_ref.actor"
+
+
+def sized(prompts, generations, mini_batch=None):
+    """Options for prompts of a step, completions of each, and prompts of a mini-batch where these are fewer."""
+    mini = f"{ACTOR}.ppo_mini_batch_size={mini_batch or prompts}"
+    return (f"data.train_batch_size={prompts}", mini, f"actor_rollout_ref.rollout.n={generations}")
 
 
 def configuration(toy, *overrides):
@@ -159,11 +166,8 @@ class LocalGroup:
         """What a pass without a gradient writes to the queue."""
         self.passes.append((name, list(batch.keys)))
         found = self.worker.infer_batch(self.data(batch))
-        put(
-            batch.keys,
-            batch.partition_id,
-            found.select(*[n for n in ("log_probs", "entropy") if n in set(found.keys())]),
-        )
+        names = [name for name in ("log_probs", "entropy") if name in set(found.keys())]
+        put(batch.keys, batch.partition_id, found.select(*names))
         return batch
 
     def update_actor(self, batch):
@@ -202,21 +206,24 @@ class Agents:
         """(step, prompt) of every prompt that was rolled out."""
 
     def generate_sequences(self, batch):
-        trainer = self.trainer
-        model = self.policy or trainer.actor_rollout_wg.worker.engine.module
-        model.eval()
+        for prompt, text, size in self.prompts_of(batch):
+            self._sessions(prompt, text, size)
+            STORE["train"][prompt["uid"]][0]["status"] = "finished"
+
+    def prompts_of(self, batch):
+        """Each prompt that is asked for, its text, and how many completions it gets."""
         for place in range(len(batch)):
             prompt = {name: batch[name][place] for name in ("uid", "raw_prompt", "reward_model")}
             text = prompt["raw_prompt"][0]["content"]
-            self.asked.append((trainer.global_steps, text))
-            size = trainer.config.actor_rollout_ref.rollout.n
-            sizes = batch.get("__rollout_n__", None)
-            size = size if sizes is None else int(batch["__rollout_n__"][place])
-            self._sessions(model, prompt, text, size)
-            STORE["train"][prompt["uid"]][0]["status"] = "finished"
+            self.asked.append((self.trainer.global_steps, text))
+            same = batch.get("__rollout_n__", None) is None
+            size = self.trainer.config.actor_rollout_ref.rollout.n if same else batch["__rollout_n__"][place]
+            yield prompt, text, int(size)
 
-    def _sessions(self, model, prompt, text, size):
+    def _sessions(self, prompt, text, size):
         trainer, tokenizer = self.trainer, self.trainer.tokenizer
+        model = self.policy or trainer.actor_rollout_wg.worker.engine.module
+        model.eval()
         messages = list(prompt["raw_prompt"])
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
         for session in range(size):

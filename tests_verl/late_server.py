@@ -36,14 +36,7 @@ class Server(Agents):
         return False
 
     def generate_sequences(self, batch):
-        for place in range(len(batch)):
-            prompt = {name: batch[name][place] for name in ("uid", "raw_prompt", "reward_model")}
-            sizes = batch.get("__rollout_n__", None)
-            size = (
-                self.trainer.config.actor_rollout_ref.rollout.n if sizes is None else int(batch["__rollout_n__"][place])
-            )
-            text = prompt["raw_prompt"][0]["content"]
-            self.asked.append((self.trainer.global_steps, text))
+        for prompt, text, size in self.prompts_of(batch):
             assert prompt["uid"] not in self.waiting, "a prompt is asked for while it is in flight"
             self.waiting[prompt["uid"]] = (prompt, text, size)
             STORE["train"][prompt["uid"]][0]["status"] = "running"
@@ -59,9 +52,7 @@ class Server(Agents):
             self.looks = 0
             failed = self.fails(text, step)
             if not failed:
-                model = self.policy or self.trainer.actor_rollout_wg.worker.engine.module
-                model.eval()
-                self._sessions(model, prompt, text, size)
+                self._sessions(prompt, text, size)
             self.back.append((step, text))
             STORE["train"][uid][0]["status"] = "failure" if failed else "finished"
 

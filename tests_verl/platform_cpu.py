@@ -5,7 +5,7 @@ the FSDP engine, which verl registers for CUDA alone and which runs on CPUs as i
 """
 
 import types
-from contextlib import contextmanager
+from contextlib import nullcontext
 
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
@@ -30,72 +30,30 @@ class Device(types.SimpleNamespace):
         return lambda *args, **kwargs: answer
 
 
-@PlatformRegistry.register("cpu")
-class CPUPlatform(PlatformBase):
-    """The CPU as verl asks for a platform."""
+def answer(value):
+    """A method that gives one value, whatever it is asked."""
+    return lambda self, *args, **kwargs: value
 
-    device = Device()
-    device_name = property(lambda self: "cpu")
-    vendor_name = property(lambda self: "cpu")
-    device_module = property(lambda self: CPUPlatform.device)
 
-    def is_available(self):
-        return True
-
-    def current_device(self):
-        return "cpu"  # verl takes it for a device, not for an index
-
-    def device_count(self):
-        return 1
-
-    def set_device(self, device_index):
-        pass
-
-    def synchronize(self, device_index=None):
-        pass
-
-    def manual_seed(self, seed):
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed):
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings):
-        pass
-
-    def empty_cache(self):
-        pass
-
-    def get_device_capability(self, device_index=0):
-        return (None, None)
-
-    def communication_backend_name(self):
-        return "gloo"
-
-    def visible_devices_envvar(self):
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg):
-        yield
-
-    def profiler_start(self):
-        pass
-
-    def profiler_stop(self):
-        pass
-
-    def ray_resource_name(self):
-        return "GPU"  # which Ray is told there are some of
-
-    def ray_noset_envvars(self):
-        return []
-
-    def is_ipc_supported(self):
-        return False
-
-    def cudart(self):
-        return None
+ANSWERS = {
+    "is_available": True,
+    "current_device": "cpu",  # verl takes it for a device, not for an index
+    "device_count": 1,
+    "get_device_capability": (None, None),
+    "communication_backend_name": "gloo",
+    "visible_devices_envvar": "CUDA_VISIBLE_DEVICES",
+    "nvtx_range": nullcontext(),
+    "ray_resource_name": "GPU",  # which Ray is told there are some of
+    "ray_noset_envvars": [],
+    "is_ipc_supported": False,
+}
+NOTHING = ("set_device", "synchronize", "set_allocator_settings", "empty_cache", "profiler_start", "profiler_stop")
+METHODS = {name: answer(value) for name, value in (ANSWERS | dict.fromkeys((*NOTHING, "cudart"))).items()}
+METHODS |= dict.fromkeys(("manual_seed", "manual_seed_all"), lambda self, seed: torch.manual_seed(seed))
+METHODS |= {name: property(answer("cpu")) for name in ("device_name", "vendor_name")}
+CPUPlatform = type("CPUPlatform", (PlatformBase,), METHODS | {"device_module": Device()})
+"""The CPU as verl asks for a platform."""
+PlatformRegistry.register("cpu")(CPUPlatform)
 
 
 def one_backend():

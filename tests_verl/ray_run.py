@@ -65,18 +65,9 @@ def settings(toy: Path, steps: int, mode: str = "sync") -> list[str]:
         *("reward.num_workers=1", f"reward.custom_reward_function.path={HERE}/toy.py"),
         "reward.custom_reward_function.name=compute_score",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-        *(
-            "trainer.nnodes=1",
-            "trainer.n_gpus_per_node=2",
-            "trainer.logger=[console]",
-            "trainer.val_before_train=False",
-        ),
-        *(
-            "trainer.test_freq=-1",
-            f"trainer.save_freq={SAVED}",
-            "trainer.total_epochs=9",
-            f"trainer.total_training_steps={steps}",
-        ),
+        *("trainer.nnodes=1", "trainer.n_gpus_per_node=2", "trainer.logger=[console]", "trainer.test_freq=-1"),
+        *("trainer.val_before_train=False", f"trainer.save_freq={SAVED}"),
+        *("trainer.total_epochs=9", f"trainer.total_training_steps={steps}"),
         f"trainer.default_local_dir={toy}/checkpoints",
         *MODES[mode],
         f"+actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.cpu_files.folder={toy}/weights",
@@ -143,24 +134,20 @@ def main() -> int:
     log, mode = Path(sys.argv[1]).absolute(), (*sys.argv[2:], "sync")[0]
     folder = Path(tempfile.mkdtemp(prefix="ray"))
     subprocess.run([sys.executable, "toy.py", str(folder)], cwd=HERE, check=True)
-    env = os.environ | FIXED | PATIENCE
-    env |= {
-        "VERL_USE_EXTERNAL_MODULES": "platform_cpu,cpu_rollout",
-        "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}",
-        "HYDRA_FULL_ERROR": "1",
-    }
+    env = os.environ | FIXED | PATIENCE | {"VERL_USE_EXTERNAL_MODULES": "platform_cpu,cpu_rollout"}
+    env |= {"PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}", "HYDRA_FULL_ERROR": "1"}
     env |= {} if mode == "sync" else {"CPU_ROLLOUT_SLOW": "4"}
     for name in ("LOCAL_RANK", "MASTER_ADDR"):
         env.pop(name)
     ports, port = {name: free_port() for name in PORTS}, free_port()
     command = [f"{Path(sys.executable).parent}/ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    command += [f"--port={port}", "--num-cpus=64", f"--num-gpus={3 if mode == 'separate_async' else 2}"]
     command += [
-        f"--port={port}",
-        "--num-cpus=64",
-        f"--num-gpus={3 if mode == 'separate_async' else 2}",
         "--object-store-memory=300000000",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        f"--temp-dir={folder}/ray",
     ]
-    command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}/ray"]
     command += [f"--{name}={number}" for name, number in ports.items()]
     head = subprocess.Popen(command, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
     try:

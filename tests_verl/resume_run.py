@@ -13,19 +13,11 @@ from environment import set_up
 set_up()
 
 import torch  # noqa: E402
-from in_process import PRUNING, parameters, train, trainer  # noqa: E402
+from in_process import PRUNING, parameters, sized, train, trainer  # noqa: E402
 
-OPTIONS = (
-    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=2"),
-    *(
-        "data.train_max_samples=16",
-        "data.shuffle=True",
-        "data.seed=1",
-        "trainer.total_training_steps=6",
-        "trainer.save_freq=2",
-    ),
-    *(f"{PRUNING}.prompt_prune_rate=0.4", "trainer.resume_mode=auto"),
-)
+OPTIONS = (*sized(8, 2, mini_batch=4), "data.train_max_samples=16", "data.shuffle=True", "data.seed=1")
+OPTIONS += ("trainer.total_training_steps=6", "trainer.save_freq=2", "trainer.resume_mode=auto")
+OPTIONS += (f"{PRUNING}.prompt_prune_rate=0.4",)
 
 
 def main(toy, checkpoints, steps, out, killed_at=None):

@@ -4,16 +4,20 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, product
 
 import torch
-from in_process import STORE, LocalGroup, get, put, record_gradients, trainer
+from in_process import ACTOR, STORE, LocalGroup, get, put, record_gradients, sized, trainer
 
 from dppo.pruning import TokenPruning
 from dppo.pruning.cuts import best_cuts
 from dppo.types import Draw
 
-ONE_STEP = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
+ONE_STEP = sized(2, 4)
+KL = (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1")
+ALL_TERMS = (*KL, f"{ACTOR}.entropy_coeff=0.01")
+RATIOS = ("algorithm.rollout_correction.rollout_is=token",)
 REWARDS = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0)
 PROB_N = torch.tensor([1.0, 0.5, 0.5, 1.0, 0.25, 0.75, 1.0, 1.0], dtype=torch.float64)
 OF_PASSES = ("log_probs", "entropy", "old_log_probs", "ref_log_prob", "advantages", "returns", "rollout_is_weights")
@@ -38,17 +42,18 @@ class Given:
         return Draw(keep_N=keep_N, prob_N=PROB_N, weight_N=weight_N)
 
 
-def all_draws():
+def all_draws(prob_N=PROB_N):
     """Every outcome of a draw, with its chance."""
-    free = [number for number, p in enumerate(PROB_N.tolist()) if p < 1]
+    free = [number for number, p in enumerate(prob_N.tolist()) if p < 1]
     for kept in product((False, True), repeat=len(free)):
-        keep_N = torch.ones(len(PROB_N), dtype=torch.bool)
+        keep_N = torch.ones(len(prob_N), dtype=torch.bool)
         keep_N[free] = torch.tensor(kept)
-        yield math.prod(torch.where(keep_N, PROB_N, 1 - PROB_N).tolist()), keep_N
+        yield math.prod(torch.where(keep_N, prob_N, 1 - prob_N).tolist()), keep_N
 
 
 POINTS = 4
 """Equally likely outcomes of a draw of cuts: probabilities of reaching a token are whole multiples of one over it."""
+ALL_CUTS = [(1 / POINTS, point) for point in range(POINTS)]
 CUTS = "+trainer.v1.sampler.sampler_kwargs.pruning.token_prune_rate=0.4"
 
 
@@ -107,6 +112,10 @@ class Step:
 
     def __init__(self, made, rewards=REWARDS):
         self.made, self.rewards, self.metrics = made, rewards, {}
+        self.gradients = []
+        """Of the optimizer steps made; what compares them clears it."""
+        self.stock = {}
+        """What verl's own step logs."""
         made.prepare_step()
         given, noise = iter(rewards), torch.Generator().manual_seed(0)
         for _, row in STORE["train"].values():
@@ -140,9 +149,34 @@ class Step:
         self.made.method = replace(self.made.method, completions=Given(told=cycle(keep_UN), weighted=weighted))
         return self.run()
 
+    def mean_of_draws(self, **options):
+        """The mean gradient over every draw of completions."""
+        return self._mean(partial(self.drawn, **options), all_draws())
+
+    def mean_of_cuts(self, **options):
+        """The mean gradient over every outcome of the cuts."""
+        return self._mean(partial(self.cut, **options), ALL_CUTS)
+
+    def _mean(self, run, outcomes):
+        mean = 0.0
+        for chance, outcome in outcomes:
+            run(outcome)
+            mean = mean + chance * self.gradients.pop().double()
+            assert not self.gradients
+        return mean
+
+    def asked_order(self):
+        """Keys in the order of prompts and sessions, which draws are made in."""
+        return sorted(self.batch.keys, key=lambda key: (self.made.asked.uid_Q.index(key.split("_")[0]), key))
+
+    @property
+    def tags(self):
+        """What verl says of each row, by key."""
+        return dict(zip(self.batch.keys, self.batch.tags, strict=True))
+
 
 def stock_and_ours(toy, *options, group=OffPolicy, rewards=REWARDS, policy=None, ours=()):
-    """verl's own gradient of the whole batch, and our trainer's step on the same rollouts by the same worker."""
+    """verl's own gradients of the whole batch, and our trainer's step on the same rollouts by the same worker."""
     made = trainer(toy, "sync", *ONE_STEP, *options, group=group, policy=policy)
     workers = made.actor_rollout_wg
     gradients = getattr(workers, "gradients", None)
@@ -151,8 +185,11 @@ def stock_and_ours(toy, *options, group=OffPolicy, rewards=REWARDS, policy=None,
     stock.run()
     full = list(gradients)
     gradients.clear()
-    made = trainer(toy, "dynamic_pruning", *ONE_STEP, *options, *ours, group=lambda _: workers, policy=policy)
-    return full, Step(made, rewards), gradients, stock.metrics
+    step = Step(
+        trainer(toy, "dynamic_pruning", *ONE_STEP, *options, *ours, group=lambda _: workers, policy=policy), rewards
+    )
+    step.gradients, step.stock = gradients, stock.metrics
+    return full, step
 
 
 def bias(mean, full):

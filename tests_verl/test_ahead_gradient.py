@@ -8,9 +8,9 @@ import in_process
 import pytest
 import torch
 import transfer_queue
-from in_process import PRUNING, STORE, record_gradients, trainer
+from in_process import PRUNING, STORE, record_gradients, sized, trainer
 from late_server import Server
-from steps import CUTS, POINTS, OffPolicy, ToldCuts, bias, in_quarters
+from steps import CUTS, KL, POINTS, OffPolicy, ToldCuts, bias, in_quarters
 from test_ahead import APART, COLOCATE, SEPARATE
 
 from dppo.pruning import TokenPruning
@@ -23,15 +23,11 @@ DRAWS = {
     SEPARATE: {(0, 1): 0.5, (0, 2): 0.3, (1, 3): 0.2},
 }
 """The draws of a block of three prompts, or of four that two updates share, and their chances."""
-SIZES = {
-    COLOCATE: ("data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch_size=3"),
-    SEPARATE: ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2", *APART),
-}
 PROMPTS = {COLOCATE: 3, SEPARATE: 4}
-COMMON = (f"actor_rollout_ref.rollout.n={GENERATIONS}", "data.train_max_samples=8", "trainer.total_training_steps=8")
+SIZES = {COLOCATE: sized(3, GENERATIONS), SEPARATE: (*sized(4, GENERATIONS, mini_batch=2), *APART)}
+COMMON = ("data.train_max_samples=8", "trainer.total_training_steps=8")
 COMMON += (f"{PRUNING}.completion_prune_rate=0.0", "actor_rollout_ref.actor.loss_scale_factor=12")
 COMMON += tuple(f"trainer.v1.{mode.removeprefix('dynamic_pruning_')}.num_warmup_batches=0" for mode in DRAWS)
-KL = ("actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_coef=0.1")
 
 
 class Frozen(Server):
@@ -41,10 +37,10 @@ class Frozen(Server):
         super().__init__(trainer, policy)
         self.known = {}
 
-    def _sessions(self, model, prompt, text, size):
+    def _sessions(self, prompt, text, size):
         uid = prompt["uid"]
         if text not in self.known:
-            super()._sessions(model, prompt, text, size)
+            super()._sessions(prompt, text, size)
             self.known[text] = [STORE["train"][f"{uid}_{session}_0"] for session in range(size)]
         for session, (tag, row) in enumerate(copy.deepcopy(self.known[text])):
             STORE["train"][f"{uid}_{session}_0"] = (tag, row | {"uid": uid})

@@ -5,17 +5,19 @@ import re
 import shlex
 import subprocess
 import warnings
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import pytest
+import ray_run
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import get_trainer_cls
 
 import dppo.verl.plugin  # noqa: F401
-from dppo.verl.settings import method_of, read_settings
+from dppo.verl.settings import PruningSettings, method_of, read_settings
 from dppo.verl.support import unsupported_options
 
 ROOT = Path(__file__).parents[1]
@@ -29,11 +31,10 @@ def options_of(script: Path, folder: Path) -> list[str]:
     stand_in.write_text('#!/bin/sh\nfor each in "$@"; do echo "$each"; done\n')
     stand_in.chmod(0o755)
     env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder)}
-    said = subprocess.run(
-        ["bash", str(script)], env=env, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert said[:2] == ["-m", "verl.trainer.main_ppo"]
-    return said[2:]
+    ended = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, check=True)
+    module, options = ended.stdout.splitlines()[:2], ended.stdout.splitlines()[2:]
+    assert module == ["-m", "verl.trainer.main_ppo"]
+    return options
 
 
 def options_of_page() -> list[str]:
@@ -69,13 +70,11 @@ def test_examples_are_served(name, tmp_path):
 
 
 def test_examples_have_every_trainer_and_the_read_me_names_them(tmp_path):
-    modes = {name: options_of(ROOT / "examples" / "verl" / name, tmp_path) for name in EXAMPLES}
-    found = {
-        [each for each in options if each.startswith("trainer.v1.trainer_mode=")][-1] for options in modes.values()
-    }
-    assert found == {
-        f"trainer.v1.trainer_mode=dynamic_pruning{end}" for end in ("", "_colocate_async", "_separate_async")
-    }
+    mode, found = "trainer.v1.trainer_mode=", set()
+    for name in EXAMPLES:
+        options = options_of(ROOT / "examples" / "verl" / name, tmp_path)
+        found.add([each.removeprefix(mode) for each in options if each.startswith(mode)][-1])
+    assert found == {f"dynamic_pruning{end}" for end in ("", "_colocate_async", "_separate_async")}
     page = (ROOT / "examples" / "verl" / "README.md").read_text()
     assert all(f"`{name}`" in page for name in EXAMPLES)
 
@@ -90,16 +89,10 @@ def test_the_check_sees_an_option_that_is_refused():
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
 def test_the_settings_of_the_ray_runs_are_served(toy, mode):
-    from ray_run import settings
-
-    assert problems(settings(toy, 3, mode)) == []
+    assert problems(ray_run.settings(toy, 3, mode)) == []
 
 
 def test_every_option_of_ours_is_on_the_page():
-    from dataclasses import fields
-
-    from dppo.verl.settings import PruningSettings
-
     rows = re.findall(r"^\| (`[\w`, ]+`) \| .* \| .* \|$", (ROOT / "docs" / "verl.md").read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {field.name for field in fields(PruningSettings)} <= named

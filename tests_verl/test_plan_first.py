@@ -1,61 +1,53 @@
 """The plan before verl's passes: they go over the rows that are kept, and the gradient's mean is still verl's."""
 
+import re
 from dataclasses import replace
+from fnmatch import fnmatch
 from itertools import cycle
+from pathlib import Path
 
 import in_process
 import pytest
 import torch
-from in_process import PRUNING, STORE, get, parameters, put, train, trainer
-from steps import ONE_STEP, PROB_N, REWARDS, Given, all_draws, bias, stock_and_ours
+from in_process import ACTOR, PRUNING, STORE, get, parameters, put, sized, train, trainer
+from steps import ALL_TERMS, KL, ONE_STEP, PROB_N, RATIOS, REWARDS, Given, all_draws, bias, stock_and_ours
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from dppo.errors import ConfigError
 
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-KL = ("actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_coef=0.1")
-TERMS = {
-    "policy": (),
-    "KL and entropy": (*KL, "actor_rollout_ref.actor.entropy_coeff=0.01"),
-    "ratios": ("algorithm.rollout_correction.rollout_is=token",),
-}
+TERMS = {"policy": (), "KL and entropy": ALL_TERMS, "ratios": RATIOS}
 
 
-def mean_of_draws(step, gradients, run=None):
-    """The mean gradient over every draw."""
-    mean = 0.0
-    for chance, keep_N in all_draws():
-        (run or step.drawn)(keep_N)
-        mean = mean + chance * gradients.pop().double()
-    return mean
+def of_mode(mode):
+    return (f"{ACTOR}.loss_agg_mode={mode}", f"{ACTOR}.loss_scale_factor=12")
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("term", TERMS)
 def test_the_mean_over_every_draw_is_verls_gradient_and_each_draw_is_that_of_the_old_order(toy, mode, term):
-    options = (f"actor_rollout_ref.actor.loss_agg_mode={mode}", "actor_rollout_ref.actor.loss_scale_factor=12")
-    (full,), step, gradients, _ = stock_and_ours(toy, *options, *TERMS[term])
+    (full,), step = stock_and_ours(toy, *of_mode(mode), *TERMS[term])
     assert not step.made.waits_for
     mean, furthest = 0.0, 0.0
     for chance, keep_N in all_draws():
         step.drawn(keep_N)
-        ours = gradients.pop().double()
+        ours = step.gradients.pop().double()
         mean = mean + chance * ours
         step.made.waits_for = "today's order"
         step.drawn(keep_N)
-        furthest = max(furthest, bias(gradients.pop().double(), ours))
+        furthest = max(furthest, bias(step.gradients.pop().double(), ours))
         step.made.waits_for = ""
     print(f"{mode} {term}: bias {bias(mean, full):.1e}, furthest from the old order {furthest:.1e}")
     assert bias(mean, full) < 1e-6 and furthest < 1e-6
 
 
 def test_passes_go_over_the_rows_that_are_kept_and_over_no_other(toy):
-    _, step, gradients, _ = stock_and_ours(toy, *KL)
+    _, step = stock_and_ours(toy, *KL)
     tags = dict(zip(step.batch.keys, step.batch.tags, strict=True))
     sizes = set()
     for _, keep_N in all_draws():
         whole = step.drawn(keep_N)
-        kept = {key for key, keep in zip(asked_order(step), keep_N.tolist(), strict=True) if keep}
+        kept = {key for key, keep in zip(step.asked_order(), keep_N.tolist(), strict=True) if keep}
         assert [name for name, _ in step.made.actor_rollout_wg.passes] == ["old", "ref", "update"]
         for _, keys in step.made.actor_rollout_wg.passes:
             assert len(keys) == len(kept) and set(keys) == kept
@@ -65,22 +57,38 @@ def test_passes_go_over_the_rows_that_are_kept_and_over_no_other(toy):
         assert step.metrics["global_seqlen/mean"] == sum(tags[key]["seq_len"] for key in kept)
         assert set(whole.keys) == set(tags) and all("advantages" in STORE["train"][key][1] for key in tags)
         sizes.add(len(kept))
-    assert sizes == {4, 5, 6, 7, 8} and gradients
+    assert sizes == {4, 5, 6, 7, 8} and step.gradients
 
 
-def asked_order(step):
-    """Keys in the order of prompts and sessions, which draws are told in."""
-    return sorted(step.batch.keys, key=lambda key: (step.made.asked.uid_Q.index(key.split("_")[0]), key))
+def test_metrics_of_verl_are_over_what_the_page_says(toy):
+    """Those over everything that was rolled out are the same for every draw; of the others the page has each."""
+    step, seen = stock_and_ours(toy, *KL, *RATIOS)[1], {}
+    for _, keep_N in list(all_draws())[::5]:
+        whole = step.drawn(keep_N)
+        metrics = dict(step.metrics)
+        step.made._compute_metrics(whole, metrics, {"step": 1.0}, 1, 0)
+        for name, value in metrics.items():
+            seen.setdefault(name, set()).add(float(value))
+    page = (Path(__file__).parents[1] / "docs" / "verl.md").read_text().partition("| metrics of verl | over |")[2]
+    everything, entropy, kept = (re.findall(r"`([\w/*]+)`", row.split("|")[1]) for row in page.splitlines()[2:5])
+    changing = {name for name, values in seen.items() if len(values) > 1 and not name.startswith(("rows/", "prune/"))}
+    assert {name for name in changing if of_any(name, everything)} == set()
+    assert {name for name in changing if not of_any(name, entropy + kept)} <= {"perf/mfu/actor"}  # by the clock
+    assert all(any(of_any(name, [pattern]) for name in changing) for pattern in entropy + kept)
+
+
+def of_any(name, patterns):
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def test_wrong_twin_advantages_of_the_kept_rows_alone_are_seen(toy):
-    (full,), step, gradients, _ = stock_and_ours(toy)
+    (full,), step = stock_and_ours(toy)
     step.made._compute_advantage = lambda batch, metrics: PPOTrainerSync._compute_advantage(step.made, batch, metrics)
-    assert bias(mean_of_draws(step, gradients), full) > 0.02
+    assert bias(step.mean_of_draws(), full) > 0.02
 
 
 def test_wrong_twin_old_log_probabilities_of_another_row_are_seen(toy):
-    (full,), step, gradients, _ = stock_and_ours(toy)
+    (full,), step = stock_and_ours(toy)
     compute = step.made._compute_old_log_prob
 
     def moved(batch, metrics):
@@ -94,13 +102,12 @@ def test_wrong_twin_old_log_probabilities_of_another_row_are_seen(toy):
         return found
 
     step.made._compute_old_log_prob = moved
-    assert bias(mean_of_draws(step, gradients), full) > 0.02
+    assert bias(step.mean_of_draws(), full) > 0.02
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_every_pass_over_the_batch_has_a_draw_and_the_mean_of_each_is_verls_gradient(toy, mode):
-    options = ("actor_rollout_ref.actor.ppo_epochs=2", f"actor_rollout_ref.actor.loss_agg_mode={mode}")
-    full, step, gradients, _ = stock_and_ours(toy, *options)
+    full, step = stock_and_ours(toy, f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.loss_agg_mode={mode}")
     assert len(full) == 2 and torch.equal(*full)  # no optimizer step was made between the two
     draws = list(all_draws())
     first, second, once = 0.0, 0.0, 0.0
@@ -111,46 +118,42 @@ def test_every_pass_over_the_batch_has_a_draw_and_the_mean_of_each_is_verls_grad
         assert [name for name, _ in passes] == ["old", "update", "update"]
         assert set(passes[0][1]) == set(passes[1][1]) | set(passes[2][1])
         assert len(passes[1][1]) == int(keep_N.sum()) and len(passes[2][1]) == int(later_N.sum())
-        second, first = second + other * gradients.pop().double(), first + chance * gradients.pop().double()
-        assert not gradients
+        second, first = second + other * step.gradients.pop().double(), first + chance * step.gradients.pop().double()
+        assert not step.gradients
     assert bias(first, full[0]) < 1e-6 and bias(second, full[0]) < 1e-6
     assert step.made.config.actor_rollout_ref.actor.optim.total_training_steps == 2 * step.made.total_training_steps
     step.drawn(draws[0][1], draws[0][1])
-    once = gradients[1]
+    once = step.gradients[1]
     step.drawn(draws[0][1], draws[-1][1])
-    assert not torch.equal(gradients[3], once)  # the second pass is the second draw's
+    assert not torch.equal(step.gradients[3], once)  # the second pass is the second draw's
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_method_grpo_leaves_out_what_has_no_gradient_and_is_verls_step_bit_for_bit_where_all_have_one(toy, mode):
-    options = (f"actor_rollout_ref.actor.loss_agg_mode={mode}", "actor_rollout_ref.actor.loss_scale_factor=12")
+    grpo = (f"{PRUNING}.method=grpo",)
     for rewards, rows in ((REWARDS, 8), ((0.0, 0.0, 0.0, 0.0, *REWARDS[4:]), 4), ((1.0,) * 8, 1)):
-        full, step, found = gradient_of_grpo(toy, rewards, *options)
+        (full,), step = stock_and_ours(toy, *of_mode(mode), rewards=rewards, ours=grpo)
+        step.run()
+        found = step.gradients.pop()
         assert [len(keys) for _, keys in step.made.actor_rollout_wg.passes] == [rows, rows]
         assert torch.equal(found, full) if rows == 8 else (found - full).norm() <= 1e-6 * full.norm()
 
 
-def gradient_of_grpo(toy, rewards, *options):
-    """verl's gradient, our step with ``method=grpo``, and its gradient."""
-    (full,), step, gradients, _ = stock_and_ours(toy, *options, rewards=rewards, ours=(f"{PRUNING}.method=grpo",))
-    step.run()
-    return full, step, gradients.pop()
-
-
-def test_method_grpo_keeps_verls_mini_batches(toy, monkeypatch):
-    """Two updates of two epochs, weights moving: a dead group left out of its mini-batch changes rounding alone."""
+@pytest.fixture
+def a_third_is_silent(monkeypatch):
+    """A third of the prompts has equal rewards; those of the others differ."""
     score = in_process.compute_score
-    monkeypatch.setattr(
-        in_process,
-        "compute_score",
-        lambda *given: 1.0 if int(given[2]) % 3 == 0 else score(*given) + len(given[1]) / 50,
-    )
-    sizes = (
-        "data.train_batch_size=6",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-        "actor_rollout_ref.rollout.n=4",
-    )
-    sizes += ("actor_rollout_ref.actor.ppo_epochs=2",)
+
+    def scored(source, text, truth):
+        return 1.0 if int(truth) % 3 == 0 else score(source, text, truth) + len(text) / 50
+
+    monkeypatch.setattr(in_process, "compute_score", scored)
+
+
+@pytest.mark.usefixtures("a_third_is_silent")
+def test_method_grpo_keeps_verls_mini_batches(toy):
+    """Two updates of two epochs, weights moving: a dead group left out of its mini-batch changes rounding alone."""
+    sizes = (*sized(6, 4, mini_batch=2), f"{ACTOR}.ppo_epochs=2")
     stock = trainer(toy, "sync", *sizes)
     train(stock, 2)
     ours = trainer(toy, "dynamic_pruning", *sizes, f"{PRUNING}.method=grpo")
@@ -161,79 +164,53 @@ def test_method_grpo_keeps_verls_mini_batches(toy, monkeypatch):
 
 def test_entropy_of_the_kept_rows_stands_for_that_of_all(toy):
     for mode in ("seq-mean-token-mean", "seq-mean-token-sum"):
-        options = (*KL, f"actor_rollout_ref.actor.loss_agg_mode={mode}")
-        _, step, gradients, metrics = stock_and_ours(toy, *options)
+        _, step = stock_and_ours(toy, *KL, f"{ACTOR}.loss_agg_mode={mode}")
         total = weights = 0.0
         for chance, keep_N in all_draws():  # a ratio: its two sums are each exact in expectation
             step.drawn(keep_N)
             weight = float((keep_N / PROB_N).sum())
             total, weights = total + chance * step.metrics["actor/entropy"] * weight, weights + chance * weight
-        assert total / weights == pytest.approx(metrics["actor/entropy"], rel=1e-5)
-        assert gradients
+        assert total / weights == pytest.approx(step.stock["actor/entropy"], rel=1e-5)
 
 
 def test_rewards_made_of_log_probabilities_keep_todays_order_and_say_so(toy, capsys):
-    late = ("algorithm.use_kl_in_reward=True",)
-    (full,), step, gradients, _ = stock_and_ours(toy, *late)
+    (full,), step = stock_and_ours(toy, "algorithm.use_kl_in_reward=True")
     assert "order: verl's passes go over all rows, then the draw: algorithm.use_kl_in_reward" in capsys.readouterr().out
-    assert bias(mean_of_draws(step, gradients), full) < 1e-6
-    assert [(name, len(keys)) for name, keys in step.made.actor_rollout_wg.passes] == [
-        *(("old", 8), ("ref", 8)),
-        ("update", 8),
-    ]
+    assert bias(step.mean_of_draws(), full) < 1e-6
+    passes = [(name, len(keys)) for name, keys in step.made.actor_rollout_wg.passes]
+    assert passes == [("old", 8), ("ref", 8), ("update", 8)]
 
 
-def test_without_the_samplers_probabilities_the_score_is_another_and_the_start_names_the_option(toy, capsys):
+def test_without_the_samplers_probabilities_a_step_has_another_score_and_the_start_names_the_option(toy, capsys):
     silent = ("actor_rollout_ref.rollout.calculate_log_probs=False", f"{PRUNING}.completion_prune_rate=0.5")
-    made = trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, "actor_rollout_ref.actor.loss_agg_mode=token-mean")
+    made = trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{ACTOR}.loss_agg_mode=token-mean")
     said = capsys.readouterr().out
     assert made.method.score_name == "advantage with length"
     assert "calculate_log_probs=True gives the better one" in said and "order: rewards, draw, then old" in said
-    with pytest.raises(ConfigError, match="calculate_log_probs=True"):
-        trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{PRUNING}.completion_score=confidence")
-    trainer(toy, "dynamic_pruning", *ONE_STEP, silent[1])
-    assert "gives the better one" not in capsys.readouterr().out
-
-
-def test_a_step_runs_where_samplers_return_no_probabilities(toy):
-    made = trainer(
-        toy,
-        "dynamic_pruning",
-        *ONE_STEP,
-        "actor_rollout_ref.rollout.calculate_log_probs=False",
-        f"{PRUNING}.completion_prune_rate=0.5",
-    )
     made.prepare_step()
     for _, row in STORE["train"].values():
         row.pop("rollout_log_probs", None)
     metrics = {}
     made._step_once(metrics, {}, 2)
     assert metrics["actor/grad_norm"] > 0 and metrics["rows/sent"] < 8
+    with pytest.raises(ConfigError, match="calculate_log_probs=True"):
+        trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{PRUNING}.completion_score=confidence")
+    trainer(toy, "dynamic_pruning", *ONE_STEP, silent[1])
+    assert "gives the better one" not in capsys.readouterr().out
 
 
 def test_draws_that_are_told_are_made(toy):
     """The selection of these tests: one draw after the other, and the last one's weights forgotten are seen."""
-    (full,), step, gradients, _ = stock_and_ours(toy)
-    forgotten = mean_of_draws(step, gradients, run=lambda keep_N: step.drawn(keep_N, weighted=False))
-    assert bias(forgotten, full) > 0.1
+    (full,), step = stock_and_ours(toy)
+    assert bias(step.mean_of_draws(weighted=False), full) > 0.1
     step.made.method = replace(step.made.method, completions=Given(told=cycle((PROB_N == 1,))))
     step.run()
     assert step.metrics["rows/sent"] == 4
 
 
-def test_groups_that_verl_filters_are_replaced_and_the_step_is_made_of_those_it_has_left(toy, monkeypatch):
-    score = in_process.compute_score
-    monkeypatch.setattr(  # a third of the prompts has no signal, and is replaced
-        in_process,
-        "compute_score",
-        lambda *given: 1.0 if int(given[2]) % 3 == 0 else score(*given) + len(given[1]) / 50,
-    )
-    sizes = (
-        "data.train_batch_size=4",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "actor_rollout_ref.rollout.n=4",
-    )
-    sizes += ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+@pytest.mark.usefixtures("a_third_is_silent")
+def test_groups_that_verl_filters_are_replaced_and_the_step_is_made_of_those_it_has_left(toy):
+    sizes = (*sized(4, 4), "algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
     with pytest.raises(ConfigError, match="accept_bias=True"):
         trainer(toy, "dynamic_pruning", *sizes)
     rate = f"{PRUNING}.completion_prune_rate=0.5"

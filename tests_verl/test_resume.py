@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import PRUNING, trainer
+from in_process import PRUNING, sized, trainer
 
 from dppo.errors import CheckpointError
 
@@ -51,12 +51,7 @@ def test_without_our_part_the_resumed_run_is_another_one(ended, toy, tmp_path):
 
 
 def options(folder, *others):
-    sizes = (
-        "data.train_batch_size=4",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "actor_rollout_ref.rollout.n=2",
-    )
-    return (*sizes, f"trainer.default_local_dir={folder}", "trainer.resume_mode=auto", *others)
+    return (*sized(4, 2), f"trainer.default_local_dir={folder}", "trainer.resume_mode=auto", *others)
 
 
 def test_settings_that_changed_are_said_and_a_damaged_state_is_refused(toy, tmp_path):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import in_process
 import pytest
 import torch
-from in_process import PRUNING, STORE, get, parameters, put, train, trainer
-from steps import CUTS, ONE_STEP, POINTS, OffPolicy, all_draws, bias, stock_and_ours
+from in_process import ACTOR, PRUNING, STORE, get, parameters, put, sized, train, trainer
+from steps import ALL_TERMS, CUTS, KL, ONE_STEP, POINTS, RATIOS, OffPolicy, all_draws, bias, stock_and_ours
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
@@ -18,10 +18,6 @@ from dppo.verl.passes import PlannedPasses
 from dppo.verl.support import MIXING_LOSSES, ROW_LOSSES
 
 EXACT, ROUNDED, SEEN = 1e-6, 1e-5, 0.02
-ACTOR = "actor_rollout_ref.actor"
-KL = (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1")
-ALL_TERMS = (*KL, f"{ACTOR}.entropy_coeff=0.01")
-RATIOS = ("algorithm.rollout_correction.rollout_is=token",)
 PADDED = ("actor_rollout_ref.model.use_remove_padding=False",)
 CASES = {
     "token-mean, policy": ("token-mean", ()),
@@ -58,26 +54,17 @@ def options_of(mode, terms):
     return (f"{ACTOR}.loss_agg_mode={mode}", f"{ACTOR}.loss_scale_factor=12", *terms)
 
 
-def mean_of_cuts(step, gradients):
-    """The mean gradient over every outcome of the cuts."""
-    mean = 0.0
-    for point in range(POINTS):
-        step.cut(point)
-        mean = mean + gradients.pop().double() / POINTS
-    return mean
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_mean_over_every_cut_is_verls_gradient_and_each_is_that_of_whole_rows_before_the_update(case, toy):
-    (full,), step, gradients, _ = stock_and_ours(toy, *options_of(*CASES[case]), ours=(CUTS,))
+    (full,), step = stock_and_ours(toy, *options_of(*CASES[case]), ours=(CUTS,))
     mean, furthest, kept = 0.0, 0.0, set()
     for point in range(POINTS):
         step.cut(point)
-        ours = gradients.pop().double()
+        ours = step.gradients.pop().double()
         mean, kept = mean + ours / POINTS, kept | {(step.metrics["rows/sent"], step.metrics["rows/tokens_share"])}
         step.made.waits_for = "the other order"
         step.cut(point)
-        furthest = max(furthest, bias(gradients.pop().double(), ours))
+        furthest = max(furthest, bias(step.gradients.pop().double(), ours))
         step.made.waits_for = ""
     print(f"{case}: bias {bias(mean, full):.1e}, furthest from whole rows {furthest:.1e}")
     assert bias(mean, full) < EXACT and furthest < ROUNDED
@@ -87,26 +74,11 @@ def test_the_mean_over_every_cut_is_verls_gradient_and_each_is_that_of_whole_row
 
 def drawn_lengths(step):
     """Of each optimizer step, the tokens of each row that is drawn: its prompt and the completion up to the cut."""
-    found = []
-    for draw in step.plan.token_draws:
-        keys = asked_order(step)
-        found.append(
-            {
-                key: tag_of(step)[key]["prompt_len"] + int(length)
-                for key, length in zip(keys, draw.length_N, strict=True)
-                if length
-            }
-        )
-    return found
-
-
-def tag_of(step):
-    return dict(zip(step.batch.keys, step.batch.tags, strict=True))
-
-
-def asked_order(step):
-    """Keys in the order of prompts and sessions, which draws are made in."""
-    return sorted(step.batch.keys, key=lambda key: (step.made.asked.uid_Q.index(key.split("_")[0]), key))
+    keys, tags = step.asked_order(), step.tags
+    return [
+        {key: tags[key]["prompt_len"] + n for key, n in zip(keys, draw.length_N.tolist(), strict=True) if n}
+        for draw in step.plan.token_draws
+    ]
 
 
 def plans_kept(step, monkeypatch):
@@ -121,7 +93,7 @@ def plans_kept(step, monkeypatch):
 
 
 def test_each_pass_goes_over_the_prefix_that_is_drawn_and_over_no_other_token(toy, monkeypatch):
-    _, step, gradients, _ = stock_and_ours(toy, *KL, group=Noted, ours=(CUTS,))
+    _, step = stock_and_ours(toy, *KL, group=Noted, ours=(CUTS,))
     plans_kept(step, monkeypatch)
     group, shares = step.made.actor_rollout_wg, set()
     for point in range(POINTS):
@@ -130,16 +102,16 @@ def test_each_pass_goes_over_the_prefix_that_is_drawn_and_over_no_other_token(to
         (kept,) = drawn_lengths(step)
         assert [name for name, _ in group.passes] == ["old", "ref", "update"]
         assert group.lengths == [kept] * 3
-        whole = {key: tag["seq_len"] for key, tag in tag_of(step).items()}
-        assert step.metrics["rows/tokens_share"] == pytest.approx(sum(kept.values()) / sum(whole.values()))
+        whole = sum(tag["seq_len"] for tag in step.batch.tags)
+        assert step.metrics["rows/tokens_share"] == pytest.approx(sum(kept.values()) / whole)
         assert step.metrics["global_seqlen/mean"] == sum(kept.values())
         shares.add(step.metrics["prune/token_kept_share"])
-    assert len(shares) > 1 and max(shares) <= 1 and gradients
+    assert len(shares) > 1 and max(shares) <= 1 and step.gradients
 
 
 def test_several_passes_over_the_batch_have_cuts_of_their_own_and_old_ones_reach_as_far_as_any(toy, monkeypatch):
     options = (f"{ACTOR}.ppo_epochs=2", *options_of("seq-mean-token-mean", KL))
-    full, step, gradients, _ = stock_and_ours(toy, *options, group=Noted, ours=(CUTS,))
+    full, step = stock_and_ours(toy, *options, group=Noted, ours=(CUTS,))
     plans_kept(step, monkeypatch)
     group, first, second, differing = step.made.actor_rollout_wg, 0.0, 0.0, 0
     for point in range(POINTS):
@@ -150,41 +122,39 @@ def test_several_passes_over_the_batch_have_cuts_of_their_own_and_old_ones_reach
         assert [name for name, _ in group.passes] == ["old", "ref", "update", "update"]
         assert group.lengths == [union, union, mine, other]
         differing += mine != other
-        second, first = second + gradients.pop().double() / POINTS, first + gradients.pop().double() / POINTS
+        second, first = second + step.gradients.pop().double() / POINTS, first + step.gradients.pop().double() / POINTS
     assert bias(first, full[0]) < EXACT and bias(second, full[0]) < EXACT and differing
 
 
 def test_completions_are_dealt_to_mini_batches_and_cut_within_each(toy):
     sizes = (f"{ACTOR}.ppo_mini_batch_size=1", *options_of("seq-mean-token-mean", KL))
-    full, step, gradients, _ = stock_and_ours(toy, *sizes, ours=(CUTS,))
+    full, step = stock_and_ours(toy, *sizes, ours=(CUTS,))
     mean = 0.0
     for point in range(POINTS):
         step.cut(point)
-        assert len(gradients) == len(full) == 2
-        mean = mean + (gradients.pop() + gradients.pop()).double() / POINTS
+        assert len(step.gradients) == len(full) == 2
+        mean = mean + (step.gradients.pop() + step.gradients.pop()).double() / POINTS
     assert bias(mean, sum(full)) < EXACT  # verl's own mini-batches have other completions
 
 
 def test_completions_pruned_and_cut(toy):
     """Both draws of one step: their weights multiply."""
     rate = f"{PRUNING}.completion_prune_rate=0.5"
-    (full,), step, gradients, _ = stock_and_ours(toy, *options_of("seq-mean-token-mean", KL), ours=(CUTS, rate))
+    (full,), step = stock_and_ours(toy, *options_of("seq-mean-token-mean", KL), ours=(CUTS, rate))
     mean = 0.0
     for chance, keep_N in all_draws():
         step.drawn(keep_N)
-        gradients.clear()
-        for point in range(POINTS):
-            step.cut(point)
-            mean = mean + chance * gradients.pop().double() / POINTS
+        step.gradients.clear()
+        mean = mean + chance * step.mean_of_cuts()
     assert bias(mean, full) < EXACT
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_tokens_without_loss_are_gone_through_and_counted_nowhere(toy, mode, monkeypatch):
     monkeypatch.setattr(in_process.Agents, "silent", slice(2, 5))
-    (full,), step, gradients, _ = stock_and_ours(toy, *options_of(mode, KL), ours=(CUTS,))
+    (full,), step = stock_and_ours(toy, *options_of(mode, KL), ours=(CUTS,))
     assert {int((row["response_mask"] == 0).sum()) for _, row in STORE["train"].values() if "rm_scores" in row} >= {3}
-    assert bias(mean_of_cuts(step, gradients), full) < EXACT
+    assert bias(step.mean_of_cuts(), full) < EXACT
 
 
 def one_weight_per_completion(*given):
@@ -193,26 +163,26 @@ def one_weight_per_completion(*given):
 
 
 def test_wrong_twin_one_weight_per_completion_is_seen(toy, monkeypatch):
-    (full,), step, gradients, _ = stock_and_ours(toy, ours=(CUTS,))
-    assert bias(mean_of_cuts(step, gradients), full) < EXACT
+    (full,), step = stock_and_ours(toy, ours=(CUTS,))
+    assert bias(step.mean_of_cuts(), full) < EXACT
     monkeypatch.setattr(dppo.verl.sent, "cut_rows", one_weight_per_completion)
-    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+    assert bias(step.mean_of_cuts(), full) > SEEN
 
 
 def test_wrong_twins_means_over_the_tokens_before_the_cut_are_seen(toy, monkeypatch):
-    (full,), step, gradients, _ = stock_and_ours(toy, *options_of("seq-mean-token-mean", ()), ours=(CUTS,))
+    (full,), step = stock_and_ours(toy, *options_of("seq-mean-token-mean", ()), ours=(CUTS,))
     step.made.method = replace(step.made.method, normaliser=DR_GRPO)  # not told that verl divides by a row's tokens
-    assert bias(mean_of_cuts(step, gradients), full) > SEEN
-    (full,), step, gradients, _ = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
+    assert bias(step.mean_of_cuts(), full) > SEEN
+    (full,), step = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
     monkeypatch.setattr(
         dppo.verl.sent, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
     )
-    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+    assert bias(step.mean_of_cuts(), full) > SEEN
 
 
 def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch):
     """The update goes over whole rows, whose last tokens no pass before it has looked at."""
-    (full,), step, gradients, _ = stock_and_ours(toy, ours=(CUTS,))
+    (full,), step = stock_and_ours(toy, ours=(CUTS,))
 
     def whole_rows(self, placement, batch):
         old = get(batch.keys, batch.partition_id, ["old_log_probs"])["old_log_probs"].unbind()
@@ -227,12 +197,12 @@ def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch)
     monkeypatch.setattr(
         PlannedPasses, "_weighted", lambda self, placement, rows: weighted(self, replace(placement, cut=None), rows)
     )
-    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+    assert bias(step.mean_of_cuts(), full) > SEEN
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
 def test_entropy_of_what_is_kept_stands_for_that_of_all(toy, mode):
-    _, step, _, metrics = stock_and_ours(toy, *options_of(mode, KL), ours=(CUTS,))
+    _, step = stock_and_ours(toy, *options_of(mode, KL), ours=(CUTS,))
     total = weights = 0.0
     for point in range(POINTS):  # a ratio: its two sums are each exact in expectation
         step.cut(point)
@@ -240,19 +210,19 @@ def test_entropy_of_what_is_kept_stands_for_that_of_all(toy, mode):
         weight_B = sent.weight_NT.sum(1)  # every completion token carries loss here
         weight = float((weight_B if mode == "token-mean" else weight_B / sent.tokens_N).sum())
         total, weights = total + step.metrics["actor/entropy"] * weight, weights + weight
-    assert total / weights == pytest.approx(metrics["actor/entropy"], rel=1e-5)
+    assert total / weights == pytest.approx(step.stock["actor/entropy"], rel=1e-5)
 
 
-@pytest.mark.parametrize("level", [("token_prune_rate=0.5",), ("token_prune_rate=auto",), ("method=nat_rpc",)])
+@pytest.mark.parametrize("level", ["token_prune_rate=0.5", "token_prune_rate=auto", "method=nat_rpc"])
 def test_runs_train_and_log_what_was_left_out(toy, level):
-    sizes = ("data.train_batch_size=4", f"{ACTOR}.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
-    made = trainer(toy, "dynamic_pruning", *sizes, *KL, *(f"{PRUNING}.{option}" for option in level))
+    options = (*sized(4, 4, mini_batch=2), *KL, f"{PRUNING}.{level}")
+    made = trainer(toy, "dynamic_pruning", *options)
     before = parameters(made)
     for logged in train(made, 2):
         assert 0 < logged["prune/token_kept_share"] <= 1 and logged["prune/head_share"] <= 1
         assert logged["prune/largest_token_weight"] >= 1 and logged["actor/grad_norm"] > 0
         assert logged["prune/tokens_trained"] > 0 and "prune/token_added_variance" in logged
-        if "auto" not in level[0]:
+        if "auto" not in level:
             assert logged["prune/token_rate"] == 0.5 and logged["rows/tokens_share"] < 1
     assert not torch.equal(parameters(made), before) and not any(STORE[name] for name in STORE if name != "train")
 
@@ -263,15 +233,10 @@ def test_the_start_says_what_is_left_out_and_refuses_images(toy, capsys):
     made.processor = object()
     with pytest.raises(ConfigError, match="token_prune_rate=0"):
         made.on_init_end()
+    silent = (*ONE_STEP, "actor_rollout_ref.rollout.calculate_log_probs=False")
     with pytest.raises(ConfigError, match="calculate_log_probs=True"):
-        trainer(toy, "dynamic_pruning", *ONE_STEP, CUTS, "actor_rollout_ref.rollout.calculate_log_probs=False")
-    trainer(
-        toy,
-        "dynamic_pruning",
-        *ONE_STEP,
-        f"{PRUNING}.method=nat_rpc",
-        "actor_rollout_ref.rollout.calculate_log_probs=False",
-    )
+        trainer(toy, "dynamic_pruning", *silent, CUTS)
+    trainer(toy, "dynamic_pruning", *silent, f"{PRUNING}.method=nat_rpc")
 
 
 def test_losses_that_are_refused_are_those_that_look_at_several_tokens(monkeypatch):

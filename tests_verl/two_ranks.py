@@ -78,19 +78,19 @@ def lead(toy, mode):
     """Rank 0: bias of the mean over all draws, rows sent, and the same with weights that were forgotten."""
     policy = AutoModelForCausalLM.from_pretrained(f"{toy}/model", dtype=torch.float32)
     agg, rate = options(mode)
-    (full,), step, gradients, _ = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
+    (full,), step = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
     group, mean, forgotten, sent, apart = step.made.actor_rollout_wg, 0.0, 0.0, [], []
     longest = max(tag["seq_len"] for tag in step.batch.tags)
     cuts = [(1 / POINTS, point) for point in range(POINTS)]
     for chance, outcome in cuts if mode == "cuts" else all_draws():
         drawn = step.cut if mode == "cuts" else step.drawn
         drawn(outcome)
-        mean = mean + chance * gradients.pop().double()
+        mean = mean + chance * step.gradients.pop().double()
         sent.append((*group.calls[-1], step.metrics["rows/fillers"]))
         first, second = group.passes[0][1]
         apart.append(abs(first - second) / longest)
         drawn(outcome, weighted=False)
-        forgotten = forgotten + chance * gradients.pop().double()
+        forgotten = forgotten + chance * step.gradients.pop().double()
     dist.broadcast_object_list([b"next"], src=0)
     biases = {"bias": bias(mean, full), "forgotten": bias(forgotten, full)}
     return {"mode": mode, "sent": sorted(set(sent)), "apart": max(apart), **biases}

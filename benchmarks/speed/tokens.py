@@ -117,14 +117,23 @@ class Stage:
         return drawn.weight_MN[:, self.tokens.known_NT.nonzero()[:, 0]]
 
     def added_variance(self, weight_MS: Tensor) -> dict[str, float]:
-        """Over the sum of the completions' squared gradients, with its error; and the share of tokens with loss."""
+        """Over the sum of the completions' squared gradients, with its error; and the share of tokens with loss.
+
+        ``alone`` is what it would be if gradients of tokens were at right angles: the sum over tokens one by one.
+        """
         owner_S, slope_S1 = self.tokens.known_NT.nonzero()[:, 0], self.slope_S[:, None]
         whole_NK = torch.zeros(len(self.tokens.known_NT), self.tokens.gradient_SK.shape[1], dtype=torch.float64)
         whole_NK.index_add_(0, owner_S, slope_S1 * self.tokens.gradient_SK)
         off_MK = ((weight_MS - 1) * self.slope_S) @ self.tokens.gradient_SK
         off_M = off_MK.square().sum(1) / whole_NK.square().sum()
-        error = float(off_M.std()) / len(off_M) ** 0.5
-        return {"value": float(off_M.mean()), "error": error, "kept": float((weight_MS > 0).double().mean())}
+        squared_S = (slope_S1 * self.tokens.gradient_SK).square().sum(1)
+        alone = (weight_MS - 1).square().mean(0) @ squared_S / whole_NK.square().sum()
+        return {
+            "value": float(off_M.mean()),
+            "error": float(off_M.std()) / len(off_M) ** 0.5,
+            "alone": float(alone),
+            "kept": float((weight_MS > 0).double().mean()),
+        }
 
 
 def _log_probs(model: Qwen3ForCausalLM, subject: Subject) -> Tensor:
@@ -164,7 +173,8 @@ def at_stage(name: str, stage: Stage, draws: int) -> dict[str, Any]:
     rows = {}
     for way, pruning in WAYS.items():
         row = rows[way] = stage.added_variance(stage.weights(pruning, draws))
-        print(f"  {way:24} {row['value']:8.4f} +- {row['error']:.4f}  kept {row['kept']:.2f}", flush=True)
+        told = f"{row['value']:8.4f} +- {row['error']:.4f}, tokens alone {row['alone']:.4f}"
+        print(f"  {way:24} {told}  kept {row['kept']:.2f}", flush=True)
     return {f"{kept:g}": rows[f"cuts {kept:g}"]["value"] for kept in KEPT} | {"draws": rows}
 
 

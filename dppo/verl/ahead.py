@@ -6,7 +6,7 @@ size of its block, which is fixed before the draw: with these its weight is the 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -20,8 +20,17 @@ from dppo.types import Candidates, Draw
 from dppo.verl.prompts import Asked
 
 
+class Checked:
+    """A record of a checkpoint: its fields are of the types that they should have."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the state of another checkpoint")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Checked):
     """A prompt of a block as it was before the draw, and the probability that it had in it."""
 
     row: int
@@ -37,12 +46,9 @@ class Candidate:
     seen: bool
     """Whether it had a history."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class InFlight(Checked):
     """A prompt that was asked for and has not been trained on."""
 
     uid: str
@@ -53,12 +59,9 @@ class InFlight:
     block: int
     """Prompts of the block that it was drawn from, fixed before the draw: what its share in a sum is one over."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class Due(Checked):
     """A block whose updates have not all been made."""
 
     kept: int
@@ -66,9 +69,6 @@ class Due:
     left_out: tuple[Candidate, ...]
     updates_made: int = 0
     """Updates that had their part of it."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +114,15 @@ class Ahead:
         return [flight.uid for flight in self.flights]
 
     def after_block(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> "Ahead":
-        """With one more block, whose prompts were asked for.
-
-        Args:
-            prompts: the block and its draw.
-            uid_Q: verl's names of the prompts that were drawn.
+        """With one more block, whose prompts were asked for; ``uid_Q`` are verl's names of those that were drawn.
 
         Raises:
             ShapeError: fewer prompts were drawn than the block has updates: one of these would train on nothing.
         """
-        drawn = candidates(prompts.candidates, prompts.draw)
-        kept = [each for each, keep in zip(drawn, prompts.draw.keep_N.tolist(), strict=True) if keep]
+        draw = prompts.draw
+        columns = zip(_records(prompts.candidates), draw.prob_N.tolist(), draw.weight_N.tolist(), strict=True)
+        drawn = [Candidate(**record, prob=prob, weight=weight) for record, prob, weight in columns]
+        kept, left_out = ([drawn[row] for row in side.nonzero()[:, 0]] for side in (draw.keep_N, ~draw.keep_N))
         if len(kept) < self.updates:
             raise ShapeError(
                 f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one. Draw a "
@@ -135,7 +133,6 @@ class Ahead:
             InFlight(uid=uid, candidate=candidate, size=size, block=len(drawn))
             for uid, candidate, size in zip(uid_Q, kept, sizes, strict=True)
         ]
-        left_out = [each for each, keep in zip(drawn, prompts.draw.keep_N.tolist(), strict=True) if not keep]
         return replace(
             self,
             asked=self.asked + 1,
@@ -153,23 +150,18 @@ class Ahead:
             others: (Q,) the prompts that take their place, in the same order.
             uid_Q: verl's names of these.
         """
-        place = {uid: number for number, uid in enumerate(gone)}
-        new = _records(others)
-
-        def other(flight: InFlight) -> InFlight:
-            number = place.get(flight.uid)
-            if number is None:
-                return flight
-            return replace(flight, uid=uid_Q[number], candidate=replace(flight.candidate, **new[number]))
-
-        return replace(self, flights=tuple(other(flight) for flight in self.flights))
+        new = {old: (uid, record) for old, uid, record in zip(gone, uid_Q, _records(others), strict=True)}
+        flights = list(self.flights)
+        for place, flight in enumerate(flights):
+            if flight.uid in new:
+                uid, record = new[flight.uid]
+                flights[place] = replace(flight, uid=uid, candidate=replace(flight.candidate, **record))
+        return replace(self, flights=tuple(flights))
 
     def after_update(self, uids: Collection[str], context: StepContext) -> tuple[Asked, "Ahead"]:
         """What an update is made of, and what is then left.
 
-        Args:
-            uids: verl's names of the groups that it takes, in any order.
-            context: what is known of them, in the order of ``taken``.
+        ``uids`` are verl's names of the groups that it takes, in any order; ``context`` is in the order of ``taken``.
 
         Raises:
             ShapeError: a group of no prompt in flight, or another number of groups than the update waits for.
@@ -228,10 +220,7 @@ class Ahead:
         return asdict(self)
 
     def resumed(self, saved: Mapping[str, Any]) -> "Ahead":
-        """What a checkpoint held, for a run with the numbers of this one.
-
-        Args:
-            saved: of ``saved``; empty where nothing was asked for ahead.
+        """What a checkpoint held, for a run with the numbers of this one; ``saved`` is empty where that is nothing.
 
         Raises:
             CheckpointError: it is damaged, or has blocks in flight that were split or counted otherwise.
@@ -282,17 +271,6 @@ OPTIONS = {
 """The options of verl by which prompts in flight are weighted."""
 
 
-def candidates(found: Candidates, draw: Draw) -> list[Candidate]:
-    """The prompts of a block, one by one.
-
-    Args:
-        found: (P,) in each field.
-        draw: (P,) in each field.
-    """
-    drawn = zip(_records(found), draw.prob_N.tolist(), draw.weight_N.tolist(), strict=True)
-    return [Candidate(**record, prob=prob, weight=weight) for record, prob, weight in drawn]
-
-
 def _records(found: Candidates) -> list[dict[str, Any]]:
     """The fields of some prompts, one by one."""
     names = {"row": found.row_P, "signal": found.signal_P, "tokens": found.tokens_P, "seen": found.seen_P}
@@ -302,11 +280,10 @@ def _records(found: Candidates) -> list[dict[str, Any]]:
 
 def _columns(records: Sequence[Candidate]) -> dict[str, Tensor]:
     """Each field of some prompts as a tensor."""
-    kinds = {"row": torch.int64, "seen": torch.bool}
-    names = ("row", "prob", "weight", "signal", "tokens", "seen")
+    kinds = {int: torch.int64, float: torch.float64, bool: torch.bool}
     return {
-        name: torch.tensor([getattr(each, name) for each in records], dtype=kinds.get(name, torch.float64))
-        for name in names
+        field.name: torch.tensor([getattr(each, field.name) for each in records], dtype=kinds[field.type])
+        for field in fields(Candidate)
     }
 
 

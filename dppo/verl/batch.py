@@ -1,4 +1,8 @@
-"""What verl's queue holds of a step, read for a plan, and what verl computes on all rows where only some are kept."""
+"""What verl's queue holds of a step, read for a plan, and what verl computes on all rows where only some are kept.
+
+``batch`` is verl's ``KVBatchMeta`` of B rows, ``actor`` its configuration of the actor, ``weight_BT`` (B, 1) weights of
+of rows or (B, T) of their completion tokens, ``tokens_B`` (B,) the tokens with loss of each row before it is cut.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,14 +53,17 @@ class Returned:
     scored_BT: Tensor
     """(B, T) bool, completion tokens of each row that carry loss."""
 
+    def by_row(self, value: Tensor) -> Tensor:
+        """(..., B) of (..., N): what belongs to each completion in the row that holds it, 0 in other rows."""
+        found, there_N = value.new_zeros(*value.shape[:-1], len(self.prompt_B)), self.row_N >= 0
+        found[..., self.row_N[there_N]] = value[..., there_N]
+        return found
+
 
 def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
-    """The completions of a step.
+    """The completions of the prompts that were asked for, of a batch with advantages.
 
-    Args:
-        batch: verl's ``KVBatchMeta``, with advantages.
-        asked: the prompts of the step.
-        tokens: whether a part of the tokens is drawn, by what the sampler was sure of.
+    ``tokens`` says whether a part of the tokens is drawn, by what the sampler was sure of.
 
     Raises:
         ShapeError: a session with several outputs.
@@ -111,12 +118,7 @@ def _sampled(logp: Sequence[Tensor] | None, scored_BT: Tensor, row_N: Tensor) ->
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:
-    """Put other advantages in place of verl's.
-
-    Args:
-        batch: verl's ``KVBatchMeta``.
-        advantage_B: (B,) of each of its rows.
-    """
+    """Put other advantages, one for each row, in place of verl's."""
     data = _read(batch, [MASK])
     spread = [mask.float() * value for mask, value in zip(data[MASK].unbind(), advantage_B.tolist(), strict=True)]
     nested = jagged(spread)
@@ -125,11 +127,9 @@ def write_advantages(batch: Any, advantage_B: Tensor) -> None:
 
 
 def corrected(batch: Any, settings: Any) -> dict[str, float]:
-    """verl's rollout correction of some rows: their importance ratios are written, and its metrics returned.
+    """verl's rollout correction of rows with old log-probabilities: importance ratios are written, metrics returned.
 
-    Args:
-        batch: verl's ``KVBatchMeta``, with old log-probabilities.
-        settings: verl's ``algorithm.rollout_correction``, without rejection.
+    ``settings`` is verl's ``algorithm.rollout_correction``, without rejection.
     """
     data = _read(batch, [MASK, OLD, SAMPLED])
     found, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=data.to_padded_tensor()), settings)
@@ -141,14 +141,7 @@ def corrected(batch: Any, settings: Any) -> dict[str, float]:
 
 
 def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) -> float | None:
-    """verl's mean entropy of all rows with a gradient, estimated from what is kept; None where that is nothing.
-
-    Args:
-        batch: verl's ``KVBatchMeta``, with entropies.
-        weight_BT: (B, 1) weights of its rows, or (B, T) of their completion tokens.
-        tokens_B: (B,) tokens of each that carry loss, those behind a cut included.
-        actor: verl's configuration of the actor.
-    """
+    """verl's mean entropy of all rows with a gradient, estimated from what is kept; None where that is nothing."""
     if not weight_BT.any():
         return None
     data = _read(batch, [MASK, "entropy"]).to_padded_tensor()
@@ -170,12 +163,7 @@ def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) ->
 def weighed(batch: Any, weight_BT: Tensor, tokens_B: Tensor, method: Method, actor: Any) -> tuple[float, float] | None:
     """What the KL term and the entropy bonus weigh in all rows with a gradient, estimated from what is kept.
 
-    Args:
-        batch: verl's ``KVBatchMeta``, with old log-probabilities, those of a reference and entropies where they count.
-        weight_BT: (B, 1) weights of its rows, or (B, T) of their completion tokens.
-        tokens_B: (B,) tokens of each that carry loss, those behind a cut included.
-        method: of the run.
-        actor: verl's configuration of the actor.
+    The batch has old log-probabilities, and those of a reference where a KL term counts.
 
     Returns:
         The sums that ``OtherTerms.after`` takes; None where entropies that count are not there, as in bypass mode.
@@ -205,13 +193,9 @@ def weighed(batch: Any, weight_BT: Tensor, tokens_B: Tensor, method: Method, act
 
 
 def cut_batch(batch: Any, keys: list[str], completion_B: Tensor, partition: str) -> Any:
-    """Some rows of a batch up to a cut, in a partition of TransferQueue of their own; the whole ones stay as they are.
+    """Some rows of a batch up to a cut, in another partition of TransferQueue; the whole ones stay as they are.
 
-    Args:
-        batch: verl's ``KVBatchMeta``.
-        keys: of the rows.
-        completion_B: (B,) int64 completion tokens that each of them keeps, >= 1.
-        partition: where they are put, by the same keys.
+    ``completion_B`` has the completion tokens, >= 1, that the row of each key keeps.
     """
     names = ["prompts", *OF_ROW, *OF_COMPLETION]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=names)

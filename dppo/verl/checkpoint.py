@@ -15,40 +15,25 @@ from dppo.files import read_json, write_json
 from dppo.pruning import OtherTerms
 from dppo.step import PromptSource
 from dppo.step.resumed import changed, remembered, warn_of
-from dppo.typed import check_fields
+from dppo.verl.ahead import Checked
 from dppo.verl.settings import PruningSettings
 
 STATE_FILE = "dppo_state.json"
+ACTOR = ("ppo_mini_batch_size", "ppo_epochs", "loss_agg_mode", "loss_scale_factor", "policy_loss.loss_mode")
+ACTOR += ("policy_loss.dro_beta", "use_kl_loss", "kl_loss_coef", "entropy_coeff", "clip_ratio_low", "clip_ratio_high")
+ALGORITHM = ("adv_estimator", "norm_adv_by_std_in_grpo", "use_kl_in_reward", "filter_groups.enable")
 OF_VERL = (
     "trainer.v1.trainer_mode",
-    "data.train_batch_size",
-    "data.max_response_length",
-    "data.shuffle",
-    "actor_rollout_ref.rollout.n",
-    "actor_rollout_ref.rollout.temperature",
-    "actor_rollout_ref.rollout.calculate_log_probs",
-    "actor_rollout_ref.actor.ppo_mini_batch_size",
-    "actor_rollout_ref.actor.ppo_epochs",
-    "actor_rollout_ref.actor.loss_agg_mode",
-    "actor_rollout_ref.actor.loss_scale_factor",
-    "actor_rollout_ref.actor.policy_loss.loss_mode",
-    "actor_rollout_ref.actor.policy_loss.dro_beta",
-    "actor_rollout_ref.actor.use_kl_loss",
-    "actor_rollout_ref.actor.kl_loss_coef",
-    "actor_rollout_ref.actor.entropy_coeff",
-    "actor_rollout_ref.actor.clip_ratio_low",
-    "actor_rollout_ref.actor.clip_ratio_high",
-    "actor_rollout_ref.actor.optim.lr",
-    "algorithm.adv_estimator",
-    "algorithm.norm_adv_by_std_in_grpo",
-    "algorithm.use_kl_in_reward",
-    "algorithm.filter_groups.enable",
+    *(f"data.{name}" for name in ("train_batch_size", "max_response_length", "shuffle")),
+    *(f"actor_rollout_ref.rollout.{name}" for name in ("n", "temperature", "calculate_log_probs")),
+    *(f"actor_rollout_ref.actor.{name}" for name in (*ACTOR, "optim.lr")),
+    *(f"algorithm.{name}" for name in ALGORITHM),
 )
 """Options of verl that prompts and draws depend on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerlState:
+class VerlState(Checked):
     """Where a run is, beside what verl saves."""
 
     step: int
@@ -62,17 +47,11 @@ class VerlState:
     in_flight: dict[str, Any] = field(default_factory=dict)
     """Prompts that were asked for ahead and not trained on, from ``Ahead.saved``; empty where there are none."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
-
 
 def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks: int) -> dict[str, Any]:
     """What a resumed run should have in common with the one that was saved, as JSON has it.
 
-    Args:
-        settings: of the run.
-        get: the value of an option by its path in verl's configuration, None where there is none.
-        ranks: data-parallel ranks.
+    ``get`` gives the value of an option by its path in verl's configuration; ``ranks`` are data-parallel.
     """
     return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks})
 
@@ -80,37 +59,21 @@ def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks
 def save(
     folder: Path, source: PromptSource, step: int, settings: dict[str, Any], in_flight: dict[str, Any] | None = None
 ) -> None:
-    """Write our part into ``folder``, which is made where it is not there; the state comes last.
+    """Write our part into ``global_step_N``, which is made where it is not there; the state comes last.
 
-    Args:
-        folder: ``global_step_N``.
-        source: of the run.
-        step: N.
-        settings: of ``settings_to_save``.
-        in_flight: of ``Ahead.saved``, where prompts are asked for ahead.
+    ``settings`` are of ``settings_to_save``, ``in_flight`` of ``Ahead.saved`` where prompts are asked for ahead.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = VerlState(
-        step=step,
-        position=source.save(folder),
-        settings=settings,
-        others=asdict(source.others),
-        in_flight=in_flight or {},
-    )
+    position, others = source.save(folder), asdict(source.others)
+    state = VerlState(step=step, position=position, settings=settings, others=others, in_flight=in_flight or {})
     write_json(folder / STATE_FILE, asdict(state))
 
 
 def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """Read our part back; warnings name settings that changed, or say that there is no such part.
+    """What was in flight, empty where nothing was asked for ahead; the rest of our part is read into ``source``.
 
-    Returns:
-        What was in flight, empty where nothing was asked for ahead.
-
-    Args:
-        folder: that verl resumes from.
-        source: of the run, with the dataset of the checkpoint.
-        step: of verl's part.
-        settings: of ``settings_to_save``, of this run.
+    Warnings name settings that changed, or say that the folder has no such part. ``step`` is that of verl's part,
+    ``settings`` are those of this run.
 
     Raises:
         CheckpointError: our part is damaged, or of another step.
@@ -146,11 +109,5 @@ def saved_mode(folder: Path) -> str:
 
 
 def resumed_folder(step: int, resume_path: str | None, local_folder: str) -> Path:
-    """The folder that verl has resumed from.
-
-    Args:
-        step: ``global_steps`` after loading, >= 1.
-        resume_path: ``trainer.resume_from_path`` where ``trainer.resume_mode`` asks for it, else None.
-        local_folder: ``trainer.default_local_dir``.
-    """
+    """The folder that verl has resumed from at ``step``: ``resume_path`` where ``trainer.resume_mode`` asks for it."""
     return Path(resume_path).absolute() if resume_path else Path(local_folder).absolute() / f"global_step_{step}"

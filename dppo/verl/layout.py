@@ -72,7 +72,7 @@ def cut_rows(draws: Sequence[TokenDraw], row_N: Tensor, prompt_B: Tensor, scored
         draws: of the optimizer steps of the pass; a completion is drawn in one of them at most.
         row_N: (N,) int64 the row of each completion that the draws are among, -1 where there is none.
         prompt_B: (B,) int64 tokens of each row's prompt.
-        scored_BT: (B, T) bool, completion tokens of each row that carry loss.
+        scored_BT: (B, T) bool, completion tokens that carry loss.
     """
     there_N = row_N >= 0
     length_B, weight_BT = torch.zeros_like(prompt_B), torch.zeros(scored_BT.shape, dtype=torch.float64)
@@ -137,13 +137,7 @@ def place(
 
 
 def forwarded(placements: Sequence[Placement], rows: Rows, ranks: int) -> list[int]:
-    """The rows that passes before the update go over: of every placement, each once, in the order of the ranks.
-
-    Args:
-        placements: of each pass of the update over the batch.
-        rows: of the batch.
-        ranks: data-parallel ranks, >= 1.
-    """
+    """The rows that passes before the update go over: of every placement, each once, in the order of the ranks."""
     if len(placements) == 1:
         return placements[0].row_B
     weight_UN = torch.zeros(1, len(rows.length_N))
@@ -152,12 +146,9 @@ def forwarded(placements: Sequence[Placement], rows: Rows, ranks: int) -> list[i
 
 
 def engine_shares(count: int, rows_per_step: int, ranks: int) -> Tensor:
-    """(U, N) bool, the mini-batch that the engine trains each row in where it is sent the whole batch as it lies.
+    """(U, N) bool, the mini-batch that the engine trains each of N rows in where it is sent the batch as it lies.
 
-    Args:
-        count: N, rows of the batch, a multiple of ``rows_per_step``.
-        rows_per_step: rows of a mini-batch, of all ranks together.
-        ranks: data-parallel ranks, >= 1.
+    ``count`` is N, a multiple of ``rows_per_step``: rows of a mini-batch, of all ranks together.
     """
     share_N = torch.arange(count) % (count // ranks) // (rows_per_step // ranks)
     return share_N == torch.arange(count // rows_per_step)[:, None]
@@ -200,13 +191,7 @@ def _filled(kept: Sequence[list[int]], rows: Rows, per_step: int) -> list[list[i
 
 
 def rows_needed(completions: int, steps: int, ranks: int) -> int:
-    """Rows that a batch must have so that any choice among its completions can be placed.
-
-    Args:
-        completions: that were asked for.
-        steps: optimizer steps, >= 1, among which completions are dealt as evenly as can be.
-        ranks: data-parallel ranks, >= 1.
-    """
+    """Rows that a batch must have so that any choice among its completions can be placed, dealt evenly to the steps."""
     whole = steps * ranks
     return -(-completions // whole) * whole
 
@@ -215,12 +200,7 @@ def places(keys: Mapping[int, str], asked: Sequence[str], size_Q: Sequence[int])
     """Where each completion that was asked for is in a batch: its row, or -1 where there is none.
 
     A batch lists rows in the order in which they were finished; this puts them in the order of the prompts, so that
-    draws do not depend on the speed of a sampler.
-
-    Args:
-        keys: of the rows that hold completions, ``{prompt}_{session}_{output}``, by row.
-        asked: prompts in their order.
-        size_Q: completions asked of each.
+    draws do not depend on the speed of a sampler. ``keys`` are ``{prompt}_{session}_{output}``, by row.
 
     Raises:
         ShapeError: a session has several outputs, or a row is of no prompt that was asked for.
@@ -243,11 +223,6 @@ def places(keys: Mapping[int, str], asked: Sequence[str], size_Q: Sequence[int])
 
 
 def scaled_gradient(value: Tensor, factor: Tensor) -> Tensor:
-    """``value`` as it is, whose gradient is multiplied by ``factor``.
-
-    Args:
-        value: of any shape.
-        factor: that broadcasts to it, without a gradient.
-    """
+    """``value`` as it is, whose gradient is multiplied by ``factor``, which broadcasts to it."""
     fixed = value.detach()
     return fixed + (value - fixed) * factor

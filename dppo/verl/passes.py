@@ -135,26 +135,22 @@ class PlannedPasses(PPOTrainer):
         if self.waits_for:
             self._plan_rows(batch, metrics)
         self._learn_others(batch, metrics)
-        updates: dict[str, list[Any]] = {}
+        updates: list[dict[str, Any]] = []
         for placement in self.sent.passes:
-            found: dict[str, Any] = {}
+            updates.append({})
             self._placement = placement
             rows = self._rows_of(placement, batch)
-            super()._update_actor(self._weighted(placement, rows), found)
-            for name, value in found.items():
-                updates.setdefault(name, []).append(value)
+            super()._update_actor(self._weighted(placement, rows), updates[-1])
             self._clear(rows, batch)
         self._clear(batch, self.sent.whole)
-        metrics.update(reduce_metrics(updates))
+        metrics.update(reduce_metrics({name: [each[name] for each in updates if name in each] for name in updates[0]}))
         return self.sent.whole
 
     def _learn_others(self, batch: Any, metrics: dict[str, Any]) -> None:
         """Remember what the KL term and the entropy bonus weigh, for the scores of later steps."""
         actor, sent, method = self.config.actor_rollout_ref.actor, self.sent, self.method
-        others = (
-            bool(method.beta or method.entropy_coef) and actor.policy_loss.loss_mode != "dro"
-        )  # whose beta is no KL
-        if keeps_all(method) or not others:
+        dro = actor.policy_loss.loss_mode == "dro"  # whose beta is no KL
+        if keeps_all(method) or dro or not (method.beta or method.entropy_coef):
             return
         row_B = sent.forwarded
         if (found := weighed(batch, sent.weight_NT[row_B], sent.tokens_N[row_B], method, actor)) is not None:
@@ -192,10 +188,7 @@ class PlannedPasses(PPOTrainer):
         if self.waits_for:
             self.sent = replace(self.sent, forwarded=list(range(len(batch.keys))), rows=found.rows)
         if self.method.advantages.from_history:
-            advantage_B = plan.advantage_N.new_zeros(len(batch.keys))
-            there_N = found.row_N >= 0
-            advantage_B[found.row_N[there_N]] = plan.advantage_N[there_N]
-            write_advantages(batch, advantage_B)
+            write_advantages(batch, found.by_row(plan.advantage_N))
         metrics.update(plan.figures | self.source.figures | self.sent.figures)
 
     def _plan(self, found: Returned) -> StepPlan:

@@ -45,11 +45,7 @@ class Asked:
 def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
     """The prompts that are left once verl has filtered groups: they are taken for a whole block, which is biased.
 
-    Args:
-        source: of the run.
-        row_Q: (Q,) their rows of the dataset.
-        step: its number.
-        generations: G, completions of each.
+    ``row_Q`` are their (Q,) rows of the dataset, ``generations`` the completions of each.
     """
     one_Q = torch.ones(len(row_Q), dtype=torch.float64)
     draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
@@ -60,14 +56,14 @@ def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int
 def prompt_source(
     dataset: Any, settings: PruningSettings, method: Method, *, prompts: int, shuffle: bool, prompt_key: str
 ) -> PromptSource:
-    """The prompts of a run.
+    """The prompts of a run, in an order by the seed in ``settings`` where they are shuffled.
 
     Args:
         dataset: verl's training set.
         settings: of the run.
         method: built from them.
         prompts: P, ``data.train_batch_size``.
-        shuffle: ``data.shuffle``; the order is ours, by the seed in ``settings``.
+        shuffle: ``data.shuffle``.
         prompt_key: ``data.prompt_key``, the column that tells prompts apart.
 
     Raises:
@@ -96,15 +92,11 @@ def prompt_source(
 
 
 def examples(dataset: Any, row_Q: Tensor, size_Q: Tensor | None) -> list[dict[str, Any]]:
-    """The examples of prompts, for verl's ``collate_fn``; with their numbers of completions where these differ.
+    """The examples of (Q,) rows of verl's training set, for its ``collate_fn``.
 
-    Args:
-        dataset: verl's training set.
-        row_Q: (Q,) rows of it.
-        size_Q: (Q,) completions of each; None where all have ``rollout.n``.
+    ``size_Q`` has the completions of each; None where all have ``rollout.n``.
     """
     found = [dict(dataset[row]) for row in row_Q.tolist()]
     if size_Q is not None:
-        for example, size in zip(found, size_Q.tolist(), strict=True):
-            example[GENERATIONS] = size
+        found = [example | {GENERATIONS: size} for example, size in zip(found, size_Q.tolist(), strict=True)]
     return found

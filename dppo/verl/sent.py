@@ -69,16 +69,18 @@ def drawn_rows(
         by_tokens: whether the engine divides the loss by the tokens that it is sent.
         counted: completions that it divides by otherwise.
     """
-    there_N = found.row_N >= 0
-    weight_UN = plan.weight_UN.new_zeros(len(plan.weight_UN), len(whole.keys))
-    weight_UN[:, found.row_N[there_N]] = plan.weight_UN[:, there_N]
-    cuts = _cuts(found, plan, passes)
+    weight_UN = found.by_row(plan.weight_UN)
+    shares = len(plan.token_draws) // passes
+    starts = range(0, len(plan.token_draws), shares or 1)
+    cuts = [
+        cut_rows(plan.token_draws[start : start + shares], found.row_N, found.prompt_B, found.scored_BT)
+        for start in starts
+    ]
     # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not care.
     scale = 1.0 if by_tokens else counted / plan.prompts.sequences
     placements = []
-    for weight_SN, tokens_S, cut in zip(
-        weight_UN.chunk(passes), plan.tokens_U.chunk(passes), cuts or [None] * passes, strict=True
-    ):
+    parts = zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), cuts or [None] * passes, strict=True)
+    for weight_SN, tokens_S, cut in parts:
         rows = found.rows if cut is None else cut.rows
         if cut is not None and plan.method.normaliser.per_sequence:  # verl divides by the tokens before the cut
             weight_SN = weight_SN * (rows.tokens_N / found.rows.tokens_N.clamp_min(1))
@@ -100,32 +102,17 @@ def drawn_rows(
     )
 
 
-def _cuts(found: Returned, plan: StepPlan, passes: int) -> list[Cut]:
-    """Where rows end in each pass over the batch; nothing where all tokens are trained on."""
-    draws, shares = plan.token_draws, len(plan.token_draws) // passes
-    parts = [draws[start : start + shares] for start in range(0, len(draws), shares)] if draws else []
-    return [cut_rows(part, found.row_N, found.prompt_B, found.scored_BT) for part in parts]
-
-
 def live_rows(
     whole: Any, found: Returned, plan: StepPlan, *, epochs: int, ranks: int, by_tokens: bool, rows_per_step: int
 ) -> Sent:
     """verl's own mini-batches without the rows that have no gradient; its own batch as it lies where all have one.
 
-    Args:
-        whole: verl's ``KVBatchMeta``, in the order in which verl would send it.
-        found: what it holds.
-        plan: of the step, which drops nothing.
-        epochs: times that verl goes through a batch, >= 1.
-        ranks: data-parallel ranks, >= 1.
-        by_tokens: whether the engine divides the loss by the tokens that it is sent.
-        rows_per_step: rows of a mini-batch of verl, of all ranks together.
+    ``plan`` drops nothing; ``epochs`` are verl's over a batch, ``rows_per_step`` of its mini-batches on all ranks; the
+    rest is as for ``drawn_rows``.
     """
-    there_N, count = found.row_N >= 0, len(whole.keys)
-    live_N = torch.zeros(count, dtype=torch.bool)
-    live_N[found.row_N[there_N]] = plan.completions.live_N[there_N]
+    count, live_N = len(whole.keys), found.by_row(plan.completions.live_N)
     share_UN = engine_shares(count, rows_per_step, ranks)
-    if bool(plan.completions.live_N[there_N].all()):
+    if bool(plan.completions.live_N[found.row_N >= 0].all()):
         placement = Placement(
             row_B=list(range(count)), weight_B=torch.ones(count), rows_per_step=rows_per_step, fillers=0
         )

@@ -75,10 +75,7 @@ class PruningSettings(VerlSettings):
 
 
 def read_settings(options: Mapping[str, Any]) -> PruningSettings:
-    """The settings in a dictionary of options.
-
-    Args:
-        options: what is under ``trainer.v1.sampler.sampler_kwargs.pruning``, by name.
+    """The settings in what is under ``trainer.v1.sampler.sampler_kwargs.pruning``, by name.
 
     Raises:
         ConfigError: an option that does not exist, or as for ``PruningSettings``.
@@ -93,11 +90,10 @@ def read_settings(options: Mapping[str, Any]) -> PruningSettings:
 def unreadable_options(get: Callable[[str], Any]) -> list[str]:
     """One sentence per option of verl that a method is made of and that cannot be read as what it is.
 
-    Args:
-        get: the value of an option by its path in verl's configuration, None where there is none.
+    ``get`` gives the value of an option by its path in verl's configuration, None where there is none.
     """
     actor, problems = "actor_rollout_ref.actor", []
-    mode = get(f"{actor}.loss_agg_mode")
+    mode, coefficient = get(f"{actor}.loss_agg_mode"), f"{actor}.kl_loss_coef"
     if mode not in NORMALISERS:
         problems.append(
             f"{actor}.loss_agg_mode={mode} is not one of {', '.join(NORMALISERS)}. "
@@ -105,9 +101,9 @@ def unreadable_options(get: Callable[[str], Any]) -> list[str]:
         )
     numbers = {f"{actor}.entropy_coeff": 0.0, f"{actor}.policy_loss.dro_beta": 0.0}
     if get(f"{actor}.use_kl_loss"):
-        numbers[f"{actor}.kl_loss_coef"] = 0.001
-        if get(f"{actor}.kl_loss_coef") is None:
-            problems.append(f"{actor}.kl_loss_coef=null with use_kl_loss=True. Write {actor}.kl_loss_coef=0.001.")
+        numbers[coefficient] = 0.001
+        if get(coefficient) is None:
+            problems.append(f"{coefficient}=null with use_kl_loss=True. Write {coefficient}=0.001.")
     for name, example in numbers.items():
         value = get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -141,24 +137,16 @@ def method_of(
 
 
 def keeps_all(method: Method) -> bool:
-    """Whether a method leaves the whole step to verl: it drops nothing, and has no advantages of its own.
-
-    Args:
-        method: of the run.
-    """
+    """Whether a method leaves the whole step to verl: it drops nothing, and has no advantages of its own."""
     own = METHODS[method.name]
     return not (own.completions.rate or own.prompts.rate or own.tokens.active or own.advantages.from_history)
 
 
 def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
-    """Why the expected gradient of a run is not the full batch's.
+    """Why the expected gradient of a run is not the full batch's; ``optimizer_steps`` are those of one block.
 
-    Where prompts are asked for ahead, groups of one block may be trained in several steps.
-
-    Args:
-        method: of the run.
-        optimizer_steps: of one block.
-        ahead: blocks that are asked for ahead; None where the prompts of a step are asked for when it begins.
+    ``ahead`` blocks are asked for ahead, whose groups may be trained in several steps; None where the prompts of a step
+    are asked for when it begins.
     """
     return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
 
@@ -166,15 +154,7 @@ def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[s
 def lines(
     method: Method, *, prompts: int, generations: int, optimizer_steps: int, ahead: float | None = None
 ) -> list[str]:
-    """What a run will do, said at its start.
-
-    Args:
-        method: of the run.
-        prompts: of a block.
-        generations: completions of each.
-        optimizer_steps: of one block.
-        ahead: as for ``biases``.
-    """
+    """What a run will do, said at its start: prompts of a block, completions of each; the rest as for ``biases``."""
     reasons = biases(method, optimizer_steps, ahead)
     found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if keeps_all(method):
@@ -201,10 +181,7 @@ def lines(
 def order_lines(method: Method, waits_for: str, rollout: Any) -> list[str]:
     """When a step is planned, and which option of verl gives a better score, said at a run's start.
 
-    Args:
-        method: of the run.
-        waits_for: why passes go over all rows first; empty where they do not.
-        rollout: verl's ``actor_rollout_ref.rollout``.
+    ``waits_for`` says why passes go over all rows first, ``rollout`` is verl's ``actor_rollout_ref.rollout``.
     """
     if waits_for:
         return [f"order: verl's passes go over all rows, then the draw: {waits_for}"]

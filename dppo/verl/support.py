@@ -1,6 +1,6 @@
 """What the adapter serves: the range of verl, and every option that it refuses, with the reason and what to use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dppo.errors import ConfigError
@@ -20,12 +20,15 @@ WHY_NOT = {
 }
 MIXING_LOSSES = ("gspo",)
 """Those of ``ROW_LOSSES`` whose terms look at several tokens of a row, as ``mixes_tokens`` finds."""
+ACTOR = "actor_rollout_ref.actor"
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
 """Engines of verl on which weights were checked."""
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
-CORRECTIONS = ("algorithm.rollout_correction", "actor_rollout_ref.actor.policy_loss.rollout_correction")
+CORRECTIONS = ("algorithm.rollout_correction", f"{ACTOR}.policy_loss.rollout_correction")
 """Where verl's rollout correction is configured: for ratios to old log-probabilities, and for ``bypass_mode``."""
+OFF = (None, False, 0, "")
+"""Values by which an option of verl is off."""
 GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "grpo_passk")
 """Advantages that are one number per completion, from the rewards of its own group."""
 
@@ -51,11 +54,7 @@ def check_verl_version(installed: str, mode: str = "sync") -> None:
 
 
 def waits_for(get: Callable[[str], Any]) -> str:
-    """Why verl's passes must go over all rows before a step can be planned; empty where advantages need no pass.
-
-    Args:
-        get: the value of an option by its path in verl's configuration, None where there is none.
-    """
+    """Why verl's passes must go over all rows before a step can be planned; empty where advantages need no pass."""
     if get("algorithm.use_kl_in_reward"):
         return "algorithm.use_kl_in_reward=True makes rewards of the reference's log-probabilities"
     return ""
@@ -74,201 +73,178 @@ def unsupported_options(get: Callable[[str], Any], method: Method, mode: str = "
         method: of the run.
         mode: verl's own trainer: ``sync``, ``colocate_async`` or ``separate_async``.
     """
-    ahead = [] if mode == "sync" else _ahead_problems(get, method, mode)
-    problems = _loss_problems(get) + _advantage_problems(get, method) + _step_problems(get, mode) + ahead
-    return problems + (_token_problems(get, method) if method.tokens.active else [])
+    return [
+        *_loss_problems(get),
+        *_advantage_problems(get, method),
+        *_step_problems(get, mode),
+        *(_ahead_problems(get, method, mode) if mode != "sync" else ()),
+        *(_token_problems(get, method) if method.tokens.active else ()),
+    ]
 
 
-def _token_problems(get: Callable[[str], Any], method: Method) -> list[str]:
-    """Why tokens cannot be left out of completions, one sentence each; empty where they can be."""
-    actor, left_out, problems = "actor_rollout_ref.actor", f"token_prune_rate={method.tokens.rate:g}", []
+def _refused(get: Callable[[str], Any], *rules: tuple[str, tuple[Any, ...], str, str], part: str = "") -> Iterator[str]:
+    """A sentence for each option of a part of the configuration whose value is not served.
+
+    A rule is an option, its values that are served, why no other one is, and what to write.
+    """
+    for name, served, why, instead in rules:
+        if (value := get(part + name)) not in served:
+            yield f"{part}{name}={value}: {why}. Write {part}{name}={instead}."
+
+
+def _token_problems(get: Callable[[str], Any], method: Method) -> Iterator[str]:
+    """Why tokens cannot be left out of completions, one sentence each."""
+    left_out = f"token_prune_rate={method.tokens.rate:g}"
     if method.tokens.needs_log_probs and not knows_probabilities(get):
-        problems.append(
+        yield (
             f"{left_out} with actor_rollout_ref.rollout.calculate_log_probs=False: cuts are drawn by what the sampler "
             "was sure of. Write actor_rollout_ref.rollout.calculate_log_probs=True."
         )
-    mode = get(f"{actor}.policy_loss.loss_mode")
+    mode = get(f"{ACTOR}.policy_loss.loss_mode")
     if mode in MIXING_LOSSES:
-        problems.append(
-            f"{actor}.policy_loss.loss_mode={mode} with {left_out}: its ratio is of a whole completion, and tokens are "
-            f"left out. Write {actor}.policy_loss.loss_mode=vanilla."
+        yield (
+            f"{ACTOR}.policy_loss.loss_mode={mode} with {left_out}: its ratio is of a whole completion, and tokens are "
+            f"left out. Write {ACTOR}.policy_loss.loss_mode=vanilla."
         )
-    problems += [
-        f"{where}.rollout_is=sequence with {left_out}: a ratio of whole completions, and tokens are left out. Write "
-        f"{where}.rollout_is=token."
-        for where in CORRECTIONS
-        if get(f"{where}.rollout_is") == "sequence"
-    ]
-    return problems
+    for where in CORRECTIONS:
+        if get(f"{where}.rollout_is") == "sequence":
+            yield (
+                f"{where}.rollout_is=sequence with {left_out}: a ratio of whole completions, and tokens are left out. "
+                f"Write {where}.rollout_is=token."
+            )
 
 
-def _loss_problems(get: Callable[[str], Any]) -> list[str]:
-    actor = "actor_rollout_ref.actor"
-    mode, aggregation = get(f"{actor}.policy_loss.loss_mode") or "vanilla", get(f"{actor}.loss_agg_mode")
-    problems = []
+def _loss_problems(get: Callable[[str], Any]) -> Iterator[str]:
+    mode, aggregation = get(f"{ACTOR}.policy_loss.loss_mode") or "vanilla", get(f"{ACTOR}.loss_agg_mode")
     if mode not in ROW_LOSSES:
         why = WHY_NOT.get(mode, "is not one whose rows are known to be independent")
-        problems.append(
-            f"{actor}.policy_loss.loss_mode={mode} {why}, so no weight of a row makes up for rows that are left out. "
-            f"Write {actor}.policy_loss.loss_mode=vanilla."
+        yield (
+            f"{ACTOR}.policy_loss.loss_mode={mode} {why}, so no weight of a row makes up for rows that are left out. "
+            f"Write {ACTOR}.policy_loss.loss_mode=vanilla."
         )
     if mode == "sapo" and aggregation != "seq-mean-token-mean":
-        problems.append(
-            f"{actor}.loss_agg_mode={aggregation} with loss_mode=sapo, which averages over sequences whatever it says: "
-            f"its terms would be divided by two different numbers. Write {actor}.loss_agg_mode=seq-mean-token-mean."
+        yield (
+            f"{ACTOR}.loss_agg_mode={aggregation} with loss_mode=sapo, which averages over sequences whatever it says: "
+            f"its terms would be divided by two different numbers. Write {ACTOR}.loss_agg_mode=seq-mean-token-mean."
         )
-    if aggregation == "seq-mean-token-sum-norm" and get(f"{actor}.loss_scale_factor") is None:
-        longest = get("data.max_response_length")
-        problems.append(
-            f"{actor}.loss_scale_factor=null with loss_agg_mode=seq-mean-token-sum-norm: the loss is divided by the "
-            f"longest row of each micro-batch, which pruning changes. Write {actor}.loss_scale_factor={longest}."
+    if aggregation == "seq-mean-token-sum-norm" and get(f"{ACTOR}.loss_scale_factor") is None:
+        yield (
+            f"{ACTOR}.loss_scale_factor=null with loss_agg_mode=seq-mean-token-sum-norm: the loss is divided by the "
+            "longest row of each micro-batch, which pruning changes. Write "
+            f"{ACTOR}.loss_scale_factor={get('data.max_response_length')}."
         )
-    rules = [
-        ("distillation.enabled", "its loss is not weighted"),
-        ("actor_rollout_ref.model.mtp.enable", "its loss is not weighted"),
-        (f"{actor}.use_prefix_grouper", "it needs whole groups, of which rows are left out"),
-        *((f"{where}.rollout_rs", "it masks tokens that denominators still count") for where in CORRECTIONS),
-        *((f"{where}.rollout_is_batch_normalize", "it divides by a mean over the batch") for where in CORRECTIONS),
-    ]
-    return problems + [_switch_off(name, value, why) for name, why in rules if (value := get(name))]
+    masked, divided = "it masks tokens that denominators still count", "it divides by a mean over the batch"
+    yield from _refused(
+        get,
+        ("distillation.enabled", OFF, "its loss is not weighted", "False"),
+        ("actor_rollout_ref.model.mtp.enable", OFF, "its loss is not weighted", "False"),
+        (f"{ACTOR}.use_prefix_grouper", OFF, "it needs whole groups, of which rows are left out", "False"),
+        *((f"{where}.rollout_rs", OFF, masked, "null") for where in CORRECTIONS),
+        *((f"{where}.rollout_is_batch_normalize", OFF, divided, "False") for where in CORRECTIONS),
+    )
 
 
-def _advantage_problems(get: Callable[[str], Any], method: Method) -> list[str]:
-    problems, estimator = [], get("algorithm.adv_estimator")
+def _advantage_problems(get: Callable[[str], Any], method: Method) -> Iterator[str]:
+    estimator = get("algorithm.adv_estimator")
     estimator = getattr(estimator, "value", estimator)
     if estimator not in GROUP_ESTIMATORS:
-        problems.append(
+        yield (
             f"algorithm.adv_estimator={estimator} is not one number per completion from its own group. Write "
             f"algorithm.adv_estimator=grpo; served are {', '.join(GROUP_ESTIMATORS)}."
         )
     elif method.advantages.from_history and estimator != "grpo":
-        problems.append(
+        yield (
             f"algorithm.adv_estimator={estimator} with method={method.name}, which has advantages of its own. Write "
             "algorithm.adv_estimator=grpo."
         )
-    generations = get("actor_rollout_ref.rollout.n")
-    if generations == 1 and not method.advantages.from_history:
-        problems.append(
+    if get("actor_rollout_ref.rollout.n") == 1 and not method.advantages.from_history:
+        yield (
             "actor_rollout_ref.rollout.n=1: verl takes the raw reward of a group of one as its advantage. Write "
             "actor_rollout_ref.rollout.n=8, or method=dppo_history, whose baseline is from history."
         )
     if method.score is advantage_with_confidence and not knows_probabilities(get):
-        problems.append(
+        yield (
             "completion_score=confidence with actor_rollout_ref.rollout.calculate_log_probs=False: scores are made "
             "before verl computes probabilities. Write actor_rollout_ref.rollout.calculate_log_probs=True."
         )
-    if get("critic.enable"):
-        problems.append(_switch_off("critic.enable", True, "a critic is trained on whole batches"))
-    return problems
+    yield from _refused(get, ("critic.enable", OFF, "a critic is trained on whole batches", "False"))
 
 
-def _ahead_problems(get: Callable[[str], Any], method: Method, mode: str) -> list[str]:
+def _ahead_problems(get: Callable[[str], Any], method: Method, mode: str) -> Iterator[str]:
     """Of trainers that ask for prompts ahead of the step that trains on them."""
-    problems, section = [], f"trainer.v1.{mode}"
+    section = f"trainer.v1.{mode}"
     warm_up = get(f"{section}.num_warmup_batches")
     if isinstance(warm_up, bool) or not isinstance(warm_up, int | float) or warm_up < 0 or warm_up != int(warm_up):
-        problems.append(
+        yield (
             f"{section}.num_warmup_batches={warm_up}: prompts are drawn in whole blocks of data.train_batch_size. "
             f"Write {section}.num_warmup_batches=1."
         )
     if mode == "colocate_async":
-        return problems
-    whole, part = get("data.train_batch_size"), get("actor_rollout_ref.actor.ppo_mini_batch_size")
+        return
+    whole, part = get("data.train_batch_size"), get(f"{ACTOR}.ppo_mini_batch_size")
     updates = get(f"{section}.parameter_sync_step")
     if not part or not updates or whole != part * updates:
-        problems.append(
+        yield (
             f"data.train_batch_size={whole} is not {section}.parameter_sync_step={updates} times "
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={part}, as verl wants it. Write "
+            f"{ACTOR}.ppo_mini_batch_size={part}, as verl wants it. Write "
             f"data.train_batch_size={(part or 1) * (updates or 1)}."
         )
     if method.prompts.rate and get(f"{section}.hybrid_rollout.enable_switch"):
-        problems.append(
+        yield (
             f"{section}.hybrid_rollout.enable_switch=True waits for a share of data.train_batch_size groups, which a "
             f"pruned block may not have. Write {section}.hybrid_rollout.enable_switch=False, or prompt_prune_rate=0."
         )
-    return problems
 
 
-def _step_problems(get: Callable[[str], Any], mode: str) -> list[str]:
-    actor = "actor_rollout_ref.actor"
-    whole, part = get("data.train_batch_size"), get(f"{actor}.ppo_mini_batch_size")
-    strategy, fetched = get(f"{actor}.strategy"), get("data.gen_batch_size")
-    problems = []
-    if strategy not in STRATEGIES:
-        problems.append(
-            f"{actor}.strategy={strategy}: weights were checked on verl's FSDP and Megatron engines alone. Write "
-            f"{actor}.strategy=fsdp2."
-        )
-    problems += _megatron_problems(get) if strategy == "megatron" else []
-    if not get(f"{actor}.use_dynamic_bsz"):
-        problems.append(
-            f"{actor}.use_dynamic_bsz=False cuts rows into micro-batches of one size, and as many rows as are kept do "
-            f"not divide by it. Write {actor}.use_dynamic_bsz=True."
+def _step_problems(get: Callable[[str], Any], mode: str) -> Iterator[str]:
+    whole, part, strategy = get("data.train_batch_size"), get(f"{ACTOR}.ppo_mini_batch_size"), f"{ACTOR}.strategy"
+    checked = "weights were checked on verl's FSDP and Megatron engines alone"
+    yield from _refused(get, (strategy, STRATEGIES, checked, "fsdp2"))
+    if get(strategy) == "megatron":
+        yield from _refused(get, *MEGATRON, part=f"{ACTOR}.megatron.")
+    if not get(f"{ACTOR}.use_dynamic_bsz"):
+        yield (
+            f"{ACTOR}.use_dynamic_bsz=False cuts rows into micro-batches of one size, and as many rows as are kept do "
+            f"not divide by it. Write {ACTOR}.use_dynamic_bsz=True."
         )
     if not whole or not part or whole % part:
-        problems.append(
-            f"data.train_batch_size={whole} is not a multiple of {actor}.ppo_mini_batch_size={part}. Write "
-            f"{actor}.ppo_mini_batch_size={whole}."
+        yield (
+            f"data.train_batch_size={whole} is not a multiple of {ACTOR}.ppo_mini_batch_size={part}. Write "
+            f"{ACTOR}.ppo_mini_batch_size={whole}."
         )
-    if get("actor_rollout_ref.hybrid_engine") is False and mode != "separate_async":
-        problems.append(
-            "actor_rollout_ref.hybrid_engine=False: samplers that lag behind would finish prompts of other steps. "
-            "Write actor_rollout_ref.hybrid_engine=True, or trainer.v1.trainer_mode=dynamic_pruning_separate_async."
-        )
-    if fetched not in ((None, 1) if get(FILTER) or mode != "sync" else (None, whole)):
-        problems.append(
-            f"data.gen_batch_size={fetched}: prompts of a step are one block, chosen at once. Write "
-            "data.gen_batch_size=null."
-        )
-    if get("trainer.critic_warmup"):
-        problems.append(
-            f"trainer.critic_warmup={get('trainer.critic_warmup')}: there is no critic. Write trainer.critic_warmup=0."
-        )
-    rules = [
-        (f"{actor}.shuffle", "it deals rows to mini-batches anew, each of which has a draw of its own"),
-        ("trainer.v1.sampler.sync_refill_failed_groups", "it takes prompts that were not drawn"),
-        ("skip.rollout_tq.enable", "it trains on the rollouts of another run"),
-    ]
-    problems += [_switch_off(name, value, why) for name, why in rules if (value := get(name))]
+    fetched = (None, 1) if get(FILTER) or mode != "sync" else (None, whole)
+    instead = "True, or trainer.v1.trainer_mode=dynamic_pruning_separate_async"
+    lagging = "samplers that lag behind would finish prompts of other steps"
+    yield from _refused(
+        get,
+        *((("actor_rollout_ref.hybrid_engine", (None, True), lagging, instead),) if mode != "separate_async" else ()),
+        ("data.gen_batch_size", fetched, "prompts of a step are one block, chosen at once", "null"),
+        ("trainer.critic_warmup", OFF, "there is no critic", "0"),
+        (f"{ACTOR}.shuffle", OFF, "it deals rows to mini-batches anew, each of which has a draw of its own", "False"),
+        ("trainer.v1.sampler.sync_refill_failed_groups", OFF, "it takes prompts that were not drawn", "False"),
+        ("skip.rollout_tq.enable", OFF, "it trains on the rollouts of another run", "False"),
+    )
     if get("trainer.v1.sampler.custom_sampler.path"):
-        problems.append(
+        yield (
             "trainer.v1.sampler.custom_sampler.path is set: which prompts a step has is chosen here. Write "
             "trainer.v1.sampler.custom_sampler.path=null."
         )
-    return problems
 
 
-def _megatron_problems(get: Callable[[str], Any]) -> list[str]:
-    """Of verl's Megatron engine: losses inside of the model, and what does not go with any number of rows."""
-    where = "actor_rollout_ref.actor.megatron"
-    router = "the router's loss is made inside of the model, where no weight reaches it"
-    rules = [
-        (
-            "virtual_pipeline_model_parallel_size",
-            (None, 1),
-            "null",
-            "it wants more micro-batches than rows may be kept",
-        ),
-        ("dynamic_context_parallel", (None, False), "False", "it deals rows to ranks by itself, which was not checked"),
-        ("router_replay.mode", (None, "disabled"), "disabled", "replayed routes are of rows and tokens left out, too"),
-        ("vanilla_mbridge", (None, False), "False", router),
-        ("override_transformer_config.moe_router_load_balancing_type", (None, "none"), "none", router),
-        ("override_transformer_config.moe_z_loss_coeff", (None, 0), "null", router),
-    ]
-    return [
-        f"{where}.{name}={value}: {why}. Write {where}.{name}={instead}."
-        for name, served, instead, why in rules
-        if (value := get(f"{where}.{name}")) not in served
-    ]
+_ROUTER = "the router's loss is made inside of the model, where no weight reaches it"
+MEGATRON = (
+    ("virtual_pipeline_model_parallel_size", (None, 1), "it wants more micro-batches than rows may be kept", "null"),
+    ("dynamic_context_parallel", OFF, "it deals rows to ranks by itself, which was not checked", "False"),
+    ("router_replay.mode", (None, "disabled"), "replayed routes are of rows and tokens left out, too", "disabled"),
+    ("vanilla_mbridge", OFF, _ROUTER, "False"),
+    ("override_transformer_config.moe_router_load_balancing_type", (None, "none"), _ROUTER, "none"),
+    ("override_transformer_config.moe_z_loss_coeff", OFF, _ROUTER, "null"),
+)
+"""Rules of verl's Megatron engine: losses inside of the model, and what does not go with any number of rows."""
 
 
 def filter_problems(settings: Any, base: Method) -> list[str]:
-    """One sentence per option of ours that does not go with verl's filter of groups.
-
-    Args:
-        settings: ``PruningSettings`` of the run.
-        base: the method as it is named.
-    """
+    """One sentence per option of ours that does not go with verl's filter of groups; ``base`` as it is named."""
     problems, advice = [], f"Write {FILTER}=False"
     if settings.prompt_prune_rate:
         problems.append(f"{FILTER}=True with prompt_prune_rate: it takes prompts that were not drawn. {advice}.")
@@ -280,7 +256,3 @@ def filter_problems(settings: Any, base: Method) -> list[str]:
             "+trainer.v1.sampler.sampler_kwargs.pruning.accept_bias=True to train with it on purpose."
         )
     return problems
-
-
-def _switch_off(name: str, value: Any, why: str) -> str:
-    return f"{name}={value}: {why}. Write {name}={'False' if isinstance(value, bool) else 'null'}."

@@ -49,16 +49,14 @@ class PrunedTrainer(PlannedPasses):
 
     def __init__(self, config: Any) -> None:
         check_verl_version(version("verl"), self.mode)
-        get, mode = partial(OmegaConf.select, config), str(OmegaConf.select(config, "trainer.v1.trainer_mode"))
+        get, actor = partial(OmegaConf.select, config), "actor_rollout_ref.actor"
         self.settings = read_settings(get("trainer.v1.sampler.sampler_kwargs.pruning") or {})
-        actor = "actor_rollout_ref.actor"
-        raise_problems(f"trainer.v1.trainer_mode={mode}", unreadable_options(get))
+        refuse = partial(raise_problems, f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}")
+        refuse(unreadable_options(get))
         self.filters_groups = bool(get(FILTER))
         """Whether verl takes prompts until enough groups differ in reward."""
         if self.filters_groups:
-            raise_problems(
-                f"trainer.v1.trainer_mode={mode}", filter_problems(self.settings, METHODS[self.settings.method])
-            )
+            refuse(filter_problems(self.settings, METHODS[self.settings.method]))
         penalty = float(get(f"{actor}.kl_loss_coef")) if get(f"{actor}.use_kl_loss") else 0.0
         if get(f"{actor}.policy_loss.loss_mode") == "dro":  # its square pulls at completions without an advantage too
             penalty += float(get(f"{actor}.policy_loss.dro_beta") or 0.0)
@@ -70,7 +68,7 @@ class PrunedTrainer(PlannedPasses):
             sampler_log_probs=knows_probabilities(get),
             filters_groups=self.filters_groups,
         )
-        raise_problems(f"trainer.v1.trainer_mode={mode}", unsupported_options(get, self.method, self.mode))
+        refuse(unsupported_options(get, self.method, self.mode))
         epochs = 1 if keeps_all(self.method) else get(f"{actor}.ppo_epochs")
         prompts = get("data.train_batch_size") // (get(f"trainer.v1.{self.mode}.parameter_sync_step") or 1)
         self.passes = Passes(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size"))
@@ -142,11 +140,7 @@ class PrunedTrainer(PlannedPasses):
         return {}
 
     def _resume_in_flight(self, saved: dict[str, Any], folder: Path) -> None:
-        """Take up what was in flight.
-
-        Args:
-            saved: of ``_in_flight``.
-            folder: where it was found.
+        """Take up what was in flight, ``saved`` by ``_in_flight``.
 
         Raises:
             CheckpointError: this trainer has no use for it.
@@ -194,18 +188,13 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
         wanted = sample_batch_size if self.filters_groups else len(self._in_use.uid_Q)
         return super()._step_once(metrics, timing_raw, wanted)
 
-    def _ask_for_what_is_left(self, batch: Any) -> None:
-        """Where verl filters groups, the prompts of a step are those that it has left, in the order of the asking."""
-        left = {key.rsplit("_", 2)[0] for key in batch.keys}
-        row_of = {uid: row for uid, row in self._dispatched.items() if uid in left}
-        self._dispatched = {}
-        prompts = filtered(
-            self.source, torch.tensor(list(row_of.values())), self.global_steps, generations=self.generations
-        )
-        self.asked = Asked(prompts=prompts, uid_Q=list(row_of), size_Q=[self.generations] * len(row_of))
-
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
-        """Where verl filters groups, what it has left is what was asked."""
+        """Where verl filters groups, the prompts of a step are those that it has left, in the order of the asking."""
         if self.filters_groups:
-            self._ask_for_what_is_left(batch)
+            left = {key.rsplit("_", 2)[0] for key in batch.keys}
+            row_of = {uid: row for uid, row in self._dispatched.items() if uid in left}
+            self._dispatched = {}
+            row_Q = torch.tensor(list(row_of.values()))
+            prompts = filtered(self.source, row_Q, self.global_steps, generations=self.generations)
+            self.asked = Asked(prompts=prompts, uid_Q=list(row_of), size_Q=[self.generations] * len(row_of))
         return super()._balance_batch(batch, metrics, **options)

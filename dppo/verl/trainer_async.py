@@ -69,12 +69,9 @@ class AsksAhead(PrunedTrainer):
         return batch
 
     def _ask_instead_of(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:
-        """Ask for prompts in the place of others, with the probabilities of these.
+        """Ask for prompts in the place of others, verl's names of ``count`` of which are given, by their probabilities.
 
-        Args:
-            gone: verl's names of those that are replaced.
-            count: how many they must be.
-            row_Q: (Q,) rows of the dataset; default: the next ones.
+        ``row_Q`` are rows of the dataset; default: the next ones.
         """
         if len(gone) != count:
             raise EngineError(

@@ -1,6 +1,7 @@
 """Tokens left out of completions: cuts and head sampling, ours and NAT's, by every outcome through the step."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tiny_policy import (
 
 from dppo.errors import ConfigError, DesignError
 from dppo.methods import METHODS
-from dppo.objective import NORMALISERS, clipped_surrogate, mixes_tokens, sequence_ratio, vespo
+from dppo.objective import NORMALISERS, clipped_surrogate, mixes_tokens, off_policy_masked, sequence_ratio, vespo
 from dppo.pruning import TOKEN_AUTO, TokenPruning, all_alike, by_doubt, random_prefix
 from dppo.pruning.tokens import best_cuts
 from dppo.trl import DPPOConfig
@@ -138,6 +139,9 @@ def test_losses_that_look_at_other_tokens_are_found_and_refused():
         {"token_loss": METHODS["gspo"].token_loss},
         {"router_coef": 0.1},
         {"token_loss": lambda tokens: clipped_surrogate(tokens, ratio=sequence_ratio)},
+        {"kl": METHODS["a_star_po"].kl},
+        {"token_loss": partial(off_policy_masked, loss=clipped_surrogate, threshold=0.1)},
+        {"statistics": METHODS["pods"].statistics},
     ):
         with refused(ConfigError, "tokens"):
             replace(CUT, **changes)

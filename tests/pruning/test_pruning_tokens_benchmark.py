@@ -1,5 +1,7 @@
 """benchmarks/speed/tokens.py measures true gradients, with a KL term and without."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -57,6 +59,19 @@ def test_its_gradient_is_that_of_the_loss(found, reference):
 
 def test_nothing_left_out_adds_nothing(found):
     row = found.added_variance(torch.ones(3, len(found.slope_S), dtype=torch.float64))
-    assert row == {"value": pytest.approx(0, abs=1e-9), "error": pytest.approx(0, abs=1e-9), "kept": 1.0}
+    assert row == {**dict.fromkeys(("value", "error", "alone"), pytest.approx(0, abs=1e-9)), "kept": 1.0}
     half = found.added_variance(found.weights(TokenPruning(rate=0.5), 20))
     assert half["value"] > 1e-3 and half["kept"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_tokens_one_by_one_add_what_they_do_together_where_their_gradients_are_at_right_angles(found):
+    weight_MS = torch.ones(2, len(found.slope_S), dtype=torch.float64)
+    weight_MS[:, 0] = 0
+    one = found.added_variance(weight_MS)
+    assert one["value"] == pytest.approx(one["alone"], rel=1e-9) and one["alone"] > 0
+    gradient_SK = found.tokens.gradient_SK.clone()
+    gradient_SK[1] = gradient_SK[0] * found.slope_S[0] / found.slope_S[1]  # the second token pulls as the first
+    alike = replace(found, tokens=replace(found.tokens, gradient_SK=gradient_SK))
+    weight_MS[:, 1] = 0
+    two = alike.added_variance(weight_MS)
+    assert two["value"] == pytest.approx(2 * two["alone"], rel=1e-9)

@@ -47,17 +47,19 @@ def value(row):
     return VALUE[row // 10][row % 10]
 
 
-def updates(ahead, order):
-    """Gradient of every update, groups coming back in an order of rows that does not depend on the draws."""
-    found = []
+def made_of(ahead, order):
+    """Weights, values and sizes of each update, groups coming back in an order that does not depend on the draws."""
     while ahead.due:
         back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
         asked, ahead = ahead.after_update(back, NOTHING_KNOWN)
-        step = asked.prompts
-        sums = [float(w) * value(row) * n for w, row, n in zip(step.weight_Q, step.row_Q.tolist(), asked.size_Q)]  # noqa: B905
-        found.append(sum(sums) / step.sequences)
+        values = torch.tensor([value(row) for row in asked.prompts.row_Q.tolist()], dtype=torch.float64)
+        yield asked.prompts.weight_Q, values, torch.tensor(asked.size_Q), asked.prompts.sequences
     assert not ahead.flights
-    return found
+
+
+def updates(ahead, order):
+    """Gradient of every update."""
+    return [float((w * values * sizes).sum()) / count for w, values, sizes, count in made_of(ahead, order)]
 
 
 def expected(made, order, ahead=None):
@@ -79,37 +81,28 @@ ORDERS = list(permutations(ROWS))[::17]
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_every_group_counts_once_on_average_in_whatever_order_they_come_back(split):
-    ahead = Ahead(prompts=4, generations=2, updates=split)
+    # Blocks of 3; where they are split 4 make a step, and an update is a mean over half a step: two are twice it.
+    ahead = None if split == 1 else Ahead(prompts=4, generations=2, updates=split)
     for order in ORDERS:
-        if split == 1:
-            assert expected(updates, order)[0] == pytest.approx(full(0, 1), rel=1e-12)
-        else:  # blocks of 3 where 4 make a step; an update is a mean over half a step, so two of them are twice it
-            total = expected(updates, order, ahead)[0]
-            assert total / split == pytest.approx(full(0, 1), rel=1e-12)
+        assert expected(updates, order, ahead)[0] / split == pytest.approx(full(0, 1), rel=1e-12)
     first = expected(updates, ROWS)[1]
     assert first == pytest.approx(full(0), rel=1e-12)  # in the order of the asking: each update is its block
 
 
 def with_probabilities_of_the_block_that_is_due(ahead, order):
     """Wrong: weights by the draw of the step that trains, in place of the one that asked."""
-    turned = [PROB[(flight.candidate.row + 1) % 10 % 3] for flight in ahead.flights]
-    flights = tuple(
-        replace(flight, candidate=replace(flight.candidate, weight=1 / prob))
-        for flight, prob in zip(ahead.flights, turned, strict=True)
-    )
-    return updates(replace(ahead, flights=flights), order)
+    return updates(weighted(ahead, lambda flight: 1 / PROB[(flight.candidate.row + 1) % 10 % 3]), order)
+
+
+def weighted(ahead, weight_of):
+    """The same with other weights of what is in flight."""
+    flights = (replace(each, candidate=replace(each.candidate, weight=weight_of(each))) for each in ahead.flights)
+    return replace(ahead, flights=tuple(flights))
 
 
 def over_what_came_back(ahead, order):
     """Wrong: a mean whose denominator is made of the weights of the groups that an update took."""
-    found = []
-    while ahead.due:
-        back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
-        asked, ahead = ahead.after_update(back, NOTHING_KNOWN)
-        step = asked.prompts
-        found.append(sum(w * value(r) for w, r in zip(step.weight_Q.tolist(), step.row_Q.tolist(), strict=True)))
-        found[-1] /= float(step.weight_Q.sum())
-    return found
+    return [float((weights * values).sum() / weights.sum()) for weights, values, _, _ in made_of(ahead, order)]
 
 
 @pytest.mark.parametrize("wrong", [with_probabilities_of_the_block_that_is_due, over_what_came_back])
@@ -147,12 +140,8 @@ def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_l
 def test_a_replacement_has_the_probability_size_and_place_of_what_verl_dropped():
     """It is asked for where the first was, so on average it counts once in the first one's place."""
     ahead = two_blocks((0, 2), (1, 2))
-    others = Candidates(
-        row_P=torch.tensor([30]),
-        signal_P=torch.tensor([2.0]),
-        tokens_P=torch.tensor([9.0]),
-        seen_P=torch.tensor([False]),
-    )
+    row, signal, tokens, seen = (torch.tensor([each]) for each in (30, 2.0, 9.0, False))
+    others = Candidates(row_P=row, signal_P=signal, tokens_P=tokens, seen_P=seen)
     changed = ahead.after_replacing(["2"], others, ["30"])
     assert changed.uids == ["0", "30", "11", "12"] and changed.due == ahead.due
     before, after = ahead.flights[1], changed.flights[1]
@@ -171,11 +160,7 @@ def replaced(ahead, order):
 
 def asked_for_anyway(ahead, order):
     """Wrong: a replacement with the weight of a prompt that is always asked for."""
-    flights = tuple(
-        replace(each, candidate=replace(each.candidate, weight=1.0)) if each.uid == "2" else each
-        for each in ahead.flights
-    )
-    return replaced(replace(ahead, flights=flights), order)
+    return replaced(weighted(ahead, lambda flight: 1.0 if flight.uid == "2" else flight.candidate.weight), order)
 
 
 def test_a_replacement_counts_once_on_average_in_the_place_of_what_verl_dropped():
@@ -233,9 +218,10 @@ def test_a_damaged_record_is_refused(damage):
 )
 def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way(now, named):
     saved = two_blocks((0, 2), (1, 2)).saved()
+    other = Ahead(**{"prompts": 3, "generations": 2} | now)
     with refused(CheckpointError, "4 prompts in flight", named):
-        Ahead(**{"prompts": 3, "generations": 2} | now).resumed(saved)
-    Ahead(**{"prompts": 3, "generations": 2} | now).resumed(saved | {"flights": [], "due": []})
+        other.resumed(saved)
+    other.resumed(saved | {"flights": [], "due": []})
 
 
 def test_a_block_keeps_a_prompt_for_each_of_its_updates():

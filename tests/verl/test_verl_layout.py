@@ -9,17 +9,8 @@ from hypothesis import strategies as st
 
 from dppo.errors import ShapeError
 from dppo.pruning import TokenDraw
-from dppo.verl.layout import (
-    Rows,
-    cut_rows,
-    engine_shares,
-    forwarded,
-    furthest,
-    place,
-    places,
-    rows_needed,
-    scaled_gradient,
-)
+from dppo.verl.layout import Rows, cut_rows, engine_shares, forwarded, furthest, place, places, rows_needed
+from dppo.verl.layout import scaled_gradient as scaled
 
 
 def rows_of(lengths, tokens=None):
@@ -151,12 +142,7 @@ def expected_gradient(tokens_U, ranks):
 def test_a_mean_over_the_tokens_sent_becomes_one_over_all_tokens(ranks):
     full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
     assert expected_gradient(torch.tensor([float(sum(LENGTHS))]), ranks) == pytest.approx(full, rel=1e-6)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_the_check_above_sees_weights_that_do_not_make_up_for_the_tokens(ranks):
-    full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
-    assert abs(expected_gradient(None, ranks) / full - 1) > 0.05
+    assert abs(expected_gradient(None, ranks) / full - 1) > 0.05  # wrong: weights that do not make up for the tokens
 
 
 def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_weights_shrink():
@@ -197,9 +183,9 @@ def test_several_outputs_of_a_session_and_unknown_prompts_are_errors(key):
 def test_a_scaled_gradient_leaves_the_value_alone():
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     factor = torch.tensor([0.0, 1.0, 2.5])
-    scaled = scaled_gradient(x.exp(), factor)
-    scaled.sum().backward()
-    assert torch.equal(scaled.detach(), x.detach().exp())
+    found = scaled(x.exp(), factor)
+    found.sum().backward()
+    assert torch.equal(found.detach(), x.detach().exp())
     torch.testing.assert_close(x.grad, factor * x.detach().exp())
 
 
@@ -220,11 +206,8 @@ def test_rows_end_at_their_cut_in_the_order_of_the_batch_and_those_that_are_not_
     second = drawn([1, 4, 4, 0], [0, 0, 0, 0], [0, 0, 0, 0])
     cut = cut_rows([first, second], row_N, prompt_B, scored_BT)
     assert cut.completion_N.tolist() == [2, 1, 3] and cut.rows.length_N.tolist() == [7, 128, 6]
-    assert cut.weight_NT.tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [1, 4, 4, 0]] and cut.rows.tokens_N.tolist() == [
-        2,
-        0,
-        2,
-    ]
+    assert cut.weight_NT.tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [1, 4, 4, 0]]
+    assert cut.rows.tokens_N.tolist() == [2, 0, 2]
     alone = cut_rows([first], row_N, prompt_B, scored_BT)
     assert alone.completion_N.tolist() == [2, 1, 2], "the first token with loss of a row that may be sent to fill up"
     further = furthest([alone, cut_rows([second], row_N, prompt_B, scored_BT)], prompt_B, scored_BT)
