@@ -142,15 +142,20 @@ def frozen(read):
 
 def readme(read):
     against = {name: read(name)["tasks"] for name in SHOWN}
+    first, repeats = [], []
     for task in TASKS:
         found = against["embedded_compare"][task]["default_against"]["trl_g8"]["trl_g8"]
+        first.append(f"**{once(found).format('**')}")
         others = [against[name][task]["best_against"]["trl_g8"]["trl_g8"] for name in list(SHOWN)[1:]]
-        again = " and ".join(tables.cell(each, "median", "{:.1f}") for each in others)
-        yield f"| **{once(found).format('**')}; repeats: {again} |"
+        repeats.append(", ".join(f"{each['median']:.1f}" for each in others))
         yield points(against["embedded_sizes"][task]["sizes"]["mean"]["difference"])
-    for point in (read("regimes")["regimes"][name] for name in ("kl", "silent_kl")):
-        yield f"**{once(point['against_control']).format('**')}"
-        yield points(point["equal_seconds"]["default"]["difference"])
+    yield f"| {'; '.join(first)}. Five-seed repeats: {'; '.join(repeats)} |"
+    regimes = [read("regimes")["regimes"][name] for name in ("kl", "kl_two_passes", "silent_kl")]
+    for point in regimes:
+        ahead = points(point["equal_seconds"]["default"]["difference"])
+        yield f"| **{once(point['against_control']).format('**')}, {ahead} |"
+    sooner = sorted(point["against_trl_g8"]["median"] for point in regimes)
+    yield f"{sooner[0]:.1f} to {sooner[-1]:.1f} times sooner than TRL"
     said = {check["name"]: check for check in read("verify")["checks"]}
     drawn = said["2 both levels, dppo, grpo: 2000 draws on the model"]
     yield f"| {drawn['figure']:.4f} +- {float(drawn['what'].rpartition(' ')[2]):.4f} |"

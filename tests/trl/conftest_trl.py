@@ -161,6 +161,8 @@ UNEVEN = dict(
     max_steps=2,
 )
 """A run of two steps in which the second of two ranks has nothing to train on."""
+CUT = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0, "token_prune_rate": 0.4, "head_prune_rate": 0.3}
+"""The same, with completions cut and tokens kept from the head."""
 
 
 ROUNDS = dict(reward=first_half_reward, shuffle_dataset=False, prompts=10, accept_bias=True, max_steps=3)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
+from conftest_trl import CUT, GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
 from test_trl_contract import TOLERANCE, gradients
@@ -70,6 +70,21 @@ def test_ranks_run_as_many_forwards_and_the_gradient_is_that_of_one_process(
         together = torch.load(folder / f"{name} rank {rank}.pt")
         assert len(together) == len(alone) == 2
         assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+
+
+def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_path, tmp_path):
+    alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **CUT)
+    assert results["tokens trained on"] == [
+        row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row
+    ]
+    whole, _ = gradients(
+        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
+    )
+    for rank in range(2):
+        together = torch.load(folder / f"tokens rank {rank}.pt")
+        assert len(together) == len(alone) == 2
+        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+        assert relative_difference(together[0], whole[0]) > 0.01, "the wrong twin: nothing is cut"
 
 
 def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):

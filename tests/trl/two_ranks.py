@@ -11,7 +11,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, first_half_reward, length_reward, relative_difference, scripted
+from conftest_trl import (
+    CUT,
+    GENERATIONS,
+    ROUNDS,
+    UNEVEN,
+    first_half_reward,
+    length_reward,
+    relative_difference,
+    scripted,
+)
 from killed_runs import auto
 from recorder_two_ranks import recorded_runs
 from sft_two_ranks import RUNS, run_on_rows
@@ -79,14 +88,16 @@ def main(path: str, folder: str) -> None:
         results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **half)
         torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
     trainer_module.over_ranks = over_ranks
+    steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **CUT, **half)
+    results["tokens trained on"] = [row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row]
+    save(steps, folder, "tokens")
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
         steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)
         results[f"{method} apart"] = apart(trainer)
         results[f"{method} rounds"] = [r["rollout/rounds"] for r in trainer.state.log_history if "rollout/rounds" in r]
         results[f"{method} rows"] = trainer.in_use.plan.prompts.row_Q.tolist()
-        stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
-        torch.save(stripped, Path(folder, f"{method} rank {dist.get_rank()}.pt"))
+        save(steps, folder, method)
     # The odd one of five groups of three: sizes by history, of which a rank may hold a part.
     for name, options in {
         "uneven groups": {"method": "dppo_history_sizes", "num_generations": 3, "per_device_train_batch_size": 9},
@@ -136,6 +147,12 @@ def uneven(path: str, folder: str, **options) -> tuple[list, list]:
     gathered = [None, None]
     dist.all_gather_object(gathered, forwarded)
     return gathered, [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
+
+
+def save(steps: list, folder: str, name: str) -> None:
+    """Gradients by the names that they have on one process."""
+    stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
+    torch.save(stripped, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
 
 
 def apart(trainer) -> float:
