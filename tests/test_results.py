@@ -163,6 +163,19 @@ def readme(read):
     yield f"which is biased: {cppo['figure']:.2f} |"
 
 
+def tokens(read):
+    added = read("tokens")["added_variance"]
+    for name, kind in (
+        ("completions by score", "completions"),
+        ("cuts", "cuts"),
+        ("NAT's random prefix", "random prefix"),
+    ):
+        found = [added[stage]["draws"][f"{kind} 0.5"]["value"] for stage in ("start", "later", "later_kl")]
+        forms = ("{:.2f}",) * 3 if kind == "random prefix" else ("{:.3f}", "{:.3f}", "{:.4f}")
+        cells = [form.format(value).removeprefix("0") for form, value in zip(forms, found, strict=True)]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
 def predicted_steps(read):
     errors = [abs(row["error"]) for row in read("plan")["rows"] if "error" in row]
     yield f"off by {np.median(errors):.1%} (median) and {max(errors):.1%} (worst)"
@@ -235,6 +248,7 @@ CASES = {
     "regimes": ("docs/results.md", regimes),
     "frozen": ("docs/results.md", frozen),
     "readme": ("README.md", readme),
+    "tokens": ("docs/estimators.md", tokens),
     "predicted steps": ("docs/savings.md", predicted_steps),
     "drafts": ("docs/drafts.md", drafts),
     "ranks": ("docs/ranks.md", ranks),

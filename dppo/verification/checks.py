@@ -37,8 +37,9 @@ from dppo.verification.tiny import exact_bias
 
 EXACT = 1e-12
 """Relative error of a sum in float64 over a few hundred outcomes."""
-SINGLE = 1e-5
-"""Relative difference of two gradients in float32 that add up the same terms in different orders."""
+SINGLE = 1e-4
+"""Relative difference of two gradients in float32 that add up the same terms in different orders: 9e-7 to 4e-6 on the
+embedded policy, by processor, and more on larger models."""
 USUAL_RATE = 0.5
 """Checked where a run prunes nothing at a level."""
 CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}

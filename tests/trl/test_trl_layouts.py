@@ -181,6 +181,7 @@ class TestModelsInTraining:
         model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_path), peft())
         trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=model, rollout_func=None)
         trainer.accelerator, trainer.train_dataset = SimpleNamespace(unwrap_model=lambda model: model), None
+        trainer._tokenizer = SimpleNamespace(eos_token_id=0)
         (refusal,) = unserved_models(trainer)
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
