@@ -73,14 +73,18 @@ class RowMethod:
         return self if factor == 1 else replace(self, rows=self.rows.at_rate(self.rows.rate * factor))
 
     def denominator(self, draw: Draw, count_N: Tensor) -> float:
-        """What a sum over the kept rows is divided by, at least 1; a mean counts (N,) trained tokens of each, or 1."""
+        """What a sum over the kept rows is divided by, at least 1.
+
+        ``count_N`` is (N,) what the mean counts of each row of the step: its trained tokens, or 1.
+        """
         counted = count_N.double()[draw.keep_N] if self.over_kept else count_N.double()
         return max(counted.sum().item(), 1.0)
 
     def shares(self, draw: Draw, count_N: Tensor, part_N: Tensor) -> Tensor:
         """(N,) what each row's sum of losses is multiplied by for a mean of means over parts, known before the draw.
 
-        Each row belongs to the part ``part_N``, (N,) int64 >= 0: TRL's micro-batches of all ranks.
+        Each row belongs to the part ``part_N``, (N,) int64 >= 0: TRL's micro-batches of all ranks. ``count_N`` is (N,)
+        what the mean of a part counts of each row: its trained tokens, or 1.
         """
         if self.over_kept:
             return torch.full((len(part_N),), 1 / self.denominator(draw, count_N), dtype=torch.float64)

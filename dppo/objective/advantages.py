@@ -127,7 +127,9 @@ class AdvantageRule:
 
 
 def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
-    """The rule with each advantage ``powered``; 0 gives it back. Pruning this objective is as exact as its own.
+    """The rule with each advantage ``powered``; a power of 0 gives the rule itself back.
+
+    Pruning this objective is as exact as its own.
 
     Raises:
         ConfigError: a power out of range.

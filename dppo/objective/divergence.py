@@ -28,7 +28,8 @@ def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
 def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
 
-    ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))``; infinite only where a policy has become certain.
+    ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))`` with ``mu`` the policy that sampled and ``pi`` the one in
+    training, given by log-probabilities of the same tokens, in nats; infinite only where a policy has become certain.
 
     Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
     """

@@ -196,7 +196,10 @@ def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
 def clipped_tokens(
     tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:
-    """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound."""
+    """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound.
+
+    Both are bool, of the shape of the ratio.
+    """
     with torch.no_grad():
         found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
     return (found < 1 - clip_low) & (advantage_B1 < 0), (found > 1 + clip_high) & (advantage_B1 > 0)

@@ -67,19 +67,25 @@ def weighted_sum(
     return (sum_B if by_token else sum_B * weight).sum()
 
 
-GRPO_MEAN = Normaliser(
-    name="grpo",
-    per_sequence=True,
-    denominator=lambda sequences, tokens, max_tokens: float(sequences),
-    prompt_exact=True,
-)
+# Functions by name, so that methods can be pickled.
+
+
+def _sequences(sequences: int, tokens: float, max_tokens: int) -> float:
+    return float(sequences)
+
+
+def _tokens(sequences: int, tokens: float, max_tokens: int) -> float:
+    return max(float(tokens), 1.0)
+
+
+def _longest(sequences: int, tokens: float, max_tokens: int) -> float:
+    return float(sequences * max_tokens)
+
+
+GRPO_MEAN = Normaliser(name="grpo", per_sequence=True, denominator=_sequences, prompt_exact=True)
 LUSPO = replace(GRPO_MEAN, name="luspo", per_sequence=False)
-DR_GRPO = replace(
-    LUSPO, name="dr_grpo", denominator=lambda sequences, tokens, max_tokens: float(sequences * max_tokens)
-)
-DAPO_TOKENS = replace(
-    LUSPO, name="dapo", denominator=lambda sequences, tokens, max_tokens: max(float(tokens), 1.0), counts_tokens=True
-)
+DR_GRPO = replace(LUSPO, name="dr_grpo", denominator=_longest)
+DAPO_TOKENS = replace(LUSPO, name="dapo", denominator=_tokens, counts_tokens=True)
 BNPO = replace(DAPO_TOKENS, name="bnpo")
 
 NORMALISERS = {each.name: each for each in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS, BNPO, LUSPO)}

@@ -96,7 +96,7 @@ def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
 
     Each completion has one uniform number, and reaches the tokens whose probability is above it. The numbers are spread
     evenly over the completions (one in each N-th of the unit interval, in random order), so that the tokens kept in a
-    step vary little.
+    step vary little. Probabilities (N, T) are those of ``best_cuts``; one permutation and N uniforms are drawn.
     """
     count = len(reach_NT)
     uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))

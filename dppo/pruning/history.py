@@ -52,7 +52,7 @@ class PromptHistory:
     Raises:
         ConfigError: a setting out of range.
         ShapeError: if ``identities`` is not a flat uint64 array.
-        DataError: every method does, of rows outside the dataset.
+        DataError: a method is given rows outside of the dataset.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class RecordedScores:
         tokens: (size,) tokens of each row, > 0: what keeping it costs.
 
     Raises:
-        DataError: there are no rows; every method, of a row outside of the dataset.
+        DataError: there are no rows, or a method is given one outside of the dataset.
         ShapeError: arrays of other shapes.
     """
 

@@ -170,7 +170,10 @@ class PromptSource:
         return replace(prompts, context=self.context(prompts.row_Q, step))
 
     def context(self, row_Q: Tensor, step: int) -> StepContext:
-        """What is known of prompts, (Q,) rows of the dataset, before their completions are looked at."""
+        """What is known of prompts, (Q,) rows of the dataset, before their completions are looked at.
+
+        ``step`` is now, on the clock of the history.
+        """
         value_Q = None if self.values is None else self.values.value_P[row_Q]
         return StepContext(
             expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others

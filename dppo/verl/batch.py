@@ -1,7 +1,7 @@
 """What verl's queue holds of a step, read for a plan, and what verl computes on all rows where only some are kept.
 
 ``batch`` is verl's ``KVBatchMeta`` of B rows, ``actor`` its configuration of the actor, ``weight_BT`` (B, 1) weights of
-of rows or (B, T) of their completion tokens, ``tokens_B`` (B,) the tokens with loss of each row before it is cut.
+rows or (B, T) of their completion tokens, ``tokens_B`` (B,) the tokens with loss of each row before it is cut.
 """
 
 from collections.abc import Sequence

@@ -135,15 +135,17 @@ class PlannedPasses(PPOTrainer):
         if self.waits_for:
             self._plan_rows(batch, metrics)
         self._learn_others(batch, metrics)
-        updates: list[dict[str, Any]] = []
+        updates: dict[str, list[Any]] = {}
         for placement in self.sent.passes:
-            updates.append({})
+            found: dict[str, Any] = {}
             self._placement = placement
             rows = self._rows_of(placement, batch)
-            super()._update_actor(self._weighted(placement, rows), updates[-1])
+            super()._update_actor(self._weighted(placement, rows), found)
+            for name, value in found.items():
+                updates.setdefault(name, []).append(value)
             self._clear(rows, batch)
         self._clear(batch, self.sent.whole)
-        metrics.update(reduce_metrics({name: [each[name] for each in updates if name in each] for name in updates[0]}))
+        metrics.update(reduce_metrics(updates))
         return self.sent.whole
 
     def _learn_others(self, batch: Any, metrics: dict[str, Any]) -> None:

@@ -17,8 +17,13 @@ USUAL_TITLE, OTHERS = "the usual fields of TRL and transformers", "the fields of
 KINDS = {float: "X", int: "N", str: "TEXT", bool: "true|false", list: "A B ..."}
 
 
-Line = tuple[str, str, str]
-"""A field in the help: its name, the placeholder of its value, and its text."""
+class Line(NamedTuple):
+    """A field in the help."""
+
+    name: str
+    kind: str
+    """The placeholder of its value."""
+    text: str
 
 
 class Usual(NamedTuple):
@@ -58,7 +63,7 @@ USUAL = (
 
 def short_help() -> str:
     """Our fields, then the usual ones, without slow imports."""
-    usual = [(each.name, KINDS[each.kind], f"{each.text} (default: {each.default})") for each in USUAL]
+    usual = [Line(each.name, KINDS[each.kind], f"{each.text} (default: {each.default})") for each in USUAL]
     return _page({TASK: lines_of(RunArguments), PRUNING: lines_of(OwnSettings), USUAL_TITLE: usual})
 
 
@@ -70,7 +75,7 @@ def full_help() -> str:
 
     made = DPPOConfig(use_cpu=True, bf16=False)
     own = {each.name for each in fields(OwnSettings)}
-    theirs = [line for line in (*lines_of(DPPOConfig, made), *lines_of(ModelConfig)) if line[0] not in own]
+    theirs = [line for line in (*lines_of(DPPOConfig, made), *lines_of(ModelConfig)) if line.name not in own]
     return _page({TASK: lines_of(RunArguments), PRUNING: lines_of(OwnSettings), OTHERS: theirs})
 
 
@@ -83,7 +88,7 @@ def lines_of(kind: type, made: Any = None) -> Iterator[Line]:
             default = found
         parts = [getattr(part, "__origin__", part) for part in get_args(hints[each.name]) or (hints[each.name],)]
         shown = next((KINDS[part] for part in parts if part in KINDS), "TEXT")
-        yield each.name, shown, with_default(each.metadata.get("help", ""), default)
+        yield Line(each.name, shown, with_default(each.metadata.get("help", ""), default))
 
 
 def _page(groups: dict[str, Iterable[Line]]) -> str:

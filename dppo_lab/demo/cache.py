@@ -1,11 +1,26 @@
 """Keys and values of a batch in one buffer, and Qwen3's forward pass with fused projections."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen3ForCausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The weights of one layer, with projections of the same input fused."""
+
+    input_norm: Tensor
+    query_key_value: Tensor
+    query_key_norm: Tensor
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
 
 LAYER_WEIGHTS = (
     "input_layernorm",
@@ -16,17 +31,17 @@ LAYER_WEIGHTS = (
 """The modules of a layer that ``_fused`` covers, each with a single ``weight``."""
 
 
-def _fused(layer: Any, heads: int, kv_heads: int) -> tuple[Tensor, ...]:
-    """The weights of a layer in the order of use, projections of the same input fused into a copy."""
+def _fused(layer: Any, heads: int, kv_heads: int) -> _Layer:
+    """The weights of a layer, copied where they are fused."""
     attention, mlp = layer.self_attn, layer.mlp
-    return (
-        layer.input_layernorm.weight,
-        torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
-        torch.stack([attention.q_norm.weight] * heads + [attention.k_norm.weight] * kv_heads),
-        attention.o_proj.weight,
-        layer.post_attention_layernorm.weight,
-        torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-        mlp.down_proj.weight,
+    return _Layer(
+        input_norm=layer.input_layernorm.weight,
+        query_key_value=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
+        query_key_norm=torch.stack([attention.q_norm.weight] * heads + [attention.k_norm.weight] * kv_heads),
+        output=attention.o_proj.weight,
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+        down=mlp.down_proj.weight,
     )
 
 
@@ -93,11 +108,11 @@ class Cache:
         # Query heads that share a key head become more queries of it, so keys and values are not copied.
         bias = bias.repeat(1, self.groups, 1)[:, None] if new > 1 else bias[:, None]
         hidden = backbone.embed_tokens(token_BT)
-        for weights, (keys, values) in zip(self.layers, self.store, strict=True):
-            input_norm, query_key_value, query_key_norm, output, mlp_norm, gate_up, down = weights
-            joint = F.linear(self._norm(hidden, input_norm), query_key_value)
+        for layer, (keys, values) in zip(self.layers, self.store, strict=True):
+            joint = F.linear(self._norm(hidden, layer.input_norm), layer.query_key_value)
             joint = joint.view(rows, new, heads + 2 * self.kv_heads, self.head_dim)
-            query_key = F.rms_norm(joint[:, :, : -self.kv_heads], (self.head_dim,), None, self.eps) * query_key_norm
+            query_key = F.rms_norm(joint[:, :, : -self.kv_heads], (self.head_dim,), None, self.eps)
+            query_key = query_key * layer.query_key_norm
             first, second = query_key.chunk(2, -1)
             query_key = query_key * cos + torch.cat((-second, first), -1) * sin  # rotary embedding
             keys[:, :, self.filled : stop] = query_key[:, :, heads:].transpose(1, 2)
@@ -106,9 +121,9 @@ class Cache:
             query = query.permute(0, 2, 3, 1, 4).reshape(rows, self.kv_heads, self.groups * new, self.head_dim)
             mixed = F.scaled_dot_product_attention(query, keys[:, :, :stop], values[:, :, :stop], attn_mask=bias)
             mixed = mixed.view(rows, self.kv_heads, self.groups, new, self.head_dim).permute(0, 3, 1, 2, 4)
-            hidden = hidden + F.linear(mixed.reshape(rows, new, heads * self.head_dim), output)
-            gate, up = F.linear(self._norm(hidden, mlp_norm), gate_up).chunk(2, -1)
-            hidden = hidden + F.linear(F.silu(gate) * up, down)
+            hidden = hidden + F.linear(mixed.reshape(rows, new, heads * self.head_dim), layer.output)
+            gate, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, -1)
+            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
         return self._norm(hidden, backbone.norm.weight)
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:

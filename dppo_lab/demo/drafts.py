@@ -10,7 +10,6 @@ Completions of a prompt begin alike, so its drafts form a tree, which is read on
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,12 +95,21 @@ class LastCompletions:
         generator: torch.Generator | None,
         *,
         samples: int | Sequence[int] = 1,
-        **settings: Any,
+        max_new_tokens: int,
+        temperature: float = 1.0,
     ) -> Rollout:
         """Completions as from ``sample``, which become the drafts of the next call with the same prompt."""
         keys = [tuple(prompt) for prompt in prompts]
         drafts = [self._last.get(key, []) for key in keys]
-        made = sample_drafted(model, prompts, drafts, generator, samples=samples, **settings)
+        made = sample_drafted(
+            model,
+            prompts,
+            drafts,
+            generator,
+            samples=samples,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+        )
         texts, new = iter(made.token_lists), dict[tuple[int, ...], list[list[int]]]()
         for key, size in zip(keys, each_size(samples, prompts), strict=True):  # a prompt may be there more than once
             new.setdefault(key, []).extend(islice(texts, size))

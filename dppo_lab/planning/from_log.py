@@ -63,17 +63,14 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     unknown = [*said, *_missing(steps)]
     rng = generator(0, Purpose.CHECK, len(steps), 9)
     drawn = _resamples(steps, rng)
-    worlds, flat, (pass_rate, *_) = zip(
-        _world(steps, group, None), *(_world(each, group, rng) for each in drawn), strict=True
-    )
+    worlds = [_world(steps, group, None), *(_world(each, group, rng) for each in drawn)]
     step = Step(prompts=PER_STEP, generations=group, every=bool(kl) and max(map(abs, kl)) > 0)
     if step.every:
         unknown.append(
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
             "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
         )
-    pairs = [[seconds_of(world, step, each, 1).total for each in (PACKED, EVERYTHING)] for world in worlds]
-    saved, rates = {"exact skipping": interval([1 - exact / whole for exact, whole in pairs])}, {}
+    saved, rates = {"exact skipping": interval([_saved_exactly(world.figures, step) for world in worlds])}, {}
     for name, level in (("completions", COMPLETIONS), ("prompts", PROMPTS)):
         rates[name], saved[name] = _best(level, worlds, step)
     whole = [value for each in steps if math.isfinite(value := _whole(each))]
@@ -81,16 +78,26 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
         source=f"{log.kind}, {len(steps)} steps, groups of {group}",
         phases=_phases(steps),
         seconds=float(np.mean(whole)) if whole else None,
-        flat=interval(flat),
-        pass_rate=pass_rate,
+        flat=interval([world.flat for world in worlds]),
+        pass_rate=worlds[0].pass_rate,
         saved=saved,
         rates=rates,
         unknown=tuple(unknown),
     )
 
 
-def _world(steps: Sequence[Row], group: int, rng: Any) -> tuple[Figures, float, float]:
-    """The figures of the log or of a resample of its steps, share of groups of equal rewards, and pass rate.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The log, or a resample of its steps."""
+
+    figures: Figures
+    flat: float
+    """Share of groups of equal rewards."""
+    pass_rate: float
+
+
+def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
+    """What some steps say.
 
     Means over steps; what is not in the log is the middle of what others report, or anything of it by ``rng``.
     """
@@ -113,7 +120,8 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> tuple[Figures, float, 
     else:
         rest = max(mean("whole", rollout + reach) - rollout - reach, 0.0)
     rates = pass_rates(pass_rate, flat, group)
-    return figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group), flat, pass_rate
+    figures = figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group)
+    return World(figures=figures, flat=flat, pass_rate=pass_rate)
 
 
 def figures_of(
@@ -171,12 +179,17 @@ PACKED = Option(name="packed", layout="packed")
 EVERYTHING = replace(PACKED, forwarded="all")
 
 
-def _best(level: Level, worlds: Sequence[Figures], step: Step) -> tuple[float, Estimate]:
+def _saved_exactly(figures: Figures, step: Step) -> float:
+    """Share of a step's seconds that skipping what has no gradient saves."""
+    return 1 - seconds_of(figures, step, PACKED, 1).total / seconds_of(figures, step, EVERYTHING, 1).total
+
+
+def _best(level: Level, worlds: Sequence[World], step: Step) -> tuple[float, Estimate]:
     """The rate of a level that gains most over exact skipping, and what it saves of a step so taken; 0 for none."""
     level = replace(level, base=PACKED)
 
-    def gained(world: Figures, rate: float) -> float:
-        return gain(world, step, level.at(rate), 1, PACKED)
+    def gained(world: World, rate: float) -> float:
+        return gain(world.figures, step, level.at(rate), 1, PACKED)
 
     best = max(rates_to(level.auto.largest), key=lambda rate: gained(worlds[0], rate))
     if gained(worlds[0], best) <= 1:

@@ -103,12 +103,9 @@ def prompt_ceiling(workload: Workload, step: Step) -> float:
     *_, value_CW = _groups(workload, step, UNPRUNED, prompts)
     right_C, wrong_C = workload.tokens_2C
     tokens_C = step.generations * (workload.rate_C * right_C + (1 - workload.rate_C) * wrong_C)
-    share_W = prompts.share_CW.sum(0)
-    there_W = share_W > TINY
-    sums = (prompts.share_CW * value_CW).sum(0), tokens_C @ prompts.share_CW
-    share_W, value_W, tokens_W = (each_W[there_W] for each_W in (share_W, *sums))
-    value_W, tokens_W = share_W * (value_W / share_W), share_W * (tokens_W / share_W)
-    return selection_ceiling(torch.from_numpy(value_W), torch.from_numpy(tokens_W))
+    there_W = prompts.share_CW.sum(0) > TINY
+    value_W, tokens_W = (prompts.share_CW * value_CW).sum(0), tokens_C @ prompts.share_CW
+    return selection_ceiling(torch.from_numpy(value_W[there_W]), torch.from_numpy(tokens_W[there_W]))
 
 
 def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
 """Every preset by its name, what it claims, and a test for each file of a paper."""
 
+import pickle
 from pathlib import Path
 
 import pytest
 from claims import WRITTEN, claims
 
-from dppo.methods import METHODS
+from dppo.methods import METHODS, ROW_METHODS
 
 HERE = Path(__file__).parent
 UNBIASED = claims("UNBIASED")
@@ -24,6 +25,12 @@ def test_a_file_without_a_test_would_be_seen():
 def test_presets_are_listed_by_their_names_and_each_is_of_a_paper():
     assert set(METHODS) == set(UNBIASED)
     assert all(name == method.name and method.paper.startswith("arXiv:") for name, method in METHODS.items())
+
+
+@pytest.mark.parametrize("method", [*METHODS.values(), *ROW_METHODS.values()], ids=[*METHODS, *ROW_METHODS])
+def test_presets_go_to_other_processes(method):
+    """Through pickle, which takes no function without a name."""
+    assert pickle.loads(pickle.dumps(method)).describe() == method.describe()
 
 
 def test_which_presets_claim_to_be_unbiased():

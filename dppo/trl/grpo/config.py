@@ -200,7 +200,10 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         return self._built(METHODS[self.method], unnamed_parts(METHODS[self.method]), sampler_log_probs, model_config)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
-        """Another method as this run would train it, at rates of 0: what it fixes of the objective is its own."""
+        """Another method as this run would train it, at rates of 0.
+
+        What it fixes of the objective is its own, the rest is the run's.
+        """
         other = copy.copy(self)
         other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
         other.token_prune_rate, other.head_prune_rate = 0.0, 0.0
