@@ -209,7 +209,7 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     assert map.errors({"kl": point})["kl"] == pytest.approx(0.1)
     assert map.errors({"plain": point})["plain"] < -0.2
     shown = map.show({"kl": point})
-    assert f"| {expected:.2f} |" in shown and "| 60% | 70% |" in shown and "plan: 10%" in shown
+    assert f"| {expected:.2f} |" in shown and "| 60% | 70% |" in shown and "plan: 10.0%" in shown
     monkeypatch.setattr(map, "AXIS", map.AXIS[::4])
     map.draw({"kl": point, "plain": point}, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000

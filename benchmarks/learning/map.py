@@ -81,7 +81,7 @@ def show(points: Mapping[str, Record]) -> str:
         rows.append([name, found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"])
     error = np.median(np.abs(list(errors(points).values())))
     headings = ("regime", "found", "planned", "planned, prompts", "pruning can reach", "silent")
-    return table(headings, rows) + f"\n\nMedian error of the plan: {error:.0%}"
+    return table(headings, rows) + f"\n\nMedian error of the plan: {error:.1%}"
 
 
 def draw(points: Mapping[str, Record], path: Path) -> None:
@@ -110,7 +110,7 @@ def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: Bou
         axes.scatter(x, y, c=[found], cmap=colours, norm=norm, s=90, edgecolors="white", linewidths=1.5, zorder=3)
         words = f"{name.replace('_', ' ')}: {found:.2f}x"
         box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
-        place = {"xytext": (0, -20 if number % 2 else 12), "textcoords": "offset points", "ha": "center"}
+        place = {"xytext": (0, -20 if number % 2 or y > 85 else 12), "textcoords": "offset points", "ha": "center"}
         axes.annotate(words, (x, y), **place, color="white", fontsize=9, bbox=box, zorder=4)
 
 
