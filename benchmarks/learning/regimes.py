@@ -102,9 +102,10 @@ def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
             seed: float(np.interp(second, [each["seconds"] for each in curve], [each["accuracy"] for each in curve]))
             for seed, curve in enumerate(curves)
         }
-        found = seed_interval(at).as_json()
-        ends = (found["mean"] if found[end] is None else found[end] for end in ("low", "high"))
-        rows.append([round(float(value), 5) for value in (second, found["mean"], *ends)])
+        found = seed_interval(at)
+        mean = found.centre or 0.0
+        ends = [mean if end is None else end for end in (found.low, found.high)]
+        rows.append(np.round([float(second), mean, *ends], 5).tolist())
     return rows
 
 

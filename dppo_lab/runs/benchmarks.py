@@ -52,7 +52,7 @@ def benchmark_callback(
     """
     training, accelerator = run.training, trainer.accelerator
     embedded = any(found.benchmark.name in TASKS for found in sets)
-    layout = trainer.forwards.layout.generating if isinstance(trainer, DPPOTrainer) else nullcontext
+    layout = trainer.generating if isinstance(trainer, DPPOTrainer) else nullcontext
 
     @contextmanager
     def generating() -> Iterator[Any]:
