@@ -122,7 +122,9 @@ def silent_groups(read):
         found = point["equal_updates"].get(name)
         cell = share(found["difference"]) if found else ""
         yield f"| {label} | {16 * (1 - point['silent_shares'][name]):.2f} | {cell} |"
-    yield f"took {1 / point['step_ratio']['default']['mean']:.2f} times the control's seconds"
+    took = [f"{1 / point['step_ratio'][name]['mean']:.2f}" for name in ("default", "prior")]
+    yield f"{took[0]} (default) and {took[1]} (*prior*) times the control's seconds"
+    yield " and ".join(points(point["equal_seconds"][name]["difference"]) for name in ("default", "prior"))
 
 
 def regimes(read):
@@ -149,7 +151,7 @@ def readme(read):
         others = [against[name][task]["best_against"]["trl_g8"]["trl_g8"] for name in list(SHOWN)[1:]]
         repeats.append(", ".join(f"{each['median']:.1f}" for each in others))
         yield points(against["embedded_sizes"][task]["sizes"]["mean"]["difference"])
-    yield f"| {'; '.join(first)}. Five-seed repeats: {'; '.join(repeats)} |"
+    yield f"| {'; '.join(first)}. Repeats with four or five seeds: {'; '.join(repeats)}, the"
     regimes = [read("regimes")["regimes"][name] for name in ("kl", "kl_two_passes", "silent_kl")]
     for point in regimes:
         ahead = points(point["equal_seconds"]["default"]["difference"])
