@@ -124,15 +124,19 @@ class _Level:
             f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
         )
 
-    def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
-        """(R,) at this rate."""
+    def _probabilities(self, score_R: Tensor, tokens_R: Tensor, rate: float | None = None) -> Tensor:
+        """(R,) at this rate, or at one that is looked at, for which no level is made: a step looks at many."""
         cost_R = tokens_R if self.budget == "tokens" else None
-        least = None if self.least is None else min(self.least, self.floor)
-        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, least=least, cost_N=cost_R))
+        rate, floor = (self.rate, self.floor) if rate is None else (rate, self._floor_at(rate))
+        least = None if self.least is None else min(self.least, floor)
+        return self.rule(score_R, Budget(rate=rate, floor=floor, least=least, cost_N=cost_R))
+
+    def _floor_at(self, rate: float) -> float:
+        return min(self.floor, (1 - rate) / 2)
 
     def _chosen(self, rate: float) -> Self:
-        """This level at a rate that is looked at; the floor gives way as in ``at_rate``."""
-        return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
+        """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
+        return replace(self, rate=rate, floor=self._floor_at(rate), auto=None)
 
     def choice(self, evidence: Evidence) -> Choice:
         """The rate that some evidence says is worth having, by this level's rule and floor; ``auto`` draws at it.
@@ -143,7 +147,7 @@ class _Level:
         score_N, cost_N = self._foreseen(evidence), evidence.expected_cost_N
         auto = self.auto or self.usual_auto
         largest = auto.largest if self.auto is None else self.rate
-        return choose(auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest)
+        return choose(auto, evidence, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
 
     def _foreseen(self, evidence: Evidence) -> Tensor:
         """(N,) what a draw would have ranked units of the evidence by."""
@@ -289,7 +293,7 @@ class PromptPruning(_Level):
 
     def half(self, evidence: Evidence) -> Tensor:
         """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
-        return self._chosen(0.5)._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N)
+        return self._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N, 0.5)
 
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""
