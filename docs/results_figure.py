@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 
+from benchmarks.learning.regimes import mean_curve
 from benchmarks.learning.tables import LABELS
 from dppo_lab.comparison.curves import Point, reach
 from dppo_lab.comparison.survival import survival
@@ -24,7 +24,6 @@ SHOWN = {name: colour_of(name) for name in FIXED} | {
 }
 OURS = "#1d1f24"
 """Of the best of ours, where it is none of those; what the default does is blue."""
-POINTS = 60
 
 
 def curves(axes: Axes, results: dict[str, Any]) -> None:
@@ -33,11 +32,8 @@ def curves(axes: Axes, results: dict[str, Any]) -> None:
     seeds = set.intersection(*(set(runs) for runs in runs_of.values()))
     for name, colour in colours(results).items():
         runs = [runs_of[name][seed]["curve"] for seed in sorted(seeds)]
-        second_S = np.linspace(0, min(curve[-1]["seconds"] for curve in runs), POINTS)
-        accuracy_RS = [
-            np.interp(second_S, [p["seconds"] for p in curve], [p["accuracy"] for p in curve]) for curve in runs
-        ]
-        axes.plot(second_S, np.mean(accuracy_RS, axis=0), color=colour, label=called(name), linewidth=2)
+        second_S, accuracy_S, *_ = zip(*mean_curve(runs), strict=True)
+        axes.plot(second_S, accuracy_S, color=colour, label=called(name), linewidth=2)
     axes.set_xlabel("training seconds")
     axes.set_ylabel(f"held-out accuracy, mean of {len(seeds)} seeds")
     axes.legend(frameon=False, fontsize=9)

@@ -17,7 +17,8 @@ import numpy as np
 from answer_judge.files import write_json
 from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
-from dppo_lab.runs.reader import read_logs
+from dppo_lab.report.curves import band
+from dppo_lab.runs.reader import Series, read_logs
 from dppo_lab.statistics import seed_interval
 
 CONFIG = Path(__file__).with_suffix(".yaml")
@@ -40,8 +41,6 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
 }
 """By name: fields of ``regimes.yaml`` that are changed."""
 CONTROL, STOCK = "control", "trl_g8"
-CURVE_POINTS = 25
-"""Of a mean learning curve."""
 
 
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
@@ -95,18 +94,20 @@ OF_RATIO = ("median", "low", "high", "at_most", "reached", "per_seed", "missing"
 
 
 def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
-    """Seconds, mean accuracy over seeds and the ends of its 95% interval, as far as every run goes."""
-    rows = []
-    for second in np.linspace(0, min(curve[-1]["seconds"] for curve in curves), CURVE_POINTS):
-        at = {
-            seed: float(np.interp(second, [each["seconds"] for each in curve], [each["accuracy"] for each in curve]))
-            for seed, curve in enumerate(curves)
-        }
-        found = seed_interval(at)
-        mean = found.centre or 0.0
-        ends = [mean if end is None else end for end in (found.low, found.high)]
-        rows.append(np.round([float(second), mean, *ends], 5).tolist())
-    return rows
+    """Seconds, mean accuracy over seeds and the ends of its 95% interval; empty where the runs share no stretch."""
+    of_runs = [
+        Series(
+            x_I=np.array([each["seconds"] for each in curve]),
+            value_I=np.array([each["accuracy"] for each in curve]),
+            left_out=0,
+        )
+        for curve in curves
+    ]
+    found = band(of_runs)
+    if found is None:
+        return []
+    ends = (found.mean_I if end_I is None else end_I for end_I in (found.low_I, found.high_I))
+    return np.round(np.column_stack([found.x_I, found.mean_I, *ends]), 5).tolist()
 
 
 def _step_ratio(first: Record, other: Record) -> Record:

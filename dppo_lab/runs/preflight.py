@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from transformers.integrations import integration_utils
 
-from answer_judge.problems.checkers import is_check
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods.settings import setting_problems
@@ -16,7 +15,7 @@ from dppo.trl.support import RANGES
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun
-from dppo_lab.runs.rewards import REWARDS, imported
+from dppo_lab.runs.rewards import reward_maker
 
 TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"azure_ml": ("azureml", "azureml-mlflow"), "comet_ml": ("comet", "comet-ml"), "flyte": ("flytekit", "flytekit")}
@@ -118,9 +117,7 @@ def weight_problems(run: AnyRun) -> Iterator[str]:
 def reward_problems(run: AnyRun) -> Iterator[str]:
     """Rewards by a name that is not known, or by a path that cannot be imported."""
     for name in run.data.reward_funcs or ():
-        if name in REWARDS or is_check(name):
-            continue
         try:
-            imported(name, field="reward_funcs", known=REWARDS)
+            reward_maker(name, run)
         except ConfigError as error:
             yield str(error)

@@ -19,14 +19,24 @@ from dppo_lab.demo.rollouts import EmbeddedRollouts
 from dppo_lab.runs.embedded import EMBEDDED, TASKS
 from dppo_lab.runs.parsing import AnyRun
 
-REWARDS = ("accuracy", "format", "overlong", "majority_vote", "code_tests", EMBEDDED)
-"""Names of rewards; any other is a check or a dotted path."""
 LAST_COMPLETION = "last_completion"
 """The value of ``draft``: a prompt's last completions are verified before the rest is decoded."""
 
 
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
     """The reward functions of a run, by name or dotted path, checked against the columns of the dataset if given."""
+    names = run.data.reward_funcs or [EMBEDDED if run.data.dataset_name in TASKS else "accuracy"]
+    functions = [reward_maker(name, run)() for name in names]
+    if dataset is not None:
+        judged.check_rewards(dataset, functions)
+        for sandbox in (getattr(function, "sandbox", None) for function in functions):
+            if sandbox is not None:  # it may be refused here, before anything is trained
+                PartialState().print(f"dppo | {sandbox.describe()}")
+    return functions
+
+
+def reward_maker(name: str, run: AnyRun) -> Callable[[], Callable[..., Any]]:
+    """What makes the reward of a name, a check or a dotted path; an error where there is none, and nothing is made."""
     data, longest = run.data, run.training.max_completion_length or 0
     makers: dict[str, Callable[[], Callable[..., Any]]] = {
         "accuracy": lambda: judged.accuracy_reward(
@@ -40,21 +50,12 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         ),
         EMBEDDED: lambda: task.score,
     }
-    names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
-    functions = [
-        makers[name]()
-        if name in makers
-        else judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
-        if is_check(name)
-        else imported(name, field="reward_funcs", known=REWARDS)
-        for name in names
-    ]
-    if dataset is not None:
-        judged.check_rewards(dataset, functions)
-        for sandbox in (getattr(function, "sandbox", None) for function in functions):
-            if sandbox is not None:  # it may be refused here, before anything is trained
-                PartialState().print(f"dppo | {sandbox.describe()}")
-    return functions
+    if name in makers:
+        return makers[name]
+    if is_check(name):
+        return lambda: judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
+    function = imported(name, field="reward_funcs", known=makers)
+    return lambda: function
 
 
 def _vote(run: AnyRun) -> Callable[..., Any]:
