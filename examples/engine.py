@@ -19,13 +19,12 @@ from dppo.packing import build_row, plan_rows
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
-from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream, confidence
+from dppo.pruning import PromptHistory, PromptStream, confidence
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts, micro_batch_loss, plan_step
 from dppo.types import Block, Rewards
 from dppo.verification.tiny_tokenizer import encode_questions
 from dppo_lab.demo.decode import Rollout, sample
-from dppo_lab.demo.drafts import Decoder
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
 from dppo_lab.demo.task import ArithmeticProblem
 
@@ -70,9 +69,9 @@ def everything(advantage_N: Tensor) -> Tensor:
 class Loop:
     """A policy in training, in place, on the embedded task.
 
-    ``seed`` is of every draw. A step has ``prompts`` candidates with ``generations`` completions each. ``difficulty``
-    predicts the prior of problems for methods with a baseline from history. ``live`` tells from the advantages which
-    completions need a forward pass, by default ``method.live``. ``decoder=LastCompletions()`` is a faster sampler.
+    ``seed`` is of every draw. A step has ``prompts`` candidates with ``generations`` completions each. ``live`` tells
+    from the advantages which completions need a forward pass, by default ``method.live``. ``decoder`` has the signature
+    of ``sample``.
     """
 
     def __init__(
@@ -86,15 +85,14 @@ class Loop:
         live: Callable[[Tensor], Tensor] | None = None,
         prompts: int = PROMPTS,
         generations: int = GENERATIONS,
-        difficulty: DifficultyPredictor | None = None,
-        decoder: Decoder = sample,
+        decoder: Callable[..., Rollout] = sample,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
         self.live, self.generations, self.decoder, self.steps = live, generations, decoder, 0
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
         stream = PromptStream(len(problems), seed)
-        self.source = PromptSource(stream, history, method, prompts=prompts, difficulty=difficulty)
+        self.source = PromptSource(stream, history, method, prompts=prompts)
         use_rows(model)
         add_scored_head(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)

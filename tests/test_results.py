@@ -183,18 +183,6 @@ def predicted_steps(read):
     yield f"off by {np.median(errors):.1%} (median) and {max(errors):.1%} (worst)"
 
 
-def drafts(read):
-    rows = [row for row in read("drafts")["rows"] if row["age_steps"] in (None, 0, 12)]
-    yield "\n".join(
-        f"| {r['prompts']} x {r['samples']} | {r['age_steps'] or 'no drafts'} | {r['accepted_share']:.0%} "
-        f"| {r['whole_share']:.0%} | {r['plain_cpu_median']:.2f} | {r['drafted_cpu_median']:.2f} "
-        f"| {r['speedup_cpu_median']:.2f} [{r['speedup_cpu_low']:.2f}, {r['speedup_cpu_high']:.2f}] |"
-        for r in rows
-    )
-    epoch = [r["speedup_cpu_median"] for r in rows if r["age_steps"] == 12]
-    yield "{:.1f} times at 8 completions, {:.1f} at 4, {:.1f} at 2.".format(*epoch)
-
-
 def ranks(read):
     found = {(row["figure"], row["size"]): row["median"] for row in read("scale")["rows"]}
     for size, prompts in ((8, 2), (8, 8), (64, 8), (512, 8)):
@@ -252,7 +240,6 @@ CASES = {
     "readme": ("README.md", readme),
     "tokens": ("docs/estimators.md", tokens),
     "predicted steps": ("docs/savings.md", predicted_steps),
-    "drafts": ("docs/drafts.md", drafts),
     "ranks": ("docs/ranks.md", ranks),
     "supervised": ("docs/supervised.md", supervised),
     "difficulty": ("docs/difficulty.md", of_priors("difficulty", ("mean over all", "length"), {"strength": 2.0})),

@@ -7,7 +7,6 @@ finished completions are dropped from the batch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,24 +59,33 @@ def sample(
 
     Source: Gumbel (1954): ``argmax(logp - log(E))`` with ``E`` exponential is a draw from ``exp(logp)``.
     """
-    sizes = each_size(samples, prompts)
     check_model(model)
+    sizes = [samples] * len(prompts) if isinstance(samples, int) else list(samples)
     size_P, longest = torch.tensor(sizes, device=model.device), max(map(len, prompts))
     padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
     pad_P = torch.tensor([longest - len(prompt) for prompt in prompts], device=model.device)
     cache = Cache(model, pad_P.repeat_interleave(size_P), longest + max_new_tokens)
-    made = Unfinished(model, sum(sizes), max_new_tokens)
+    made = _Unfinished(model, sum(sizes), max_new_tokens)
     logits_BV = cache.read_prompts(torch.tensor(padded, device=model.device), size_P)
-    complete(cache, logits_BV, torch.arange(sum(sizes), device=model.device), made, generator, temperature)
-    return made.rollout()
+    row_B = torch.arange(sum(sizes), device=model.device)
+    while True:
+        next_B, logp_B = choose(logits_BV, generator, temperature)
+        going_B = made.append(row_B, next_B, logp_B).nonzero()[:, 0]
+        if len(going_B) == 0:
+            return made.rollout()
+        if len(going_B) <= (1 - DROP_SHARE) * len(row_B):
+            cache.drop_all_but(going_B)
+            row_B, next_B = row_B[going_B], next_B[going_B]
+        logits_BV = cache.read_tokens(next_B)
 
 
-class Unfinished:
+class _Unfinished:
     """Completions that are being decoded; some have ended."""
 
     def __init__(self, model: Qwen3ForCausalLM, rows: int, max_new_tokens: int) -> None:
         device, self.pad, self.longest = model.device, model.config.pad_token_id or 0, max_new_tokens
-        self.end = torch.tensor(end_tokens(model), device=device)
+        end = model.generation_config.eos_token_id if model.generation_config else model.config.eos_token_id
+        self.end = torch.tensor([end] if isinstance(end, int) else list(end or ()), device=device)
         # The extra column takes the tokens that are drawn for ended completions until they are dropped.
         self.token_NT = torch.zeros(rows, max_new_tokens + 1, dtype=torch.int64, device=device)
         self.logp_NT = torch.zeros(rows, max_new_tokens + 1, device=device)
@@ -105,26 +113,6 @@ class Unfinished:
         )
 
 
-def complete(
-    cache: Cache,
-    logits_BV: Tensor,
-    row_B: Tensor,
-    made: Unfinished,
-    generator: torch.Generator | None,
-    temperature: float,
-) -> None:
-    """Decode completions to their ends, token by token; ``row_B`` are their indices, in the order of the cache."""
-    while True:
-        next_B, logp_B = choose(logits_BV, generator, temperature)
-        going_B = made.append(row_B, next_B, logp_B).nonzero()[:, 0]
-        if len(going_B) == 0:
-            return
-        if len(going_B) <= (1 - DROP_SHARE) * len(row_B):
-            cache.drop_all_but(going_B)
-            row_B, next_B = row_B[going_B], next_B[going_B]
-        logits_BV = cache.read_tokens(next_B)
-
-
 def choose(logits_BV: Tensor, generator: torch.Generator | None, temperature: float) -> tuple[Tensor, Tensor]:
     """(B,) tokens drawn with their probabilities, and (B,) their log-probabilities; see ``sample``."""
     logp_BV = (logits_BV.float() / (temperature or 1.0)).log_softmax(1)
@@ -133,17 +121,6 @@ def choose(logits_BV: Tensor, generator: torch.Generator | None, temperature: fl
         score_BV = logp_BV - torch.empty_like(logp_BV).exponential_(generator=generator).log_()
     next_B = score_BV.argmax(1)
     return next_B, logp_BV.gather(1, next_B[:, None])[:, 0]
-
-
-def each_size(samples: int | Sequence[int], prompts: Sequence[Any]) -> list[int]:
-    """The number of completions of each prompt."""
-    return [samples] * len(prompts) if isinstance(samples, int) else list(samples)
-
-
-def end_tokens(model: Qwen3ForCausalLM) -> list[int]:
-    """The token ids that end a completion."""
-    end = model.generation_config.eos_token_id if model.generation_config else model.config.eos_token_id
-    return [end] if isinstance(end, int) else list(end or ())
 
 
 def check_model(model: Qwen3ForCausalLM) -> None:

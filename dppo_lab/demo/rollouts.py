@@ -9,7 +9,6 @@ from dppo.errors import ConfigError, raise_problems
 from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_tokenizer import encode
 from dppo_lab.demo.decode import sample
-from dppo_lab.demo.drafts import Decoder
 
 SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
 """The values of TRL's sampling fields that the decoder computes: it has a temperature and nothing else."""
@@ -19,12 +18,10 @@ class EmbeddedRollouts:
     """A ``rollout_func`` whose completions are a function of the weights, the seed, the step and the round.
 
     Nothing is drawn from a global generator. A round is a call within a step, so a method that rolls out again gets
-    other completions. TRL's evaluations draw the same numbers at every step. ``decoder`` is for training; with
-    ``LastCompletions()``, which is faster, completions also depend on those before them.
+    other completions. TRL's evaluations draw the same numbers at every step.
     """
 
-    def __init__(self, decoder: Decoder = sample) -> None:
-        self._decoder = decoder
+    def __init__(self) -> None:
         self._at: tuple[int, bool] | None = None
         self._round = 0
 
@@ -42,8 +39,7 @@ class EmbeddedRollouts:
         place = (Purpose.ROLLOUT, step) if training else (Purpose.EVALUATION,)
         sizes = [len(list(equal)) for _, equal in groupby(prompts)]
         prompt_ids = encode(trainer.processing_class, [prompt for prompt, _ in groupby(prompts)])
-        decoder = self._decoder if training else sample
-        made = decoder(
+        made = sample(
             model,
             prompt_ids,
             torch_generator(args.seed, *place, self._round, trainer.accelerator.process_index, device=model.device),

@@ -118,8 +118,7 @@ def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
     names = [getattr(function, "__name__", str(function)) for function in load_rewards(run, dataset)]
     yield Finding("ok", f"rewards: {', '.join(names)}")
     if load_rollouts(run) is not None:
-        drafts = "" if data.draft is None else f", with {data.draft} as draft"
-        yield Finding("ok", f"completions: {data.rollout_func}{drafts}")
+        yield Finding("ok", f"completions: {data.rollout_func}")
     evaluated = data.eval_dataset_path or data.eval_dataset_name or ""
     if run.training.eval_strategy != "no" and (not evaluated or evaluated in TASKS or is_local(evaluated)):
         yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")

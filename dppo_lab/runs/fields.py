@@ -91,11 +91,6 @@ class RunArguments:
         "What completes prompts: `embedded` (the decoder of dppo demo, with log-probabilities) or the dotted path of a "
         "function for TRL's rollout_func. Default: transformers, or vLLM with use_vllm.",
     )
-    draft: str | None = setting(
-        None,
-        "What rollout_func: embedded verifies before it decodes: `last_completion`, what the prompt was completed with "
-        "last time. Faster, the same law of completions. Default: none.",
-    )
     embedded_problems: int = setting(
         192, "Training problems where dataset_name is an embedded task, >= 1.", range=POSITIVE
     )

@@ -14,13 +14,9 @@ from answer_judge.problems.checkers import is_check
 from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import METHODS
 from dppo_lab.demo import task
-from dppo_lab.demo.drafts import LastCompletions
 from dppo_lab.demo.rollouts import EmbeddedRollouts
 from dppo_lab.runs.embedded import EMBEDDED, TASKS
 from dppo_lab.runs.parsing import AnyRun
-
-LAST_COMPLETION = "last_completion"
-"""The value of ``draft``: a prompt's last completions are verified before the rest is decoded."""
 
 
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
@@ -94,18 +90,11 @@ def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., An
 
 def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate."""
-    name, draft = run.data.rollout_func, run.data.draft
-    if draft not in (None, LAST_COMPLETION):
-        raise ConfigError(f"draft={draft!r} is not {LAST_COMPLETION!r}. Leave it out to decode without drafts.")
-    if draft is not None and name != EMBEDDED:
-        raise ConfigError(
-            f"draft: {draft} is only for rollout_func: embedded. Leave it out; vLLM's server has "
-            "--speculative-config of its own, see docs/drafts.md."
-        )
+    name = run.data.rollout_func
     if name is None:
         return None
     if name != EMBEDDED:
         return imported(name, field="rollout_func", known=[EMBEDDED])
     if run.training.use_vllm:
         raise ConfigError("rollout_func: embedded decodes by itself, use_vllm would start vLLM for nothing. Use one.")
-    return EmbeddedRollouts() if draft is None else EmbeddedRollouts(LastCompletions())
+    return EmbeddedRollouts()

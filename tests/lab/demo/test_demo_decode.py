@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from demo_forward import draws, forward_logps
 from refusals import refused
-from wrong_drafts import draws, forward_logps
 
 from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model

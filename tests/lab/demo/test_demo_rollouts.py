@@ -4,13 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from demo_forward import forward_logps
 from refusals import refused
-from wrong_drafts import forward_logps
 
 from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.drafts import LastCompletions
 from dppo_lab.demo.rollouts import EmbeddedRollouts
 
 QUESTIONS = ["1+2=?", "3+4-5=?"]
@@ -62,19 +61,11 @@ def test_evaluations_draw_the_same_at_every_step(model):
     assert made[0] == made[1]
 
 
-def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(model):
-    rollouts = EmbeddedRollouts(LastCompletions())
-    plain, first = (made(PROMPTS, trainer_of(model)) for made in (EmbeddedRollouts(), rollouts))
-    assert sorted(first["prompt_ids"]) == sorted(plain["prompt_ids"])
-    for made in (plain, rollouts(PROMPTS, trainer_of(model, step=1))):
-        for prompt, completion, logprobs in zip(*made.values(), strict=True):
-            expected = forward_logps(model, prompt, completion, 0.8)
-            torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
-    model.eval()
-    try:
-        assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))
-    finally:
-        model.train()
+def test_log_probabilities_are_the_models(model):
+    made = EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    for prompt, completion, logprobs in zip(*made.values(), strict=True):
+        expected = forward_logps(model, prompt, completion, 0.8)
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_settings_and_models_that_the_decoder_does_not_compute(model):
