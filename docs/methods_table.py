@@ -31,8 +31,7 @@ MEASURED = {
     **dict.fromkeys(("cppo_trl", "cppo_verl", "dppo_deterministic", "dppo_unweighted", "infobatch", "pods"), FROZEN),
     **dict.fromkeys(("dppo", "cppo", "greso", "dapo", "dppo_threshold"), f"{RUN}, {FROZEN}"),
     **dict.fromkeys(("grpo", "dppo_history", "dppo_history_sizes"), RUN),
-    "grpo_history": "[priors](difficulty.md)",
-    "a_star_po": "[values](a_star_po.md)",
+    **dict.fromkeys(("a_star_po", "grpo_history"), "[values](a_star_po.md)"),
 }
 """Where figures of training or of a model's gradients are."""
 

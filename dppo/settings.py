@@ -244,23 +244,12 @@ class OwnSettings:
         "Default: those of three epochs, since a prompt comes back once an epoch.",
         range="(0, inf]",
     )
-    difficulty_features: str | None = setting(
-        None,
-        "What predicts how well a prompt will be answered before its first visit, for methods with a "
-        "baseline from history: `length` (of the prompt) and `column:NAME` (a column of numbers), with commas "
-        "between. Default: nothing, all prompts start from the mean over all. docs/difficulty.md.",
-    )
-    reward_range: list[float] | None = setting(  # noqa: RUF009
-        None,
-        "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
-        "in turn. A reward outside stops the run. Default: 0 and 1.",
-    )
     prompt_prior: dict | str | None = setting(  # noqa: RUF009
         None,
         "What a column of the dataset says of prompts before their first visit: `{column: solve_rate, completions: "
         "4}` believes a pass rate in [0, 1] as much as 4 of the run's own completions, so that prompts are pruned "
         "before they have come back. Unbiased whatever the column says; one that misleads is turned off. Default: "
-        "none. docs/difficulty.md.",
+        "none. docs/prior.md.",
     )
     prompt_values: str | None = setting(
         None,

@@ -17,7 +17,7 @@ with one meaning in the whole library; a digit is that many:
 | ``L`` | positions of a row that are scored |
 | ``S`` | segments of a row |
 | ``V`` | tokens of the vocabulary |
-| ``D`` | width of hidden states; features of a prompt |
+| ``D`` | width of hidden states |
 | ``M`` | repetitions of one experiment: draws, resamples |
 | ``K`` | coordinates of a gradient, coefficients of a regression |
 | ``I`` | points of a curve |

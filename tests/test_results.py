@@ -204,29 +204,23 @@ def supervised(read):
         yield f"| {name} | {rate[name]:g} | {found.centre:.2f} [{found.low:.2f}, {found.high:.2f}] |"
 
 
-def of_priors(name, priors, wanted):
-    """What is worth knowing before a prompt's first visit: areas under the curve by epoch, and mean squares of
-    advantages by group size and epoch."""
+def values(read):
+    """Areas under the curve by epoch, and mean squares of advantages by group size and epoch."""
+    rows = read("values")["rows"]
+    priors = ("mean over all", "reference, 2 samples", "reference, 8 samples")
 
-    def said(read):
-        rows = read(name)["rows"]
-        figures = {"auc": {"own_history": True, "step": None}, "advantage_square": wanted}
+    def figure(name, **of):
+        (row,) = [row for row in rows if row["figure"] == name and of.items() <= row.items()]
+        return row["value"]
 
-        def figure(name, **of):
-            of = {**{key: value for key, value in figures[name].items() if any(key in row for row in rows)}, **of}
-            (row,) = [row for row in rows if row["figure"] == name and of.items() <= row.items()]
-            return row["value"]
-
-        for prior in priors:
-            cells = [f"{figure('auc', prior=prior, epoch=epoch):.2f}" for epoch in range(3)]
-            yield f"| {prior}, with own history | {' | '.join(cells)} |"
-        for epoch in (0, 1):
-            for size in (1, 2, 4):
-                of = {"completions": size, "epoch": epoch}
-                cells = [f"{figure('advantage_square', prior=prior, **of):.3f}" for prior in priors]
-                yield f"| {size} | {epoch + 1} | ... {' | '.join(cells)} |"
-
-    return said
+    for prior in priors:
+        cells = [f"{figure('auc', prior=prior, own_history=True, epoch=epoch):.2f}" for epoch in range(3)]
+        yield f"| {prior}, with own history | {' | '.join(cells)} |"
+    for epoch in (0, 1):
+        for size in (1, 2, 4):
+            of = {"completions": size, "epoch": epoch}
+            cells = [f"{figure('advantage_square', prior=prior, **of):.3f}" for prior in priors]
+            yield f"| {size} | {epoch + 1} | {' | '.join(cells)} |"
 
 
 CASES = {
@@ -242,11 +236,7 @@ CASES = {
     "predicted steps": ("docs/savings.md", predicted_steps),
     "ranks": ("docs/ranks.md", ranks),
     "supervised": ("docs/supervised.md", supervised),
-    "difficulty": ("docs/difficulty.md", of_priors("difficulty", ("mean over all", "length"), {"strength": 2.0})),
-    "values": (
-        "docs/a_star_po.md",
-        of_priors("values", ("mean over all", "reference, 2 samples", "reference, 8 samples"), {}),
-    ),
+    "values": ("docs/a_star_po.md", values),
 }
 
 

@@ -16,7 +16,6 @@ LABELS = {
     "dppo": "dppo, half of the completions, 30% of the prompts",
     "dppo_threshold": "the rule of the paper, same rates",
     "dppo_history": "dppo, baseline from history",
-    "dppo_predicted": "dppo, baseline from history and prompt lengths",
     "dppo_history_sizes": "dppo, baseline and group sizes from history",
     "dppo_everything": "the same, `prompt_prune_rate: auto`",
     "cppo": "CPPO (biased)",

@@ -30,7 +30,6 @@ FIELDS: dict[str, Any] = {
     "reward_funcs": ["embedded"],
     "rollout_func": "embedded",
     "method": "dppo_history",
-    "difficulty_features": "length",
     "prompt_prune_rate": 0.3,
     "completion_prune_rate": 0.5,
     "loss_type": "dr_grpo",

@@ -14,8 +14,6 @@ from dppo.pruning.ceiling import (
 )
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
-from dppo.pruning.difficulty import DifficultyPredictor
-from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.prior import PromptPrior
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
@@ -67,7 +65,6 @@ __all__ = [
     "Ceiling",
     "Choice",
     "Design",
-    "DifficultyPredictor",
     "Evidence",
     "GroupSizes",
     "OtherTerms",
@@ -98,14 +95,12 @@ __all__ = [
     "by_doubt",
     "ceiling_of",
     "choose",
-    "column_features",
     "confidence",
     "constant",
     "effective_sample_size",
     "efficiency",
     "fade",
     "inclusion_probabilities",
-    "length_features",
     "mean_loss",
     "proportional",
     "random_prefix",

@@ -20,7 +20,6 @@ from dppo.files import finite_numbers
 from dppo.methods import Method
 from dppo.pruning import (
     PROMPT_AUTO,
-    DifficultyPredictor,
     Evidence,
     OtherTerms,
     PromptHistory,
@@ -30,7 +29,6 @@ from dppo.pruning import (
     Skipping,
 )
 from dppo.pruning.ceiling import FEWEST, gain_of, point_ceiling
-from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block
 from dppo.rng import Purpose, step_streams
@@ -41,7 +39,7 @@ from dppo.types import Block, Rewards
 
 EVIDENCE = ("visits", "completions", "first_visits")
 """What a source remembers of units that were expected and found."""
-HISTORY_FILE, DIFFICULTY_FILE = "dppo_history.npz", "dppo_difficulty.npz"
+HISTORY_FILE = "dppo_history.npz"
 
 
 class PromptSource:
@@ -54,15 +52,14 @@ class PromptSource:
         prompts: P, prompts of a step when nothing is pruned, >= 1.
         fill: whether blocks grow so that about P prompts are rolled out.
         weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
-        difficulty: what predicts the prior of prompts from their features; None for the mean over all prompts.
         prior: pass rates that the dataset carries, believed until what prompts give says that they mislead.
         values: what a reference policy did on each prompt: of methods whose advantages are from it, and the prior of
             histories; None where it was not sampled.
 
     Raises:
-        ConfigError: two of ``difficulty``, ``values`` and ``prior``, which are all priors.
+        ConfigError: both ``values`` and ``prior``, which are two priors.
         DataError: if there are fewer rows than a block has.
-        ShapeError: if there are features or values of another number of rows.
+        ShapeError: if there are values or pass rates of another number of rows.
     """
 
     def __init__(
@@ -74,7 +71,6 @@ class PromptSource:
         prompts: int,
         fill: bool = False,
         weight_F: Tensor | None = None,
-        difficulty: DifficultyPredictor | None = None,
         values: PromptValues | None = None,
         prior: PromptPrior | None = None,
     ) -> None:
@@ -83,18 +79,15 @@ class PromptSource:
                 f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation. "
                 f"Set generation_batch_size to at most {stream.size} * num_generations."
             )
-        priors = {"features": difficulty, "values": values, "a prior": prior}
-        given = {what: len(each) for what, each in priors.items() if each is not None}
-        for what, size in given.items():
-            if size != stream.size:
-                raise ShapeError(f"{what} of {size} prompts, and the dataset has {stream.size}. Give it one each.")
-        if len(given) > 1:
-            raise ConfigError(
-                "difficulty, values and prior are priors of the same prompts. Give one: difficulty=None, prior=None."
-            )
+        for what, given in (("values", values), ("a prior", prior)):
+            if given is not None and len(given) != stream.size:
+                raise ShapeError(
+                    f"{what} of {len(given)} prompts, and the dataset has {stream.size}. Give it one each."
+                )
+        if values is not None and prior is not None:
+            raise ConfigError("values and prior are priors of the same prompts. Give one: prior=None.")
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
         self.weight_F, self.values = weight_F, values
-        self.difficulty, self._difficulty_figures = difficulty, dict[str, float]()
         self.prior, self.first_visits = prior, Evidence.none()
         """Pass rates that are believed, None once they were found to mislead; what they expected of prompts at their
         first visit, and what these gave."""
@@ -187,26 +180,15 @@ class PromptSource:
         """
         if not self.method.advantages.from_history:
             return None
-        prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
-        if self.prior is not None:
-            prior = self.prior.expected(row_Q)
-        found = self.history.expected(row_Q, step, prior)
+        found = self.history.expected(row_Q, step, None if self.prior is None else self.prior.expected(row_Q))
         if self.values is None:
             return found
         before = self.values.expected(row_Q)
         return before if found is None else found.where(self.history.candidates(row_Q, step).seen_P, before)
 
     def learn(self, plan: DraftPlan, step: int) -> None:
-        """Remember what the prompts of a step gave, also those that the step does not train on.
-
-        Raises:
-            RewardError: a reward outside the range that the predictor of difficulty was told.
-        """
+        """Remember what the prompts of a step gave, also those that the step does not train on."""
         prompts, rewards, tokens_N = plan.prompts, plan.rewards, plan.completions.tokens_N
-        if self.difficulty is not None:
-            area = self.difficulty.auc(prompts.row_Q, rewards, step)
-            self._difficulty_figures = {} if math.isnan(area) else {"difficulty/auc": area}
-            self.difficulty.update(prompts.row_Q, rewards, step)
         known = self.history.observations > 0  # before that, what a prior expects has no unit
         if self.prior is not None and known:
             self._judge_prior(plan)
@@ -252,7 +234,7 @@ class PromptSource:
         learned = {} if self._skipping is None else self._skipping.figures(self.learned)
         known = len(self.visits) >= FEWEST
         ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if known else {}
-        return {"candidates/epoch": self.stream.epochs} | self._difficulty_figures | ceiling | learned
+        return {"candidates/epoch": self.stream.epochs} | ceiling | learned
 
     @property
     def _skipping(self) -> Skipping | None:
@@ -261,8 +243,6 @@ class PromptSource:
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what was learned of prompts into ``folder`` and return the place among them as JSON values."""
         self.history.save(folder / HISTORY_FILE)
-        if self.difficulty is not None:
-            self.difficulty.save(folder / DIFFICULTY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
         found = {name: getattr(self, name).saved() for name in EVIDENCE}
         disbelieved = self.prior is None and len(self.first_visits) > 0
@@ -288,11 +268,11 @@ class PromptSource:
                 stacklevel=2,
             )
             self.history.forget_rewards()
-        if self.difficulty is not None and (folder / DIFFICULTY_FILE).exists():
-            self.difficulty.load(folder / DIFFICULTY_FILE)
-        elif self.difficulty is not None:
+        if (folder / "dppo_difficulty.npz").exists():
             warnings.warn(
-                f"{folder} was written without difficulty_features: they are learned from here on.", stacklevel=2
+                f"{folder} was written with difficulty_features, which are no longer there: what they learned is not "
+                "read, and prompts without a history start from the mean over all.",
+                stacklevel=2,
             )
         self.stream.load_state_dict(position)
         self.visits, self.completions, self.first_visits = (

@@ -59,9 +59,7 @@ TAKEN: dict[str, Callable[[Method], bool]] = {
     "prune_floor": _draws,
     "prune_schedule": _prunes,
     "prompt_prune_rate": _prunes_prompts,
-    "difficulty_features": lambda method: method.advantages.from_history,
     "prompt_values": lambda method: method.advantages.from_history or method.advantages.from_values,
-    "reward_range": lambda method: method.advantages.from_history,
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,
 }

@@ -13,7 +13,7 @@ from refusals import refused
 from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS, GRPO_MEAN
-from dppo.pruning import DifficultyPredictor, PromptHistory, PromptPrior, PromptPruning, PromptStream
+from dppo.pruning import PromptHistory, PromptPrior, PromptPruning, PromptStream, PromptValues
 from dppo.pruning.prior import prior_of_column, prior_problems, read_prior
 from dppo.step import PromptSource
 from dppo.types import Rewards
@@ -152,6 +152,7 @@ def test_columns_that_hold_no_rates_are_refused():
         source(torch.tensor([0.5, 0.5], dtype=torch.float64))
     with refused(ConfigError, "priors"):
         history = PromptHistory(np.arange(4, dtype=np.uint64))
-        predictor = DifficultyPredictor(np.zeros((4, 1)), ranges=[(0.0, 1.0)])
-        prior = PromptPrior(rate_P=torch.ones(4, dtype=torch.float64), completions=4.0)
-        PromptSource(PromptStream(4, 0), history, METHOD, prompts=2, difficulty=predictor, prior=prior)
+        one_P = torch.ones(4, dtype=torch.float64)
+        values = PromptValues(value_P=one_P, count_P=one_P, mean_P=one_P, square_P=one_P)
+        prior = PromptPrior(rate_P=one_P, completions=4.0)
+        PromptSource(PromptStream(4, 0), history, METHOD, prompts=2, values=values, prior=prior)

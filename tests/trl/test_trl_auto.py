@@ -238,5 +238,5 @@ def test_the_column_is_asked_for_in_words_and_in_yaml(tmp_path):
         DPPOConfig(**CONFIG, prompt_prune_rate=0.5, prompt_prior={"column": "solve_rate"})
     with refused(ConfigError, "prompt_prior", "prompt_prune_rate"):
         DPPOConfig(**CONFIG, prompt_prior=PRIOR)
-    with refused(ConfigError, "prompt_prior", "difficulty_features"):
-        DPPOConfig(**CONFIG, method="dppo_history", prompt_prior=PRIOR, difficulty_features="length")
+    with refused(ConfigError, "prompt_prior", "prompt_values"):
+        DPPOConfig(**CONFIG, method="dppo_history", prompt_prior=PRIOR, prompt_values="values.jsonl")

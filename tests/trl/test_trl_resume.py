@@ -63,10 +63,6 @@ CASES = {
         (2, 5),
     ),
     "fill": ({"prompt_mode": "fill"}, (3,)),
-    "difficulty": (
-        {"method": "dppo_history", "difficulty_features": "length", "reward_range": [0, 2]},
-        (5,),
-    ),
     "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
     # What is expected of a prompt, and the size of its group, come from the checkpoint.
     "groups of one": (

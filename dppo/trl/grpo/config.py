@@ -25,7 +25,6 @@ from dppo.trl.grpo.objective import (
     objective_of,
     unnamed_parts,
 )
-from dppo.trl.grpo.prompts import difficulty_problems
 from dppo.trl.support import DEEPSPEED, RANGES, unsupported_options
 from dppo.typed import NamedFields
 
@@ -71,7 +70,7 @@ def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
 def field_problems(args: Any) -> list[str]:
     """One sentence per field that contradicts the method or another field; empty when there is none."""
     base = METHODS[args.method]
-    priors = difficulty_problems(args) + _prior_problems(args, base) + _value_problems(args, base)
+    priors = _prior_problems(args, base) + _value_problems(args, base)
     return priors + method_problems(args) + _round_problems(args, base)
 
 
@@ -85,9 +84,8 @@ def _prior_problems(args: Any, base: Method) -> list[str]:
             f"prompt_prior={given!r:.80} is about prompts to prune, or to compare with, and there are none. Set "
             "prompt_prune_rate: auto, or leave it out."
         )
-    other = [name for name in ("prompt_values", "difficulty_features") if getattr(args, name) is not None]
-    if other:
-        problems.append(f"prompt_prior and {other[0]} are two priors of the same prompts. Leave {other[0]} out.")
+    if args.prompt_values is not None:
+        problems.append("prompt_prior and prompt_values are two priors of the same prompts. Leave prompt_values out.")
     return problems
 
 
@@ -107,10 +105,6 @@ def _value_problems(args: Any, base: Method) -> list[str]:
         )
     if given is not None and not (rule.from_values or rule.from_history):
         problems.append(f"method={args.method!r} has no use for prompt_values={given!r}. Leave it out.")
-    if given is not None and args.difficulty_features is not None:
-        problems.append(
-            "prompt_values and difficulty_features are two priors of the same prompts. Leave difficulty_features out."
-        )
     return problems
 
 

@@ -67,7 +67,7 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     if method.sizes is not None:
         most = max(method.sizes.most, args.num_generations)
         lines.append(f"group sizes: by history, 1 to {most} completions of a prompt, {args.num_generations} on average")
-    if args.num_generations == 1 and args.difficulty_features is None and args.prompt_values is None:
+    if args.num_generations == 1 and args.prompt_prior is None and args.prompt_values is None:
         lines.append("the first generation has no gradient: nothing is known yet that its completions differ from")
     share = f"{1 - method.completions.rate:.0%}"
     if getattr(method.completions, "auto", None) is not None:

@@ -1,11 +1,10 @@
-"""The prompts of a run: its dataset's rows as a ``PromptSource``, with the difficulty predicted for each.
+"""The prompts of a run: its dataset's rows as a ``PromptSource``, and what is known of them before their first visit.
 
 TRL's sampler cannot prune for us: it decides a block too early and loses its place on resume. So its loader only counts
 steps, and candidates, draws and examples come from here, the same on every rank.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -13,15 +12,8 @@ from datasets import Dataset
 from torch import Tensor
 
 from dppo.errors import ConfigError, DataError
-from dppo.methods import METHODS, Method
-from dppo.pruning import (
-    DifficultyPredictor,
-    PromptHistory,
-    PromptPrior,
-    PromptStream,
-    column_features,
-    length_features,
-)
+from dppo.methods import Method
+from dppo.pruning import PromptHistory, PromptPrior, PromptStream
 from dppo.pruning.prior import prior_of_column
 from dppo.pruning.values import read_values
 from dppo.rewards import identities
@@ -65,7 +57,6 @@ def prompt_source(
             prompts=prompts,
             fill=args.prompt_mode == "fill",
             weight_F=weight_F,
-            difficulty=difficulty_predictor(dataset, args, len(weight_F)),
             values=values,
             prior=_prior(dataset, args),
         )
@@ -162,11 +153,6 @@ def _check_streamed(args: Any, method: Method) -> None:
             f"prompt_values={args.prompt_values!r} are of the rows of a dataset, and a streamed one has none. Load the "
             "dataset without streaming, or leave them out with method: dppo."
         )
-    if args.difficulty_features is not None:
-        raise ConfigError(
-            f"difficulty_features={args.difficulty_features!r} are of every row, and a streamed dataset has none to "
-            "read beforehand. Leave them out, or load the dataset without streaming."
-        )
     if method.rounds is not None:
         raise ConfigError(
             f"method={args.method!r} takes as many prompts as it needs, which needs a map-style dataset. Set method: "
@@ -189,79 +175,7 @@ def _prior(dataset: Any, args: Any) -> PromptPrior | None:
     if args.prompt_prior is None:
         return None
     column = args.prompt_prior["column"]
-    return prior_of_column(_column(dataset, column, "prompt_prior"), args.prompt_prior["completions"], column)
-
-
-def _column(dataset: Any, column: str, field: str) -> Any:
-    """The column that a field of the configuration names."""
     if column not in dataset.column_names:
         present = ", ".join(map(repr, dataset.column_names))
-        raise DataError(f"{field}: the dataset has no column {column!r}, only {present}. Name one of those.")
-    return dataset[column]
-
-
-LENGTH, COLUMN = "length", "column:"
-
-
-def difficulty_problems(args: Any) -> list[str]:
-    """One sentence per field about difficulty that is unreadable or would change nothing; empty where there is none."""
-    problems = []
-    if args.difficulty_features is None:
-        unread = "reward_range is what difficulty_features rescale by, and there are none. Leave it out."
-        return problems if args.reward_range is None else [unread]
-    bad = [name for name in _names(args) if name != LENGTH and not re.fullmatch(rf"{COLUMN}.+", name)]
-    if bad:
-        problems.append(
-            f"difficulty_features={args.difficulty_features!r} has {bad[0]!r}, which is neither 'length' nor "
-            "'column:NAME'. Try difficulty_features: length,column:level."
-        )
-    method = METHODS.get(args.method)
-    if method is not None and not method.advantages.from_history:
-        problems.append(
-            f"difficulty_features are the prior of a baseline from history, and method={args.method!r} has none. Leave "
-            "them out, or try method: dppo_history."
-        )
-    bounds = args.reward_range
-    if bounds is not None and (len(bounds) < 2 or len(bounds) % 2 or not _ordered(bounds)):
-        problems.append(
-            f"reward_range={bounds!r} must be a lowest and a highest reward, or those of each reward function in turn. "
-            "Try reward_range: [0, 1]."
-        )
-    return problems
-
-
-def difficulty_predictor(dataset: Any, args: Any, functions: int) -> DifficultyPredictor | None:
-    """The predictor that ``difficulty_features`` describe; None where there are none."""
-    if args.difficulty_features is None:
-        return None
-    bounds = args.reward_range or [0.0, 1.0]
-    ranges = [(float(low), float(high)) for low, high in zip(bounds[::2], bounds[1::2], strict=True)]
-    ranges = ranges * functions if len(ranges) == 1 else ranges
-    if len(ranges) != functions:
-        raise DataError(
-            f"reward_range has {len(ranges)} ranges, and there are {functions} reward functions. Give one for all: "
-            "reward_range: [0, 1], or one each."
-        )
-    return DifficultyPredictor(np.concatenate([_feature(name, dataset) for name in _names(args)], 1), ranges=ranges)
-
-
-def _feature(name: str, dataset: Any) -> np.ndarray:
-    """(P, 1) one feature of every row."""
-    column = "prompt" if name == LENGTH else name.removeprefix(COLUMN)
-    values = _column(dataset, column, "difficulty_features")
-    return length_features(map(_text, values)) if name == LENGTH else column_features({column: values})
-
-
-def _text(prompt: Any) -> str:
-    """What a prompt says: a text, or that of all its messages."""
-    return prompt if isinstance(prompt, str) else "".join(str(message.get("content") or "") for message in prompt)
-
-
-def _names(args: Any) -> list[str]:
-    return [name.strip() for name in args.difficulty_features.split(",")]
-
-
-def _ordered(bounds: Sequence[Any]) -> bool:
-    numbers = all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in bounds)
-    pairs = zip(bounds[::2], bounds[1::2], strict=True)
-    return numbers and all(-np.inf < low < high < np.inf for low, high in pairs)
+        raise DataError(f"prompt_prior: the dataset has no column {column!r}, only {present}. Name one of those.")
+    return prior_of_column(dataset[column], args.prompt_prior["completions"], column)
