@@ -70,8 +70,7 @@ class Loop:
     """A policy in training, in place, on the embedded task.
 
     ``seed`` is of every draw. A step has ``prompts`` candidates with ``generations`` completions each. ``live`` tells
-    from the advantages which completions need a forward pass, by default ``method.live``. ``decoder`` has the signature
-    of ``sample``.
+    from the advantages which completions need a forward pass, by default ``method.live``.
     """
 
     def __init__(
@@ -85,10 +84,9 @@ class Loop:
         live: Callable[[Tensor], Tensor] | None = None,
         prompts: int = PROMPTS,
         generations: int = GENERATIONS,
-        decoder: Callable[..., Rollout] = sample,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
-        self.live, self.generations, self.decoder, self.steps = live, generations, decoder, 0
+        self.live, self.generations, self.steps = live, generations, 0
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
         stream = PromptStream(len(problems), seed)
@@ -132,7 +130,7 @@ class Loop:
             rng = torch_generator(self.seed, Purpose.ROLLOUT, self.steps, *key)
             prompts = [self.prompts[row] for row in row_Q]
             sizes = size_Q.tolist()
-            rollouts.append(self.decoder(self.model, prompts, rng, samples=sizes, max_new_tokens=MAX_NEW_TOKENS))
+            rollouts.append(sample(self.model, prompts, rng, samples=sizes, max_new_tokens=MAX_NEW_TOKENS))
             rewards.append(self._rewards(row_Q.repeat_interleave(size_Q), rollouts[-1])[:, None])
             return Rewards.in_groups(rewards[-1], size_Q)
 

@@ -31,7 +31,8 @@ def gradient_of_step(still, monkeypatch):
 
     def found(method, draw_seed=0, live=None):
         monkeypatch.setattr("examples.engine.step_streams", lambda seed, step: step_streams(draw_seed, step))
-        loop, gradients = still(method, coin, prompts=4, live=live, decoder=once)
+        monkeypatch.setattr("examples.engine.sample", once)
+        loop, gradients = still(method, coin, prompts=4, live=live)
         report = loop.step(1e-3)
         return gradients[0], report
 
