@@ -17,7 +17,7 @@ from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, Evidence
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import CeilingLines
+from dppo.trl.grpo.plan import CeilingLines, step_plan
 from dppo.trl.grpo.savings import CostMeter
 from dppo.trl.metrics import PhaseClock, synchronised, wall
 from dppo_lab.runs.ceilings import run_ceilings
@@ -224,6 +224,14 @@ def test_a_column_of_pass_rates_prunes_the_first_generation(tiny_path, tmp_path)
     assert kept[0] < 1.0 and trainer.biases == ()
     with refused(DataError, "prompt_prior", "'solve_rate'", "'answer'"):
         DPPOTrainer(tiny_path, length_reward, config, problems(8), rollout_func=scripted)
+
+
+def test_groups_of_one_have_a_gradient_from_the_first_generation_on_where_rates_are_known():
+    fields = CONFIG | dict(method="dppo_history", num_generations=1, per_device_train_batch_size=4)
+    told = "the first generation has no gradient: nothing is known yet that its completions differ from"
+    for prior in (PRIOR, None):
+        args = DPPOConfig(**fields | dict(prompt_prior=prior))
+        assert (told in step_plan(args, args.build_method(), prompts_in_dataset=8)) == (prior is None)
 
 
 def test_the_column_is_asked_for_in_words_and_in_yaml(tmp_path):
