@@ -1,6 +1,6 @@
 """What pruning would have saved in a run whose log is there: ``dppo plan --log FILE``.
 
-Groups are not in a log, but the mean reward and the share of groups of equal rewards are, and the two give a Beta
+Groups are not in a log, but the mean reward and the share of silent groups are, and the two give a Beta
 distribution of pass rates. Everything else is the plan's own computation, at the log's seconds and lengths.
 """
 
@@ -46,7 +46,7 @@ class LogPlan:
     seconds: float | None
     """Of a step; None where the log does not say."""
     flat: Estimate
-    """Share of groups without a signal."""
+    """Share of silent groups."""
     pass_rate: float
     saved: Mapping[str, Estimate]
     """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay."""
@@ -92,7 +92,7 @@ class World:
 
     figures: Figures
     flat: float
-    """Share of groups of equal rewards."""
+    """Share of silent groups: those of equal rewards."""
     pass_rate: float
 
 
@@ -264,7 +264,7 @@ def lines_of(plan: LogPlan) -> list[str]:
     phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases.items())
     lines = [
         f"{plan.source}{step}" + (f": {phases}" if phases else ""),
-        f"pass rate {plan.pass_rate:.0%}; groups without a signal {_percent(plan.flat)}",
+        f"pass rate {plan.pass_rate:.0%}; silent groups {_percent(plan.flat)}",
         "",
         "would have saved, of a step's seconds, at the noise that it had:",
     ]
