@@ -59,11 +59,11 @@ def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor)
 
 
 def equal_within_groups(group_N: Tensor, reward_N: Tensor, *, eps: float, largest_N: Tensor | None = None) -> Tensor:
-    """(Q,) True where all rewards of a group are equal up to rounding: the rule for what counts as a flat group.
+    """(Q,) True where all rewards of a group are equal up to rounding: the rule for what counts as a silent group.
 
     Args:
         group_N: (N,) integer from 0 to Q - 1.
-        reward_N: (N,) rewards, NaN where there is none: those are left out. A group without any reward is flat.
+        reward_N: (N,) rewards, NaN where there is none: those are left out. A group without any reward is silent.
         eps: relative distance of two neighbouring numbers of the precision that rewards were computed in.
         largest_N: (N,) size of the largest term of each reward, >= 0, which is what rounding goes by where terms cancel
             in a sum; None where rewards are no sums.

@@ -1,6 +1,7 @@
 """Pages and the README say what the files of results say."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -172,10 +173,14 @@ def tokens(read):
         ("cuts", "cuts"),
         ("NAT's random prefix", "random prefix"),
     ):
-        found = [added[stage]["draws"][f"{kind} 0.5"]["value"] for stage in ("start", "later", "later_kl")]
-        forms = ("{:.2f}",) * 3 if kind == "random prefix" else ("{:.3f}", "{:.3f}", "{:.4f}")
-        cells = [form.format(value).removeprefix("0") for form, value in zip(forms, found, strict=True)]
-        yield f"| {name} | {' | '.join(cells)} |"
+        found = [added[stage]["draws"][f"{kind} 0.5"] for stage in ("start", "later", "later_kl")]
+        yield f"| {name} | {' | '.join(with_error(each['value'], each['error']) for each in found)} |"
+
+
+def with_error(value, error):
+    """A value and its standard error, both to the first digit of the error."""
+    digits = max(0, -math.floor(math.log10(error)))
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 def predicted_steps(read):

@@ -33,16 +33,16 @@ SIZES = (
     *(f"actor_rollout_ref.rollout.n={GENERATIONS}", f"data.max_response_length={LONGEST}"),
     *("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512", "actor_rollout_ref.actor.optim.lr=0"),
 )
-DEAD = ", no KL, 60% dead"
+SILENT = ", no KL, 60% dead"
 CASES = {
     "verl": (None, True, 0.0),
     "0.5": ("completion_prune_rate=0.5", True, 0.0),
     "0.7": ("completion_prune_rate=0.7", True, 0.0),
     "cuts 0.5": ("token_prune_rate=0.5", True, 0.0),
-    f"verl{DEAD}": (None, False, 0.6),
-    f"0.5{DEAD}": ("completion_prune_rate=0.5", False, 0.6),
+    f"verl{SILENT}": (None, False, 0.6),
+    f"0.5{SILENT}": ("completion_prune_rate=0.5", False, 0.6),
 }
-"""Rate (None for verl's own trainer), whether the loss has a KL term, and the share of groups without a signal."""
+"""Rate (None for verl's own trainer), whether the loss has a KL term, and the share of silent groups."""
 
 SPLITS = ((10, 29, 28, 31), (30, 17, 0, 49), (43, 12, 0, 38), (45, 14, 0, 34), (70, 6, 4, 17))
 """Percent of a step that users of verl logged: rollout, old log-probabilities, reference, update."""
@@ -75,14 +75,14 @@ class Timed(in_process.LocalGroup):
         return found
 
 
-def prepared(folder, rate, kl, dead):
+def prepared(folder, rate, kl, silent):
     """A trainer's step on rollouts that are the same for all of them, and what its queue holds."""
     given = [*SIZES, *(KL if kl else ())]
     given += [] if rate is None else [f"{in_process.PRUNING}.{rate}"]
     made = in_process.trainer(folder, "sync" if rate is None else "dynamic_pruning", *given, group=Timed)
     rng = np.random.default_rng(SEED)
     rewards = (rng.random((PROMPTS, GENERATIONS)) < 0.5).astype(float)
-    rewards[: round(dead * PROMPTS)] = 0.0
+    rewards[: round(silent * PROMPTS)] = 0.0
     return Step(made, rewards.ravel().tolist()), in_process.STORE.pop("train")
 
 
@@ -121,7 +121,7 @@ def main(argv=None):
                 found[name] += [figures] if turn else []  # the first is not counted
     rows, ratios = [], {}
     for name, turns in found.items():
-        stock = found["verl" if CASES[name][1] else f"verl{DEAD}"]
+        stock = found["verl" if CASES[name][1] else f"verl{SILENT}"]
         for phase in ("step", *PHASES):
             if phase not in turns[0][0]:
                 continue
@@ -139,7 +139,7 @@ def main(argv=None):
             print(f"{name}, {phase}: {rows[-1]['rows']} rows, tokens {kept:.3f}, seconds {rows[-1]['share']:.3f}")
         print(f"{name}: {ratios[name]:.2f} times as fast as verl's own step")
     for rollout, old, ref, update in SPLITS:
-        passes, names = old + ref + update, ("0.5", "0.7", *(() if ref else (f"0.5{DEAD}",)))
+        passes, names = old + ref + update, ("0.5", "0.7", *(() if ref else (f"0.5{SILENT}",)))
         faster = {name: 100 / (100 - passes * (1 - 1 / ratios[name])) for name in names}
         print(f"{rollout}/{old}/{ref}/{update}:", ", ".join(f"{name}: {ratio:.2f}" for name, ratio in faster.items()))
     if args.output is not None:

@@ -152,7 +152,7 @@ def a_third_is_silent(monkeypatch):
 
 @pytest.mark.usefixtures("a_third_is_silent")
 def test_method_grpo_keeps_verls_mini_batches(toy):
-    """Two updates of two epochs, weights moving: a dead group left out of its mini-batch changes rounding alone."""
+    """Two updates of two epochs, weights moving: a silent group left out of its mini-batch changes rounding alone."""
     sizes = (*sized(6, 4, mini_batch=2), f"{ACTOR}.ppo_epochs=2")
     stock = trainer(toy, "sync", *sizes)
     train(stock, 2)

@@ -62,6 +62,18 @@ def has_kl(regime: str) -> bool:
     return bool(REGIMES[regime].get("beta"))
 
 
+def described(regime: str) -> str:
+    """The task of a regime, and what its fields change, in words."""
+    fields = REGIMES[regime]
+    task = fields.get("dataset_name", "embedded")
+    parts = [f"`{task}`"]
+    if has_kl(regime):
+        parts.append("KL term")
+    if fields.get("num_iterations") == 2:
+        parts.append("two passes")
+    return ", ".join(parts)
+
+
 def errors(points: Mapping[str, Record]) -> dict[str, float]:
     """By regime, the plan's gain for the default over what was found, less one."""
     return {
@@ -78,7 +90,9 @@ def show(points: Mapping[str, Record]) -> str:
         at = each["step_share"], each["silent_share"]
         gains = [expected(*at, every=has_kl(name), level=level) for level in (COMPLETIONS, PROMPTS)]
         found = cell(each["against_control"], "median", "{:.2f}")
-        rows.append([name, found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"])
+        rows.append(
+            [f"`{name}`: {described(name)}", found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"]
+        )
     error = np.median(np.abs(list(errors(points).values())))
     headings = ("regime", "found", "planned", "planned, prompts", "pruning can reach", "silent")
     return table(headings, rows) + f"\n\nMedian error of the plan: {error:.1%}"

@@ -152,7 +152,7 @@ def page_rows(rows: Sequence[Record]) -> list[str]:
     stays = over([share for row in rows for share in row["still_dead"]])
     ends = [", ".join(of(f"right_{kind}_{end}") for kind in KINDS) for end in ("start", "end")]
     return [
-        f"| groups of 8 without signal at the start, at the end | {of('dead_at_8')}, {of('dead_end')} |",
+        f"| silent groups of 8 at the start, at the end | {of('dead_at_8')}, {of('dead_end')} |",
         f"| of these, still so after the next epoch, of 8 epochs | {stays} |",
         f"| share right at the start: mastered, live, wrong gold | {ends[0]} |",
         f"| the same at the end | {ends[1]} |",

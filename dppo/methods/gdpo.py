@@ -20,7 +20,7 @@ def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN,
     one by one, each tells its own completions apart. The mean of the batch, which the paper subtracts, is 0: every
     function's normalised rewards sum to 0 within each group.
 
-    (N,) float64; 0 for completions that no function scored, and in groups that are flat under every function. ``eps``
+    (N,) float64; 0 for completions that no function scored, and in groups that are silent under every function. ``eps``
     >= 0 is added to every standard deviation.
 
     Source: GDPO, group-wise then batch-wise normalisation, with the constants of TRL's ``normalize_then_sum``.

@@ -22,7 +22,7 @@ COMMANDS = {
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
     "values": "what the model does on each prompt before training: dppo values CONFIG.yaml, for method: a_star_po",
-    "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
+    "verify": "check that pruning leaves the expected gradient unchanged, on your model and data",
 }
 EXTRAS = {"eval": "eval", "report": "report"}
 """Extras of pyproject.toml that commands need; all others need ``trl``."""

@@ -44,9 +44,9 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dppo verify",
         usage="dppo verify [CONFIG.yaml [--any_field value] | RUN] [--output FILE.json]",
-        description="Prove that pruning leaves the expected gradient alone, and say what it can save at most: on the "
-        "embedded policy, or on the model, problems and rewards of a configuration for dppo train. Of a run, named by "
-        "its output_dir, only the latter, from its records.",
+        description="Check that pruning leaves the expected gradient unchanged, and estimate the most that it can "
+        "save: on the built-in model, or on the model, problems and rewards of a configuration for dppo train. "
+        "For a run, named by its output_dir, only the saving is estimated, from its records.",
     )
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)

@@ -1,6 +1,6 @@
 """What pruning would have saved in a run whose log is there: ``dppo plan --log FILE``.
 
-Groups are not in a log, but the mean reward and the share of groups of equal rewards are, and the two give a Beta
+Groups are not in a log, but the mean reward and the share of silent groups are, and the two give a Beta
 distribution of pass rates. Everything else is the plan's own computation, at the log's seconds and lengths.
 """
 
@@ -29,7 +29,7 @@ GROUP = 8
 """Completions of a group where neither the log nor the command says."""
 REACH = (0.25, 0.9)
 """Share of a step for log-probabilities, reference and update, as users of verl log it, where a log does not say."""
-FLAT = (0.3, 0.8)
+SILENT = (0.3, 0.8)
 """Share of groups of equal rewards, as papers report it, where a log does not say."""
 PHASES = ("old", "reference", "update")
 PER_STEP = 64
@@ -46,7 +46,7 @@ class LogPlan:
     seconds: float | None
     """Of a step; None where the log does not say."""
     flat: Estimate
-    """Share of groups without a signal."""
+    """Share of silent groups."""
     pass_rate: float
     saved: Mapping[str, Estimate]
     """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay."""
@@ -92,7 +92,7 @@ class World:
 
     figures: Figures
     flat: float
-    """Share of groups of equal rewards."""
+    """Share of silent groups: those of equal rewards."""
     pass_rate: float
 
 
@@ -111,7 +111,7 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
 
     low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
     pass_rate = min(max((mean("reward", 0.5) - low) / (high - low), 1e-3), 1 - 1e-3)
-    flat = min(max(mean("flat", any_of(FLAT)), 0.0), 1 - 1e-3)
+    flat = min(max(mean("flat", any_of(SILENT)), 0.0), 1 - 1e-3)
     tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
     rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
     if not reach or math.isnan(rollout):
@@ -221,7 +221,7 @@ def _missing(steps: Sequence[Row]) -> list[str]:
     said = []
     if not finite(steps, "flat"):
         said.append(
-            f"How many groups have equal rewards: {FLAT[0]:.0%} to {FLAT[1]:.0%} is assumed, as papers report. TRL "
+            f"How many groups have equal rewards: {SILENT[0]:.0%} to {SILENT[1]:.0%} is assumed, as papers report. TRL "
             "logs frac_reward_zero_std; verl does not."
         )
     if not finite(steps, "rollout") or not any(finite(steps, name) for name in PHASES):
@@ -264,7 +264,7 @@ def lines_of(plan: LogPlan) -> list[str]:
     phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases.items())
     lines = [
         f"{plan.source}{step}" + (f": {phases}" if phases else ""),
-        f"pass rate {plan.pass_rate:.0%}; groups without a signal {_percent(plan.flat)}",
+        f"pass rate {plan.pass_rate:.0%}; silent groups {_percent(plan.flat)}",
         "",
         "would have saved, of a step's seconds, at the noise that it had:",
     ]

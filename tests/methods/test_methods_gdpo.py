@@ -1,4 +1,4 @@
-"""GDPO: TRL's ``normalize_then_sum`` written out, zeros for flat groups, and why pruning prompts is biased."""
+"""GDPO: TRL's ``normalize_then_sum`` written out, zeros for silent groups, and why pruning prompts is biased."""
 
 from dataclasses import replace
 

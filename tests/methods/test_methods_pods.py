@@ -57,7 +57,7 @@ def test_two_are_kept_at_least():
 
 def test_both_ends_of_each_group_are_trained_with_statistics_of_their_own():
     plan = step_of(PODS, *GROUPS)
-    assert kept(plan) == [0, 1, 2, 3, 16, 17, 18, 20], "of the flat group nothing is forwarded"
+    assert kept(plan) == [0, 1, 2, 3, 16, 17, 18, 20], "of the silent group nothing is forwarded"
     half = torch.tensor([1.0, -1, -1, 1]).double() * 0.865875
     torch.testing.assert_close(plan.advantage_N[:4], half, atol=1e-6, rtol=0)
     assert plan.advantage_N[:8].sum().abs() < 1e-12, "unlike those of top k, which sum to 2.16"

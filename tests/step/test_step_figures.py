@@ -78,7 +78,7 @@ def plans_of_a_block(pruning):
 
 
 def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidates():
-    """The sum of the weights of flat groups is 2 on average, which is how many there are; unweighted it is less."""
+    """The sum of the weights of silent groups is 2 on average, which is how many there are; unweighted it is less."""
     weighted, plain = 0.0, 0.0
     for chance, plan in plans_of_a_block(PromptPruning(rate=0.5)):
         flat_Q = plan.rewards.flat_Q

@@ -30,7 +30,7 @@ def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, id
 
 
 def answers(row_Q):
-    """Rewards of groups, a function of the dataset row: rows that are multiples of three are flat, low or high."""
+    """Rewards of groups, a function of the dataset row: rows that are multiples of three are silent, low or high."""
     flat_Q = row_Q % 3 == 0
     reward_QG = torch.where(flat_Q, (row_Q % 2).double(), 0.0)[:, None].repeat(1, GROUP)
     reward_QG[:, 0] += (~flat_Q).double() * (1 + row_Q / 100)

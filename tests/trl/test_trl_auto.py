@@ -79,7 +79,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     trainer = trained(tiny_path, tmp_path / "a")
     said = [line for line in capsys.readouterr().out.splitlines() if "pruning can save at most" in line]
     assert len(said) == 2 and said[0].startswith("dppo | completion pruning can save at most ")
-    assert "of the update, beside the 5" in said[0], "half of the prompts are flat"
+    assert "of the update, beside the 5" in said[0], "half of the prompts are silent"
     assert said[1].startswith("dppo | prompt pruning can save at most ") and ") here: a rate of 0." in said[1]
 
     records = [record for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]

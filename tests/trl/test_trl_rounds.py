@@ -91,7 +91,7 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
 
 
 def rounds_run(path, folder, seen, **options):
-    """A run of groups that are flat or not by their prompts, where nothing else is said."""
+    """A run of groups that are silent or not by their prompts, where nothing else is said."""
     return trainer(path, folder, seen=seen, **ROUNDS | options)
 
 

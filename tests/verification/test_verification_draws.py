@@ -165,7 +165,7 @@ def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject)
 
 
 def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
-    """One flat group before is one in a row: half a chance."""
+    """One silent group before is one in a row: half a chance."""
     known = with_rewards(subject, REWARD_PG[[2, 3, 5, 2, 0, 3]], earlier_rewards=Rewards.of_groups(REWARD_PG))
     weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(400)])
     assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}

@@ -32,7 +32,7 @@ def test_the_exact_bias_agrees_with_what_a_method_says_of_itself(name, level, te
 
 @pytest.mark.parametrize("name", ["dapo", "greso"])
 def test_rounds_are_gone_through_by_hand(name):
-    """The third group does not count; the second one, flat before, is skipped by GRESO half of the time."""
+    """The third group does not count; the second one, silent before, is skipped by GRESO half of the time."""
     method = METHODS[name]
     rewards, full = Rewards.of_groups(tiny.REWARD_PG), tiny.full_gradient(method)
 

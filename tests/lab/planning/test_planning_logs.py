@@ -88,7 +88,7 @@ def test_trls_state_is_read_and_what_it_lacks_is_said(tmp_path, capsys):
     path.write_text(json.dumps({"log_history": [*history, {"step": 20, "train_runtime": 200.0}]}))
     assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
     text = capsys.readouterr().out
-    assert "TRL's state, 20 steps, groups of 8; a step takes 9 s" in text and "groups without a signal 60%" in text
+    assert "TRL's state, 20 steps, groups of 8; a step takes 9 s" in text and "silent groups 60%" in text
     assert "Where a step's time goes: 25% to 90% is assumed" in text and "tokens" in text and "not known" in text
     assert "How many groups" not in text and "How many completions" not in text
     path.write_text(json.dumps({"log_history": [each | {"kl": 0.01} for each in history]}))

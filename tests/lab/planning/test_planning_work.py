@@ -39,7 +39,7 @@ def test_what_has_no_gradient_is_every_group_of_equal_rewards():
     assert work.trained == pytest.approx(128 * (1 - flat)) and work.noise == pytest.approx(1)
     tokens = 128 * (0.3 * (1 - 0.3**7) * 20 + 0.7 * (1 - 0.7**7) * 40)
     assert work.forwarded == pytest.approx(tokens + 16 * (1 - flat) * 10)
-    assert abs(work.trained - 128 * (1 - 0.3**8)) > 0.1, "all wrong is flat too, and the check sees it"
+    assert abs(work.trained - 128 * (1 - 0.3**8)) > 0.1, "all wrong is silent too, and the check sees it"
 
 
 def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
