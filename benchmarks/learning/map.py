@@ -17,7 +17,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.patheffects import withStroke
 
-from benchmarks.learning.regimes import REGIMES
+from benchmarks.learning.regimes import REGIMES, SIZES
 from benchmarks.learning.tables import cell, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
@@ -26,15 +26,17 @@ from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Level, gain
 from dppo_lab.planning.records import Step
 
 RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
-GROUP, PROMPTS_OF_STEP, TOKENS = 4, 16, (12.0, 60.0)
-"""Of every regime: completions of a group, prompts of a step, mean tokens of a prompt and of a completion."""
+GROUP, COMPLETIONS_OF_STEP, TOKENS = 4, 64, (12.0, 60.0)
+"""Completions of a group, of a step where ``SIZES`` has no other, and mean tokens of a prompt and of a completion."""
 PASS_RATE = 0.6
 """Of all completions of a run, about: the surface hardly depends on it."""
 AXIS = np.linspace(0.05, 0.95, 10)
 EDGES = (0.97, 1.03, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.5, 6.0)
 
 
-def expected(reach: float, silent: float, *, every: bool, level: Level = COMPLETIONS) -> float:
+def expected(
+    reach: float, silent: float, *, every: bool, level: Level = COMPLETIONS, completions: int = COMPLETIONS_OF_STEP
+) -> float:
     """The plan's gain over the control at the best rate of a level, at equal noise; 1 where no rate gains.
 
     Args:
@@ -43,15 +45,16 @@ def expected(reach: float, silent: float, *, every: bool, level: Level = COMPLET
         every: whether completions without an advantage have a gradient, as under a KL term. The control then
             forwards them, and elsewhere it skips them.
         level: what is pruned.
+        completions: of a step.
     """
     figures = figures_of(
         pass_rates(PASS_RATE, silent, GROUP),
         (1 - reach, reach, 0.0),
         TOKENS,
-        completions=PROMPTS_OF_STEP * GROUP,
+        completions=completions,
         forwarded=1.0 if every else 1 - silent,
     )
-    step = Step(prompts=PROMPTS_OF_STEP, generations=GROUP, every=every)
+    step = Step(prompts=completions // GROUP, generations=GROUP, every=every)
     control = replace(PACKED, forwarded="all") if every else PACKED
     level = replace(level, base=PACKED)
     return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates_to(level.auto.largest)))
@@ -71,13 +74,22 @@ def described(regime: str) -> str:
         parts.append("KL term")
     if fields.get("num_iterations") == 2:
         parts.append("two passes")
+    if regime in SIZES:
+        parts.append(f"{SIZES[regime]} completions a step")
     return ", ".join(parts)
+
+
+def planned(regime: str, point: Record, level: Level = COMPLETIONS) -> float:
+    """The plan's gain at a measured point."""
+    completions = SIZES.get(regime, COMPLETIONS_OF_STEP)
+    shares = point["step_share"], point["silent_share"]
+    return expected(*shares, every=has_kl(regime), level=level, completions=completions)
 
 
 def errors(points: Mapping[str, Record]) -> dict[str, float]:
     """By regime, the plan's gain for the default over what was found, less one."""
     return {
-        name: expected(each["step_share"], each["silent_share"], every=has_kl(name)) / found - 1
+        name: planned(name, each) / found - 1
         for name, each in points.items()
         if (found := each["against_control"]["median"])
     }
@@ -88,7 +100,7 @@ def show(points: Mapping[str, Record]) -> str:
     rows = []
     for name, each in points.items():
         at = each["step_share"], each["silent_share"]
-        gains = [expected(*at, every=has_kl(name), level=level) for level in (COMPLETIONS, PROMPTS)]
+        gains = [planned(name, each, level) for level in (COMPLETIONS, PROMPTS)]
         found = cell(each["against_control"], "median", "{:.2f}")
         rows.append(
             [f"`{name}`: {described(name)}", found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"]
@@ -112,7 +124,7 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
         _dots(axes, {name: each for name, each in points.items() if has_kl(name) is every}, colours, norm)
         axes.set_title("with a KL term" if every else "without a KL term")
         axes.set_xlabel("log-probabilities and update, % of the step of plain GRPO")
-    places[0].set_ylabel("groups of equal rewards, %")
+    places[0].set_ylabel("silent groups (equal rewards), %")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=places, extend="both", format="%g")
     bar.set_label("times as fast as plain GRPO on packed rows")
     figure.savefig(path, dpi=120)

@@ -200,6 +200,7 @@ def main() -> int:
     """Tune, and write the configuration of the comparison."""
     parser = options(__doc__)
     parser.add_argument("--methods", help="names of the block; all by default")
+    parser.add_argument("--completions", type=int, help="of a step, in place of those of the block")
     config, given, flags = read_words(parser, sys.argv[1:])
     if config is None or given.output is None:
         parser.error("write CONFIG.yaml --output TUNED.yaml")
@@ -208,6 +209,8 @@ def main() -> int:
     if "tune" not in fields:
         parser.error(f"{config} has no block tune: benchmarks/learning/embedded.yaml has one")
     tune, folder = fields.pop("tune"), Path(fields.pop("output_dir"))
+    if given.completions is not None:
+        tune |= {"completions": [given.completions]}
     tuning = Tuning(fields, tune, folder / "tuning")
     names = listed(given.methods) or list(tuning.methods)
     if unknown := sorted({*names} - tuning.methods.keys()):
