@@ -226,6 +226,16 @@ def test_a_column_of_pass_rates_prunes_the_first_generation(tiny_path, tmp_path)
         DPPOTrainer(tiny_path, length_reward, config, problems(8), rollout_func=scripted)
 
 
+@pytest.mark.parametrize("rate", ["auto", 0.5])
+def test_the_plan_of_a_run_says_when_prompts_are_first_pruned(rate):
+    told = {}
+    for prior in (PRIOR, None):
+        args = DPPOConfig(**CONFIG | dict(prompt_prune_rate=rate, prompt_prior=prior))
+        told[prior is None] = " ".join(step_plan(args, args.build_method(), prompts_in_dataset=8))
+    late = ("none is pruned in the first one", "until prompts have come back" if rate == "auto" else "have a history")
+    assert all(words in told[True] and words not in told[False] for words in late)
+
+
 def test_groups_of_one_have_a_gradient_from_the_first_generation_on_where_rates_are_known():
     fields = CONFIG | dict(method="dppo_history", num_generations=1, per_device_train_batch_size=4)
     told = "the first generation has no gradient: nothing is known yet that its completions differ from"

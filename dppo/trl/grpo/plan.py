@@ -49,25 +49,28 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     block = completions // (args.num_generations or 1)
     kept = max(1, round(block * (1 - method.prompts.rate)))
     reasons = method.biases(cycle.passes.steps)
+    prior = args.prompt_prior is not None
     lines = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if method.rounds is not None:
         lines.append(f"prompts: {method.rounds}; a step wants {block} groups of {args.num_generations} completions")
     elif not method.prompts.rate:
         each = "on average" if method.sizes is not None else "each"
         lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions {each}")
-    elif method.prompts.auto is not None:
+    elif (auto := method.prompts.auto) is not None:
+        until = f"{auto.fewest} prompts have been visited" if prior else "prompts have come back"
         lines.append(
-            f"prompts: all {block} of a block until prompts have come back (prompt_prune_rate: auto starts unpruned, "
+            f"prompts: all {block} of a block until {until} (prompt_prune_rate: auto starts unpruned, "
             f"without a history to choose from), then up to {method.prompts.rate:g} of them pruned where that pays"
         )
     elif args.prompt_mode == "fill":
         lines.append(f"prompts: blocks of up to {round(block / (1 - method.prompts.rate))}, about {block} rolled out")
     else:
-        lines.append(f"prompts: of a block of {block}, about {kept} are rolled out once all have a history")
+        since = "" if prior else " once all have a history"
+        lines.append(f"prompts: of a block of {block}, about {kept} are rolled out{since}")
     if method.sizes is not None:
         most = max(method.sizes.most, args.num_generations)
         lines.append(f"group sizes: by history, 1 to {most} completions of a prompt, {args.num_generations} on average")
-    if args.num_generations == 1 and args.prompt_prior is None and args.prompt_values is None:
+    if args.num_generations == 1 and not prior and args.prompt_values is None:
         lines.append("the first generation has no gradient: nothing is known yet that its completions differ from")
     share = f"{1 - method.completions.rate:.0%}"
     if getattr(method.completions, "auto", None) is not None:
@@ -81,7 +84,8 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
         lines.append(f"advantages: {method.advantages.name}, which is another objective than the reward's")
     lines += _optimizer_lines(cycle, args.gradient_accumulation_steps)
     if prompts_in_dataset is not None and method.prompts.rate:
-        lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations; none is pruned in the first one")
+        first = "" if prior else "; none is pruned in the first one"
+        lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations{first}")
     return lines + [f"biased: {reason}" for reason in reasons]
 
 
