@@ -7,7 +7,7 @@ For rows of a dataset: ``DPPOSFTConfig`` and ``DPPOSFTTrainer`` in place of ``SF
 from dppo.install import install_line
 
 try:
-    from dppo.trl.support import check_trl_version
+    from dppo.trl.served import check_trl_version
 except ModuleNotFoundError as error:
     if error.name is None:  # as transformers raises for a package that is there and does not load
         raise

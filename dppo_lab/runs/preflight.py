@@ -11,7 +11,7 @@ from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
-from dppo.trl.support import RANGES
+from dppo.trl.served import RANGES
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun

@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
-from dppo.trl.support import check_trl_version
+from dppo.trl.served import check_trl_version
 
 A_STAR = dict(method="a_star_po", prompt_values="v")
 BOTH_AUTO = dict(prompt_prune_rate="auto", completion_prune_rate="auto")

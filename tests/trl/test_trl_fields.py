@@ -20,7 +20,7 @@ from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
 from dppo.trl.grpo.objective import SETTINGS, fields_of
 from dppo.trl.grpo.plan import step_plan
-from dppo.trl.support import RANGES
+from dppo.trl.served import RANGES
 
 OWN = [name for name, method in METHODS.items() if method.fixes]
 

@@ -25,7 +25,7 @@ from dppo.trl.grpo.objective import (
     objective_of,
     unnamed_parts,
 )
-from dppo.trl.support import DEEPSPEED, RANGES, unsupported_options
+from dppo.trl.served import DEEPSPEED, RANGES, unsupported_options
 from dppo.typed import NamedFields
 
 CHOICES_OF_TRL = CHOICES | {

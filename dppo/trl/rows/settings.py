@@ -10,7 +10,7 @@ from dppo.methods import RowMethod
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_rate, setting_problems
 from dppo.pruning.prune import floor_problems
 from dppo.settings import RowSettings
-from dppo.trl.support import DEEPSPEED, LIGER, RANGES
+from dppo.trl.served import DEEPSPEED, LIGER, RANGES
 from dppo.typed import NamedFields
 
 
