@@ -81,8 +81,8 @@ def real_data():
 HOLD = """
 import runpy, sys
 from pathlib import Path
-lock = runpy.run_path(sys.argv[2])  # the file alone, since importing its package takes seconds
-with lock["sole_writer_of"](Path(sys.argv[1])):
+files = runpy.run_path(sys.argv[2])  # the file alone, since importing its package takes longer
+with files["sole_writer_of"](Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -91,11 +91,11 @@ with lock["sole_writer_of"](Path(sys.argv[1])):
 @pytest.fixture
 def holder(tmp_path, monkeypatch):
     """A process that writes the folder ``out`` until its input ends."""
-    from dppo.trl.checkpoints import lock
+    from dppo.trl.checkpoints import files
 
-    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    monkeypatch.setattr(files, "PATIENCE", 0.1)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", HOLD, str(tmp_path / "out"), lock.__file__]
+    words = [sys.executable, "-c", HOLD, str(tmp_path / "out"), files.__file__]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as made:
         assert made.stdout.readline() == "held\n"
         yield made

@@ -9,7 +9,7 @@ from typing import Any
 from answer_judge.files import write_json
 from dppo.environment import environment
 from dppo.errors import ConfigError
-from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE
+from dppo.trl.checkpoints.files import LOCK_FILE, WRITER_FILE
 from dppo_lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
 from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RUNS, STARTS
 from dppo_lab.demo.scratch import SCRATCH

@@ -16,8 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from answer_judge.errors import FileError
 from answer_judge.files import write_json, write_text
-from dppo.trl.checkpoints.files import latest_checkpoint
-from dppo.trl.checkpoints.lock import sole_writer_of
+from dppo.trl.checkpoints.files import latest_checkpoint, sole_writer_of
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant

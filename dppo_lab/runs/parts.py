@@ -14,9 +14,8 @@ from answer_judge import problems as judged
 from answer_judge.problems.checkers import is_check
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.rng import Purpose, generator
-from dppo.trl.checkpoints.files import STATE, asked_for, latest_checkpoint
+from dppo.trl.checkpoints.files import LOCK_FILE, STATE, WRITER_FILE, asked_for, latest_checkpoint
 from dppo.trl.checkpoints.hooks import sole_writers_of
-from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task

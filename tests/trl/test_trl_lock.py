@@ -14,8 +14,8 @@ from sft_runs import solutions
 from test_trl_resume import trainer
 
 from dppo.errors import ConfigError
-from dppo.trl.checkpoints import lock
-from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE, sole_writer_of
+from dppo.trl.checkpoints import files
+from dppo.trl.checkpoints.files import LOCK_FILE, WRITER_FILE, sole_writer_of
 
 QUICK = dict(max_steps=2, save_steps=1)
 
@@ -83,7 +83,7 @@ def test_a_lock_that_the_process_holds_already_is_enough_and_stays(tiny_path, tm
 
 
 def test_another_thread_is_another_writer(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    monkeypatch.setattr(files, "PATIENCE", 0.1)
     errors = []
 
     def enter():
@@ -105,7 +105,7 @@ def test_a_file_system_without_locks_is_said_and_any_other_failure_refused(numbe
     def fails(*given, **options):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(lock.FileLock, "acquire", fails)
+    monkeypatch.setattr(files.FileLock, "acquire", fails)
     told = []
     if number == errno.EACCES:
         with refused(ConfigError, "cannot be locked", os.strerror(number)), sole_writer_of(tmp_path, told.append):

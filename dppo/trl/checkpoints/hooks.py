@@ -16,8 +16,7 @@ from trl.trainer.base_trainer import _BaseTrainer
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import write_text
 from dppo.trl.checkpoints import files
-from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, writing
-from dppo.trl.checkpoints.lock import sole_writer_of
+from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, sole_writer_of, writing
 from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.grpo.config import DPPOConfig
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from dppo.methods import METHODS
-from dppo.trl.checkpoints.lock import WRITER_FILE
+from dppo.trl.checkpoints.files import WRITER_FILE
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.cli.main import main
 from dppo_lab.comparison.plan import QUICK

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from small_runs import SMALL
 
 from dppo.errors import ConfigError
-from dppo.trl.checkpoints import lock
+from dppo.trl.checkpoints import files
 from dppo_lab.comparison import runner
 from dppo_lab.comparison.plan import plan
 from dppo_lab.comparison.runner import run_comparison
@@ -194,4 +194,4 @@ def test_a_second_comparison_in_a_folder_is_refused_and_a_killed_one_taken_over(
     folder.joinpath("comparison.json").unlink()  # the lock alone does not make it a folder of something else
     assert run_comparison(comparison)["methods"]["dppo"]["finished"] == "1 of 1"
     assert f"{folder} is taken over from process {holder.pid}" in capsys.readouterr().out
-    assert not folder.joinpath(lock.WRITER_FILE).exists()
+    assert not folder.joinpath(files.WRITER_FILE).exists()

@@ -7,8 +7,8 @@ from refusals import refused
 from small_runs import small_words
 
 from dppo.errors import ConfigError
-from dppo.trl.checkpoints import lock
-from dppo.trl.checkpoints.lock import sole_writer_of
+from dppo.trl.checkpoints import files
+from dppo.trl.checkpoints.files import sole_writer_of
 from dppo_lab.runs.parsing import parse_run
 from dppo_lab.runs.parts import output_checkpoint, train
 
@@ -30,7 +30,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(tmp_path, holder, words,
 
 
 def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, holder, monkeypatch):
-    (tmp_path / "out" / lock.WRITER_FILE).write_text("{half")
+    (tmp_path / "out" / files.WRITER_FILE).write_text("{half")
     with refused(ConfigError, "another process"), sole_writer_of(tmp_path / "out"):
         pass
     holder.communicate("")
@@ -38,7 +38,7 @@ def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, hold
     def full(*given, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lock, "write_json", full)
+    monkeypatch.setattr(files, "write_json", full)
     with sole_writer_of(tmp_path / "out"):
         pass
 
