@@ -1,23 +1,83 @@
-"""The dataset of a trainer on rows: what it may be, its sequences in tokens, and weights of pairs by their margins."""
+"""What a trainer on rows is given: its settings and its dataset, checked, and the sequences of a step in tokens."""
 
 import hashlib
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers.training_args import OptimizerNames
 
-from dppo.errors import ConfigError, DataError, RewardError
-from dppo.objective import margin_weights
+from dppo.errors import ConfigError, DataError, raise_problems
+from dppo.methods import RowMethod
+from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_rate, setting_problems
 from dppo.packing.rows import UNSCORED
-from dppo.rewards import guarded
+from dppo.pruning.prune import floor_problems
+from dppo.settings import RowSettings
 from dppo.trl.batch import PADDED, RankBatch
-from dppo.typed import check
+from dppo.trl.served import DEEPSPEED, LIGER, RANGES
+from dppo.typed import NamedFields
+
+
+@dataclass
+class RowConfig(NamedFields, RowSettings):
+    """``RowSettings`` with their checks."""
+
+    def __post_init__(self) -> None:
+        problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
+        raise_problems(type(self).__name__, problems + setting_problems(self, ROW_CHOICES, RANGES))
+        cast(Any, super()).__post_init__()
+
+    def build_method(self) -> RowMethod:
+        """The ``RowMethod`` that these settings describe."""
+        return row_method(self)
+
+    def check_settings(self, refused: list[tuple[bool, str]]) -> None:
+        """Check fields of ``RowSettings`` against each other, and what is served of TRL's.
+
+        ``refused`` says whether an option of TRL's is not served, and why.
+        """
+        where = type(self).__name__
+        problems = [sentence for wrong, sentence in [*_refused_of_every_trainer(self), *refused] if wrong]
+        if self.prune_floor is not None:
+            rate = row_rate(self)
+            problems += floor_problems(self.prune_floor, rate, "prune_floor", f"row_prune_rate={rate:g} keeps")
+        raise_problems(where, problems)
+        raise_problems(where, bias_problems(self, self.build_method().biases))
+
+
+def _refused_of_every_trainer(args: Any) -> list[tuple[bool, str]]:
+    """Options of every trainer of TRL's that would be another thing on dense rows, or nothing at all."""
+    optimizer = OptimizerNames(args.optim).value
+    return [
+        (
+            args.neftune_noise_alpha is not None,
+            "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it "
+            "out.",
+        ),
+        (
+            args.auto_find_batch_size,
+            "auto_find_batch_size: what bounds memory is max_tokens_per_row, which leaves steps as they are. Use "
+            "auto_find_batch_size: false.",
+        ),
+        (
+            args.include_num_input_tokens_seen not in ("no", False),
+            "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.",
+        ),
+        (
+            any(kind in optimizer for kind in ("lomo", "layerwise")),
+            f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.",
+        ),
+        (args.use_liger_kernel, LIGER),
+        (
+            args.train_sampling_strategy not in ("random", "sequential"),
+            f"train_sampling_strategy={args.train_sampling_strategy!r} makes batches of like lengths, which dense rows "
+            "do not need. Use train_sampling_strategy: random.",
+        ),
+    ]
 
 
 def check_dataset(dataset: Any, name: str, rate: float | None) -> int | None:
@@ -163,42 +223,3 @@ def _padded(parts: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:
     ones = [torch.ones_like(part) for part in parts]
     ids, mask = (pad_sequence(each, batch_first=True, padding_side=side) for each in (parts, ones))
     return ids, mask
-
-
-MarginReward = Callable[..., list[float | None]]
-"""``margin_reward(prompts=..., completions=..., **columns)``: one number for each completion, as a reward function of
-TRL; columns are the dataset's others."""
-OF_PAIRS = ("prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids")
-OF_PAIRS += ("ref_chosen_logps", "ref_rejected_logps", "prompts", "completions")
-"""Columns of a prepared dataset that ``margin_reward`` is given under other names, or has no use for."""
-
-
-def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | None) -> np.ndarray:
-    """(size,) MADPO-style weight of each pair, by its margin less the mean one; 1 without a reward function."""
-    if reward is None:
-        return np.ones(len(rows))
-    check("margin_reward", reward, Callable, "margin_reward=my_reward")
-    if inspect.iscoroutinefunction(reward):
-        raise ConfigError(
-            "margin_reward is async, and is asked before the loop that would wait for it. Wrap it: "
-            "margin_reward=lambda **given: asyncio.run(my_reward(**given))."
-        )
-    columns = {name: list(rows[name]) for name in rows.column_names if name not in OF_PAIRS}
-    values = []
-    for name in ("chosen", "rejected"):
-        answers = [each.removesuffix(end or "") if isinstance(each, str) else each for each in rows[name]]
-        values.append(_rewards(reward, prompts=list(rows["prompt"]), completions=answers, **columns))
-    margin_P = torch.tensor(values[0]).double() - torch.tensor(values[1]).double()
-    return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale).numpy()
-
-
-def _rewards(reward: MarginReward, **given: list[Any]) -> list[float]:
-    """Rewards of all answers of one kind, each a finite number."""
-    found = guarded(reward)(**given)
-    missing = [place for place, value in enumerate(found) if value is None or value != value]
-    if missing:
-        raise RewardError(
-            f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). A "
-            "margin needs both: leave those pairs out, or return a number."
-        )
-    return [float(value) for value in found if value is not None]

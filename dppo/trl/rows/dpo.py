@@ -21,19 +21,17 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.state import fingerprint
 from dppo.trl.hooks import reference_model
 from dppo.trl.rows.data import (
-    MarginReward,
     RowBatch,
+    RowConfig,
     Rows,
     Sequence,
     check_dataset,
     content_key,
     prepared_rows,
     trained,
-    weights_of,
 )
 from dppo.trl.rows.figures import OF_TOKENS
-from dppo.trl.rows.pairs import OF_BATCHES, OF_PAIRS, SERVED_LOSSES, Pairs, pair_losses
-from dppo.trl.rows.settings import RowConfig
+from dppo.trl.rows.pairs import OF_BATCHES, OF_PAIRS, SERVED_LOSSES, MarginReward, Pairs, pair_losses, weights_of
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides

@@ -1,4 +1,4 @@
-"""TRL's own loss of pairs, one value for each pair, so that each can be weighted.
+"""Pairs of answers: TRL's own loss with one value for each pair, so that each can be weighted, and their weights.
 
 ``DPOTrainer`` takes the mean over a micro-batch inside the loss itself. Here it is given log-probabilities whose mean
 over pairs leaves every pair as it is: all its losses, divergences and weights that treat pairs one by one come from
@@ -6,18 +6,24 @@ TRL's code, and so do its figures of pairs.
 """
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from trl.trainer.dpo_trainer import DPOTrainer
 
+from dppo.errors import ConfigError, RewardError
+from dppo.objective import margin_weights
 from dppo.packing.head import TOKEN_FIGURES
+from dppo.rewards import guarded
 from dppo.trl.hooks import loss_of_pairs
+from dppo.typed import check
 
 OF_BATCHES = ("aot", "aot_unpaired")
 """Losses of TRL that sort the pairs of a micro-batch: there is no term for each pair."""
@@ -96,3 +102,42 @@ def _itself(value: Tensor) -> Tensor:
 def _by_answer(value_BT: Tensor) -> Tensor:
     """(2P, T) with all preferred answers first, as TRL's batches have them."""
     return torch.cat([value_BT[::2], value_BT[1::2]])
+
+
+MarginReward = Callable[..., list[float | None]]
+"""``margin_reward(prompts=..., completions=..., **columns)``: one number for each completion, as a reward function of
+TRL; columns are the dataset's others."""
+GIVEN_OTHERWISE = ("prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids")
+GIVEN_OTHERWISE += ("ref_chosen_logps", "ref_rejected_logps", "prompts", "completions")
+"""Columns of a prepared dataset that ``margin_reward`` is given under other names, or has no use for."""
+
+
+def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | None) -> np.ndarray:
+    """(size,) MADPO-style weight of each pair, by its margin less the mean one; 1 without a reward function."""
+    if reward is None:
+        return np.ones(len(rows))
+    check("margin_reward", reward, Callable, "margin_reward=my_reward")
+    if inspect.iscoroutinefunction(reward):
+        raise ConfigError(
+            "margin_reward is async, and is asked before the loop that would wait for it. Wrap it: "
+            "margin_reward=lambda **given: asyncio.run(my_reward(**given))."
+        )
+    columns = {name: list(rows[name]) for name in rows.column_names if name not in GIVEN_OTHERWISE}
+    values = []
+    for name in ("chosen", "rejected"):
+        answers = [each.removesuffix(end or "") if isinstance(each, str) else each for each in rows[name]]
+        values.append(_rewards(reward, prompts=list(rows["prompt"]), completions=answers, **columns))
+    margin_P = torch.tensor(values[0]).double() - torch.tensor(values[1]).double()
+    return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale).numpy()
+
+
+def _rewards(reward: MarginReward, **given: list[Any]) -> list[float]:
+    """Rewards of all answers of one kind, each a finite number."""
+    found = guarded(reward)(**given)
+    missing = [place for place, value in enumerate(found) if value is None or value != value]
+    if missing:
+        raise RewardError(
+            f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). A "
+            "margin needs both: leave those pairs out, or return a number."
+        )
+    return [float(value) for value in found if value is not None]

@@ -18,8 +18,7 @@ from dppo.packing.forward import Scored
 from dppo.pruning import confidence, mean_loss
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
-from dppo.trl.rows.data import Rows, Sequence, check_dataset, content_key, prepared_rows, trained
-from dppo.trl.rows.settings import RowConfig
+from dppo.trl.rows.data import RowConfig, Rows, Sequence, check_dataset, content_key, prepared_rows, trained
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides
