@@ -12,8 +12,7 @@ from dppo.methods import ALL_PROMPTS, METHODS, Method
 from dppo.methods.settings import RATES, not_chosen
 from dppo.pruning import Pruning, advantage_with_length
 from dppo.settings import AUTO, DEFAULT_METHOD
-from dppo.trl.grpo.config import DPPOConfig, unread_by
-from dppo.trl.grpo.objective import fields_of
+from dppo.trl.grpo.config import DPPOConfig, fields_of, unread_by
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.parsing import TRAINING_OURS, AnyRun, parse_fields
 

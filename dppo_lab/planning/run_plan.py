@@ -8,7 +8,7 @@ from typing import Any
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.trl.grpo.objective import fields_of
+from dppo.trl.grpo.config import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens

@@ -1,32 +1,67 @@
-"""``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
+"""``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded.
+
+An objective is said in TRL's words: from its fields to the parts of a ``Method``, and from a method's parts to fields.
+"""
 
 import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from inspect import signature
+from types import FunctionType, SimpleNamespace
+from typing import Any, cast
 
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
 from dppo.methods.settings import CHOICES, bias_problems, fill_in, method_problems, pruned, read_rates, setting_problems
-from dppo.objective import ADVANTAGE_RULES, clipped_surrogate, emphasised
+from dppo.objective import (
+    ADVANTAGE_RULES,
+    DAPO_TOKENS,
+    GRPO_MEAN,
+    NORMALISERS,
+    AdvantageRule,
+    Normaliser,
+    Ratio,
+    TokenLoss,
+    cispo,
+    clipped_surrogate,
+    emphasised,
+    k3,
+    off_policy_masked,
+    sapo,
+    sequence_ratio,
+    token_ratio,
+    vespo,
+)
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import OwnSettings, described
-from dppo.trl.grpo.objective import (
-    CONSTANTS,
-    LOSS_TYPES,
-    RATIOS,
-    SETTINGS,
-    WORDS,
-    fields_of,
-    objective_of,
-    unnamed_parts,
-)
 from dppo.trl.served import DEEPSPEED, RANGES, unsupported_options
 from dppo.typed import NamedFields
+
+LOSS_TYPES: Mapping[str, tuple[TokenLoss, Normaliser]] = {
+    **{name: (clipped_surrogate, normaliser) for name, normaliser in NORMALISERS.items()},
+    "cispo": (cispo, DAPO_TOKENS),
+    "sapo": (sapo, GRPO_MEAN),
+    "vespo": (vespo, DAPO_TOKENS),
+}
+"""TRL's ``loss_type`` is two things in one word: the loss of a token, and what sums are divided by."""
+RATIOS: Mapping[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
+"""By TRL's ``importance_sampling_level``."""
+SETTINGS = ("loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation")
+"""Fields that say which objective it is: a method that has one of its own contradicts others."""
+CONSTANTS = ("epsilon", "epsilon_high", "beta", "entropy_coef", "router_aux_loss_coef")
+"""Fields with the numbers in it: a method brings its paper's, and any other may be set."""
+WORDS = {
+    "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high", "delta", "off_policy_mask_threshold"),
+    "advantages": ("scale_rewards", "multi_objective_aggregation"),
+    "normaliser": ("loss_type",),
+    "kl": ("use_bias_correction_kl",),
+}
+"""Fields that say no more than one part of an objective."""
 
 CHOICES_OF_TRL = CHOICES | {
     "loss_type": LOSS_TYPES,
@@ -70,8 +105,12 @@ def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
 def field_problems(args: Any) -> list[str]:
     """One sentence per field that contradicts the method or another field; empty when there is none."""
     base = METHODS[args.method]
-    priors = _prior_problems(args, base) + _value_problems(args, base)
-    return priors + method_problems(args) + _round_problems(args, base)
+    problems = _prior_problems(args, base) + _value_problems(args, base) + method_problems(args)
+    return problems + [
+        f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
+        for name in ("max_rounds", "round_factor")
+        if (value := getattr(args, name)) is not None and base.rounds is None
+    ]
 
 
 def _prior_problems(args: Any, base: Method) -> list[str]:
@@ -106,15 +145,6 @@ def _value_problems(args: Any, base: Method) -> list[str]:
     if given is not None and not (rule.from_values or rule.from_history):
         problems.append(f"method={args.method!r} has no use for prompt_values={given!r}. Leave it out.")
     return problems
-
-
-def _round_problems(args: Any, base: Method) -> list[str]:
-    given = {name: getattr(args, name) for name in ("max_rounds", "round_factor")}
-    return [
-        f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
-        for name, value in given.items()
-        if value is not None and base.rounds is None
-    ]
 
 
 @dataclass
@@ -210,6 +240,100 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         objective = objective_of(self, model_config) | own
         objective["advantages"] = emphasised(objective["advantages"], self.advantage_power)
         return pruned(self, replace(base, **objective), sampler_log_probs)
+
+
+def unnamed_parts(method: Method) -> dict[str, Any]:
+    """The parts of an objective that are a method's own and that no fields of TRL describe.
+
+    They are found by going there and back: what TRL's fields make of the method is compared with the method.
+    """
+    told = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
+    made = objective_of(cast(GRPOConfig, SimpleNamespace(**told)))
+    own = {part: getattr(method, part) for part in method.fixes}
+    return {part: value for part, value in own.items() if _bound(made[part]) != _bound(value)}
+
+
+def _bound(part: Any) -> Any:
+    """A part in a form that can be compared: of a function, its name and its constants, those by default included."""
+    if not isinstance(part, partial | FunctionType):
+        return part
+    function, given = (part.func, part.keywords) if isinstance(part, partial) else (part, {})
+    parameters = signature(function).parameters.values()
+    return function, {p.name: p.default for p in parameters if p.default is not p.empty} | given
+
+
+def fields_of(method: Method) -> dict[str, Any]:
+    """What TRL is told of the parts of an objective that are a method's own, as far as it has words for them."""
+    found: dict[str, Any] = dict(method.advantages.settings) if "advantages" in method.fixes else {}
+    if "normaliser" in method.fixes and method.normaliser.name in NORMALISERS:
+        found["loss_type"] = method.normaliser.name
+    if "token_loss" in method.fixes:
+        function, constants = _bound(method.token_loss)
+        named = [name for name, (known, _) in LOSS_TYPES.items() if known is function]
+        if named and function is not clipped_surrogate:
+            found["loss_type"] = named[0]
+        levels = [name for name, known in RATIOS.items() if known is constants.get("ratio", token_ratio)]
+        if named and levels:
+            found["importance_sampling_level"] = levels[0]
+            words = {"clip_low": "epsilon", "clip_high": "epsilon_high", "ratio_max": "epsilon_high"}
+            found |= {words[name]: value for name, value in constants.items() if name in words}
+    own = {"beta": method.beta, "entropy_coef": method.entropy_coef, "router_aux_loss_coef": method.router_coef}
+    return found | {name: value for name, value in own.items() if value}
+
+
+def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
+    """The fields of a ``Method`` that TRL's fields describe."""
+    ratio = RATIOS[args.importance_sampling_level]
+    _, normaliser = LOSS_TYPES[args.loss_type]
+    loss = _token_loss(args, ratio)
+    if args.off_policy_mask_threshold is not None:
+        loss = partial(off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
+    return {
+        "advantages": _advantage_rule(args),
+        "token_loss": loss,
+        "normaliser": normaliser,
+        "beta": args.beta,
+        "kl": partial(k3, ratio=ratio) if args.use_bias_correction_kl else k3,
+        "entropy_coef": args.entropy_coef,
+        "router_coef": _router_coef(args.router_aux_loss_coef, model_config),
+    }
+
+
+def _router_coef(asked: float | None, model_config: Any) -> float:
+    """TRL's rule: where the field is left out the model brings its own, and one that is no mixture has none."""
+    if model_config is None:
+        return asked or 0.0
+    config = model_config.get_text_config()
+    if not hasattr(config, "output_router_logits"):
+        return 0.0
+    return getattr(config, "router_aux_loss_coef", 0.0) if asked is None else asked
+
+
+def _advantage_rule(args: GRPOConfig) -> AdvantageRule:
+    """The rule that TRL's fields choose, of the shared ones and those of methods.
+
+    ``scale_rewards`` says nothing where each function is normalised by itself.
+    """
+    own = {rule.name: rule for rule in (method.advantages for method in METHODS.values())}
+    return next(
+        rule
+        for rule in (own | ADVANTAGE_RULES).values()
+        if rule.settings and all(getattr(args, name) == value for name, value in rule.settings.items())
+    )
+
+
+def _token_loss(args: GRPOConfig, ratio: Ratio) -> TokenLoss:
+    function, _ = LOSS_TYPES[args.loss_type]
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    if function is cispo:
+        return partial(cispo, ratio=ratio, ratio_max=high)
+    if function is sapo:
+        constants = {name: getattr(args, f"sapo_{name}") for name in ("temperature_pos", "temperature_neg")}
+        return partial(sapo, ratio=ratio, **constants)
+    if function is vespo:
+        constants = {name: getattr(args, f"vespo_{name}") for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")}
+        return partial(vespo, **constants)
+    return partial(clipped_surrogate, ratio=ratio, clip_low=args.epsilon, clip_high=high, delta=args.delta)
 
 
 DPPOConfig.__doc__ = described(DPPOConfig, OwnSettings)
