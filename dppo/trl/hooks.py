@@ -20,8 +20,8 @@ from dppo.trl.batch import PADDED
 from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.grpo.records import Recorder
 from dppo.trl.grpo.rollouts import GeneratedBatch
-from dppo.trl.grpo.sampler import failures_named
 from dppo.trl.metrics import PhaseClock
+from dppo.trl.safeguards import failures_named
 
 
 class Joints(CheckpointHooks, GRPOTrainer):

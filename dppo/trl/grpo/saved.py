@@ -19,10 +19,9 @@ from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.plan import Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import content_of
-from dppo.trl.grpo.sampler import precision_line
 from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded, more_to_be_had
 from dppo.trl.hooks import Joints
-from dppo.trl.safeguards import NonFiniteGuard
+from dppo.trl.safeguards import NonFiniteGuard, precision_line
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,6 @@ from dppo.trl.grpo.rollouts import (
     read_examples,
     rolled_out,
 )
-from dppo.trl.grpo.sampler import start_named
 from dppo.trl.grpo.saved import InUse, SavedGeneration
 from dppo.trl.grpo.savings import CostMeter, Savings
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
@@ -42,6 +41,7 @@ from dppo.trl.safeguards import (
     guarded_rewards,
     models_named,
     saved_at_the_limit,
+    start_named,
 )
 from dppo.trl.served import check_overrides, unserved_models, unserved_tokens
 from dppo.typed import check
