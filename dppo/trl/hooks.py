@@ -18,7 +18,7 @@ from trl.trainer.utils import use_adapter
 
 from dppo.trl.batch import PADDED
 from dppo.trl.checkpoints.hooks import CheckpointHooks
-from dppo.trl.grpo.records import Recorder
+from dppo.trl.grpo.plan import Recorder
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.metrics import PhaseClock
 from dppo.trl.safeguards import failures_named

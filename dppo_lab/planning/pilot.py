@@ -28,7 +28,7 @@ from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.pruning import TokenPruning, advantage_with_confidence, constant
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.records import Generation
+from dppo.trl.grpo.plan import Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.served import unserved_tokens
 from dppo_lab.planning.observed import Observed, observed_run, timed_steps

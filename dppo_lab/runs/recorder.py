@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from answer_judge.files import append_lines, keep_lines, read_lines, write_json
 from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.records import Generation, Recorder
+from dppo.trl.grpo.plan import Generation, Recorder
 from dppo.trl.grpo.stock import StockWatch
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import logs_at, wall

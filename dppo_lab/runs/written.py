@@ -13,7 +13,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.environment import environment
 from dppo.groups import each_group
 from dppo.methods import METHODS
-from dppo.trl.grpo.records import WHY, Generation
+from dppo.trl.grpo.plan import WHY, Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.runs.folder import STOCK, CompletionLine, PromptLine, RunFacts
 

@@ -17,8 +17,8 @@ from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, Evidence
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import CeilingLines, step_plan
-from dppo.trl.grpo.savings import CostMeter
+from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.savings import CeilingLines, CostMeter
 from dppo.trl.metrics import PhaseClock, synchronised, wall
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run

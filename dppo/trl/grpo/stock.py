@@ -16,8 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
 from dppo.trl.batch import PADDED
-from dppo.trl.grpo.plan import Cycle
-from dppo.trl.grpo.records import WHY, Generation, Recorder
+from dppo.trl.grpo.plan import WHY, Cycle, Generation, Recorder
 from dppo.trl.hooks import Look, add_figures, logged_prompts, watch, written_by_model
 from dppo.trl.metrics import RECORD, PhaseClock, wall
 
