@@ -256,18 +256,10 @@ def fill_log_probs(
 def correction(
     old_logp_BT: Tensor, sampling_logp_BT: Tensor, mask_BT: Tensor, *, mode: str, low: float | None, high: float | None
 ) -> Tensor:
-    """Importance ratio from the policy the rollout engine sampled with to the trained one, truncated or masked.
+    """Ratio of the trained policy to the one that the rollout engine sampled with: (B, T), or (B, 1) by sequences.
 
-    Args:
-        old_logp_BT: (B, T) log-probabilities under the trained policy when it generated.
-        sampling_logp_BT: (B, T) as the engine reported them; NaN where it could not, which counts as no difference.
-        mask_BT: (B, T) tokens that carry loss.
-        mode: TRL's ``vllm_importance_sampling_mode``: ``token_`` or ``sequence_``, then ``truncate`` or ``mask``.
-        low: smallest ratio that is kept, or None.
-        high: largest ratio that is kept, or None.
-
-    Returns:
-        (B, T) for token modes, (B, 1) for sequence modes; detached.
+    ``mode`` is TRL's ``vllm_importance_sampling_mode``: ``token_`` or ``sequence_``, then ``truncate`` or ``mask`` for
+    what becomes of ratios below ``low`` or above ``high``. NaN, where the engine could not tell, is no difference.
     """
     level, _, action = mode.partition("_")
     if level not in ("token", "sequence") or action not in ("truncate", "mask"):

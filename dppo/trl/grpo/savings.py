@@ -12,7 +12,7 @@ import torch
 from dppo.errors import CheckpointError, duration
 from dppo.evidence import MEASURED, Evidence, TokenCosts
 from dppo.methods import Method
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Choice, PromptPruning, Pruning, ceiling_of
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, PromptPruning, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST
 from dppo.step import StepPlan
 from dppo.trl.metrics import RECORD, PhaseClock, synchronised, wall
@@ -198,7 +198,7 @@ class CeilingLines:
         rounds = method.rounds is not None
         if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
             dropped = plan.figures["prune/prompt_rate"]
-            self._level("prompt", prompts, visits, lambda: prompts.choice(visits), dropped, "")
+            self._level("prompt", prompts, visits, dropped, "")
         if not isinstance(completions, Pruning) or plan.evidence is None:
             return
         evidence, completions = plan.evidence, completions.informed(found)
@@ -206,21 +206,15 @@ class CeilingLines:
             live = int(found.live_N.sum())
             beside = f" of the update, beside the {1 - live / len(found.live_N):.0%} without a gradient,"
             dropped = plan.draw_figures[0]["prune/completion_rate"]
-            self._level("completion", completions, evidence, lambda: completions.choice(evidence), dropped, beside)
+            self._level("completion", completions, evidence, dropped, beside)
 
     def _level(
-        self,
-        what: str,
-        level: Pruning | PromptPruning,
-        evidence: Evidence,
-        choice: Callable[[], Choice],
-        dropped: float,
-        beside: str,
+        self, what: str, level: Pruning | PromptPruning, evidence: Evidence, dropped: float, beside: str
     ) -> None:
         """Say something the first time, and again where a level that was left off begins to drop."""
         if what in self._said and (self._said[what] or not dropped):
             return
-        chosen = None if level.auto is None else choice()
+        chosen = None if level.auto is None else level.choice(evidence)
         if what in self._said and not (chosen and chosen.rate):
             return  # what it had begun to drop by, it would not choose any more
         self._said[what] = chosen is None or chosen.rate > 0
