@@ -189,15 +189,9 @@ class ForwardPasses:
         trainer = self._trainer
         if learns_prompts(trainer.model):
             return  # its sequences are longer than what went in
-        name, found = type(trainer.accelerator.unwrap_model(trainer.model)).__name__, None
-        try:
-            with trainer.accelerator.autocast():
-                found = check_head(trainer.model, temperature=trainer.temperature)
-            said = f"are up to {found}"
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # a forward that was given what it does not expect fails in any way
-            said = f"cannot be computed ({type(error).__name__}: {error})"
+        found, failed = self._found(check_head)
+        said = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
+        name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
         if not self._on_all_ranks(found is not None and found.passed):
             raise ConfigError(
                 f"log-probabilities by the head of {name} {said}, here or on another rank. Where it does more than a "
@@ -207,16 +201,21 @@ class ForwardPasses:
 
     def _problem(self, kernel: Kernel) -> str:
         """What the self-check found wrong with rows on this rank, or ""."""
+        sharded = self._trainer.is_fsdp_enabled  # can only be differentiated inside a training step
+        with torch.set_grad_enabled(not sharded):
+            found, failed = self._found(partial(check_rows, kernel=kernel))
+        return failed if found is None else "" if found.passed else str(found)
+
+    def _found(self, check: Callable[..., Any]) -> tuple[Any, str]:
+        """What a self-check of the model found; or None and its error, unless memory ran out."""
         trainer = self._trainer
-        sharded = trainer.is_fsdp_enabled  # can only be differentiated inside a training step
         try:
-            with torch.set_grad_enabled(not sharded), trainer.accelerator.autocast():
-                found = check_rows(trainer.model, temperature=trainer.temperature, kernel=kernel)
+            with trainer.accelerator.autocast():
+                return check(trainer.model, temperature=trainer.temperature), ""
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a forward that was given what it does not expect fails in any way
-            return f"{type(error).__name__}: {error}"
-        return "" if found.passed else str(found)
+            return None, f"{type(error).__name__}: {error}"
 
 
 def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:

@@ -93,18 +93,14 @@ class EmptySignalWarning:
         """Count one generation: whether some completion has a gradient, and whether some has a reward."""
         self.empty = 0 if signal else self.empty + 1
         self.unscored = 0 if scored else self.unscored + 1
-        if self.unscored and self.unscored.bit_count() == 1:
+        if self.unscored.bit_count() == 1:
             warnings.warn(
                 f"all rewards were NaN or None, {self.unscored} generation(s) in a row: nothing is being learned. "
                 "Print some completions (log_completions: true), and what the reward functions make of them.",
                 stacklevel=2,
             )
-        elif (
-            not self.unscored
-            and self.empty
-            and self.empty % self.FIRST == 0
-            and (self.empty // self.FIRST).bit_count() == 1
-        ):
+        times, more = divmod(self.empty, self.FIRST)
+        if not self.unscored and not more and times.bit_count() == 1:
             warnings.warn(
                 f"no completion had an advantage for {self.empty} generations in a row, all rewards of a group being "
                 "equal: nothing is being learned. Print some completions (log_completions: true); the reward may "
@@ -217,7 +213,8 @@ def precision_line(trainer: Any) -> str | None:
 
     TRL gives the ``LLM`` of ``vllm_mode: colocate`` no dtype, and vLLM takes a float32 model down to bfloat16.
     """
-    ours, theirs = _trained_in(trainer), _sampled_in(trainer)
+    own: torch.dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
+    ours, theirs = MIXED.get(trainer.accelerator.mixed_precision, own), _sampled_in(trainer)
     if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
         return None
     trained, sampled = (str(dtype).removeprefix("torch.") for dtype in (ours, theirs))
@@ -230,14 +227,8 @@ def precision_line(trainer: Any) -> str | None:
     )
 
 
-def _trained_in(trainer: Any) -> torch.dtype:
-    """The precision of the trainer's forward passes."""
-    own: torch.dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
-    return MIXED.get(trainer.accelerator.mixed_precision, own)
-
-
 def _sampled_in(trainer: Any) -> torch.dtype:
-    """The precision of vLLM's."""
+    """The precision of vLLM's forward passes."""
     engine = trainer.vllm_generation
     if trainer.vllm_mode == "server":
         name = engine.vllm_client.get_server_info()["model_config"]["dtype"]
