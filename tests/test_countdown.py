@@ -60,4 +60,6 @@ def test_it_trains_and_evaluates(tmp_path, monkeypatch, capsys):
     found = read_results(tmp_path / "eval")["benchmarks"]["countdown"]
     assert found["correct"] == f"{rule} says so" and sum(found["outcomes"].values()) == 4
     assert "pass@2" in found and "maj@2" not in found
+    settings = json.loads((tmp_path / "eval" / "settings.json").read_text())
+    assert settings["benchmarks"]["countdown"]["template"] == "{problem}", "it is asked as it was in training"
     capsys.readouterr()

@@ -57,7 +57,8 @@ def parse_benchmark(text: str) -> Benchmark:
 def choose(names: list[str], own: list[str], *, folder: str | None, template: str | None = None) -> list[Benchmark]:
     """The benchmarks of an evaluation, in the order named: of standard sets, or of ``name=path`` as all of ``own`` are.
 
-    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs.
+    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs;
+    without it a file of one's own is asked by ``{problem}`` alone, as ``load_problems`` asks it.
 
     Raises:
         ConfigError: none at all, an unknown name, or the same name twice.
@@ -186,10 +187,15 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
 
 
 def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark]:
-    """Rows whose answer is what their judge needs, as text, where that is no gold answer; and the record for them."""
+    """Rows whose answer is what their judge needs, as text, where that is no gold answer; and the record for them.
+
+    The record says how the problems are asked: its ``template`` is no longer None.
+    """
     rule = code_format(benchmark.rule, rows.column_names)
     if rule is not None:
         return code_rows(rows, rule, where), code_record(benchmark, rule)
+    if benchmark.template is None:
+        benchmark = replace(benchmark, template="{problem}")
     if not is_check(benchmark.rule):
         return rows, benchmark
     texts = [json.dumps(row, sort_keys=True, default=str) for row in rows]

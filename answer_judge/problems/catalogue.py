@@ -11,7 +11,7 @@ from answer_judge.problems.code import CODE_TEMPLATE, FORMATS
 from answer_judge.problems.columns import COLUMNS
 
 STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""The user's turn of an evaluation, the same for all sets: what most published tables ask."""
+"""The user's turn for the public sets of mathematics: what most published tables ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,9 @@ class Benchmark:
     """How many the evaluated split has; None where there is no standard, as for a set that is only trained on."""
     content: str | None = None
     """``evaluation.content_hash`` of the evaluated split; None where there is no standard."""
-    template: str = STEP_BY_STEP
-    """Text of the user's turn; ``{problem}`` is where the problem goes."""
+    template: str | None = None
+    """Text of the user's turn; ``{problem}`` is where the problem goes. None asks as ``load_problems`` does: the
+    problem alone, or with ``code.CODE_TEMPLATE`` where the answer is a program."""
     rule: str | None = None
     """How answers are judged: a key of ``RULES``, or None for the default; a key of ``code.FORMATS`` where they are
     programs; or ``check:package.module:function``, see ``checkers``."""
@@ -56,7 +57,7 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         check_fields(self, "Benchmark(name='mine', path='mine.jsonl')")
-        if "{problem}" not in self.template:
+        if self.template is not None and "{problem}" not in self.template:
             raise ConfigError(
                 f"template={self.template!r} of {self.name} does not say where the problem goes. Try '{{problem}}'"
             )
@@ -76,7 +77,7 @@ class Benchmark:
 
     def prompt(self, problem: str) -> str:
         """The text of the user's turn."""
-        return self.template.replace("{problem}", problem)
+        return problem if self.template is None else self.template.replace("{problem}", problem)
 
 
 def is_rule(name: str) -> bool:
@@ -90,7 +91,7 @@ _SETS = (
         name="gsm8k", hub="openai/gsm8k:main", splits=("train", "test"), file="gsm8k_test.jsonl", problems=1319,
         columns={"problem": "question", "answer": "answer"}, extract="hashes",
         licence="MIT (openai/grade-school-math)",
-        rule="gsm8k", correct="the number is the gold integer", samples=1,
+        template=STEP_BY_STEP, rule="gsm8k", correct="the number is the gold integer", samples=1,
         content="ddfa8dca41bee810727cf72ae1c4e90f82cfd19fb7fa107322e825438c4ae780",
     ),
     Benchmark(
@@ -107,25 +108,25 @@ _SETS = (
         name="math500", hub="HuggingFaceH4/MATH-500", file="math500.jsonl", problems=500,
         columns={"problem": "problem", "answer": "answer"}, extract="verbatim",
         licence="MIT (hendrycks/math; the split is from openai/prm800k, MIT)",
-        rule="math500",
+        template=STEP_BY_STEP, rule="math500",
         content="8822ac3ec5bf84e45aba5a5d903850bc8b06cc8298a0048b5b18752bbe0ae3b3",
     ),
     Benchmark(
         name="aime24", hub="HuggingFaceH4/aime_2024", splits=("train",), file="aime24.jsonl", problems=30,
         licence=_QWEN_COPY,
-        rule="aime24", correct="the number is the gold integer, 0 to 999", samples=32,
+        template=STEP_BY_STEP, rule="aime24", correct="the number is the gold integer, 0 to 999", samples=32,
         content="972d4f404f3ab78c424e61af4c2d059529b18ac22bfd3c3c5ede72f6b9983852",
     ),
     Benchmark(
         name="amc23", hub="math-ai/amc23", file="amc23.jsonl", problems=40,
         licence=_QWEN_COPY,
-        rule="amc23", correct="the number is the gold integer", samples=32,
+        template=STEP_BY_STEP, rule="amc23", correct="the number is the gold integer", samples=32,
         content="8e7929e38c30d56c03803229e839d31befdfd03de93e10deac1a4b03f6f974bb",
     ),
     Benchmark(
         name="minerva_math", hub="math-ai/minervamath", file="minerva_math.jsonl", problems=272,
         licence=_QWEN_COPY,
-        rule="minerva_math",
+        template=STEP_BY_STEP, rule="minerva_math",
         correct="the value is within 1% of the gold value, the tolerance the set was published with, or rounds to it",
         content="d3a8d76448380ff4da6733c28a1559c693c7a738da963f63df3655918c8fc760",
     ),
@@ -133,7 +134,7 @@ _SETS = (
         name="olympiadbench", hub="Hothan/OlympiadBench:OE_TO_maths_en_COMP", splits=("train",),
         file="olympiadbench.jsonl", problems=675,
         licence="MIT (OpenBMB/OlympiadBench)",
-        rule="olympiadbench", correct="every gold answer is given, in any order, and no other",
+        template=STEP_BY_STEP, rule="olympiadbench", correct="every gold answer is given, in any order, and no other",
         content="ed073f273d951a6c9490e761319ea83696a06b099e3aaf03500abc096cc6af14",
     ),
     Benchmark(

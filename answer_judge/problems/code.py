@@ -180,7 +180,8 @@ def task_of(completion: str, answer: str) -> Task | None:
 
 def code_record(record: Any, rule: str) -> Any:
     """A benchmark's record for problems whose tests were read: where what is, and what is right."""
-    template = CODE_TEMPLATE if "\\boxed" in record.template else record.template
+    given = record.template
+    template = CODE_TEMPLATE if given is None or "\\boxed" in given else given
     return replace(
         record, columns={}, extract="verbatim", rule=rule, template=template, correct="the program passes all tests"
     )

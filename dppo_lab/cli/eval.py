@@ -78,7 +78,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--revision", help="of the model on the hub")
     add("--tokenizer", help="folder or hub name, where the model has none")
     add("--trust_remote_code", action="store_true")
-    add("--prompt_template", help="takes the place of the benchmarks' own; {problem} is where the problem goes")
+    add(
+        "--prompt_template",
+        help="takes the place of the benchmarks' own; {problem} is where the problem goes. Without it a file of your "
+        "own is asked by {problem} alone, as a run without prompt_template asks it",
+    )
     add("--chat_template_kwargs", type=_object, default={}, metavar="JSON", help='such as {"enable_thinking": false}')
     add("--engine_args", type=_object, default={}, metavar="JSON", help="arguments of from_pretrained or vllm.LLM")
     add("--workers", type=int, default=2, help="processes that judge answers")

@@ -21,6 +21,7 @@ from answer_judge.evaluation import (
     parse_benchmark,
 )
 from answer_judge.grading import RULES
+from answer_judge.problems import load_problems
 from answer_judge.problems.code import FORMATS
 
 SIZES = {"gsm8k": 1319, "math500": 500, "aime24": 30, "amc23": 40, "minerva_math": 272, "olympiadbench": 675}
@@ -76,6 +77,26 @@ def test_choice(tmp_path):
     assert chosen[0].path == str(tmp_path / "math500.jsonl") and chosen[1].path == str(tmp_path / "gsm8k.jsonl.gz")
     assert {record.template for record in chosen} == {"Q: {problem}"}
     assert choose(["aime24"], [], folder=None)[0].path is None
+
+
+PROGRAMS = [{"text": "Write f.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"], "task_id": 1}]
+
+
+@pytest.mark.parametrize("template", [None, "Q: {problem}"])
+@pytest.mark.parametrize("rows", [[{"problem": "1 + 1?", "answer": "2"}], PROGRAMS], ids=["sums", "programs"])
+def test_a_file_of_ones_own_is_asked_as_in_training(rows, template, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trained = [turns[0]["content"] for turns in load_problems(str(path), template=template)["prompt"]]
+    for names, own in (([f"own={path}"], []), ([], [f"own={path}"])):
+        found = load_set(choose(names, own, folder=None, template=template)[0])
+        assert [found.benchmark.prompt(problem.problem) for problem in found.problems] == trained
+        assert found.identity["template"] is not None, "two evaluations can be compared by it"
+
+
+def test_a_public_set_is_asked_step_by_step_also_from_a_file():
+    assert parse_benchmark("math500=elsewhere.jsonl").template == choose(["math500"], [], folder=None)[0].template
+    assert "reason step by step" in parse_benchmark("math500=elsewhere.jsonl").prompt("1 + 1?")
 
 
 def test_what_cannot_be_chosen(tmp_path):

@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 from answer_judge.evaluation import Protocol, Sampling, evaluate
 from answer_judge.evaluation.during_training import BenchmarkCallback
 from dppo.errors import ConfigError as RunConfigError
+from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import train
+from dppo_lab.runs.parts import load_dataset, train
 
 
 class State:
@@ -148,6 +149,15 @@ def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, 
     monkeypatch.setattr(benchmarks, "of_model", careless)
     followed, _ = trained("with", *follow)
     assert not equal(followed, plain)
+
+
+@pytest.mark.parametrize("given", [[], ["--prompt_template", "Q: {problem}"]])
+def test_a_file_of_ones_own_is_asked_as_the_run_asks_it(tmp_path, words, follow, given):
+    own = ["--dataset_name", str(tmp_path / "sums.jsonl"), "--per_device_train_batch_size", "8"]
+    run = parse_run([*words[:-2], "--output_dir", str(tmp_path / "out"), *own, *follow, *given])
+    (found,) = load_benchmarks(run)
+    asked = {found.benchmark.prompt(problem.problem) for problem in found.problems}
+    assert len(asked) == 5 and asked <= {turns[0]["content"] for turns in load_dataset(run)["prompt"]}
 
 
 def test_fields_and_dry_run(tmp_path, words):
