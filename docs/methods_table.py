@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dppo.methods import METHODS, ROW_METHODS, Method, RowMethod
+from dppo.methods.pods import widest
+from dppo.methods.ranking import Ranking
 from dppo.pruning import Pruning
 
 PAGE = Path(__file__).with_name("methods.md")
@@ -61,12 +63,16 @@ def dropped(method: Method) -> str:
     """What a method leaves out, in words."""
     completions = method.completions
     parts = ["groups that do not count, in rounds"] if method.rounds is not None else []
-    if not isinstance(completions, Pruning):
+    if isinstance(completions, Ranking) and completions.choose is widest:
+        parts.append("completions; the subset with the widest rewards is kept")
+    elif not isinstance(completions, Pruning):
         parts.append(f"completions, {str(completions).partition('pruned, ')[2].removesuffix(', without chance')}")
     elif completions.rate:
         parts.append(f"completions, `{completions.rule.__name__}`; prompts")
     elif method.prompts.rate:
         parts.append("prompts")
+    parts += ["tokens behind a random cut"] if method.tokens.rate else []
+    parts += ["tokens, at random"] if method.tokens.head_rate else []
     return "; ".join(parts) or "nothing"
 
 

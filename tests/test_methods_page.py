@@ -46,6 +46,15 @@ def test_biased_methods_are_marked_and_others_not(made):
     assert {rows[name].split(" | ")[3] for name in ("dppo", "dppo_dapo", "infobatch")} == {"no"}
 
 
+def test_nothing_stands_only_beside_methods_that_prune_at_no_level(made):
+    """Cuts and tokens out of the head are levels too."""
+    for name, method in METHODS.items():
+        rates = (method.prompts.rate, method.completions.rate, method.tokens.rate, method.tokens.head_rate)
+        prunes = any(rates) or method.rounds is not None
+        assert (made.dropped(method) != "nothing") == prunes, name
+        assert ("tokens" in made.dropped(method)) == method.tokens.active, name
+
+
 def test_methods_that_are_said_to_be_measured_are_in_the_files_of_results(made):
     """Figures without training are those of frozen.json; a page that a row points to names the method."""
     frozen = {row["name"] for row in json.loads((RESULTS / "frozen.json").read_text())["rows"]} & set(METHODS)
