@@ -46,7 +46,7 @@ def shown(figures: Mapping[str, float]) -> list[str]:
     if "saved/share" in figures:
         seconds, share = figures["saved/seconds"], figures["saved/share"]
         whole = f", {duration(seconds)} of {duration(seconds / share)}" if share > 0 else ""
-        words.append(f"saved {share:.0%} of the step so far{whole}")
+        words.append(f"saved {share:.0%} of the run so far{whole}")
     elif kept:
         words.append("saved: not measured yet")
     return words

@@ -51,11 +51,11 @@ def test_what_is_shown_is_what_one_can_act_on():
         "reward 0.450",
         "last accuracy 0.600",
         "kept 80% of prompts and 48% of completions",
-        "saved 31% of the step so far, 2 h 10 min of 6 h 59 min",
+        "saved 31% of the run so far, 2 h 10 min of 6 h 59 min",
     ]
     assert shown({"loss": 0.25}) == ["loss 0.250"], "of a warm-up"
     assert shown(FIGURES | {"prune/token_kept_share": 0.5})[1] == "kept 48% of completions and 50% of their tokens"
-    assert shown(FIGURES | {"saved/seconds": -2.0, "saved/share": 0.0})[-1] == "saved 0% of the step so far"
+    assert shown(FIGURES | {"saved/seconds": -2.0, "saved/share": 0.0})[-1] == "saved 0% of the run so far"
 
 
 def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
