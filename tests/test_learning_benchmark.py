@@ -205,11 +205,16 @@ def test_the_map_expects_what_a_step_allows():
 def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     """A regime named with a KL term is compared with the surface of one: the other surface is a third lower."""
     expected = map.expected(0.6, 0.7, every=True)
-    point = {"step_share": 0.6, "silent_share": 0.7, "against_control": {"median": expected / 1.1, "low": 1, "high": 2}}
+    found = {"median": expected / 1.1, "at_most": expected / 1.1, "low": 1, "high": 2, "missing": None}
+    point = {"step_share": 0.6, "silent_share": 0.7, "against_control": {**found, "per_seed": {"0": [1, 1]}}}
     assert map.errors({"kl": point})["kl"] == pytest.approx(0.1)
     assert map.errors({"plain": point})["plain"] < -0.2
     shown = map.show({"kl": point})
     assert f"| {expected:.2f} |" in shown and "| 60% | 70% |" in shown and "plan: 10.0%" in shown
+    censored = {**point, "against_control": {**point["against_control"], "at_most": None}}
+    assert f"| >= {expected / 1.1:.2f} [1.00, 2.00] |" in map.show({"kl": censored})
+    missed = {**point, "against_control": {**point["against_control"], "median": None}}
+    assert "| not reached |" in map.show({"plain": point, "kl": missed}) and map.errors({"kl": missed}) == {}
     monkeypatch.setattr(map, "AXIS", map.AXIS[::4])
-    map.draw({"kl": point, "plain": point}, tmp_path / "map.png")
+    map.draw({"kl": point, "plain": censored, "silent": missed}, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000

@@ -18,7 +18,7 @@ from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.patheffects import withStroke
 
 from benchmarks.learning.regimes import REGIMES, SIZES
-from benchmarks.learning.tables import cell, table
+from benchmarks.learning.tables import speedup, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
 from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
@@ -101,7 +101,7 @@ def show(points: Mapping[str, Record]) -> str:
     for name, each in points.items():
         at = each["step_share"], each["silent_share"]
         gains = [planned(name, each, level) for level in (COMPLETIONS, PROMPTS)]
-        found = cell(each["against_control"], "median", "{:.2f}")
+        found = speedup(each["against_control"], each["against_control"]["missing"])
         rows.append(
             [f"`{name}`: {described(name)}", found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"]
         )
@@ -111,7 +111,7 @@ def show(points: Mapping[str, Record]) -> str:
 
 
 def draw(points: Mapping[str, Record], path: Path) -> None:
-    """The plan's surface, and the measured regimes as dots in the colour of what was found."""
+    """The plan's surface, and the measured regimes as dots in the colour of what was found; hollow without a median."""
     colours = plt.get_cmap("viridis")
     norm = BoundaryNorm(EDGES, colours.N)
     figure, places = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True, layout="constrained")
@@ -123,7 +123,7 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
             label.set_path_effects([withStroke(linewidth=2, foreground="black")])
         _dots(axes, {name: each for name, each in points.items() if has_kl(name) is every}, colours, norm)
         axes.set_title("with a KL term" if every else "without a KL term")
-        axes.set_xlabel("log-probabilities and update, % of the step of plain GRPO")
+        axes.set_xlabel("all seconds but the rollout's, % of the step of plain GRPO")
     places[0].set_ylabel("silent groups (equal rewards), %")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=places, extend="both", format="%g")
     bar.set_label("times as fast as plain GRPO on packed rows")
@@ -132,9 +132,10 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
     for number, (name, each) in enumerate(points.items()):
-        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
-        axes.scatter(x, y, c=[found], cmap=colours, norm=norm, s=90, edgecolors="white", linewidths=1.5, zorder=3)
-        words = f"{name.replace('_', ' ')}: {found:.2f}x"
+        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]
+        colour = {"c": [np.nan if found["median"] is None else found["median"]], "cmap": colours, "norm": norm}
+        axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
+        words = f"{name.replace('_', ' ')}: {speedup(found, found['missing']).partition(' [')[0]}"
         box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
         place = {"xytext": (0, -20 if number % 2 or y > 85 else 12), "textcoords": "offset points", "ha": "center"}
         axes.annotate(words, (x, y), **place, color="white", fontsize=9, bbox=box, zorder=4)
