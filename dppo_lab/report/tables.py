@@ -130,10 +130,13 @@ def _accuracy(group: Group) -> Cell:
     return Cell(text=percent(sum(finals) / len(finals)), detail=f"last, mean of {counted(len(finals), 'seed')}")
 
 
+UPPER_BOUND = "Upper bound of what choosing can save"
+
+
 def summaries(contents: Contents) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     """By label of each method that prunes: headings, and a text for each; means over seeds."""
     return tuple(
-        (group.label, (("Pruned", _pruned(runs)), ("Saved", _saved(runs, group)), ("More to be had", _more(runs))))
+        (group.label, (("Pruned", _pruned(runs)), ("Saved", _saved(runs, group)), (UPPER_BOUND, _more(runs))))
         for group in contents.groups
         if _logged(runs := averaged(group), "prune/kept_share")
     )
@@ -196,4 +199,4 @@ def _more(runs: Sequence[RunRecord]) -> str:
         asked = f"{field}: {config[field]} is in use" if config.get(field) else f"try {other}{field}: auto"
         advice = "which is next to nothing" if row.low < PROMPT_AUTO.least_gain else asked
         said.append(f"{row.level} at most {amount(row.value)}× ({amount(row.low)} to {amount(row.high)}), {advice}")
-    return f"choosing among {'; among '.join(said)}." if said else "not known: too few prompts have come back."
+    return f"{'; '.join(said)}." if said else "not known: too few prompts have come back."

@@ -82,7 +82,7 @@ class SavedGeneration(TrainingLoop, Joints):
         if lines := self.savings.lines(self.meter.costs):
             visits = None if self.source is None else self.source.visits
             more = more_to_be_had(self.method, self.evidence, visits)
-            for line in (*lines, f"more to be had: {more}"):
+            for line in (*lines, f"upper bound of what choosing can save: {more}"):
                 self.accelerator.print(f"dppo | {line}")
         return result
 
