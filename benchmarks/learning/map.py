@@ -136,6 +136,7 @@ def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: Bou
         colour = {"c": [np.nan if found["median"] is None else found["median"]], "cmap": colours, "norm": norm}
         axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
         words = f"{name.replace('_', ' ')}: {speedup(found, found['missing']).partition(' [')[0]}"
+        words += "x" * (found["median"] is not None)
         box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
         place = {"xytext": (0, -20 if number % 2 or y > 85 else 12), "textcoords": "offset points", "ha": "center"}
         axes.annotate(words, (x, y), **place, color="white", fontsize=9, bbox=box, zorder=4)
