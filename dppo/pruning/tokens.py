@@ -202,7 +202,9 @@ class TokenPruning:
             parts.append(f"{share} of the tokens behind a cut ({self.cut_rule.__name__}, floor {self.floor:g})")
         if self.head_rate:
             rule = f"{self.head_rule.__name__}, floor {self.head_floor:g}"
-            parts.append(f"{self.head_rate:g} of the tokens before it kept from the head ({rule})")
+            parts.append(
+                f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}kept from the head ({rule})"
+            )
         return "; ".join(parts)
 
 

@@ -18,6 +18,7 @@ from dppo.pruning.cuts import (
     token_moments,
 )
 from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
+from dppo.pruning.tokens import TokenPruning
 from dppo.rng import Purpose, generator
 
 LENGTHS = (4, 3, 1)
@@ -160,3 +161,8 @@ def test_bad_calls_are_errors_that_name_what_is_wrong():
     with refused(DesignError, DETERMINISTIC.name):
         draw_tokens(reach_of(), None, rng(), design=DETERMINISTIC)
     assert {SYSTEMATIC.unbiased, POISSON.unbiased} == {True}
+
+
+def test_only_beside_a_cut_are_tokens_said_to_stand_before_it():
+    assert str(TokenPruning(head_rate=0.5)).startswith("0.5 of the tokens kept from the head (")
+    assert "; 0.5 of the tokens before it kept from the head (" in str(TokenPruning(rate=0.5, head_rate=0.5))
