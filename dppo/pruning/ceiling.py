@@ -182,8 +182,8 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     best = max(gains.values())
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:
-        paid = ", once rollouts are paid" if auto.rollout_cost else ""
-        why = f"left off, since that bound knows every gradient, and by the scores no rate gains anything{paid}"
+        paid = ", rollouts included" if auto.rollout_cost else ""
+        why = f"left off, since by the scores no rate gains anything{paid}"
         return Choice(rate=0.0, why=why)
     again_M5 = evidence.resampled_sums(np.column_stack([terms[rate], paid_N]))
     low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), TAIL)), 6)

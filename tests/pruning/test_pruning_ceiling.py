@@ -112,8 +112,8 @@ def test_the_page_has_the_figures_of_both():
     alike, kinds = (visits(chance_P, 4) for chance_P in (np.full(1024, 0.2), np.where(np.arange(1024) % 2, 0.24, 0.9)))
     believed = [selection_ceiling(found.expected_N, torch.ones_like(found.expected_N)) for found in (alike, kinds)]
     said = ceiling_of(kinds)
-    assert f"promises {believed[0]:.2f}; the ceiling is {ceiling_of(alike).value:.2f}." in page
-    assert f"it promises {believed[1]:.2f}, the ceiling is {said.value:.2f} ({said.low:.2f} to {said.high:.2f})" in page
+    assert f"history alone says {believed[0]:.2f}, ours {ceiling_of(alike).value:.2f};" in page
+    assert f"(truth 1.10) {believed[1]:.2f} and {said.value:.2f} ({said.low:.2f} to {said.high:.2f})" in page
 
 
 def test_completions_of_a_prompt_are_resampled_together():
@@ -174,7 +174,9 @@ def test_what_is_not_sure_or_not_worth_it_is_left_off():
     assert replace(PROMPTS, auto=Auto(least_gain=1.005)).choice(small).rate > 0.0
     found = replace(few, found_N=torch.arange(64) % 16 / 8.0)
     assert PROMPTS.choice(found).rate == 0.0, "what was found says nothing of the kind"
-    assert "that bound knows every gradient, and by the scores no rate" in PROMPTS.choice(found).why
+    assert PROMPTS.choice(found).why == "left off, since by the scores no rate gains anything"
+    paid = replace(PROMPTS, auto=Auto(rollout_cost=1.0)).choice(replace(found, paid_N=torch.ones(64)))
+    assert paid.why == "left off, since by the scores no rate gains anything, rollouts included"
 
 
 def test_bad_settings_are_named():
