@@ -48,6 +48,11 @@ RATE = 0.5
 """What the pruned ones prune at either level."""
 HEADS, HEAD_RATE = 3, 0.85
 """Generations after those that leave tokens from the head, and the share that they leave."""
+NO_LOG_PROBS = (
+    "that takes the sampler's log-probabilities, which transformers' generate does not give. With use_vllm: true the "
+    "plan has rows for them."
+)
+"""Why tokens are not looked at, whatever the configuration says of them."""
 STOCK_STEPS = 3
 """Of TRL's own trainer, the first not timed."""
 LEFT_OUT = (
@@ -191,7 +196,7 @@ def why_no_tokens(trainer: DPPOTrainer) -> str:
     own, log_probs = trainer.method, trainer.use_vllm or trainer.rollout_func is not None
     try:
         trainer.method = with_tokens(own)
-        return " ".join(unserved_tokens(trainer, log_probs))
+        return " ".join(unserved_tokens(trainer, log_probs)) if log_probs else NO_LOG_PROBS
     except ConfigError as error:
         return str(error)
     finally:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig
 from dppo_lab.cli.main import main
-from dppo_lab.planning.pilot import run_pilot
+from dppo_lab.planning.pilot import run_pilot, why_no_tokens
 from dppo_lab.planning.run_plan import pilot_size, pruning_method
 from dppo_lab.runs.parsing import parse_given
 
@@ -155,6 +156,14 @@ def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refuse
     assert costs.rollout_token == pytest.approx(1e-3) and costs.row_token == pytest.approx(2e-3)
     with refused(ConfigError, "8 prompts", "6"):
         run_pilot(fields | {"embedded_problems": 6}, 8)
+
+
+def test_a_pilot_without_log_probabilities_says_what_tokens_take_and_no_field_that_nobody_set():
+    plain = SimpleNamespace(method=METHODS["dppo"], use_vllm=False, rollout_func=None)
+    said = why_no_tokens(plain)
+    assert "use_vllm: true" in said and "_prune_rate" not in said and plain.method is METHODS["dppo"]
+    plain.method = METHODS["dppo_gspo"]
+    assert "use_vllm" not in why_no_tokens(plain), "its loss is of several tokens, whatever the sampler gives"
 
 
 def test_a_run_whose_timings_are_noise_is_refused_with_what_was_measured(tmp_path, capsys):
