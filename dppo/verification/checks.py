@@ -153,7 +153,8 @@ def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
             figure = max(exact_bias(variant) for variant in variants)
             yield at_most(f"1 tokens, {method.name}, {name}: every outcome", figure, EXACT, BIAS)
         for name, level in wrong_cuts(USUAL_RATE).items():
-            yield above(f"5 control: {name}: every outcome", exact_bias(replace(alone, tokens=level)), EXACT, BIAS)
+            figure = exact_bias(replace(alone, tokens=level))
+            yield above(f"5 control: {name}, {method.name}: every outcome", figure, EXACT, BIAS)
 
 
 def round_checks(methods: Sequence[Method]) -> Iterator[Check]:

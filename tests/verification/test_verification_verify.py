@@ -205,6 +205,13 @@ def test_rounds_without_the_bias_that_they_declare_are_seen(monkeypatch):
     assert [check.passed for check in checks.round_checks([METHODS["dapo"]])] == [False]
 
 
+def test_controls_of_tokens_name_their_method():
+    """Two lines with the same words would look like one check that ran twice."""
+    names = [check.name for check in checks.token_checks([DPPO, METHODS["dppo_threshold"]])]
+    assert len(names) == len(set(names))
+    assert {f"5 control: cuts without a floor, {name}: every outcome" for name in ("dppo", "dppo_threshold")} < {*names}
+
+
 def test_a_check_names_what_it_replaces(subject):
     """Advantages scaled over the batch are biased under prompt pruning: what passes are others, and says so."""
     by_batch = replace(METHODS["grpo"], name="by_batch", advantages=BATCH_SCALED)
