@@ -150,9 +150,9 @@ def readme(read):
         found = against["embedded_compare"][task]["default_against"]["trl_g8"]["trl_g8"]
         first.append(f"**{once(found).format('**')}")
         others = [against[name][task]["best_against"]["trl_g8"]["trl_g8"] for name in list(SHOWN)[1:]]
-        repeats.append(", ".join(f"{each['median']:.1f}" for each in others))
+        repeats.append(" and ".join(f"{each['median']:.1f}" for each in others))
         yield points(against["embedded_sizes"][task]["sizes"]["mean"]["difference"])
-    yield f"| {'; '.join(first)}. Repeats with four or five seeds: {'; '.join(repeats)}, the"
+    yield f"| {'; '.join(first)}. Repeats with four or five seeds: {'; '.join(repeats)} (intervals from"
     regimes = [read("regimes")["regimes"][name] for name in ("kl", "kl_two_passes", "silent_kl")]
     for point in regimes:
         ahead = points(point["equal_seconds"]["default"]["difference"])
