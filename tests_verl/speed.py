@@ -39,6 +39,7 @@ CASES = {
     "0.5": ("completion_prune_rate=0.5", True, 0.0),
     "0.7": ("completion_prune_rate=0.7", True, 0.0),
     "cuts 0.5": ("token_prune_rate=0.5", True, 0.0),
+    "cuts 0.7": ("token_prune_rate=0.7", True, 0.0),
     f"verl{SILENT}": (None, False, 0.6),
     f"0.5{SILENT}": ("completion_prune_rate=0.5", False, 0.6),
 }
