@@ -82,17 +82,24 @@ def passes(quick: bool, beta: float) -> dict[str, Any]:
 
 
 def left_off(quick: bool) -> dict[str, Any]:
-    """Seconds of a step in which ``auto`` cuts no token, since rollouts are dear, over those of one without it."""
+    """Seconds of a step in which ``auto`` cuts no token, since rollouts are dear, over those of one without it.
+
+    A second trainer without it, ``again``, shows how far two that do the same are apart.
+    """
     setting = QUICK_SETTING if quick else Setting(repetitions=40)
-    dear = {"token_prune_rate": "auto", "rollout_cost": 1000.0}
     at_once = partial(ours, rows=setting.prompts * setting.generations)  # no call without a row of its own
-    contestants = [at_once(name="off", options=SUMS), at_once(name="auto", options=SUMS | dear)]
+    dear = {"token_prune_rate": "auto", "rollout_cost": 1000.0}
+    settings = {"off": SUMS, "auto": SUMS | dear, "again": SUMS}
+    contestants = [at_once(name=name, options=options) for name, options in settings.items()]
     with tempfile.TemporaryDirectory() as folder:
         taken = run_backend(build_bench(Path(folder), setting), contestants, "replayed")
-    off, auto = taken["off"], taken["auto"]
-    if [step.scored for step in off] != [step.scored for step in auto]:
-        raise RuntimeError("auto cut tokens: there is no step without cuts to compare")
-    ratio = [a.cpu_seconds / b.cpu_seconds for a, b in zip(auto, off, strict=True)]
-    choosing = [(a.phases["prune"] - b.phases["prune"]) / b.seconds for a, b in zip(auto, off, strict=True)]
-    print(f"  auto, left off: {np.median(ratio):.3f} of a step without it, choosing {np.median(choosing):.4f}")
-    return {"steps": len(ratio), **spread(ratio, "ratio_"), **spread(choosing, "choosing_share_")}
+    off, found = taken["off"], {}
+    for name in ("auto", "again"):
+        pairs = list(zip(taken[name], off, strict=True))
+        if any(own.scored != other.scored for own, other in pairs):
+            raise RuntimeError("auto cut tokens: there is no step without cuts to compare")
+        ratio = [own.cpu_seconds / other.cpu_seconds for own, other in pairs]
+        plan = [(own.phases["prune"] - other.phases["prune"]) / other.seconds for own, other in pairs]
+        found[name] = {"steps": len(pairs), **spread(ratio, "ratio_"), **spread(plan, "plan_share_")}
+        print(f"  {name:6} {np.median(ratio):.3f} of a step without it, plan longer by {np.median(plan):.4f} of it")
+    return found

@@ -7,7 +7,7 @@ import pytest
 import torch
 from arrays import tensor
 
-from dppo.pruning import TOKEN_AUTO, TokenPruning, efficiency
+from dppo.pruning import TOKEN_AUTO, TokenPruning, efficiency, tokens
 from dppo.pruning.ceiling import rates_to
 from dppo.pruning.cuts import best_cuts
 from dppo.rng import Purpose, generator
@@ -90,7 +90,7 @@ def test_cutting_for_less_than_a_percent_is_caught():
     assert all(chosen(moment_NT, cost, NO_LEAST) == rate for moment_NT, cost, rate in MUCH.values())
 
 
-def test_of_tokens_of_every_kind_none_is_cut_for_less_than_a_percent():
+def test_of_tokens_of_every_kind_none_is_cut_for_less_than_a_percent(monkeypatch):
     """Sizes and lengths of doubt at random, and what a generated token costs; the wrong twin does cut for less."""
     rng, off, on, twin = generator(0, Purpose.CHECK, 28), 0, 0, 0
     for _ in range(60):
@@ -102,5 +102,8 @@ def test_of_tokens_of_every_kind_none_is_cut_for_less_than_a_percent():
         if max(found.values()) < ONE_PERCENT:
             assert rate == 0.0
             twin += chosen(moment_NT, cost, NO_LEAST) > 0
+        monkeypatch.setattr(tokens, "selection_ceiling", lambda *_, **__: np.inf)
+        assert chosen(moment_NT, cost) == rate, "a look at every rate finds the same"
+        monkeypatch.undo()
         off, on = off + (rate == 0), on + (rate > 0)
     assert min(off, on) > 10 and twin > 3
