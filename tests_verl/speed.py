@@ -25,7 +25,7 @@ from steps import Step  # noqa: E402
 from dppo.environment import environment  # noqa: E402
 from dppo.files import write_json  # noqa: E402
 
-SEED, TURNS, PROMPTS, GENERATIONS, LONGEST = 0, 5, 16, 8, 320
+SEED, TURNS, PROMPTS, GENERATIONS, LONGEST = 0, 11, 16, 8, 320
 PHASES = ("old", "ref", "update")
 KL = ("actor_rollout_ref.actor.use_kl_loss=True",)
 SIZES = (
