@@ -14,6 +14,7 @@ from dppo.rng import Purpose, generator
 
 COMPLETIONS, TOKENS, GROUP = 64, 50, 4
 SPAN_NT = torch.ones(COMPLETIONS, TOKENS).bool()
+ALIKE = torch.ones(SPAN_NT.shape, dtype=torch.float64)
 NO_LEAST = replace(TOKEN_AUTO, least_gain=1.0)
 """The wrong twin cuts as soon as it gains anything."""
 ONE_PERCENT = 1.01
@@ -29,7 +30,7 @@ def chosen(moment_NT, cost, auto=TOKEN_AUTO):
 
 def gains(moment_NT, cost):
     """What every rate saves at equal variance, by the probabilities that a draw at it would have, 0 included."""
-    moment_S, one_S = moment_NT[SPAN_NT], torch.ones(SPAN_NT.sum(), dtype=torch.float64)
+    moment_S, one_S = moment_NT[SPAN_NT], ALIKE[SPAN_NT]
     found = {0.0: 1.0}
     for rate in rates_to(LEVEL.rate):
         reach_NT = best_cuts(moment_NT, SPAN_NT, rate, LEVEL.at_rate(rate).floor)
@@ -47,7 +48,6 @@ def one_of_four(times):
     return tensor([times, 1.0, 1.0, 1.0]).square().repeat(COMPLETIONS // GROUP)[:, None].repeat(1, TOKENS)
 
 
-ALIKE = torch.ones(SPAN_NT.shape, dtype=torch.float64)
 NOTHING = {
     "tokens alike": (ALIKE, 1.0),
     "tokens alike, rollouts cheap": (ALIKE, 0.0),
