@@ -175,6 +175,22 @@ def tokens(read):
     ):
         found = [added[stage]["draws"][f"{kind} 0.5"] for stage in ("start", "later", "later_kl")]
         yield f"| {name} | {' | '.join(with_error(each['value'], each['error']) for each in found)} |"
+        if kind == "cuts":
+            ratios = [with_error(each["value"] / each["alone"], each["error"] / each["alone"]) for each in found]
+            yield f"| cuts, over what independent tokens would add | {' | '.join(ratios)} |"
+    stages = [added[name]["draws"] for name in added if name != "environment"]
+    cuts = [stage[f"cuts {kept}"] for stage in stages for kept in (0.7, 0.5, 0.3)]
+    ratios = sorted(each["value"] / each["alone"] for each in cuts)
+    yield f"at the other stages and shares that ratio is {ratios[0]:.2f} to {ratios[-1]:.2f}"
+    half, most = (
+        "{:.2f} and {:.2f}".format(*(read("tokens")["passes"][name][kind]["share_median"] for kind in PASSES))
+        for name in ("cuts 0.5", "cuts 0.7")
+    )
+    yield f"TRL's old and reference pass take {half} of their seconds at a rate of 0.5, {most} at 0.7"
+    yield f"such a step took {read('tokens')['left_off']['auto']['ratio_median']:.3f} times one without it"
+
+
+PASSES = ("old", "reference")
 
 
 def with_error(value, error):

@@ -25,7 +25,7 @@ from steps import Step  # noqa: E402
 from dppo.environment import environment  # noqa: E402
 from dppo.files import write_json  # noqa: E402
 
-SEED, TURNS, PROMPTS, GENERATIONS, LONGEST = 0, 5, 16, 8, 320
+SEED, TURNS, PROMPTS, GENERATIONS, LONGEST = 0, 11, 16, 8, 320
 PHASES = ("old", "ref", "update")
 KL = ("actor_rollout_ref.actor.use_kl_loss=True",)
 SIZES = (
@@ -39,6 +39,7 @@ CASES = {
     "0.5": ("completion_prune_rate=0.5", True, 0.0),
     "0.7": ("completion_prune_rate=0.7", True, 0.0),
     "cuts 0.5": ("token_prune_rate=0.5", True, 0.0),
+    "cuts 0.7": ("token_prune_rate=0.7", True, 0.0),
     f"verl{SILENT}": (None, False, 0.6),
     f"0.5{SILENT}": ("completion_prune_rate=0.5", False, 0.6),
 }

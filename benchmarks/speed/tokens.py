@@ -6,6 +6,8 @@ python -m benchmarks.speed.tokens [--quick] [--output FILE.json]
 gradients of tokens of ``dppo compare --frozen``: on the embedded task with groups of 4, at the start, after 60 and
 after 120 steps; the later two also under a KL term to the start (k3, beta 0.04), which gives every completion one.
 ``step`` compares a training step on the same completions, in turns.
+``passes`` are the old and the reference pass, up to a cut and over all tokens.
+``left_off`` is a step in which ``auto`` cuts nothing, and one without it.
 ``head`` is one forward and backward of a model with a vocabulary of 152k: all labels by a plain head, all by the fused
 one, and 15% of them.
 """
@@ -31,6 +33,7 @@ from answer_judge.files import write_json
 from benchmarks.shared import in_turns, options, spread
 from benchmarks.speed.cases import highest_resident_mib, in_own_process
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
+from benchmarks.speed.tokens_in_trl import left_off, passes
 from benchmarks.speed.workload import qwen3
 from dppo.environment import environment
 from dppo.evidence import OtherTerms
@@ -271,7 +274,13 @@ def heads(quick: bool) -> dict[str, Any]:
     }
 
 
-PARTS = {"added_variance": variances, "step": steps, "head": heads}
+PARTS = {
+    "added_variance": variances,
+    "step": steps,
+    "passes": partial(passes, beta=BETA),
+    "left_off": left_off,
+    "head": heads,
+}
 
 
 def main() -> None:

@@ -27,18 +27,21 @@ LARGEST = 0.8
 """The largest rate that ``auto`` looks at where nothing else is said."""
 
 
-def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
+def selection_ceiling(value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
     """``E[V] E[c] / (E sqrt(V c))^2``: cost for the same variance, everything kept over the best choice; at least 1.
 
     Args:
         value_N: (N,) V, second moment of each unit's gradient as far as it is known before the draw, >= 0, any unit.
         cost_N: (N,) c, of keeping each, > 0, any unit.
+        paid: cost that no choice changes, in the unit of ``cost_N``: no ``efficiency`` beside it is above the ceiling.
 
     Returns:
         1 where V is proportional to c, or where no unit has a gradient. V of [0, 1] at equal costs gives 2.
     """
     value, cost = value_N.double().numpy(), cost_N.double().numpy()
-    return float(_ratios(np.ones((1, len(value))), value, cost)[0])
+    ceiling = float(_ratios(np.ones((1, len(value))), value, cost)[0])
+    # Of ``sum V / p`` the part beside ``paid`` is at least ``sum V``, the other (sum sqrt(V c))^2 / sum p c.
+    return float((paid + cost.sum()) / (paid + cost.sum() / ceiling)) if paid else ceiling
 
 
 def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError, raise_problems
 from dppo.evidence import Evidence
-from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose
+from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
 from dppo.pruning.probabilities import inclusion_probabilities
 from dppo.typed import check_fields
@@ -172,9 +172,12 @@ class TokenPruning:
             return self
         owner = span_NT.nonzero()[:, 0].numpy()
         moment, cost, block = pool_numbers(moment_NT[span_NT].double().numpy(), np.ones(len(owner)), owner)
+        moment_B, cost_B = torch.from_numpy(moment), torch.from_numpy(cost)
+        ceiling = selection_ceiling(moment_B, cost_B, paid=self.auto.rollout_cost * rolled_out)
+        if round(ceiling, 6) < self.auto.least_gain:
+            return self.at_rate(0.0)  # without a look at each rate, which takes most of the time of a choice
         first = np.searchsorted(block, np.arange(len(moment)))
         group_B = group_N[torch.from_numpy(owner[first])]
-        moment_B, cost_B = torch.from_numpy(moment), torch.from_numpy(cost)
         evidence = Evidence.known(moment_B, cost_B, group_B, paid=rolled_out)
 
         def prob_at(rate: float) -> Tensor:

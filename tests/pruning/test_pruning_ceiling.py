@@ -64,9 +64,11 @@ def test_leaving_costs_out_of_it_is_caught():
 UNITS = st.lists(st.tuples(*[st.floats(0.01, 10)] * 2, st.floats(0.05, 1)), min_size=2, max_size=8)
 
 
-@given(UNITS)
-def test_no_probabilities_save_more_and_the_best_save_all_of_it(units):
+@given(UNITS, st.floats(0, 100))
+def test_no_probabilities_save_more_and_the_best_save_all_of_it(units, paid):
     value, cost, prob = tensor(units).T
+    beside = selection_ceiling(value, cost, paid=paid)
+    assert efficiency(prob, value, cost, paid=paid) <= beside * (1 + EXACT) and beside >= 1
     ceiling = selection_ceiling(value, cost)
     assert ceiling >= 1 and efficiency(prob, value, cost) <= ceiling * (1 + EXACT)
     best = (value / cost).sqrt()

@@ -12,13 +12,13 @@ from trl import TrlParser
 from trl_recorder_runs import lines, make
 
 from dppo.errors import ConfigError, DataError
-from dppo.evidence import MEASURED
+from dppo.evidence import MEASURED, TokenCosts
 from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, Evidence
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidence, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.plan import step_plan
-from dppo.trl.grpo.savings import CeilingLines, CostMeter
+from dppo.trl.grpo.savings import CeilingLines, CostMeter, at_cost
 from dppo.trl.metrics import PhaseClock, synchronised, wall
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
@@ -146,6 +146,16 @@ def test_the_first_process_measures_and_all_others_take_its_word():
     assert meter.costs.rollout_cost == 4.0 and clock.now is wall
     meter.generation(Plan())
     assert processes.gathered == MEASURED + 1, "nothing is measured or told any more"
+
+
+def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():
+    method = replace(METHODS["dppo"], tokens=TokenPruning(rate=0.9, auto=TOKEN_AUTO))
+    measured = TokenCosts(generations=MEASURED + 1, seconds=(64.0, 1.0, 1.0), tokens=(100.0, 50.0, 50.0), fixed=True)
+    levels = at_cost(method, measured).tokens, at_cost(method, TokenCosts()).tokens
+    assert [level.auto.rollout_cost for level in levels] == [16.0, TOKEN_AUTO.rollout_cost]
+    moment_NT = torch.tensor([900.0] * 10 + [1.0] * 40).repeat(64, 1)
+    tokens = moment_NT, moment_NT > 0, torch.arange(64) // 4
+    assert [level.at_chosen_rate(*tokens, rolled_out=6400.0).rate for level in levels] == [0.0, 0.7]
 
 
 def seconds_of(monkeypatch, generated):
