@@ -206,11 +206,14 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     """A regime named with a KL term is compared with the surface of one: the other surface is a third lower."""
     expected = map.expected(0.6, 0.7, every=True)
     found = {"median": expected / 1.1, "at_most": expected / 1.1, "low": 1, "high": 2, "missing": None}
-    point = {"step_share": 0.6, "silent_share": 0.7, "against_control": {**found, "per_seed": {"0": [1, 1]}}}
+    step = {"default": {"mean": 1.2, "low": 1.1, "high": 1.3}}
+    point = {"step_share": 0.6, "silent_share": 0.7, "step_ratio": step}
+    point |= {"against_control": {**found, "per_seed": {"0": [1, 1]}}}
     assert map.errors({"kl": point})["kl"] == pytest.approx(0.1)
     assert map.errors({"plain": point})["plain"] < -0.2
     shown = map.show({"kl": point})
-    assert f"| {expected:.2f} |" in shown and "| 60% | 70% |" in shown and "plan: 10.0%" in shown
+    assert f"| 1.20 [1.10, 1.30] | {found['median']:.2f} [1.00, 2.00] | {expected:.2f} |" in shown
+    assert "| 60% | 70% |" in shown and "plan: 10.0%" in shown
     censored = {**point, "against_control": {**point["against_control"], "at_most": None}}
     assert f"| >= {expected / 1.1:.2f} [1.00, 2.00] |" in map.show({"kl": censored})
     missed = {**point, "against_control": {**point["against_control"], "median": None}}

@@ -18,7 +18,7 @@ from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.patheffects import withStroke
 
 from benchmarks.learning.regimes import REGIMES, SIZES
-from benchmarks.learning.tables import speedup, table
+from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
 from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
@@ -30,7 +30,7 @@ GROUP, COMPLETIONS_OF_STEP, TOKENS = 4, 64, (12.0, 60.0)
 """Completions of a group, of a step where ``SIZES`` has no other, and mean tokens of a prompt and of a completion."""
 PASS_RATE = 0.6
 """Of all completions of a run, about: the surface hardly depends on it."""
-AXIS = np.linspace(0.05, 0.95, 10)
+AXIS = np.linspace(0.05, 0.98, 10)
 EDGES = (0.97, 1.03, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.5, 6.0)
 
 
@@ -102,11 +102,11 @@ def show(points: Mapping[str, Record]) -> str:
         at = each["step_share"], each["silent_share"]
         gains = [planned(name, each, level) for level in (COMPLETIONS, PROMPTS)]
         found = speedup(each["against_control"], each["against_control"]["missing"])
-        rows.append(
-            [f"`{name}`: {described(name)}", found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"]
-        )
+        step = cell(each["step_ratio"]["default"], "mean", "{:.2f}")
+        shares = [f"{share:.0%}" for share in at]
+        rows.append([f"`{name}`: {described(name)}", step, found, *(f"{one:.2f}" for one in gains), *shares])
     error = np.median(np.abs(list(errors(points).values())))
-    headings = ("regime", "found", "planned", "planned, prompts", "pruning can reach", "silent")
+    headings = ("regime", "step", "found", "planned", "planned, prompts", "pruning can reach", "silent")
     return table(headings, rows) + f"\n\nMedian error of the plan: {error:.1%}"
 
 
@@ -131,15 +131,17 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
 
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
-    for number, (name, each) in enumerate(points.items()):
+    lowest = min((each["silent_share"] for each in points.values()), default=0.0)
+    for name, each in points.items():
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]
         colour = {"c": [np.nan if found["median"] is None else found["median"]], "cmap": colours, "norm": norm}
         axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
         words = f"{name.replace('_', ' ')}: {speedup(found, found['missing']).partition(' [')[0]}"
         words += "x" * (found["median"] is not None)
         box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
-        place = {"xytext": (0, -20 if number % 2 or y > 85 else 12), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(words, (x, y), **place, color="white", fontsize=9, bbox=box, zorder=4)
+        under = y > 85 or each["silent_share"] == lowest
+        place = {"xytext": (0, -20 if under else 12), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(words, (x, y), **place, color="white", fontsize=8, bbox=box, zorder=4)
 
 
 def main() -> None:
