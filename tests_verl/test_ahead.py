@@ -162,9 +162,11 @@ def test_tokens_are_cut_of_what_an_update_takes_and_groups_in_flight_stay_as_the
 
     made._balance_batch, made._step_once = balanced, updated
     before = parameters(made)
-    for logged in train(made, 3):
-        assert logged["rows/tokens_share"] < 1 and 0 < logged["prune/token_kept_share"] < 1
-        assert logged["prune/largest_token_weight"] > 1 and logged["actor/grad_norm"] > 0
+    steps = train(made, 3)
+    assert all(logged["rows/tokens_share"] < 1 and logged["prune/token_kept_share"] < 1 for logged in steps)
+    # Which groups are back depends on the machine, and in those of a step all completions may be cut at their start.
+    cut = [logged for logged in steps if logged["prune/token_kept_share"] > 0]
+    assert cut and all(each["prune/largest_token_weight"] > 1 and each["actor/grad_norm"] > 0 for each in cut)
     assert len(cleared) == 3 * made.parameter_sync_step and all(cleared) and any(back)
     assert not torch.equal(parameters(made), before)
 
