@@ -19,7 +19,7 @@ with one meaning in the whole library; a digit is that many:
 | ``V`` | tokens of the vocabulary |
 | ``D`` | width of hidden states |
 | ``M`` | repetitions of one experiment: draws, resamples |
-| ``K`` | coordinates of a gradient, coefficients of a regression |
+| ``K`` | coordinates of a gradient, kinds of a calibration |
 | ``I`` | points of a curve |
 | ``E`` | epochs |
 | ``C`` | kinds of prompts that are alike |

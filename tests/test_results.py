@@ -187,7 +187,9 @@ def tokens(read):
         for name in ("cuts 0.5", "cuts 0.7")
     )
     yield f"TRL's old and reference pass take {half} of their seconds at a rate of 0.5, {most} at 0.7"
-    yield f"such a step took {read('tokens')['left_off']['auto']['ratio_median']:.3f} times one without it"
+    off, alike = (read("tokens")["left_off"][name] for name in ("auto", "again"))
+    ends = [" to ".join(f"{each[f'ratio_quartile_{end}']:.3f}" for end in ("low", "high")) for each in (off, alike)]
+    yield f"took {off['ratio_median']:.3f} times one without it (quartiles {ends[0]}; two alike: {ends[1]})"
 
 
 PASSES = ("old", "reference")

@@ -58,7 +58,7 @@ def choose(names: list[str], own: list[str], *, folder: str | None, template: st
     """The benchmarks of an evaluation, in the order named: of standard sets, or of ``name=path`` as all of ``own`` are.
 
     ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs;
-    without it a file of one's own is asked by ``{problem}`` alone, as ``load_problems`` asks it.
+    without it a file of one's own is asked as ``load_problems`` asks it.
 
     Raises:
         ConfigError: none at all, an unknown name, or the same name twice.

@@ -181,7 +181,9 @@ def task_of(completion: str, answer: str) -> Task | None:
 def code_record(record: Any, rule: str) -> Any:
     """A benchmark's record for problems whose tests were read: where what is, and what is right."""
     given = record.template
-    template = CODE_TEMPLATE if given is None or "\\boxed" in given else given
+    # A run's own words for mathematics are no question for a public set of programs; a file of one's own has them.
+    swapped = given is None or ("\\boxed" in given and record.hub is not None)
+    template = CODE_TEMPLATE if swapped else given
     return replace(
         record, columns={}, extract="verbatim", rule=rule, template=template, correct="the program passes all tests"
     )

@@ -17,6 +17,7 @@ LABELS = {
     "dppo_threshold": "the rule of the paper, same rates",
     "dppo_history": "dppo, baseline from history",
     "dppo_history_sizes": "dppo, baseline and group sizes from history",
+    "dppo_predicted": "dppo, baseline from history and prompt lengths (removed)",
     "dppo_everything": "the same, `prompt_prune_rate: auto`",
     "cppo": "CPPO (biased)",
     "greso": "GRESO (biased)",

@@ -271,7 +271,7 @@ class PromptSource:
         if (folder / "dppo_difficulty.npz").exists():
             warnings.warn(
                 f"{folder} was written with difficulty_features, which are no longer there: what they learned is not "
-                "read, and prompts without a history start from the mean over all.",
+                "read.",
                 stacklevel=2,
             )
         self.stream.load_state_dict(position)

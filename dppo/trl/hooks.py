@@ -1,4 +1,4 @@
-"""TRL's trainer opened at its joints: with ``checkpoints/hooks.py`` the only file with names that TRL keeps private.
+"""TRL's trainer opened at its joints, as ``checkpoints/hooks.py`` and ``served.py`` do: names that TRL keeps private.
 
 ``Joints`` gives them public names. What it relies on in TRL is listed in ``tests/trl/trl_methods.json`` and compared
 with the installed TRL, so that another version is a change of this file, and a failing test says of which line.

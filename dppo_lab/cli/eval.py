@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--prompt_template",
         help="takes the place of the benchmarks' own; {problem} is where the problem goes. Without it a file of your "
-        "own is asked by {problem} alone, as a run without prompt_template asks it",
+        "own is asked as a run without prompt_template asks it: by {problem} alone, or for a block of code",
     )
     add("--chat_template_kwargs", type=_object, default={}, metavar="JSON", help='such as {"enable_thinking": false}')
     add("--engine_args", type=_object, default={}, metavar="JSON", help="arguments of from_pretrained or vllm.LLM")

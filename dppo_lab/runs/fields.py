@@ -33,8 +33,8 @@ class RunArguments:
     eval_benchmarks: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
         "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or name=problems.jsonl; or "
-        "`embedded`, `embedded_sparse` or `embedded_silent` alone, held-out questions. A file of your own is asked by "
-        "prompt_template, or {problem} alone. Logged as eval/<benchmark>/pass@1.",
+        "`embedded`, `embedded_sparse` or `embedded_silent` alone, held-out questions. A file of your own is asked as "
+        "training asks it. Logged as eval/<benchmark>/pass@1.",
     )
     eval_benchmark_data: str | None = setting(
         None, "Local folder with the benchmarks' files. Default: fetched from the hub."

@@ -61,6 +61,11 @@ def test_leaving_costs_out_of_it_is_caught():
     assert without["costs alone"] == 1.0 and without["what costs more is worth more"] == pytest.approx(10 / 9)
 
 
+def test_what_is_paid_anyway_lowers_the_ceiling():
+    value, cost = tensor([0.0, 1.0]), tensor([1.0, 1.0])
+    assert selection_ceiling(value, cost) == 2 and selection_ceiling(value, cost, paid=2.0) == pytest.approx(4 / 3)
+
+
 UNITS = st.lists(st.tuples(*[st.floats(0.01, 10)] * 2, st.floats(0.05, 1)), min_size=2, max_size=8)
 
 

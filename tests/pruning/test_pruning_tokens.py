@@ -61,6 +61,7 @@ MUCH = {
     "large at the start": (first_tokens(30.0), 1.0, 0.7),
     "large at the start, rollouts cheap": (first_tokens(30.0), 0.0, 0.8),
     "large in one of four": (one_of_four(30.0), 1.0, 0.7),
+    "large at the start, rollouts dear": (first_tokens(30.0), 8.0, 0.6),
 }
 
 
@@ -77,7 +78,22 @@ def test_where_much_is_gained_the_rate_has_nearly_all_of_it(case):
     found = gains(moment_NT, cost)
     best = max(found.values())
     assert min(rate for rate, gain in found.items() if gain >= 1 + TOKEN_AUTO.enough * (best - 1)) == rate
-    assert chosen(moment_NT, cost) == rate and best > 1.2
+    assert chosen(moment_NT, cost) == rate and best > TOKEN_AUTO.least_gain
+
+
+@pytest.mark.parametrize("dear", [2, 4])
+def test_counting_rollouts_twice_is_caught(monkeypatch, dear):
+    right = tokens.selection_ceiling
+    monkeypatch.setattr(tokens, "selection_ceiling", lambda *of, paid: right(*of, paid=dear * paid))
+    moment_NT, cost, rate = MUCH["large at the start, rollouts dear"]
+    assert chosen(moment_NT, cost) != rate
+
+
+def test_no_rate_is_looked_at_where_the_ceiling_is_below_what_is_worth_having(monkeypatch):
+    monkeypatch.setattr(tokens, "choose", None)
+    assert chosen(*NOTHING["training is cheap beside the rollout"]) == 0.0
+    with pytest.raises(TypeError, match="not callable"):
+        chosen(*MUCH["large at the start"][:2])
 
 
 def test_cutting_for_less_than_a_percent_is_caught():

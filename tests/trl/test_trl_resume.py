@@ -34,11 +34,14 @@ def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=length_rewar
 
     seen_reward.__name__ = reward.__name__
     settings = SAVED | dict(output_dir=str(folder), prompt_prune_rate=0.5, completion_prune_rate=0.5) | options
+    data = problems(prompts)
+    if "prompt_prior" in options:
+        data = data.add_column("solve_rate", [0.5, 1.0] * (prompts // 2))
     return DPPOTrainer(
         model=path,
         reward_funcs=seen_reward,
         args=DPPOConfig(**settings),
-        train_dataset=problems(prompts),
+        train_dataset=data,
         rollout_func=rollout,
         callbacks=list(callbacks),
     )
@@ -63,6 +66,7 @@ CASES = {
         (2, 5),
     ),
     "fill": ({"prompt_mode": "fill"}, (3,)),
+    "pass rates in the data": ({"prompt_prior": {"column": "solve_rate", "completions": 4}}, (1, 3)),
     "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
     # What is expected of a prompt, and the size of its group, come from the checkpoint.
     "groups of one": (

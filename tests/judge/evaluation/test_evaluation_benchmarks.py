@@ -82,7 +82,7 @@ def test_choice(tmp_path):
 PROGRAMS = [{"text": "Write f.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"], "task_id": 1}]
 
 
-@pytest.mark.parametrize("template", [None, "Q: {problem}"])
+@pytest.mark.parametrize("template", [None, "Q: {problem}", "{problem} Put it in \\boxed{}."])
 @pytest.mark.parametrize("rows", [[{"problem": "1 + 1?", "answer": "2"}], PROGRAMS], ids=["sums", "programs"])
 def test_a_file_of_ones_own_is_asked_as_in_training(rows, template, tmp_path):
     path = tmp_path / "own.jsonl"
