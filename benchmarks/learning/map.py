@@ -136,7 +136,7 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
 
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
-    lowest = min((each["silent_share"] for each in points.values()), default=0.0)
+    heights = sorted(each["silent_share"] for each in points.values())
     for name, each in points.items():
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]
         colour = {"c": [np.nan if found["median"] is None else found["median"]], "cmap": colours, "norm": norm}
@@ -144,7 +144,7 @@ def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: Bou
         words = f"{name.replace('_', ' ')}: {speedup(found, found['missing']).partition(' [')[0]}"
         words += "x" * (found["median"] is not None)
         box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
-        under = y > 85 or each["silent_share"] == lowest
+        under = each["silent_share"] == heights[0] or (each["silent_share"] == heights[-1] and y > 85)
         place = {"xytext": (0, -20 if under else 12), "textcoords": "offset points", "ha": "center"}
         axes.annotate(words, (x, y), **place, color="white", fontsize=8, bbox=box, zorder=4)
 
