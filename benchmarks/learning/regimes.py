@@ -42,7 +42,7 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
 }
 """By name: fields of ``regimes.yaml`` that are changed."""
 SIZES: Mapping[str, int] = {"large_steps": 256}
-"""Completions of a step, where they are not 64: with more of them decoding is cheaper, and the update nearly half."""
+"""Completions of a step, where they are not 64: with more of them decoding takes less of a step."""
 CONTROL, STOCK = "control", "trl_g8"
 
 
