@@ -218,6 +218,9 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     assert f"| >= {expected / 1.1:.2f} [1.00, 2.00] |" in map.show({"kl": censored})
     missed = {**point, "against_control": {**point["against_control"], "median": None}}
     assert "| not reached |" in map.show({"plain": point, "kl": missed}) and map.errors({"kl": missed}) == {}
+    assert map.errors({"kl": censored}) == {}, "a bound is no error of the plan"
+    never = {**point, "against_control": {**found, "median": 0.0, "at_most": 0.0, "per_seed": {"0": [0, 0]}}}
+    assert map.errors({"kl": never}) == {}
     monkeypatch.setattr(map, "AXIS", map.AXIS[::4])
     map.draw({"kl": point, "plain": censored, "silent": missed}, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000

@@ -18,7 +18,7 @@ from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.patheffects import withStroke
 
 from benchmarks.learning.regimes import REGIMES, SIZES
-from benchmarks.learning.tables import cell, speedup, table
+from benchmarks.learning.tables import cell, from_below, speedup, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
 from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
@@ -89,14 +89,14 @@ def planned(regime: str, point: Record, level: Level = COMPLETIONS) -> float:
 def errors(points: Mapping[str, Record]) -> dict[str, float]:
     """By regime, the plan's gain for the default over what was found, less one; not where only a bound was found."""
     return {
-        name: planned(name, each) / each["against_control"]["median"] - 1
+        name: planned(name, each) / found["median"] - 1
         for name, each in points.items()
-        if not cell_found(each).startswith((">=", "not"))
+        if (found := each["against_control"])["median"] and not from_below(found)
     }
 
 
-def cell_found(point: Record) -> str:
-    """How many times sooner the default was at the control's final accuracy."""
+def sooner(point: Record) -> str:
+    """How many times sooner the default was at the control's final accuracy, as tables have it."""
     return speedup(point["against_control"], point["against_control"]["missing"])
 
 
@@ -106,10 +106,9 @@ def show(points: Mapping[str, Record]) -> str:
     for name, each in points.items():
         at = each["step_share"], each["silent_share"]
         gains = [planned(name, each, level) for level in (COMPLETIONS, PROMPTS)]
-        found = cell_found(each)
         step = cell(each["step_ratio"]["default"], "mean", "{:.2f}")
         shares = [f"{share:.0%}" for share in at]
-        rows.append([f"`{name}`: {described(name)}", step, found, *(f"{one:.2f}" for one in gains), *shares])
+        rows.append([f"`{name}`: {described(name)}", step, sooner(each), *(f"{one:.2f}" for one in gains), *shares])
     error = np.median(np.abs(list(errors(points).values())))
     headings = ("regime", "step", "found", "planned", "planned, prompts", "pruning can reach", "silent")
     return table(headings, rows) + f"\n\nMedian error of the plan: {error:.1%}"
@@ -136,15 +135,14 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
 
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
-    heights = sorted(each["silent_share"] for each in points.values())
+    heights = [100 * each["silent_share"] for each in points.values()]
     for name, each in points.items():
-        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]
-        colour = {"c": [np.nan if found["median"] is None else found["median"]], "cmap": colours, "norm": norm}
+        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
+        colour = {"c": [np.nan if found is None else found], "cmap": colours, "norm": norm}
         axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
-        words = f"{name.replace('_', ' ')}: {speedup(found, found['missing']).partition(' [')[0]}"
-        words += "x" * (found["median"] is not None)
+        words = f"{name.replace('_', ' ')}: {sooner(each).partition(' [')[0]}{'' if found is None else 'x'}"
         box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
-        under = each["silent_share"] == heights[0] or (each["silent_share"] == heights[-1] and y > 85)
+        under = y == min(heights) or (y == max(heights) and y > 85)
         place = {"xytext": (0, -20 if under else 12), "textcoords": "offset points", "ha": "center"}
         axes.annotate(words, (x, y), **place, color="white", fontsize=8, bbox=box, zorder=4)
 
