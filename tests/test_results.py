@@ -128,12 +128,22 @@ def silent_groups(read):
     yield " and ".join(points(point["equal_seconds"][name]["difference"]) for name in ("default", "prior"))
 
 
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
 def regimes(read):
     found = read("regimes")["regimes"]
     yield from regime_map.show(found).split("\n\n")
     for name in ("plain", "large_steps", "silent", "sparse_kl"):
         yield f"- `{name}`: {points(found[name]['equal_seconds']['default']['difference'])}"
     yield points(found["plain"]["equal_seconds"]["tokens"]["difference"])
+    finals = found["sparse_kl"]["final_accuracy"]["control"]["per_seed"]
+    ahead = found["sparse_kl"]["equal_seconds"]["default"]["difference"]["per_seed"]
+    best, stuck = [seed for seed in finals if finals[seed] > 0.92], [seed for seed in finals if finals[seed] < 0.67]
+    further = [f"{gain:+.0f}" for seed in stuck if (gain := 100 * ahead[seed]) > 2]
+    counts = [COUNTS[len(seeds)] for seeds in (best, stuck, further)]
+    yield f"{counts[0].capitalize()} of the control's ten seeds end above 0.92; of the {counts[1]} that stay below"
+    yield f"0.67, `dppo` got {counts[2]} further ({' and '.join(further)} pp)"
 
 
 def frozen(read):
