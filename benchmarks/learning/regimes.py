@@ -34,10 +34,13 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
     "two_passes": TWICE,
     "kl_two_passes": KL | TWICE,
     "sparse": SPARSE,
+    "sparse_two_passes": SPARSE | TWICE,
     "sparse_kl": SPARSE | KL,
     "sparse_kl_two_passes": SPARSE | KL | TWICE,
     "silent": SILENT,
+    "silent_two_passes": SILENT | TWICE,
     "silent_kl": SILENT | KL,
+    "silent_kl_two_passes": SILENT | KL | TWICE,
     "large_steps": {},
 }
 """By name: fields of ``regimes.yaml`` that are changed."""
