@@ -166,7 +166,8 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
 
     A function of the evidence alone: no clock, and no random number of a draw. So draws at the rate are unbiased
-    whenever the evidence was there before them.
+    whenever the evidence was there before them. Where units are ranked by the moments that count, variance times cost
+    is convex in the tokens kept (in rows nearly so): no rate beyond the first fall of the gain is looked at.
 
     Args:
         auto: what is worth having.
@@ -176,12 +177,14 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     """
     if len(evidence) < max(auto.fewest, 1):
         return Choice(rate=0.0, why=f"unpruned, with {len(evidence)} of the {auto.fewest} units that a choice needs")
-    terms = {rate: _terms(prob_at(rate), evidence.found_N, evidence.cost_N) for rate in rates_to(largest)}
     once_1N, paid_N = evidence.weight_N.numpy()[None], auto.rollout_cost * evidence.paid_N.numpy()
-    # Rounded: what ranks compare must not hang on the last bits of a sum.
-    gains = {0.0: 1.0} | {
-        rate: round(float(_gains(once_1N @ each, once_1N @ paid_N)[0]), 6) for rate, each in terms.items()
-    }
+    terms, gains = {}, {0.0: 1.0}
+    for rate in rates_to(largest):
+        terms[rate] = _terms(prob_at(rate), evidence.found_N, evidence.cost_N)
+        # Rounded: what ranks compare must not hang on the last bits of a sum.
+        gains[rate] = round(float(_gains(once_1N @ terms[rate], once_1N @ paid_N)[0]), 6)
+        if evidence.exact and gains[rate] < max(gains.values()):
+            break
     best = max(gains.values())
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:

@@ -80,7 +80,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
     low, high = 0, len(bend) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if (at(bend[middle]) * cost).sum() < budget else (low, middle)
+        low, high = (middle, high) if at(bend[middle]) @ cost < budget else (low, middle)
     prob = at(bend[high])
     inside = (leaves_floor <= bend[low]) & (reaches_one >= bend[high])
     if inside.any():

@@ -27,8 +27,10 @@ from dppo.pruning import (
     ceiling_of,
     choose,
     efficiency,
+    proportional,
     selection_ceiling,
 )
+from dppo.pruning.ceiling import rates_to
 from dppo.types import Draw, Rewards
 
 EAGER = Auto(fewest=1, least_gain=1.0)
@@ -184,6 +186,37 @@ def test_what_is_not_sure_or_not_worth_it_is_left_off():
     assert PROMPTS.choice(found).why == "left off, since by the scores no rate gains anything"
     paid = replace(PROMPTS, auto=Auto(rollout_cost=1.0)).choice(replace(found, paid_N=torch.ones(64)))
     assert paid.why == "left off, since by the scores no rate gains anything, rollouts included"
+
+
+@given(
+    value=st.lists(st.floats(0, 1e3), min_size=16, max_size=60),
+    cost=st.lists(st.floats(1, 1e3), min_size=60, max_size=60),
+    paid=st.floats(0, 1e5),
+)
+def test_a_look_stops_at_the_first_fall_and_misses_nothing(value, cost, paid):
+    """Variance times cost has one minimum over rates where units are ranked by their own moments."""
+    cost_N = tensor(cost[: len(value)])
+    evidence, rolled_out = Evidence.known(tensor(value), cost_N, paid=paid), Auto(rollout_cost=1.0, fewest=1)
+
+    def prob_at(rate: float) -> torch.Tensor:
+        return proportional(evidence.expected_N.sqrt(), Budget(rate=rate, floor=0.1, cost_N=cost_N))
+
+    gains = [efficiency(prob_at(rate), evidence.found_N, cost_N, paid=paid) for rate in rates_to(0.8)]
+    assert choose(rolled_out, evidence, prob_at, 0.8).gain == pytest.approx(max(1.0, *gains), abs=2e-6)
+
+
+def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_another_matter():
+    looked_at = []
+
+    def prob_at(rate: float) -> torch.Tensor:
+        looked_at.append(rate)
+        return ONES[:64] * (1 - rate)
+
+    alike = Evidence.known(ONES[:64], ONES[:64], paid=640.0)
+    assert choose(replace(EAGER, rollout_cost=1.0), alike, prob_at, 0.8).rate == 0.0 and looked_at == [0.1]
+    found = replace(alike, expected_N=torch.arange(64).double())
+    looked_at.clear()
+    assert choose(replace(EAGER, rollout_cost=1.0), found, prob_at, 0.8).rate == 0.0 and looked_at == rates_to(0.8)
 
 
 def test_bad_settings_are_named():
