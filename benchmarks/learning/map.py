@@ -26,8 +26,8 @@ from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Level, gain
 from dppo_lab.planning.records import Step
 
 RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
-GROUP, COMPLETIONS_OF_STEP, TOKENS = 4, 64, (12.0, 60.0)
-"""Completions of a group, of a step where ``SIZES`` has no other, and mean tokens of a prompt and of a completion."""
+USUAL, TOKENS = {"completions": 64, "groups": 4}, (12.0, 60.0)
+"""Completions of a step and of a prompt where ``SIZES`` has no other, and mean tokens of a prompt and a completion."""
 PASS_RATE = 0.6
 """Of all completions of a run, about: the surface hardly depends on it."""
 AXIS = np.linspace(0.05, 0.98, 10)
@@ -35,7 +35,7 @@ EDGES = (0.97, 1.03, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.5, 6.0)
 
 
 def expected(
-    reach: float, silent: float, *, every: bool, level: Level = COMPLETIONS, completions: int = COMPLETIONS_OF_STEP
+    reach: float, silent: float, *, every: bool, level: Level = COMPLETIONS, sizes: Mapping[str, int] = USUAL
 ) -> float:
     """The plan's gain over the control at the best rate of a level, at equal noise; 1 where no rate gains.
 
@@ -45,16 +45,17 @@ def expected(
         every: whether completions without an advantage have a gradient, as under a KL term. The control then
             forwards them, and elsewhere it skips them.
         level: what is pruned.
-        completions: of a step.
+        sizes: completions of a step and of a prompt.
     """
+    completions, group = sizes["completions"], sizes["groups"]
     figures = figures_of(
-        pass_rates(PASS_RATE, silent, GROUP),
+        pass_rates(PASS_RATE, silent, group),
         (1 - reach, reach, 0.0),
         TOKENS,
         completions=completions,
         forwarded=1.0 if every else 1 - silent,
     )
-    step = Step(prompts=completions // GROUP, generations=GROUP, every=every)
+    step = Step(prompts=completions // group, generations=group, every=every)
     control = replace(PACKED, forwarded="all") if every else PACKED
     level = replace(level, base=PACKED)
     return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates_to(level.auto.largest)))
@@ -75,15 +76,15 @@ def described(regime: str) -> str:
     if fields.get("num_iterations") == 2:
         parts.append("two passes")
     if regime in SIZES:
-        parts.append(f"{SIZES[regime]} completions a step")
+        words = {"completions": "{} completions a step", "groups": "{} of a prompt"}
+        parts += [words[name].format(value) for name, value in SIZES[regime].items()]
     return ", ".join(parts)
 
 
 def planned(regime: str, point: Record, level: Level = COMPLETIONS) -> float:
     """The plan's gain at a measured point."""
-    completions = SIZES.get(regime, COMPLETIONS_OF_STEP)
-    shares = point["step_share"], point["silent_share"]
-    return expected(*shares, every=has_kl(regime), level=level, completions=completions)
+    shares, sizes = (point["step_share"], point["silent_share"]), USUAL | SIZES.get(regime, {})
+    return expected(*shares, every=has_kl(regime), level=level, sizes=sizes)
 
 
 def errors(points: Mapping[str, Record]) -> dict[str, float]:

@@ -42,10 +42,15 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
     "silent_kl": SILENT | KL,
     "silent_kl_two_passes": SILENT | KL | TWICE,
     "large_steps": {},
+    "large_groups": {},
 }
 """By name: fields of ``regimes.yaml`` that are changed."""
-SIZES: Mapping[str, int] = {"large_steps": 256}
-"""Completions of a step, where they are not 64: with more of them decoding takes less of a step."""
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "large_steps": {"completions": 256},
+    "large_groups": {"completions": 128, "groups": 16},
+}
+"""Completions of a step and of a prompt, where they are not 64 and 4: the more of both, the less of a step is decoding,
+and the more prompts have a gradient."""
 CONTROL, STOCK = "control", "trl_g8"
 
 
@@ -54,8 +59,7 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
     tuned, record = folder / f"{regime}.yaml", folder / f"{regime}.json"
     chosen = ["--methods", methods, "--output", str(tuned), "--output_dir", str(folder / regime)]
-    if regime in SIZES:
-        chosen += ["--completions", str(SIZES[regime])]
+    chosen += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
     _module("tune", str(CONFIG), *chosen, *changed)
     opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
     names = ["--ours", "default", "--against", opponents, "--targets", opponents]

@@ -201,6 +201,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--methods", help="names of the block; all by default")
     parser.add_argument("--completions", type=int, help="of a step, in place of those of the block")
+    parser.add_argument("--groups", type=int, help="completions of a prompt, of the first method and those tuned as it")
     config, given, flags = read_words(parser, sys.argv[1:])
     if config is None or given.output is None:
         parser.error("write CONFIG.yaml --output TUNED.yaml")
@@ -211,6 +212,8 @@ def main() -> int:
     tune, folder = fields.pop("tune"), Path(fields.pop("output_dir"))
     if given.completions is not None:
         tune |= {"completions": [given.completions]}
+    if given.groups is not None:
+        next(iter(tune["methods"].values()))["groups"] = [given.groups]
     tuning = Tuning(fields, tune, folder / "tuning")
     names = listed(given.methods) or list(tuning.methods)
     if unknown := sorted({*names} - tuning.methods.keys()):
