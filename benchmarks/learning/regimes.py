@@ -84,11 +84,11 @@ def point(record: Record, silent: Mapping[str, float]) -> Record:
     """
     methods: Record = record["methods"]
     first, others = methods[CONTROL], [name for name in methods if name not in (CONTROL, STOCK)]
-    phases = [run["phases"] for run in first["runs"]]
     opponents = {name: found[name] for name, found in record["best_against"].items()}
     return {
         **{f"against_{name}": {part: found[part] for part in OF_RATIO} for name, found in opponents.items()},
-        "step_share": float(np.mean([1 - each["rollout"] / sum(each.values()) for each in phases])),
+        "step_share": 1 - _phase_share(first, "rollout"),
+        "planning_share": {name: _phase_share(methods[name], "prune") for name in (CONTROL, *others)},
         "silent_share": silent[CONTROL],
         "silent_shares": dict(silent),
         "seeds": len(record["seeds"]),
@@ -120,6 +120,12 @@ def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
         return []
     ends = (found.mean_I if end_I is None else end_I for end_I in (found.low_I, found.high_I))
     return np.round(np.column_stack([found.x_I, found.mean_I, *ends]), 5).tolist()
+
+
+def _phase_share(method: Record, phase: str) -> float:
+    """Mean over a method's runs of the share of its seconds that a phase took."""
+    phases = [run["phases"] for run in method["runs"]]
+    return float(np.mean([each.get(phase, 0.0) / sum(each.values()) for each in phases]))
 
 
 def _step_ratio(first: Record, other: Record) -> Record:
