@@ -6,7 +6,7 @@ Reads ``benchmarks/results/regimes.json``, prints a table and draws a panel with
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox, BboxBase
 
 from benchmarks.learning.regimes import REGIMES, SIZES
 from benchmarks.learning.tables import cell, from_below, speedup, table
@@ -126,26 +128,49 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
         lines = axes.contour(100 * AXIS, 100 * AXIS, gains, EDGES[1:], colors="white", linewidths=0.6)
         for label in axes.clabel(lines, fmt="%gx", fontsize=8, colors="white"):
             label.set_path_effects([withStroke(linewidth=2, foreground="black")])
-        _dots(axes, {name: each for name, each in points.items() if has_kl(name) is every}, colours, norm)
         axes.set_title("with a KL term" if every else "without a KL term")
         axes.set_xlabel("all seconds but the rollout's, % of the step of plain GRPO")
     places[0].set_ylabel("silent groups (equal rewards), %")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=places, extend="both", format="%g")
     bar.set_label("times as fast as plain GRPO on packed rows")
+    figure.canvas.draw()
+    figure.set_layout_engine("none")  # labels find their places where the axes stay
+    for axes, every in zip(places, (False, True), strict=True):
+        _dots(axes, {name: each for name, each in points.items() if has_kl(name) is every}, colours, norm)
     figure.savefig(path, dpi=120)
 
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
-    heights = [100 * each["silent_share"] for each in points.values()]
-    for name, each in points.items():
+    taken, ordered = list[BboxBase](), sorted(points.items(), key=lambda point: -point[1]["silent_share"])
+    for _, each in ordered:
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
         colour = {"c": [np.nan if found is None else found], "cmap": colours, "norm": norm}
         axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
+        dot_x, dot_y = axes.transData.transform((x, y))
+        taken.append(Bbox.from_extents(dot_x - 9, dot_y - 9, dot_x + 9, dot_y + 9))
+    for name, each in ordered:
+        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
         words = f"{name.replace('_', ' ')}: {sooner(each).partition(' [')[0]}{'' if found is None else 'x'}"
-        box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
-        under = y == min(heights) or (y == max(heights) and y > 85)
-        place = {"xytext": (0, -20 if under else 12), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(words, (x, y), **place, color="white", fontsize=8, bbox=box, zorder=4)
+        taken.append(_label(axes, words, (x, y), taken))
+
+
+PLACES = ((0, 12), (0, -20), *((side, row) for row in (0, -20, -40, 16, -60) for side in (-90, 90, -120, 60, -60, 30)))
+"""Where a label may be, in points from its dot: the first of them that hides nothing."""
+
+
+def _label(axes: Axes, words: str, at: tuple[float, float], taken: Sequence[BboxBase]) -> BboxBase:
+    box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
+    how = {"color": "white", "fontsize": 8, "bbox": box, "zorder": 4, "ha": "center", "textcoords": "offset points"}
+    line = {"arrowstyle": "-", "color": "white", "linewidth": 0.8}
+    for place in PLACES:
+        label = axes.annotate(words, at, xytext=place, arrowprops=line, **how)
+        label.update_positions(axes.figure.canvas.get_renderer())
+        extent = Text.get_window_extent(label).padded(3)  # without the line to the dot
+        inside = axes.bbox.containsx(extent.x0) and axes.bbox.containsx(extent.x1) and axes.bbox.y1 > extent.y1
+        if inside and not any(extent.overlaps(other) for other in taken):
+            return extent
+        label.remove()
+    raise ValueError(f"there is no place for {words!r}: add one to PLACES")
 
 
 def main() -> None:
