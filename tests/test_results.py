@@ -138,7 +138,7 @@ def regimes(read):
         yield f"- `{name}`: {points(found[name]['equal_seconds']['default']['difference'])}"
     for name in ("kl_two_passes", "silent_kl", "silent_kl_two_passes", "large_groups"):
         yield f"- `{name}`: **{points(found[name]['equal_seconds']['default']['difference'])}**"
-    for name in ("kl_two_passes", "silent_kl", "silent_kl_two_passes"):
+    for name in ("kl_two_passes", "silent_kl", "silent_kl_two_passes", "silent_two_passes"):
         yield once(found[name]["against_trl_g8"], "{:.2f}").format("").rstrip() + " than TRL"
     for name in ("silent_kl_two_passes", "sparse_kl_two_passes", "large_groups"):
         yield points(found[name]["equal_updates"]["default"]["difference"])
