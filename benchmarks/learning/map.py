@@ -85,7 +85,7 @@ def described(regime: str) -> str:
 
 def planned(regime: str, point: Record, level: Level = COMPLETIONS) -> float:
     """The plan's gain at a measured point."""
-    shares, sizes = (point["step_share"], point["silent_share"]), USUAL | SIZES.get(regime, {})
+    shares, sizes = (point["step_share"], point["silent_share"]), {**USUAL, **SIZES.get(regime, {})}
     return expected(*shares, every=has_kl(regime), level=level, sizes=sizes)
 
 
@@ -164,7 +164,7 @@ def _label(axes: Axes, words: str, at: tuple[float, float], taken: Sequence[Bbox
     line = {"arrowstyle": "-", "color": "white", "linewidth": 0.8}
     for place in PLACES:
         label = axes.annotate(words, at, xytext=place, arrowprops=line, **how)
-        label.update_positions(axes.figure.canvas.get_renderer())
+        label.get_window_extent()  # which moves the label to its place
         extent = Text.get_window_extent(label).padded(3)  # without the line to the dot
         inside = axes.bbox.containsx(extent.x0) and axes.bbox.containsx(extent.x1) and axes.bbox.y1 > extent.y1
         if inside and not any(extent.overlaps(other) for other in taken):
