@@ -140,6 +140,10 @@ def regimes(read):
         yield f"- `{name}`: **{points(found[name]['equal_seconds']['default']['difference'])}**"
     for name in ("kl_two_passes", "silent_kl", "silent_kl_two_passes", "silent_two_passes"):
         yield once(found[name]["against_trl_g8"], "{:.2f}").format("").rstrip() + " than TRL"
+    for name, label in (("cppo", "CPPO"), ("greso", "GRESO")):
+        point = found["silent_kl_two_passes"]
+        ahead = points(point["equal_seconds"][name]["difference"])
+        yield f"{label} {ahead} at {'steps ' * (name == 'cppo')}{point['step_ratio'][name]['mean']:.2f} times"
     for name in ("silent_kl_two_passes", "sparse_kl_two_passes", "large_groups"):
         yield points(found[name]["equal_updates"]["default"]["difference"])
     yield points(found["plain"]["equal_seconds"]["tokens"]["difference"])
