@@ -134,7 +134,7 @@ COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 def regimes(read):
     found = read("regimes")["regimes"]
     yield from regime_map.show(found).split("\n\n")
-    for name in ("plain", "large_steps", "silent", "silent_two_passes", "sparse_kl", "sparse_kl_two_passes"):
+    for name in ("plain", "large_steps", "silent", "silent_two_passes", "sparse", "sparse_kl", "sparse_kl_two_passes"):
         yield f"- `{name}`: {points(found[name]['equal_seconds']['default']['difference'])}"
     for name in ("kl_two_passes", "silent_kl", "silent_kl_two_passes", "large_groups"):
         yield f"- `{name}`: **{points(found[name]['equal_seconds']['default']['difference'])}**"
