@@ -290,7 +290,10 @@ def _resamples(units: int) -> np.ndarray:
     The numbers are fixed: equal evidence gives equal intervals, on every rank, and no draw has a part in them. Source:
     Hanley & MacGibbon (2006), Creating non-parametric bootstrap samples using Poisson frequencies.
     """
-    return _resamples_to(1 << max(units - 1, 0).bit_length())[:, :units]
+    count_MN = _resamples_to(1 << max(units - 1, 0).bit_length())[:, :units]
+    if units > 32:
+        return count_MN
+    return np.where(count_MN.any(1, keepdims=True), count_MN, 1.0)  # of few units a resample may have none: then all
 
 
 @functools.lru_cache(maxsize=8)

@@ -151,7 +151,7 @@ def regimes(read):
         found["large_groups"],
         "`plain` ends at {:.3f}, the control of `large_groups` at {:.3f} and dppo at {:.3f}",
     )
-    yield f"{once(large['against_control'], '{:.2f}').format('')}, since the update is {large['step_share']:.0%} of"
+    yield f"{once(large['against_control'], '{:.2f}').format('')}; the update is {large['step_share']:.0%} of"
     ends = [large["final_accuracy"][name]["mean"] for name in ("control", "default")]
     yield form.format(found["plain"]["final_accuracy"]["control"]["mean"], *ends)
     finals = found["sparse_kl"]["final_accuracy"]["control"]["per_seed"]

@@ -125,7 +125,7 @@ def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
 def _phase_share(method: Record, phase: str) -> float:
     """Mean over a method's runs of the share of its seconds that a phase took."""
     phases = [run["phases"] for run in method["runs"]]
-    return float(np.mean([each.get(phase, 0.0) / sum(each.values()) for each in phases]))
+    return float(np.mean([each[phase] / sum(each.values()) for each in phases]))
 
 
 def _step_ratio(first: Record, other: Record) -> Record:

@@ -167,7 +167,8 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
 
     A function of the evidence alone: no clock, and no random number of a draw. So draws at the rate are unbiased
     whenever the evidence was there before them. Where units are ranked by the moments that count, variance times cost
-    is convex in the tokens kept (in rows nearly so): no rate beyond the first fall of the gain is looked at.
+    is convex in the tokens kept (in rows nearly so): no rate beyond the first fall of the gain is looked at. Where the
+    floor gives way, or under a rule of one's own, a better rate beyond it may be missed.
 
     Args:
         auto: what is worth having.

@@ -219,6 +219,14 @@ def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_ano
     assert choose(replace(EAGER, rollout_cost=1.0), found, prob_at, 0.8).rate == 0.0 and looked_at == rates_to(0.8)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_few_large_groups_are_evidence(groups):
+    """A resample of few groups that has none of them would say that nothing is gained."""
+    value_N = two_kinds(units=256).found_N
+    evidence = Evidence.known(value_N, ONES[:256], torch.arange(256) % groups)
+    assert PROMPTS.choice(evidence).rate > 0.0
+
+
 def test_bad_settings_are_named():
     with refused(ConfigError, "least_gain=0.5", "fewest=0", "enough=0", "rollout_cost=-1"):
         Auto(least_gain=0.5, fewest=0, enough=0.0, rollout_cost=-1.0)

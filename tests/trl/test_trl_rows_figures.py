@@ -26,7 +26,7 @@ def compared(us, them, *, but=()):
     return {
         name: (logged(us, name), logged(them, name))
         for name in names
-        if logged(us, name) != pytest.approx(logged(them, name), rel=1e-4, abs=1e-6, nan_ok=True)
+        if logged(us, name) != pytest.approx(logged(them, name), rel=1e-4, abs=1e-5, nan_ok=True)
     }
 
 
