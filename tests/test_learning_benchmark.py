@@ -122,7 +122,7 @@ def write_run(folder, name, seed, gain, seconds, steps):
 
     def also(step):
         silent = {"frac_reward_zero_std": 0.25 if name == "control" else 0.9}
-        return silent | ({"time/rollout": 0.2, "time/forward_backward": 0.1} if step else {})
+        return silent | ({"time/rollout": 0.2, "time/forward_backward": 0.09, "time/prune": 0.01} if step else {})
 
     points = [(0, 0, 0, 0.2), (steps, seconds, 100 * seconds, 0.2 + gain)]
     about = {"method": name, "seed": seed, "updates": steps}
@@ -178,6 +178,7 @@ def test_a_regime_by_hand(tmp_path):
     point = regimes.point(record, silent)
     assert point["against_control"]["median"] == pytest.approx(80 / (40 * 5 / 6))
     assert point["against_trl_g8"]["median"] == pytest.approx(80 / 20)
+    assert point["planning_share"][regimes.CONTROL] == pytest.approx(1 / 30)
     assert point["step_share"] == pytest.approx(1 / 3) and point["silent_share"] == 0.25 and point["seeds"] == 3
     assert [point["step_ratio"][name]["mean"] for name in ("default", "tokens")] == pytest.approx([2.0, 4.0])
     # At the 40 s of the default the control has gained half of its .5.
