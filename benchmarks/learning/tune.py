@@ -41,7 +41,7 @@ TIMED_STEPS, UNTIMED = 8, 4
 """Of a run that times steps; those at the start are for warming up."""
 AXES = ("learning_rate", "completions")
 """What the grid grows along, by factors of two."""
-OF_TUNING = ("method", "groups", "tuned_as", "prompts")
+OF_TUNING = ("method", "groups", "completions", "tuned_as", "prompts")
 """What the block ``tune`` says of a method that is no field of its runs."""
 
 
@@ -146,7 +146,8 @@ class Tuning:
     def best(self, name: str) -> Setting:
         """The best setting of a method with groups."""
         rounds, source = self.tune["rounds"], self.methods[name].get("tuned_as", name)
-        points = product(self.tune["learning_rate"], self.tune["completions"], self.methods[name]["groups"])
+        sizes = self.methods[name].get("completions", self.tune["completions"])
+        points = product(self.tune["learning_rate"], sizes, self.methods[name]["groups"])
         grid = [Setting(learning_rate=rate, completions=size, group=group) for rate, size, group in points]
 
         def reached(settings: Sequence[Setting], number: int) -> dict[Setting, float]:
@@ -201,7 +202,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--methods", help="names of the block; all by default")
     parser.add_argument("--completions", type=int, help="of a step, in place of those of the block")
-    parser.add_argument("--groups", type=int, help="completions of a prompt, of the first method and those tuned as it")
+    parser.add_argument("--groups", type=int, help="completions of a prompt, of the first of --methods")
     config, given, flags = read_words(parser, sys.argv[1:])
     if config is None or given.output is None:
         parser.error("write CONFIG.yaml --output TUNED.yaml")
@@ -212,12 +213,12 @@ def main() -> int:
     tune, folder = fields.pop("tune"), Path(fields.pop("output_dir"))
     if given.completions is not None:
         tune |= {"completions": [given.completions]}
-    if given.groups is not None:
-        next(iter(tune["methods"].values()))["groups"] = [given.groups]
     tuning = Tuning(fields, tune, folder / "tuning")
     names = listed(given.methods) or list(tuning.methods)
     if unknown := sorted({*names} - tuning.methods.keys()):
         raise ConfigError(f"--methods {unknown[0]} is not in the block tune. There are: {', '.join(tuning.methods)}")
+    if given.groups is not None:
+        tune["methods"][names[0]]["groups"] = [given.groups]
     methods = tuning.tuned(names)
     whole = {**fields, "output_dir": str(folder / "reported"), "seed": tune["seed"], "compare": {"methods": methods}}
     write(given.output.with_suffix(".json"), tuning.records, tuning.seeds)
