@@ -19,6 +19,8 @@ REMEMBERED = 1024
 """Visits kept as evidence about prompts: the latest, since a policy moves on."""
 RESAMPLES = 400
 """Of an interval."""
+FEW = 32
+"""Units of which a resample may well have none: it then has all of them. Of more, once in exp(32) resamples."""
 MEASURED = 8
 """Generations after the first from which a run takes what tokens cost."""
 FADING = 0.8
@@ -291,9 +293,9 @@ def _resamples(units: int) -> np.ndarray:
     Hanley & MacGibbon (2006), Creating non-parametric bootstrap samples using Poisson frequencies.
     """
     count_MN = _resamples_to(1 << max(units - 1, 0).bit_length())[:, :units]
-    if units > 32:
+    if units > FEW:
         return count_MN
-    return np.where(count_MN.any(1, keepdims=True), count_MN, 1.0)  # of few units a resample may have none: then all
+    return np.where(count_MN.any(1, keepdims=True), count_MN, 1.0)
 
 
 @functools.lru_cache(maxsize=8)

@@ -171,6 +171,15 @@ def test_every_figure_by_hand(tmp_path):
     json.dumps(record, allow_nan=False)
 
 
+def test_methods_that_are_not_run_again_stay_in_the_file():
+    known = {"seeds": 5, "against_trl_g8": {"median": 4.0}} | {
+        part: {"cppo": 1, "default": 1} for part in regimes.PER_METHOD
+    }
+    found = regimes.merged(known, {"seeds": 10} | {part: {"default": 2} for part in regimes.PER_METHOD})
+    assert found["seeds"] == 10 and found["against_trl_g8"] == {"median": 4.0}
+    assert all(found[part] == {"cppo": 1, "default": 2} for part in regimes.PER_METHOD)
+
+
 def test_a_regime_by_hand(tmp_path):
     """To the control's .7, its 80 s, the default takes 33.3 s of its 40; a step takes .8, .4 and .2 s."""
     record = recorded(tmp_path / "reported", REGIME, SEEDS[:3], "default", ["trl_g8", "control"], ["control", "trl_g8"])

@@ -147,13 +147,11 @@ def regimes(read):
     for name in ("silent_kl_two_passes", "sparse_kl_two_passes", "large_groups"):
         yield points(found[name]["equal_updates"]["default"]["difference"])
     yield points(found["plain"]["equal_seconds"]["tokens"]["difference"])
-    large, form = (
-        found["large_groups"],
-        "`plain` ends at {:.3f}, the control of `large_groups` at {:.3f} and dppo at {:.3f}",
-    )
+    large = found["large_groups"]
     yield f"{once(large['against_control'], '{:.2f}').format('')}; the update is {large['step_share']:.0%} of"
-    ends = [large["final_accuracy"][name]["mean"] for name in ("control", "default")]
-    yield form.format(found["plain"]["final_accuracy"]["control"]["mean"], *ends)
+    plain, of_16 = (found[name]["final_accuracy"] for name in ("plain", "large_groups"))
+    ends = f"the control of `large_groups` at {of_16['control']['mean']:.3f} and dppo at {of_16['default']['mean']:.3f}"
+    yield f"`plain` ends at {plain['control']['mean']:.3f}, {ends}"
     finals = found["sparse_kl"]["final_accuracy"]["control"]["per_seed"]
     ahead = found["sparse_kl"]["equal_seconds"]["default"]["difference"]["per_seed"]
     best, stuck = [seed for seed in finals if finals[seed] > 0.92], [seed for seed in finals if finals[seed] < 0.67]

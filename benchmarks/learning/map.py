@@ -141,17 +141,17 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
 
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
-    taken, ordered = list[BboxBase](), sorted(points.items(), key=lambda point: -point[1]["silent_share"])
-    for _, each in ordered:
+    labels, taken = list[tuple[str, tuple[float, float]]](), list[BboxBase]()
+    for name, each in sorted(points.items(), key=lambda point: -point[1]["silent_share"]):
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
         colour = {"c": [np.nan if found is None else found], "cmap": colours, "norm": norm}
         axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
-        dot_x, dot_y = axes.transData.transform((x, y))
-        taken.append(Bbox.from_extents(dot_x - 9, dot_y - 9, dot_x + 9, dot_y + 9))
-    for name, each in ordered:
-        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
-        words = f"{name.replace('_', ' ')}: {sooner(each).partition(' [')[0]}{'' if found is None else 'x'}"
-        taken.append(_label(axes, words, (x, y), taken))
+        taken.append(Bbox.from_bounds(*axes.transData.transform((x, y)), 0, 0).padded(9))
+        labels.append(
+            (f"{name.replace('_', ' ')}: {sooner(each).partition(' [')[0]}{'' if found is None else 'x'}", (x, y))
+        )
+    for words, at in labels:
+        taken.append(_label(axes, words, at, taken))
 
 
 PLACES = ((0, 12), (0, -20), *((side, row) for row in (0, -20, -40, 16, -60) for side in (-90, 90, -120, 60, -60, 30)))

@@ -2,7 +2,8 @@
 
 python -m benchmarks.learning.regimes REGIME... [--seeds 10] [--output benchmarks/results/regimes.json]
 
-REGIME is a name of ``REGIMES``. Each is tuned, then run with ``regimes.yaml``; what was run before is not run again.
+REGIME is a name of ``REGIMES``. Each is tuned, then run with ``regimes.yaml``; what was run before is not run again,
+and methods that are not run stay in the file as they are.
 """
 
 import json
@@ -101,6 +102,18 @@ def point(record: Record, silent: Mapping[str, float]) -> Record:
     }
 
 
+PER_METHOD = (
+    *("step_ratio", "planning_share", "equal_updates", "equal_seconds"),
+    *("final_accuracy", "curves", "overrides", "silent_shares"),
+)
+"""What a point says of each method, with figures of each seed where seeds differ between methods."""
+
+
+def merged(known: Record, new: Record) -> Record:
+    """A new point, and of an earlier one the methods and opponents that the new one lacks."""
+    return {**known, **new, **{part: {**known.get(part, {}), **new[part]} for part in PER_METHOD}}
+
+
 OF_RATIO = ("median", "low", "high", "at_most", "reached", "per_seed", "missing")
 """What is kept of a ratio of seconds to a target."""
 
@@ -170,7 +183,7 @@ def main() -> int:
             for each in record["methods"]
             if each != STOCK
         }
-        points[name] = point(record, shares)
+        points[name] = merged(points.get(name, {}), point(record, shares))
         if given.output is not None:
             write_json(given.output, {"regimes": points})
     print(summary(points))
