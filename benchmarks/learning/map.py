@@ -146,7 +146,8 @@ def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: Bou
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
         colour = {"c": [np.nan if found is None else found], "cmap": colours, "norm": norm}
         axes.scatter(x, y, **colour, plotnonfinite=True, s=90, edgecolors="white", linewidths=1.5, zorder=3)
-        taken.append(Bbox.from_bounds(*axes.transData.transform((x, y)), 0, 0).padded(9))
+        dot_x, dot_y = axes.transData.transform((x, y))
+        taken.append(Bbox.from_bounds(dot_x, dot_y, 0, 0).padded(9))
         labels.append(
             (f"{name.replace('_', ' ')}: {sooner(each).partition(' [')[0]}{'' if found is None else 'x'}", (x, y))
         )

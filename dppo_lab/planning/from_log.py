@@ -114,6 +114,8 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
     flat = min(max(mean("flat", any_of(SILENT)), 0.0), 1 - 1e-3)
     tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
     rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
+    if not reach:  # as of TRL, which tells generation, rewards and the whole step apart
+        reach = max(mean("whole", 0.0) - rollout - mean("rewards", 0.0), 0.0)
     if not reach or math.isnan(rollout):
         share = any_of(REACH)
         rollout, reach, rest = 0.95 * (1 - share), share, 0.05 * (1 - share)
@@ -224,7 +226,7 @@ def _missing(steps: Sequence[Row]) -> list[str]:
             f"How many groups have equal rewards: {SILENT[0]:.0%} to {SILENT[1]:.0%} is assumed, as papers report. TRL "
             "logs frac_reward_zero_std; verl does not."
         )
-    if not finite(steps, "rollout") or not any(finite(steps, name) for name in PHASES):
+    if not finite(steps, "rollout") or not any(finite(steps, name) for name in (*PHASES, "whole")):
         said.append(
             f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "
             "as users of verl log it in timing_s/*."

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dppo.errors import ConfigError
 
 Row = dict[str, float]
@@ -26,7 +28,7 @@ WRITES = (
 NAMES: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "training/global_step", "_step", "global_step", "Step"),
     # Seconds: of making completions, of log-probabilities of the old policy and of the reference, of forward and
-    # backward, with the optimizer where it is not apart, and of the whole step.
+    # backward, with the optimizer where it is not apart, of rewards, and of the whole step.
     "rollout": (
         "timing_s/gen",
         "timing_s/generate_sequences",
@@ -37,6 +39,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "old": ("timing_s/old_log_prob", "time/log_probs"),
     "reference": ("timing_s/ref",),
     "update": ("timing_s/update_actor", "time/forward_backward"),
+    "rewards": ("timing_s/reward", "time/reward", "_calculate_rewards"),
     "whole": ("timing_s/step", "perf/time_per_step", "step_time"),
     # Mean tokens of a completion and of a prompt.
     "response": ("response_length/mean", "completions/mean_length", "completion_length"),
@@ -50,6 +53,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "kl": ("actor/kl_loss", "kl"),
 }
 """What is looked for in a step, under which names: the first that is there."""
+SECONDS = ("rollout", "old", "reference", "update", "rewards", "whole")
+"""Those of them that steps on one rollout have together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,8 @@ class RunLog:
     kind: str
     """The format, in words."""
     steps: tuple[Row, ...]
-    """By the names of ``NAMES`` the figures of each step of training, in order; NaN where the log does not say."""
+    """By the names of ``NAMES`` the figures of each step of training, in order; NaN where the log does not say. A step
+    that trains once more on a rollout adds its seconds to the one that made it."""
 
 
 def finite(steps: Iterable[Row], name: str) -> list[float]:
@@ -91,8 +97,15 @@ def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
         plain = {_plain(name): value for name, value in row.items()}
         step = _first(plain, NAMES["step"])
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
-    found = ({name: _first(row, names) for name, names in NAMES.items()} for _, row in sorted(by_step.items()))
-    return tuple(each for each in found if not math.isnan(each["reward"] + each["response"]))
+    steps: list[Row] = []
+    for _, row in sorted(by_step.items()):
+        found = {name: _first(row, names) for name, names in NAMES.items()}
+        if not math.isnan(found["reward"] + found["response"]):
+            steps.append(found)
+        elif steps:
+            told = (name for name in SECONDS if math.isfinite(found[name]))
+            steps[-1] |= {name: float(np.nansum([steps[-1][name], found[name]])) for name in told}
+    return tuple(steps)
 
 
 def _plain(name: str) -> str:
@@ -114,7 +127,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
     if path.is_dir() or "tfevents" in path.name:
         return "TensorBoard's events", _needs("tensorboard", _tensorboard, path)
     if path.suffix == ".wandb":
-        return "a run of wandb", _needs("wandb", _wandb, path)
+        return "a run of wandb", _needs("wandb==0.29.0", _wandb, path)
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".csv":
         return "a CSV export", [_numbers(row) for row in csv.DictReader(text.splitlines())]
@@ -163,13 +176,13 @@ def _numbers(row: Mapping[str, Any]) -> Row:
     return found
 
 
-def _needs(package: str, read: Callable[[Path], list[Row]], path: Path) -> list[Row]:
+def _needs(requirement: str, read: Callable[[Path], list[Row]], path: Path) -> list[Row]:
     try:
         return read(path)
     except ImportError as error:
         raise ConfigError(
-            f"--log {path} is read by {package}, which is not installed. Run pip install {package}, or export the run "
-            "as CSV."
+            f"--log {path} is read by {requirement}, which is not installed. Run pip install {requirement}, or export "
+            "the run as CSV."
         ) from error
 
 
@@ -187,7 +200,7 @@ def _tensorboard(path: Path) -> list[Row]:
 
 
 def _wandb(path: Path) -> list[Row]:
-    """Records of wandb's own file, by its own reader."""
+    """Records of wandb's own file, by its own reader, which 0.29 was the last to have."""
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore
     from wandb.sdk.internal.datastore import DataStore  # pyright: ignore
 

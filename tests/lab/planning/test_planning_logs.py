@@ -126,6 +126,24 @@ def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
     assert rare["exact skipping"].value < half.value and rare["prompts"].value > rare["completions"].value >= 0
 
 
+def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
+    """Of 10 s generation takes 3 and rewards 1, so exact skipping of half of the groups saves half of 6."""
+    of_trl = "profiling/Time taken: GRPOTrainer"
+    profile = {f"{of_trl}.transformers.generate": 3.0, f"{of_trl}._calculate_rewards": 1.0, "step_time": 10.0}
+    row = {"reward": 0.5, "completions/mean_length": 300.0, "frac_reward_zero_std": 0.5} | profile
+    found = plan_log(read_log(write_json_lines(tmp_path, [row] * STEPS)), generations=8)
+    assert found.saved["exact skipping"].value == pytest.approx(0.5 * 0.6, abs=0.01)
+    assert not any("Where a step's time goes" in each for each in found.unknown)
+
+
+def test_steps_on_one_rollout_count_as_the_one_that_made_it(tmp_path):
+    """40 s of generation in two steps of 100 and 60 s. The wrong twin forgets the second: 40%."""
+    once, again = rows_of()[0], {"timing_s/update_actor": 45.0, "timing_s/step": 60.0}
+    once |= {"timing_s/gen": 40.0, "timing_s/step": 100.0}
+    log = read_log(write_json_lines(tmp_path, [once, again] * STEPS))
+    assert len(log.steps) == STEPS and plan_log(log).phases["rollout"] == pytest.approx(0.25)
+
+
 def test_what_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch, capsys):
     path = tmp_path / "other.log"
     path.write_text("nothing of use\n")
