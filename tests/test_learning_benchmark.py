@@ -88,7 +88,7 @@ class Told(Tuning):
 
     paces = {"trl": 0.8, "trl_g8": 0.8}  # noqa: RUF012
 
-    def seconds_per_step(self, name, setting, steps, seed, kind):
+    def seconds_per_step(self, name, setting, steps, seeds, kind):
         return self.paces.get(name, 0.2)
 
     def run(self, name, run, fields, seeds):
@@ -122,6 +122,8 @@ def write_run(folder, name, seed, gain, seconds, steps):
 
     def also(step):
         silent = {"frac_reward_zero_std": 0.25 if name == "control" else 0.9}
+        if step and name == "default":
+            silent["prune/completion_rate"] = 0.6
         return silent | ({"time/rollout": 0.2, "time/forward_backward": 0.09, "time/prune": 0.01} if step else {})
 
     points = [(0, 0, 0, 0.2), (steps, seconds, 100 * seconds, 0.2 + gain)]
@@ -183,8 +185,14 @@ def test_methods_that_are_not_run_again_stay_in_the_file():
 def test_a_regime_by_hand(tmp_path):
     """To the control's .7, its 80 s, the default takes 33.3 s of its 40; a step takes .8, .4 and .2 s."""
     record = recorded(tmp_path / "reported", REGIME, SEEDS[:3], "default", ["trl_g8", "control"], ["control", "trl_g8"])
-    silent = {regimes.CONTROL: regimes.silent_share(tmp_path, record["seeds"]), "default": 0.5}
-    point = regimes.point(record, silent)
+    chosen = {name: regimes.logged(tmp_path, record["seeds"], name) for name in (regimes.CONTROL, "default")}
+    assert chosen == {"control": {"silent_share": 0.25}, "default": {"silent_share": 0.9, "completion_rate": 0.6}}
+    record[regimes.SAME_STEPS] = dict.fromkeys((regimes.CONTROL, regimes.SAME_STEPS), record["methods"]["control"])
+    point = regimes.point(record, chosen)
+    assert point[regimes.SAME_STEPS]["step_ratio"]["mean"] == 1 and point["chosen"] == chosen
+    assert {name: found["mean"] for name, found in point["seconds"].items()} == {
+        "control": 1, "default": 0.5, "tokens": 0.5, "trl_g8": 1,
+    }  # fmt: skip
     assert point["against_control"]["median"] == pytest.approx(80 / (40 * 5 / 6))
     assert point["against_trl_g8"]["median"] == pytest.approx(80 / 20)
     assert point["planning_share"][regimes.CONTROL] == pytest.approx(1 / 30)
@@ -196,6 +204,20 @@ def test_a_regime_by_hand(tmp_path):
         {"kl": point}
     )
     assert json.dumps(point, allow_nan=False)
+
+
+def test_methods_whose_seconds_are_not_the_controls_get_other_steps(tmp_path):
+    """The default takes 40 of the control's 80 s, so twice its 100 steps; TRL 82 s, which is near."""
+    slopes = {**REGIME, "trl_g8": (0.3, 82, 50)}
+    methods = recorded(tmp_path / "reported", slopes, SEEDS[:3], "default", ["control"], ["control"])["methods"]
+    assert regimes.corrected(methods) == {"default": 200, "tokens": 200}
+    tuned = tmp_path / "tuned.yaml"
+    tuned.write_text(
+        yaml.safe_dump({"compare": {"methods": {"default": {"max_steps": 100, "eval_benchmark_every": 9}}}})
+    )
+    regimes.apply({"default": 200, "trl_g8": 40}, tuned)
+    found = yaml.safe_load(tuned.read_text())["compare"]["methods"]
+    assert found == {"default": {"max_steps": 200, "eval_benchmark_every": 17}}, "12 evaluations, of those that run"
 
 
 @pytest.mark.parametrize("name", regimes.REGIMES)

@@ -122,7 +122,7 @@ def silent_groups(read):
     for name, label in (("control", CONTROL), ("default", tables.LABELS["dppo_default"]), ("prior", "*prior*")):
         found = point["equal_updates"].get(name)
         cell = share(found["difference"]) if found else ""
-        yield f"| {label} | {16 * (1 - point['silent_shares'][name]):.2f} | {cell} |"
+        yield f"| {label} | {16 * (1 - point['chosen'][name]['silent_share']):.2f} | {cell} |"
     took = [f"{1 / point['step_ratio'][name]['mean']:.2f}" for name in ("default", "prior")]
     yield f"{took[0]} (default) and {took[1]} (*prior*) times the control's seconds"
     yield " and ".join(points(point["equal_seconds"][name]["difference"]) for name in ("default", "prior"))

@@ -7,15 +7,17 @@ and methods that are not run stay in the file as they are.
 """
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from answer_judge.files import write_json
+from answer_judge.files import write_json, write_text
 from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
 from dppo_lab.report.curves import band
@@ -53,35 +55,106 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 """Completions of a step and of a prompt, where they are not 64 and 4: the more of both, the less of a step is decoding,
 and the more prompts have a gradient."""
 CONTROL, STOCK = "control", "trl_g8"
+SAME_STEPS = "same_steps"
+"""The default with the control's updates and schedule: not with its seconds."""
+
+
+NEAR = 0.05
+"""How far the mean seconds of a method's runs may be from the control's."""
 
 
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
-    """Tune and compare in a regime; the record of the comparison."""
+    """Tune and compare in a regime, for equal seconds; the record of the comparison."""
     changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
     tuned, record = folder / f"{regime}.yaml", folder / f"{regime}.json"
     chosen = ["--methods", methods, "--output", str(tuned), "--output_dir", str(folder / regime)]
     chosen += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
     _module("tune", str(CONFIG), *chosen, *changed)
     opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
-    names = ["--ours", "default", "--against", opponents, "--targets", opponents]
-    _module("compare", str(tuned), "--seeds", str(seeds), *names, "--output", str(record))
-    return json.loads(record.read_text(encoding="utf-8"))
+    timed = ",".join(name for name in methods.split(",") if name != SAME_STEPS)
+    names = ["--methods", timed, "--ours", "default", "--against", opponents, "--targets", opponents]
+    for _ in range(3):  # steps are corrected twice
+        apply(corrections(folder, regime), tuned)
+        found = _compared(tuned, seeds, names, record)
+        if not (steps := corrected(found["methods"])):
+            break
+        write_json(folder / f"{regime}.steps.json", corrections(folder, regime) | steps)
+        for name in steps:
+            shutil.rmtree(folder / regime / "reported" / "runs" / name)
+    if SAME_STEPS in methods.split(","):
+        names = [
+            "--methods",
+            f"{CONTROL},{SAME_STEPS}",
+            "--ours",
+            SAME_STEPS,
+            "--against",
+            CONTROL,
+            "--targets",
+            CONTROL,
+        ]
+        found[SAME_STEPS] = _compared(tuned, seeds, names, record.with_suffix(f".{SAME_STEPS}.json"))["methods"]
+    return found
+
+
+def _compared(tuned: Path, seeds: int, words: Sequence[str], output: Path) -> Record:
+    _module("compare", str(tuned), "--seeds", str(seeds), *words, "--output", str(output))
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def corrections(folder: Path, regime: str) -> dict[str, int]:
+    """Steps of methods whose pilots were as fast as no other runs, by method."""
+    path = folder / f"{regime}.steps.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def apply(steps: Mapping[str, int], tuned: Path) -> None:
+    """Write other numbers of steps into a file that ``tune`` has made."""
+    config = yaml.safe_load(tuned.read_text(encoding="utf-8"))
+    methods = config["compare"]["methods"]
+    for name, count in steps.items():
+        if (fields := methods.get(name)) is None:
+            continue
+        every = -(-count // (-(-fields["max_steps"] // fields["eval_benchmark_every"])))
+        fields |= {"max_steps": count, "eval_benchmark_every": every}
+    write_text(tuned, yaml.safe_dump(config, sort_keys=False))
+
+
+def corrected(methods: Record) -> dict[str, int]:
+    """Steps that take the control's seconds, of each method whose runs took more or less of them than ``NEAR``."""
+    ratios = {name: budget(methods[CONTROL], found)["mean"] for name, found in methods.items()}
+    return {
+        name: round(methods[name]["overrides"]["max_steps"] / ratio)
+        for name, ratio in ratios.items()
+        if abs(ratio - 1) > NEAR
+    }
+
+
+def budget(first: Record, other: Record) -> Record:
+    """Seconds of a run of another method over those of the first's, over seeds."""
+    return _over_seeds(first, other, lambda before, after: after["seconds"] / before["seconds"])
 
 
 def _module(name: str, *words: str) -> None:
     subprocess.run([sys.executable, "-m", f"benchmarks.learning.{name}", *words], check=True)
 
 
-def silent_share(folder: Path, seeds: list[int], method: str = CONTROL) -> float:
-    """Share of a method's groups whose rewards are all equal, over steps and seeds."""
+LOGGED = ("completion_rate", "prompt_rate", "kept_share", "added_variance", "completion_ceiling", "prompt_ceiling")
+"""Of the figures ``prune/*`` those that say what ``auto`` chose."""
+
+
+def logged(folder: Path, seeds: list[int], method: str = CONTROL) -> dict[str, float]:
+    """Means over steps and seeds: share of groups whose rewards are all equal, and what was dropped."""
     logs = [log for seed in seeds for log in read_logs(folder / "reported" / "runs" / method / f"seed_{seed}")]
-    return float(np.mean([log["frac_reward_zero_std"] for log in logs if "frac_reward_zero_std" in log]))
+    names = {"silent_share": "frac_reward_zero_std", **{name: f"prune/{name}" for name in LOGGED}}
+    found = {what: [log[name] for log in logs if log.get(name) is not None] for what, name in names.items()}
+    return {what: float(np.mean(values)) for what, values in found.items() if values}
 
 
-def point(record: Record, silent: Mapping[str, float]) -> Record:
+def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
     """What a comparison says: of each method that shares the control's steps its step and accuracy against it.
 
     ``against_control`` and ``against_trl_g8`` are seconds to the same final accuracy, over those of the default.
+    ``chosen`` has what ``logged`` gives, by method.
     """
     methods: Record = record["methods"]
     first, others = methods[CONTROL], [name for name in methods if name not in (CONTROL, STOCK)]
@@ -90,8 +163,9 @@ def point(record: Record, silent: Mapping[str, float]) -> Record:
         **{f"against_{name}": {part: found[part] for part in OF_RATIO} for name, found in opponents.items()},
         "step_share": 1 - _phase_share(first, "rollout"),
         "planning_share": {name: _phase_share(methods[name], "prune") for name in (CONTROL, *others)},
-        "silent_share": silent[CONTROL],
-        "silent_shares": dict(silent),
+        "silent_share": chosen[CONTROL]["silent_share"],
+        "chosen": {name: dict(found) for name, found in chosen.items()},
+        "seconds": {name: budget(first, methods[name]) for name in methods},
         "seeds": len(record["seeds"]),
         "step_ratio": {name: _step_ratio(first, methods[name]) for name in others},
         **{what: {name: methods[name][what] for name in others} for what in ("equal_updates", "equal_seconds")},
@@ -99,12 +173,23 @@ def point(record: Record, silent: Mapping[str, float]) -> Record:
         "curves": {name: mean_curve([run["curve"] for run in methods[name]["runs"]]) for name in methods},
         "overrides": {name: methods[name]["overrides"] for name in methods},
         "environment": record["environment"],
+        **({SAME_STEPS: _at_same_steps(record[SAME_STEPS])} if SAME_STEPS in record else {}),
+    }
+
+
+def _at_same_steps(methods: Record) -> Record:
+    """What dropping costs at the control's updates and schedule."""
+    found = methods[SAME_STEPS]
+    return {
+        "final_accuracy": found["final"],
+        "difference": found["equal_updates"]["difference"],
+        "step_ratio": _step_ratio(methods[CONTROL], found),
     }
 
 
 PER_METHOD = (
     *("step_ratio", "planning_share", "equal_updates", "equal_seconds"),
-    *("final_accuracy", "curves", "overrides", "silent_shares"),
+    *("final_accuracy", "curves", "overrides", "chosen", "seconds"),
 )
 """What a point says of each method, with figures of each seed where seeds differ between methods."""
 
@@ -143,12 +228,15 @@ def _phase_share(method: Record, phase: str) -> float:
 
 def _step_ratio(first: Record, other: Record) -> Record:
     """Seconds of a step of the first over those of the other, over seeds."""
+    pace = lambda end: end["seconds"] / end["step"]  # noqa: E731
+    return _over_seeds(first, other, lambda before, after: pace(before) / pace(after))
 
-    def seconds(run: Record) -> float:
-        return run["curve"][-1]["seconds"] / run["curve"][-1]["step"]
 
+def _over_seeds(first: Record, other: Record, ratio: Callable[[Record, Record], float]) -> Record:
+    """A ratio of the last evaluations of two methods' runs, over seeds."""
     pairs = zip(first["runs"], other["runs"], strict=True)
-    return seed_interval({before["seed"]: seconds(before) / seconds(after) for before, after in pairs}).as_json()
+    ends = {before["seed"]: (before["curve"][-1], after["curve"][-1]) for before, after in pairs}
+    return seed_interval({seed: ratio(*both) for seed, both in ends.items()}).as_json()
 
 
 def summary(points: Mapping[str, Record]) -> str:
@@ -178,12 +266,9 @@ def main() -> int:
     points: dict[str, Record] = json.loads(known.read_text(encoding="utf-8"))["regimes"] if known else {}
     for name in given.regimes:
         record = run(name, given.folder, given.seeds, given.methods)
-        shares = {
-            each: silent_share(given.folder / name, record["seeds"], each)
-            for each in record["methods"]
-            if each != STOCK
-        }
-        points[name] = merged(points.get(name, {}), point(record, shares))
+        own = [each for each in record["methods"] if each != STOCK]
+        chosen = {each: logged(given.folder / name, record["seeds"], each) for each in own}
+        points[name] = merged(points.get(name, {}), point(record, chosen))
         if given.output is not None:
             write_json(given.output, {"regimes": points})
     print(summary(points))

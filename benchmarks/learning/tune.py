@@ -41,7 +41,7 @@ TIMED_STEPS, UNTIMED = 8, 4
 """Of a run that times steps; those at the start are for warming up."""
 AXES = ("learning_rate", "completions")
 """What the grid grows along, by factors of two."""
-OF_TUNING = ("method", "groups", "completions", "tuned_as", "prompts")
+OF_TUNING = ("method", "groups", "completions", "tuned_as", "prompts", "steps_of")
 """What the block ``tune`` says of a method that is no field of its runs."""
 
 
@@ -118,7 +118,7 @@ class Tuning:
         self.config, self.tune, self.folder = config, tune, folder
         self.methods: Mapping[str, Mapping[str, Any]] = tune["methods"]
         self.records: list[Record] = []
-        self.seeds = [*(seed for each in tune["rounds"] for seed in each["seeds"]), tune["pilot_seed"]]
+        self.seeds = [*(seed for each in tune["rounds"] for seed in each["seeds"]), *tune["pilot_seeds"]]
 
     def run(self, name: str, run: str, fields: Mapping[str, Any], seeds: Sequence[int]) -> list[RunResult]:
         """What the runs of a method with these fields reached, by seed; those that are missing are trained."""
@@ -127,21 +127,22 @@ class Tuning:
         run_comparison(compared, told)
         return [result_of(compared, contestant, seed) for seed in seeds]
 
-    def seconds_per_step(self, name: str, setting: Setting, steps: int, seed: int, kind: str) -> float:
-        """Of a run of so many steps, the first few not counted."""
+    def seconds_per_step(self, name: str, setting: Setting, steps: int, seeds: Sequence[int], kind: str) -> float:
+        """Mean over runs of so many steps, the first few not counted."""
         run = f"{named(name, setting)}-{kind}"
         own = {
             **overrides(self.methods[name], setting, steps, 1),
             "eval_benchmark_limit": 8,
             "eval_benchmark_samples": 1,
         }
-        (result,) = self.run(name, run, own, [seed])
-        if not result.finished:
-            raise ConfigError(f"{run} {result.status}: {result.error}")
-        logs = read_logs(self.folder / "runs" / run / f"seed_{seed}")
-        seconds = {log["step"]: log[TOTALS["seconds"]] for log in logs if TOTALS["seconds"] in log}
-        first = min(UNTIMED, steps - 1)
-        return (seconds[steps] - seconds[first]) / (steps - first)
+        results, paces, first = self.run(name, run, own, seeds), list[float](), min(UNTIMED, steps - 1)
+        for result in results:
+            if not result.finished:
+                raise ConfigError(f"{run} {result.status}: {result.error}")
+            logs = read_logs(self.folder / "runs" / run / f"seed_{result.seed}")
+            seconds = {log["step"]: log[TOTALS["seconds"]] for log in logs if TOTALS["seconds"] in log}
+            paces.append((seconds[steps] - seconds[first]) / (steps - first))
+        return float(np.mean(paces))
 
     def best(self, name: str) -> Setting:
         """The best setting of a method with groups."""
@@ -166,7 +167,7 @@ class Tuning:
     def pace(self, name: str, setting: Setting) -> float:
         """Seconds per step of a setting before it is trained; its learning rate makes no difference."""
         setting = replace(setting, learning_rate=self.tune["learning_rate"][0])
-        return self.seconds_per_step(name, setting, TIMED_STEPS, self.tune["rounds"][0]["seeds"][0], "timed")
+        return self.seconds_per_step(name, setting, TIMED_STEPS, self.tune["rounds"][0]["seeds"][:1], "timed")
 
     def tuned(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Fields of each method for runs of the seconds that are reported, as the block ``compare`` has them."""
@@ -176,14 +177,19 @@ class Tuning:
             source = name if "groups" in method else method["tuned_as"]
             if source not in chosen:
                 chosen[source] = self.best(source)
-            setting = chosen[source]
-            pilot = steps_in(self.tune["rounds"][-1]["seconds"], self.pace(name, setting))
-            pace = self.seconds_per_step(name, setting, pilot, self.tune["pilot_seed"], "pilot")
-            steps = steps_in(self.tune["seconds"], pace)
-            fields = overrides(method, setting, steps, self.tune["evaluations"])
+            same = method.get("steps_of")
+            steps = found[same]["max_steps"] if same else self.reported_steps(name, chosen[source])
+            fields = overrides(method, chosen[source], steps, self.tune["evaluations"])
             found[name] = {"method": method.get("method", name), **fields}
-            print(f"{named(name, setting)}: {steps} steps of {pace:.3f} s", flush=True)
         return found
+
+    def reported_steps(self, name: str, setting: Setting) -> int:
+        """Of a run of the seconds that are reported, by runs on other seeds."""
+        pilot = steps_in(self.tune["rounds"][-1]["seconds"], self.pace(name, setting))
+        pace = self.seconds_per_step(name, setting, pilot, self.tune["pilot_seeds"], "pilot")
+        steps = steps_in(self.tune["seconds"], pace)
+        print(f"{named(name, setting)}: {steps} steps of {pace:.3f} s", flush=True)
+        return steps
 
 
 def named(name: str, setting: Setting) -> str:
