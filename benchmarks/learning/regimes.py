@@ -59,8 +59,8 @@ SAME_STEPS = "same_steps"
 """The default with the control's updates and schedule: not with its seconds."""
 
 
-NEAR = 0.05
-"""How far the mean seconds of a method's runs may be from the control's."""
+NEAR, CORRECTIONS = 0.05, 2
+"""How far the mean seconds of a method's runs may be from the control's, and how often its steps are corrected."""
 
 
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
@@ -73,25 +73,16 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
     timed = ",".join(name for name in methods.split(",") if name != SAME_STEPS)
     names = ["--methods", timed, "--ours", "default", "--against", opponents, "--targets", opponents]
-    for _ in range(3):  # steps are corrected twice
-        apply(corrections(folder, regime), tuned)
-        found = _compared(tuned, seeds, names, record)
-        if not (steps := corrected(found["methods"])):
-            break
+    apply(corrections(folder, regime), tuned)
+    found, times = _compared(tuned, seeds, names, record), 0
+    while times < CORRECTIONS and (steps := corrected(found["methods"])):
         write_json(folder / f"{regime}.steps.json", corrections(folder, regime) | steps)
         for name in steps:
             shutil.rmtree(folder / regime / "reported" / "runs" / name)
+        apply(steps, tuned)
+        found, times = _compared(tuned, seeds, names, record), times + 1
     if SAME_STEPS in methods.split(","):
-        names = [
-            "--methods",
-            f"{CONTROL},{SAME_STEPS}",
-            "--ours",
-            SAME_STEPS,
-            "--against",
-            CONTROL,
-            "--targets",
-            CONTROL,
-        ]
+        names = f"--methods {CONTROL},{SAME_STEPS} --ours {SAME_STEPS} --against {CONTROL} --targets {CONTROL}".split()
         found[SAME_STEPS] = _compared(tuned, seeds, names, record.with_suffix(f".{SAME_STEPS}.json"))["methods"]
     return found
 
