@@ -220,6 +220,24 @@ def test_methods_whose_seconds_are_not_the_controls_get_other_steps(tmp_path):
     assert found == {"default": {"max_steps": 200, "eval_benchmark_every": 17}}, "12 evaluations, of those that run"
 
 
+def test_the_plan_of_each_log_of_the_control(tmp_path):
+    """Where completions of silent groups have a gradient, as under a KL term, most of the update can go."""
+    told = {"reward": 0.5, "completions/mean_length": 40.0, "frac_reward_zero_std": 0.8, "step_time": 0.3}
+    phases = {"time/rollout": 0.1, "time/forward_backward": 0.2}
+
+    def gains(kl):
+        for seed, silent in ((10, 0.8), (11, 0.3)):
+            points = [(step, step, 100 * step, 0.2) for step in range(12)]
+            also = lambda step, silent=silent: told | phases | {"frac_reward_zero_std": silent, "kl": kl}  # noqa: E731
+            folder = tmp_path / f"{kl}" / "reported" / "runs" / regimes.CONTROL / f"seed_{seed}"
+            run_folders.write_run(folder, points, also, method="grpo", seed=seed, updates=11)
+        return regimes.plans(tmp_path / f"{kl}", [10, 11], 4)
+
+    with_kl = gains(0.01)["completions"]
+    assert 1.5 < with_kl["mean"] < 3 and with_kl["per_seed"]["10"] > with_kl["per_seed"]["11"] > 1
+    assert gains(0.0)["completions"]["mean"] < with_kl["mean"] - 0.3
+
+
 @pytest.mark.parametrize("name", regimes.REGIMES)
 def test_every_regime_changes_fields_of_a_run(name):
     fields, _ = read_config(regimes.CONFIG, [f"--{field}={value}" for field, value in regimes.REGIMES[name].items()])

@@ -20,7 +20,10 @@ import yaml
 from answer_judge.files import write_json, write_text
 from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
+from dppo_lab.planning.from_log import plan_log
+from dppo_lab.planning.logs import read_log
 from dppo_lab.report.curves import band
+from dppo_lab.runs.folder import METRICS_FILE
 from dppo_lab.runs.reader import Series, read_logs
 from dppo_lab.statistics import seed_interval
 
@@ -141,6 +144,17 @@ def logged(folder: Path, seeds: list[int], method: str = CONTROL) -> dict[str, f
     return {what: float(np.mean(values)) for what, values in found.items() if values}
 
 
+def plans(folder: Path, seeds: list[int], group: int) -> dict[str, Record]:
+    """What ``dppo plan --log`` says of each of the control's logs, by what is dropped: gains over seeds, >= 1."""
+    found: dict[str, dict[int, float | None]] = {"completions": {}, "prompts": {}}
+    for seed in seeds:
+        log = read_log(folder / "reported" / "runs" / CONTROL / f"seed_{seed}" / METRICS_FILE)
+        saved = plan_log(log, generations=group).saved
+        for name, gains in found.items():
+            gains[seed] = 1 / (1 - saved[name].value)
+    return {name: seed_interval(gains).as_json() for name, gains in found.items()}
+
+
 def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
     """What a comparison says: of each method that shares the control's steps its step and accuracy against it.
 
@@ -259,7 +273,10 @@ def main() -> int:
         record = run(name, given.folder, given.seeds, given.methods)
         own = [each for each in record["methods"] if each != STOCK]
         chosen = {each: logged(given.folder / name, record["seeds"], each) for each in own}
-        points[name] = merged(points.get(name, {}), point(record, chosen))
+        new = point(record, chosen)
+        group = new["overrides"][CONTROL]["num_generations"]
+        new["plan_of_logs"] = plans(given.folder / name, record["seeds"], group)
+        points[name] = merged(points.get(name, {}), new)
         if given.output is not None:
             write_json(given.output, {"regimes": points})
     print(summary(points))

@@ -49,7 +49,8 @@ class LogPlan:
     """Share of silent groups."""
     pass_rate: float
     saved: Mapping[str, Estimate]
-    """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay."""
+    """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay. Without exact
+    skipping where the run, one of ours, has skipped already."""
     rates: Mapping[str, float]
     """The rate that is best, by what is done."""
     unknown: tuple[str, ...]
@@ -70,7 +71,9 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
             "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
         )
-    saved, rates = {"exact skipping": interval([_saved_exactly(world.figures, step) for world in worlds])}, {}
+    saved, rates = dict[str, Estimate](), dict[str, float]()
+    if all(kept == 1 for kept in finite(steps, "kept")):
+        saved["exact skipping"] = interval([_saved_exactly(world.figures, step) for world in worlds])
     for name, level in (("completions", COMPLETIONS), ("prompts", PROMPTS)):
         rates[name], saved[name] = _best(level, worlds, step)
     whole = [value for each in steps if math.isfinite(value := _whole(each))]
@@ -122,7 +125,8 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
     else:
         rest = max(mean("whole", rollout + reach) - rollout - reach, 0.0)
     rates = pass_rates(pass_rate, flat, group)
-    figures = figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group)
+    kept = max(mean("kept", 1.0), 1e-3)  # a log of ours, of a run that skips what has no gradient
+    figures = figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group, forwarded=kept)
     return World(figures=figures, flat=flat, pass_rate=pass_rate)
 
 

@@ -49,6 +49,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
     "flat": ("candidates/zero_signal_groups", "frac_reward_zero_std"),
+    "kept": ("prune/kept_share",),  # of completions, those that were forwarded
     "advantage": ("critic/advantages/max",),
     "kl": ("actor/kl_loss", "kl"),
 }

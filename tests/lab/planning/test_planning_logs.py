@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,25 @@ def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
     slow = {"timing_s/gen": 400.0, "timing_s/step": 460.0}
     rare = plan(frac_reward_zero_std=0.8, **slow)
     assert rare["exact skipping"].value < half.value and rare["prompts"].value > rare["completions"].value >= 0
+
+
+def test_a_run_that_skips_already_is_planned_from_what_it_forwarded(tmp_path):
+    """Nine of ten groups are silent and skipped, a tenth of the update is left: the plan is the same."""
+
+    def plan(**others):
+        told = {"timing_s/old_log_prob": 0.0, "timing_s/step": 0.0, "frac_reward_zero_std": 0.9}
+        log = read_log(write_json_lines(tmp_path, rows_of(**told, **others)))
+        return plan_log(
+            replace(log, steps=tuple(each | {"whole": math.nan} for each in log.steps)), generations=8
+        ).saved
+
+    stock, tenth = plan(**{"timing_s/update_actor": 400.0}), {"timing_s/update_actor": 40.0}
+    skipped = plan(**tenth, **{"prune/kept_share": 0.1})
+    assert "exact skipping" in stock and "exact skipping" not in skipped
+    assert (
+        skipped["prompts"].value == pytest.approx(stock["prompts"].value, abs=0.04) and skipped["prompts"].value > 0.1
+    )
+    assert abs(plan(**tenth)["prompts"].value - stock["prompts"].value) > 0.04, "the wrong twin: all were forwarded"
 
 
 def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
