@@ -187,9 +187,10 @@ def test_a_regime_by_hand(tmp_path):
     record = recorded(tmp_path / "reported", REGIME, SEEDS[:3], "default", ["trl_g8", "control"], ["control", "trl_g8"])
     chosen = {name: regimes.logged(tmp_path, record["seeds"], name) for name in (regimes.CONTROL, "default")}
     assert chosen == {"control": {"silent_share": 0.25}, "default": {"silent_share": 0.9, "completion_rate": 0.6}}
-    record[regimes.SAME_STEPS] = dict.fromkeys((regimes.CONTROL, regimes.SAME_STEPS), record["methods"]["control"])
+    same = regimes.SAME_STEPS[0]
+    record["at_same_steps"] = dict.fromkeys((regimes.CONTROL, same), record["methods"]["control"])
     point = regimes.point(record, chosen)
-    assert point[regimes.SAME_STEPS]["step_ratio"]["mean"] == 1 and point["chosen"] == chosen
+    assert point["at_same_steps"][same]["step_ratio"]["mean"] == 1 and point["chosen"] == chosen
     assert {name: found["mean"] for name, found in point["seconds"].items()} == {
         "control": 1, "default": 0.5, "tokens": 0.5, "trl_g8": 1,
     }  # fmt: skip

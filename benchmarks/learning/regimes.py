@@ -33,6 +33,8 @@ SPARSE = {"model_name_or_path": "scratch:embedded_sparse", "dataset_name": "embe
 SPARSE |= {"eval_benchmarks": "embedded_sparse", "embedded_problems": 72}
 SILENT = {"model_name_or_path": "scratch:embedded_silent", "dataset_name": "embedded_silent"}
 SILENT |= {"eval_benchmarks": "embedded_silent", "embedded_problems": 400}
+RARE = {"model_name_or_path": "scratch:embedded_rare", "dataset_name": "embedded_rare"}
+RARE |= {"eval_benchmarks": "embedded_rare", "embedded_problems": 400}
 KL, TWICE = {"beta": 0.04}, {"num_iterations": 2}
 REGIMES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -47,6 +49,7 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
     "silent_two_passes": SILENT | TWICE,
     "silent_kl": SILENT | KL,
     "silent_kl_two_passes": SILENT | KL | TWICE,
+    "rare": RARE,
     "large_steps": {},
     "large_groups": {},
 }
@@ -58,8 +61,8 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 """Completions of a step and of a prompt, where they are not 64 and 4: the more of both, the less of a step is decoding,
 and the more prompts have a gradient."""
 CONTROL, STOCK = "control", "trl_g8"
-SAME_STEPS = "same_steps"
-"""The default with the control's updates and schedule: not with its seconds."""
+SAME_STEPS = ("same_steps", "twice_same_steps")
+"""The default, and the control with twice the prompts, with its updates and schedule: not with its seconds."""
 
 
 NEAR, CORRECTIONS = 0.05, 2
@@ -74,7 +77,7 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     chosen += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
     _module("tune", str(CONFIG), *chosen, *changed)
     opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
-    timed = ",".join(name for name in methods.split(",") if name != SAME_STEPS)
+    timed = ",".join(name for name in methods.split(",") if name not in SAME_STEPS)
     names = ["--methods", timed, "--ours", "default", "--against", opponents, "--targets", opponents]
     apply(corrections(folder, regime), tuned)
     found, times = _compared(tuned, seeds, names, record), 0
@@ -84,9 +87,9 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
             shutil.rmtree(folder / regime / "reported" / "runs" / name)
         apply(steps, tuned)
         found, times = _compared(tuned, seeds, names, record), times + 1
-    if SAME_STEPS in methods.split(","):
-        names = f"--methods {CONTROL},{SAME_STEPS} --ours {SAME_STEPS} --against {CONTROL} --targets {CONTROL}".split()
-        found[SAME_STEPS] = _compared(tuned, seeds, names, record.with_suffix(f".{SAME_STEPS}.json"))["methods"]
+    if same := [name for name in SAME_STEPS if name in methods.split(",")]:
+        names = ["--methods", ",".join([CONTROL, *same]), "--ours", same[0], "--against", CONTROL, "--targets", CONTROL]
+        found["at_same_steps"] = _compared(tuned, seeds, names, record.with_suffix(".same_steps.json"))["methods"]
     return found
 
 
@@ -178,23 +181,26 @@ def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
         "curves": {name: mean_curve([run["curve"] for run in methods[name]["runs"]]) for name in methods},
         "overrides": {name: methods[name]["overrides"] for name in methods},
         "environment": record["environment"],
-        **({SAME_STEPS: _at_same_steps(record[SAME_STEPS])} if SAME_STEPS in record else {}),
+        "at_same_steps": _at_same_steps(record.get("at_same_steps", {})),
     }
 
 
 def _at_same_steps(methods: Record) -> Record:
-    """What dropping costs at the control's updates and schedule."""
-    found = methods[SAME_STEPS]
+    """By method, what its noise makes of accuracy at the control's updates and schedule."""
     return {
-        "final_accuracy": found["final"],
-        "difference": found["equal_updates"]["difference"],
-        "step_ratio": _step_ratio(methods[CONTROL], found),
+        name: {
+            "final_accuracy": found["final"],
+            "difference": found["equal_updates"]["difference"],
+            "step_ratio": _step_ratio(methods[CONTROL], found),
+        }
+        for name, found in methods.items()
+        if name != CONTROL
     }
 
 
 PER_METHOD = (
     *("step_ratio", "planning_share", "equal_updates", "equal_seconds"),
-    *("final_accuracy", "curves", "overrides", "chosen", "seconds"),
+    *("final_accuracy", "curves", "overrides", "chosen", "seconds", "at_same_steps"),
 )
 """What a point says of each method, with figures of each seed where seeds differ between methods."""
 

@@ -141,6 +141,14 @@ entries of a table that has no rule, and no entry teaches another. Measured in d
 """
 
 
+RARE = replace(
+    FULL, easy=(3, 4), middle=(9, 10), hard=(6, 7), shares=(12, 3, 5), held_out_shares=(0, 1, 0), wrong_golds=True
+)
+"""Where all there is to learn looks dead: of 20 problems 12 are mastered, 5 have wrong gold answers, and 3 are solved
+once in ten to thirty answers at the start. A history that takes what never succeeded for unsolvable learns nothing.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Training and held-out problems that share no question."""

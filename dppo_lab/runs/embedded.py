@@ -24,6 +24,7 @@ TASKS: Mapping[str, task.ArithmeticTask] = MappingProxyType(
         "embedded_quick": task.QUICK,
         "embedded_sparse": task.SPARSE,
         "embedded_silent": task.SILENT,
+        "embedded_rare": task.RARE,
     }
 )
 """Names under which a configuration asks for the task, as ``dataset_name``, ``scratch:...`` and ``eval_benchmarks``."""

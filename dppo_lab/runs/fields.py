@@ -18,8 +18,8 @@ class RunArguments:
     dataset_name: str = setting(
         "",
         "Training problems: a local .jsonl, .jsonl.gz or .parquet file, a folder of those, a public set or hub "
-        "dataset by name, `embedded` for the task of dppo demo, or `embedded_sparse` or `embedded_silent` "
-        "(docs/tasks.md).",
+        "dataset by name, `embedded` for the task of dppo demo, or `embedded_sparse`, `embedded_silent` "
+        "or `embedded_rare` (docs/tasks.md).",
     )
     dataset_path: str | None = setting(
         None, "Local file or folder that stands in for dataset_name: nothing is fetched."
@@ -33,8 +33,8 @@ class RunArguments:
     eval_benchmarks: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
         "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or name=problems.jsonl; or "
-        "`embedded`, `embedded_sparse` or `embedded_silent` alone, held-out questions. A file of your own is asked as "
-        "training asks it. Logged as eval/<benchmark>/pass@1.",
+        "`embedded`, `embedded_sparse`, `embedded_silent` or `embedded_rare` alone, held-out questions. A file of your "
+        "own is asked as training asks it. Logged as eval/<benchmark>/pass@1.",
     )
     eval_benchmark_data: str | None = setting(
         None, "Local folder with the benchmarks' files. Default: fetched from the hub."

@@ -13,6 +13,7 @@ from dppo.rng import generator
 from dppo_lab.demo.task import (
     FULL,
     QUICK,
+    RARE,
     SILENT,
     SPARSE,
     Teacher,
@@ -162,6 +163,17 @@ def test_seven_in_ten_problems_of_the_silent_task_have_nothing_to_learn_from():
     assert kinds(replace(SILENT, wrong_golds=False)) == {"mastered": 280, "live": 120, "wrong": 0}
     assert kinds(replace(SILENT, shares=(1, 1, 1))) != kinds(SILENT)
     assert kinds(SILENT, held_out=90) == {"mastered": 0, "live": 90, "wrong": 0}
+
+
+def test_what_the_rare_task_has_to_learn_succeeds_once_in_ten_to_thirty():
+    """By hand: a chain of 9 is right with .89 * .78 * .67 * .56 * .45 = .117, one of 10 with .34 of that."""
+    train = make_split(0, train=400, held_out=0, task=RARE).train
+    rate = {level: {teacher_rate(each, RARE) for each in train if each.level == level} for level in RARE.levels}
+    assert {
+        level: len([each for each in train if each.level in band]) for level, band in ((3, (3, 4)), (9, (9, 10)))
+    } == {3: 240, 9: 60}
+    assert rate[3] == rate[4] == {1.0} and rate[6] == rate[7] == {0.0}, "mastered, and of wrong gold answers"
+    assert min(rate[9]) == pytest.approx(0.117, abs=1e-3) and min(rate[10]) == pytest.approx(0.040, abs=1e-3)
 
 
 def test_what_is_live_is_right_at_times_and_what_is_mastered_always():
