@@ -260,11 +260,20 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     step = {"default": {"mean": 1.2, "low": 1.1, "high": 1.3}}
     point = {"step_share": 0.6, "silent_share": 0.7, "step_ratio": step}
     point |= {"against_control": {**found, "per_seed": {"0": [1, 1]}}}
+    point |= {"equal_seconds": {"default": {"difference": {"mean": 0.01, "low": -0.029, "high": 0.05}}}}
     assert map.errors({"kl": point})["kl"] == pytest.approx(0.1)
     assert map.errors({"plain": point})["plain"] < -0.2
     shown = map.show({"kl": point})
-    assert f"| 1.20 [1.10, 1.30] | {found['median']:.2f} [1.00, 2.00] | {expected:.2f} |" in shown
+    assert (
+        f"| 1.20 [1.10, 1.30] | {found['median']:.2f} [1.00, 2.00] | **+1.0 [-2.9, +5.0]** | {expected:.2f} |  |"
+        in shown
+    )
     assert "| 60% | 70% |" in shown and "plan: 10.0%" in shown
+    logged = {**point, "plan_of_logs": {"completions": {"mean": 1.5 * found["median"]}}}
+    assert map.errors({"plain": logged, "kl": point}, of_logs=True) == {"plain": pytest.approx(0.5)}
+    assert "plan: 10.0%; from logs 50.0%" in map.show({"kl": logged})
+    worse = {"default": {"difference": {"mean": 0.01, "low": -0.031, "high": 0.05}}}
+    assert "| +1.0 [-3.1, +5.0] |" in map.show({"kl": {**point, "equal_seconds": worse}})
     censored = {**point, "against_control": {**point["against_control"], "at_most": None}}
     assert f"| >= {expected / 1.1:.2f} [1.00, 2.00] |" in map.show({"kl": censored})
     missed = {**point, "against_control": {**point["against_control"], "median": None}}

@@ -24,29 +24,28 @@ from benchmarks.learning.tables import cell, from_below, speedup, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
 from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
-from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Level, gain
+from dppo_lab.planning.model import COMPLETIONS, gain
 from dppo_lab.planning.records import Step
 
 RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
 USUAL, TOKENS = {"completions": 64, "groups": 4}, (12.0, 60.0)
 """Completions of a step and of a prompt where ``SIZES`` has no other, and mean tokens of a prompt and a completion."""
+WORSE = 0.03
+"""Accuracy that a method may lose to the control and still count as no worse."""
 PASS_RATE = 0.6
 """Of all completions of a run, about: the surface hardly depends on it."""
 AXIS = np.linspace(0.05, 0.98, 10)
 EDGES = (0.97, 1.03, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.5, 6.0)
 
 
-def expected(
-    reach: float, silent: float, *, every: bool, level: Level = COMPLETIONS, sizes: Mapping[str, int] = USUAL
-) -> float:
-    """The plan's gain over the control at the best rate of a level, at equal noise; 1 where no rate gains.
+def expected(reach: float, silent: float, *, every: bool, sizes: Mapping[str, int] = USUAL) -> float:
+    """The plan's gain over the control at the best rate for completions, at equal noise; 1 where no rate gains.
 
     Args:
         reach: share of the control's step that pruning completions can reach, in (0, 1).
         silent: share of groups of equal rewards, in [0, 1).
         every: whether completions without an advantage have a gradient, as under a KL term. The control then
             forwards them, and elsewhere it skips them.
-        level: what is pruned.
         sizes: completions of a step and of a prompt.
     """
     completions, group = sizes["completions"], sizes["groups"]
@@ -59,7 +58,7 @@ def expected(
     )
     step = Step(prompts=completions // group, generations=group, every=every)
     control = replace(PACKED, forwarded="all") if every else PACKED
-    level = replace(level, base=PACKED)
+    level = replace(COMPLETIONS, base=PACKED)
     return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates_to(level.auto.largest)))
 
 
@@ -83,18 +82,22 @@ def described(regime: str) -> str:
     return ", ".join(parts)
 
 
-def planned(regime: str, point: Record, level: Level = COMPLETIONS) -> float:
+def planned(regime: str, point: Record) -> float:
     """The plan's gain at a measured point."""
     shares, sizes = (point["step_share"], point["silent_share"]), {**USUAL, **SIZES.get(regime, {})}
-    return expected(*shares, every=has_kl(regime), level=level, sizes=sizes)
+    return expected(*shares, every=has_kl(regime), sizes=sizes)
 
 
-def errors(points: Mapping[str, Record]) -> dict[str, float]:
-    """By regime, the plan's gain for the default over what was found, less one; not where only a bound was found."""
+def errors(points: Mapping[str, Record], *, of_logs: bool = False) -> dict[str, float]:
+    """By regime, the plan's gain for the default over what was found, less one; not where only a bound was found.
+
+    The plan is that of the map, or that of ``dppo plan --log`` from the control's logs, where these were planned from.
+    """
     return {
-        name: planned(name, each) / found["median"] - 1
+        name: (each["plan_of_logs"]["completions"]["mean"] if of_logs else planned(name, each)) / found["median"] - 1
         for name, each in points.items()
         if (found := each["against_control"])["median"] and not from_below(found)
+        if not of_logs or "plan_of_logs" in each
     }
 
 
@@ -106,15 +109,24 @@ def sooner(point: Record) -> str:
 def show(points: Mapping[str, Record]) -> str:
     """A row for each regime, in Markdown: shares, the plan's gain and what was found."""
     rows = []
-    for name, each in points.items():
-        at = each["step_share"], each["silent_share"]
-        gains = [planned(name, each, level) for level in (COMPLETIONS, PROMPTS)]
-        step = cell(each["step_ratio"]["default"], "mean", "{:.2f}")
-        shares = [f"{share:.0%}" for share in at]
-        rows.append([f"`{name}`: {described(name)}", step, sooner(each), *(f"{one:.2f}" for one in gains), *shares])
-    error = np.median(np.abs(list(errors(points).values())))
-    headings = ("regime", "step", "found", "planned", "planned, prompts", "pruning can reach", "silent")
-    return table(headings, rows) + f"\n\nMedian error of the plan: {error:.1%}"
+    for name, each in sorted(points.items(), key=lambda point: [*REGIMES].index(point[0])):
+        step, seconds = cell(each["step_ratio"]["default"], "mean", "{:.2f}"), after_equal_seconds(each)
+        logs = each.get("plan_of_logs")
+        plans = [f"{planned(name, each):.2f}", f"{logs['completions']['mean']:.2f}" if logs else ""]
+        shares = [f"{each[share]:.0%}" for share in ("step_share", "silent_share")]
+        rows.append([f"`{name}`: {described(name)}", step, sooner(each), seconds, *plans, *shares])
+    headings = ("regime", "step", "found", "after equal seconds, pp", "planned", "from logs")
+    off = [list(found.values()) for of_logs in (False, True) if (found := errors(points, of_logs=of_logs))]
+    said = "; from logs ".join(f"{np.median(np.abs(each)):.1%}" for each in off)
+    rest = ("pruning can reach", "silent")
+    return f"{table((*headings, *rest), rows)}\n\nMedian error of the plan: {said}"
+
+
+def after_equal_seconds(point: Record, method: str = "default") -> str:
+    """Accuracy over the control's, in percentage points; bold where it is shown to be within ``WORSE`` or better."""
+    found = point["equal_seconds"][method]["difference"]
+    said = cell(found, "mean", "{:+.1f}", 100)
+    return f"**{said}**" if found["low"] > -WORSE else said
 
 
 def draw(points: Mapping[str, Record], path: Path) -> None:
