@@ -42,8 +42,12 @@ def inclusion_probabilities(
     Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation; weights of one
         over the probability are due to Horvitz and Thompson (1952).
     """
-    size, cost = finite("size", size_N), _costs(size_N, cost_N)
-    prob = _floors(floor, len(size))
+    size = finite("size", size_N)
+    return torch.from_numpy(_allocated(size, _costs(size_N, cost_N), budget, _floors(floor, len(size))))
+
+
+def _allocated(size: np.ndarray, cost: np.ndarray, budget: float, prob: np.ndarray) -> np.ndarray:
+    """``inclusion_probabilities`` of arrays (N,) that were checked; ``prob`` begins as the floors, and is written to."""
     total, least = float(cost.sum()), float((prob * cost).sum())
     if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
         mean = least / total
@@ -62,7 +66,7 @@ def inclusion_probabilities(
         size = np.ones(len(size))
     if units.any():
         prob[units] = _spend(np.log(size[units]) - 0.5 * np.log(cost[units]), cost[units], float(spend), prob[units])
-    return torch.from_numpy(prob)
+    return prob
 
 
 def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.ndarray) -> np.ndarray:
@@ -72,7 +76,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
     these finds the piece, and the units inside are then scaled to what is left for them.
     """
     leaves_floor, reaches_one = np.log(floor) - log_slope, -log_slope
-    bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
+    bend = np.unique(np.concatenate([leaves_floor, reaches_one]))
 
     def at(log_c: float) -> np.ndarray:
         return np.maximum(np.exp(np.minimum(log_c + log_slope, 0.0)), floor)
@@ -118,19 +122,17 @@ class Budget:
         if self.least is not None and not 0 < self.least <= self.floor:
             raise DesignError(f"least={self.least:g} must be in (0, {self.floor:g}], the floor. Use least=None.")
 
-    def floors(self, score_N: Tensor) -> float | Tensor:
-        """Lowest probability of each unit, (N,) where it follows from what would be lost.
+    def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
+        """(N,) float64 lowest probability of each unit, of (N,) finite scores >= 0 and costs > 0.
 
         It rises from ``least`` at score 0 in a straight line through ``floor`` at the mean score (that of a unit of
-        cost), and is 1 at most. So no weight exceeds ``1 / least``, and no weight times score ``1 / slope``.
+        cost), and is 1 at most. So no weight exceeds ``1 / least``, and no weight times score ``1 / slope``. Without
+        ``least`` it is ``floor``.
         """
-        if self.least is None:
-            return self.floor
-        score_N = score_N.double()
-        mean = score_N.mean() if self.cost_N is None else (self.cost_N * score_N).sum() / self.cost_N.sum()
-        if not mean > 0:
-            return self.least
-        return (self.least + (self.floor - self.least) * (score_N / mean)).clamp(max=1.0)
+        mean = float(cost @ score) / float(cost.sum() or 1.0)
+        if self.least is None or not mean > 0:
+            return np.full(len(score), self.floor if self.least is None else self.least)
+        return np.minimum(self.least + (self.floor - self.least) * (score / mean), 1.0)
 
 
 Rule = Callable[[Tensor, Budget], Tensor]
@@ -148,9 +150,11 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
 
     Source: see ``inclusion_probabilities``.
     """
-    cost_N = torch.from_numpy(_costs(score_N, budget.cost_N))
-    spent = (1 - budget.rate) * cost_N.sum().item()
-    return inclusion_probabilities(score_N, spent, floor=budget.floors(score_N), cost_N=cost_N)
+    score, cost = finite("score", score_N), _costs(score_N, budget.cost_N)
+    if not budget.floor > 0:
+        raise DesignError(f"floor={budget.floor:g} must be in (0, 1]. Try floor=0.1.")
+    spent = (1 - budget.rate) * float(cost.sum())
+    return torch.from_numpy(_allocated(score, cost, spent, budget.floors(score, cost)))
 
 
 def threshold(score_N: Tensor, budget: Budget) -> Tensor:

@@ -130,11 +130,13 @@ def probabilities(
     """
     prob_N, there_N = np.ones(len(count_N)), count_N > 0
     if rate and there_N.any():
-        count, score = (torch.from_numpy(each_N[there_N]) for each_N in (count_N, score_N))
+        count, score = (each_N[there_N].astype(np.float64) for each_N in (count_N, score_N))
         floor = min(floor, (1 - rate) / 2)
-        budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor), cost_N=count)
-        spent, floors = (1 - rate) * float(count.sum()), budget.floors(score)
-        prob_N[there_N] = inclusion_probabilities(score * count.sqrt(), spent, floor=floors, cost_N=count).numpy()
+        budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor))
+        floor_N, size = budget.floors(score, count), score * np.sqrt(count)
+        size_N, floor_N, cost_N = (torch.from_numpy(each) for each in (size, floor_N, count))
+        spent = (1 - rate) * float(count.sum())
+        prob_N[there_N] = inclusion_probabilities(size_N, spent, floor=floor_N, cost_N=cost_N).numpy()
     return prob_N
 
 

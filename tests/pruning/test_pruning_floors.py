@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pruning_enumeration import mean_weight
@@ -36,12 +37,16 @@ LEVEL = Pruning(rate=0.6, floor=0.2, least=0.05, score=advantage_with_confidence
 
 
 def test_the_floor_of_a_mean_score_is_the_floor_and_that_of_none_the_least():
-    score = torch.tensor([0.0, 0.5, 1.0, 2.5], dtype=torch.float64)  # the mean is 1
-    floors = Budget(rate=0.5, floor=0.2, least=0.02).floors(score)
-    torch.testing.assert_close(floors, torch.tensor([0.02, 0.11, 0.2, 0.47], dtype=torch.float64), rtol=0, atol=EXACT)
-    assert floors.mean().item() == pytest.approx(0.2, abs=EXACT), "so a rate has room for it where it has for one floor"
-    assert Budget(rate=0.5, floor=0.2, least=0.02).floors(torch.zeros(3)) == 0.02
-    assert Budget(rate=0.5, floor=0.2).floors(score) == 0.2
+    score, cost = np.array([0.0, 0.5, 1.0, 2.5]), np.ones(4)  # the mean is 1
+    floors = Budget(rate=0.5, floor=0.2, least=0.02).floors(score, cost)
+    np.testing.assert_allclose(floors, [0.02, 0.11, 0.2, 0.47], rtol=0, atol=EXACT)
+    assert floors.mean() == pytest.approx(0.2, abs=EXACT), "so a rate has room for it where it has for one floor"
+    weighed = Budget(rate=0.5, floor=0.2, least=0.02).floors(score, np.array([1.0, 0, 1, 0]))  # the mean is a half
+    assert weighed[1] == pytest.approx(0.2, abs=EXACT) and weighed[3] == pytest.approx(0.92, abs=EXACT)
+    assert (Budget(rate=0.5, floor=0.2, least=0.02).floors(np.zeros(4), cost) == 0.02).all()
+    tiny = Budget(rate=0.5, floor=0.2, least=0.02).floors(np.array([0.0, 1e-310]), np.ones(2))
+    assert tiny[0] == 0.02 and tiny[1] == pytest.approx(0.38, abs=1e-3), "no division leaves what can be written"
+    assert (Budget(rate=0.5, floor=0.2).floors(score, cost) == 0.2).all()
 
 
 @pytest.mark.parametrize("budget", ["rows", "tokens"])
