@@ -47,7 +47,7 @@ def inclusion_probabilities(
 
 
 def _allocated(size: np.ndarray, cost: np.ndarray, budget: float, prob: np.ndarray) -> np.ndarray:
-    """``inclusion_probabilities`` of arrays (N,) that were checked; ``prob`` begins as the floors, and is written to."""
+    """``inclusion_probabilities`` of checked arrays (N,); ``prob`` begins as the floors, and is written to."""
     total, least = float(cost.sum()), float((prob * cost).sum())
     if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
         mean = least / total
