@@ -287,6 +287,7 @@ CASES = {
     "KL term": ("docs/results.md", kl_term),
     "silent groups": ("docs/results.md", silent_groups),
     "regimes": ("docs/results.md", regimes),
+    "regimes, in brief": ("docs/choose.md", lambda read: [regime_map.brief(read("regimes")["regimes"])]),
     "frozen": ("docs/results.md", frozen),
     "readme": ("README.md", readme),
     "tokens": ("docs/estimators.md", tokens),

@@ -122,6 +122,14 @@ def show(points: Mapping[str, Record]) -> str:
     return f"{table((*headings, *rest), rows)}\n\nMedian error of the plan: {said}"
 
 
+def brief(points: Mapping[str, Record]) -> str:
+    """A row for each regime, in Markdown: its two shares, and what was found."""
+    rows = []
+    for name, each in sorted(points.items(), key=lambda point: [*REGIMES].index(point[0])):
+        rows.append([described(name), f"{each['step_share']:.0%}", f"{each['silent_share']:.0%}", sooner(each)])
+    return table(("regime", "pruning can reach", "silent", "times sooner than plain GRPO"), rows)
+
+
 def after_equal_seconds(point: Record, method: str = "default") -> str:
     """Accuracy over the control's, in percentage points; bold where it is shown to be within ``WORSE`` or better."""
     found = point["equal_seconds"][method]["difference"]
@@ -190,7 +198,7 @@ def main() -> None:
     """Print the table, and draw."""
     given = options(__doc__).parse_args()
     points = json.loads(RESULTS.read_text(encoding="utf-8"))["regimes"]
-    print(show(points))
+    print(brief(points), show(points), sep="\n\n")
     if given.output is not None:
         draw(points, given.output)
 
