@@ -30,6 +30,10 @@ def group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
 
 def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """(Q,) numbers of the groups of one size, and (Q, G) where their members are, for each size there is."""
+    count, row_N = group_count(group_N), torch.arange(len(group_N))
+    if count and not len(group_N) % count and torch.equal(group_N, row_N // (len(group_N) // count)):
+        yield torch.arange(count), row_N.view(count, -1)  # as nearly always: of one size, one after the other
+        return
     size_Q = group_sizes(group_N)
     member_N = torch.argsort(group_N, stable=True)
     start_Q = size_Q.cumsum(0) - size_Q

@@ -76,7 +76,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
     these finds the piece, and the units inside are then scaled to what is left for them.
     """
     leaves_floor, reaches_one = np.log(floor) - log_slope, -log_slope
-    bend = np.unique(np.concatenate([leaves_floor, reaches_one]))
+    bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
 
     def at(log_c: float) -> np.ndarray:
         return np.maximum(np.exp(np.minimum(log_c + log_slope, 0.0)), floor)
