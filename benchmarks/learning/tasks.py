@@ -1,6 +1,6 @@
-"""What the task with silent groups is like through a run of plain GRPO: how many groups are silent, and for how long.
+"""What tasks with silent groups are like through a run of plain GRPO: how many groups are silent, and for how long.
 
-python -m benchmarks.learning.tasks [--seeds 200,201,202] [--output benchmarks/results/tasks.json]
+python -m benchmarks.learning.tasks [--task embedded_rare] [--seeds 200,201,202] [--output FILE.json]
 
 At the start and after every epoch each training prompt is answered anew, 8 times, by the policy as it then is: nothing
 is read off the training steps. A group is silent where all its completions have the same reward. Rows of other tasks
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, set_seed
 
-from benchmarks.learning.regimes import CONFIG, SILENT
+from benchmarks.learning.regimes import CONFIG, RARE, SILENT
 from benchmarks.shared import Record, options, write
 from dppo.rng import Purpose, torch_generator
 from dppo.trl.grpo.config import DPPOConfig
@@ -40,7 +40,8 @@ from dppo_lab.runs.reader import read_logs
 
 SEEDS = (200, 201, 202)
 """Neither the tasks nor any comparison were tuned on these."""
-TASK = "embedded_silent"
+FIELDS = {"embedded_silent": SILENT, "embedded_rare": RARE}
+"""By task: what it changes of ``regimes.yaml``."""
 PROMPTS, GENERATIONS, EPOCHS, LEARNING_RATE = 16, 4, 8, 4e-4
 """Of training: prompts of a step and completions of each, epochs, and the control's tuned rate."""
 SAMPLES = 8
@@ -92,14 +93,14 @@ class Looks(TrainerCallback):
         self.reward_EPG.append(torch.cat(found))
 
 
-def measure(seed: int, folder: Path, rate: float) -> Record:
-    """One row: a seed, at the start and through a run."""
-    shared, _ = read_config(CONFIG, [f"--{name}={value}" for name, value in SILENT.items()])
-    task, size = TASKS[TASK], int(shared["embedded_problems"])
+def measure(name: str, seed: int, folder: Path, rate: float) -> Record:
+    """One row: a task and seed, at the start and through a run."""
+    shared, _ = read_config(CONFIG, [f"--{field}={value}" for field, value in FIELDS[name].items()])
+    task, size = TASKS[name], int(shared["embedded_problems"])
     steps = EPOCHS * size // PROMPTS
     own = {"method": "grpo", "num_generations": GENERATIONS, "per_device_train_batch_size": PROMPTS * GENERATIONS}
     own |= {"learning_rate": rate, "max_steps": steps, "eval_benchmark_every": steps, "overwrite": True}
-    fields = {name: value for name, value in shared.items() if name != "tune"} | own
+    fields = {field: value for field, value in shared.items() if field != "tune"} | own
     run = parse_fields({**fields, "seed": seed, "output_dir": str(folder)}, DPPOConfig)
     problems = make_split(seed, train=size, held_out=0, task=task).train
     looks: list[Looks] = []
@@ -110,10 +111,10 @@ def measure(seed: int, folder: Path, rate: float) -> Record:
 
     set_seed(seed)
     train_with(DPPOTrainer, run, prepare=prepare)
-    key = f"eval/{TASK}/pass@1"
+    key = f"eval/{name}/pass@1"
     accuracy = [log[key] for log in read_logs(folder) if key in log]
     return {
-        **{"task": TASK, "seed": seed, "train": size, "steps": steps, "epochs": EPOCHS, "learning_rate": rate},
+        **{"task": name, "seed": seed, "train": size, "steps": steps, "epochs": EPOCHS, "learning_rate": rate},
         "completions": steps * PROMPTS * GENERATIONS,
         **seen(looks[0].reward_EPG, [kind_of(problem, task) for problem in problems]),
         **{"accuracy_start": accuracy[0], "accuracy_end": accuracy[-1]},
@@ -140,9 +141,21 @@ def seen(reward_EPG: Sequence[Tensor], kinds: Sequence[str]) -> Record:
     }
 
 
-def page_rows(rows: Sequence[Record]) -> list[str]:
-    """The rows of the page's table, in Markdown: means over seeds (lowest to highest)."""
+def page_rows(*tasks: Sequence[Record]) -> list[str]:
+    """The rows of the page's table, in Markdown, a column for each task: means over seeds (lowest to highest)."""
+    return [" | ".join([head, *cells]) + " |" for head, *cells in zip(HEADS, *map(_column, tasks), strict=True)]
 
+
+HEADS = (
+    "| silent groups of 8 at the start, at the end",
+    "| of these, still so after the next epoch, of 8 epochs",
+    "| share right at the start: mastered, live, wrong gold",
+    "| the same at the end",
+    "| held-out accuracy: start, end",
+)
+
+
+def _column(rows: Sequence[Record]) -> list[str]:
     def over(values: Sequence[float]) -> str:
         return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
@@ -151,27 +164,23 @@ def page_rows(rows: Sequence[Record]) -> list[str]:
 
     stays = over([share for row in rows for share in row["still_dead"]])
     ends = [", ".join(of(f"right_{kind}_{end}") for kind in KINDS) for end in ("start", "end")]
-    return [
-        f"| silent groups of 8 at the start, at the end | {of('dead_at_8')}, {of('dead_end')} |",
-        f"| of these, still so after the next epoch, of 8 epochs | {stays} |",
-        f"| share right at the start: mastered, live, wrong gold | {ends[0]} |",
-        f"| the same at the end | {ends[1]} |",
-        f"| held-out accuracy: start, end | {of('accuracy_start')}, {of('accuracy_end')} |",
-    ]
+    accuracy = f"{of('accuracy_start')}, {of('accuracy_end')}"
+    return [f"{of('dead_at_8')}, {of('dead_end')}", stays, *ends, accuracy]
 
 
 def main() -> int:
     """Measure, and put the rows into the file in place of earlier ones of the task."""
     parser = options(__doc__)
+    parser.add_argument("--task", choices=FIELDS, default="embedded_silent")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--learning_rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--folder", type=Path, default=Path("runs/tasks"), help="where the runs go")
     given = parser.parse_args()
     torch.set_num_threads(1)
     known = json.loads(given.output.read_text(encoding="utf-8"))["rows"] if given.output is not None else []
-    others, rows = [row for row in known if row["task"] != TASK], list[Record]()
+    others, rows = [row for row in known if row["task"] != given.task], list[Record]()
     for seed in map(int, given.seeds.split(",")):
-        rows.append(measure(seed, given.folder / f"{TASK}-{seed}", given.learning_rate))
+        rows.append(measure(given.task, seed, given.folder / f"{given.task}-{seed}", given.learning_rate))
         print(rows[-1], flush=True)
         write(given.output, [*others, *rows], sorted({int(row["seed"]) for row in [*others, *rows]}))
     print("\n".join(page_rows(rows)))
