@@ -11,8 +11,10 @@ import yaml
 
 from benchmarks.learning import compare, map, regimes, tune
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
+from dppo.errors import ConfigError
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.plan import Comparison, plan, read_config
+from dppo_lab.comparison.results import RunResult
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "benchmarks" / "learning" / "embedded.yaml"
@@ -117,6 +119,35 @@ def test_the_file_tunes_every_method_to_equal_seconds_and_not_equal_steps(tmp_pa
     assert plan(written).check().keys() == methods.keys() == block["methods"].keys()
 
 
+def test_steps_of_another_method_are_taken_over_and_other_steps_come_from_pilots():
+    """At 0.2 s a step 60 s are 300 steps; twice the prompts for as many steps as the control."""
+    fields, _ = read_config(regimes.CONFIG)
+    tuning = Told(fields, fields.pop("tune"), Path(fields.pop("output_dir")))
+    tuning.paces = {"control": 0.4}
+    methods = tuning.tuned(["control", "default", *regimes.SAME_STEPS])
+    assert {name: found["max_steps"] for name, found in methods.items()} == {
+        "control": 150, "default": 300, "same_steps": 150, "twice_same_steps": 150,
+    }  # fmt: skip
+    assert (
+        methods["twice_same_steps"]["per_device_train_batch_size"] == 128 and methods["same_steps"]["method"] == "dppo"
+    )
+    with pytest.raises(ConfigError, match="write --methods control,same_steps"):
+        tuning.tuned(["same_steps"])
+
+
+def test_a_pace_is_the_mean_over_its_seeds(tmp_path):
+    """By hand: 10 and 30 s for the last 16 of 20 steps."""
+    tuning = Tuning({}, {"methods": {"control": {}}, "rounds": [], "pilot_seeds": [3, 4]}, tmp_path)
+    for seed, seconds in ((3, 10), (4, 30)):
+        points = [(step, max(0, step - 4) * seconds / 16, step, 0.5) for step in range(21)]
+        place = tmp_path / "runs" / "control-g4-c64-0.0004-pilot" / f"seed_{seed}"
+        run_folders.write_run(place, points, method="control", seed=seed, updates=20)
+    tuning.run = lambda name, run, fields, seeds: [
+        RunResult(seed=seed, status="finished", curve=(None,)) for seed in seeds
+    ]
+    assert tuning.seconds_per_step("control", POINT, 20, [3, 4], "pilot") == pytest.approx(20 / 16)
+
+
 def write_run(folder, name, seed, gain, seconds, steps):
     """A finished run that begins at 0.2, with 100 completions to a second."""
 
@@ -188,9 +219,12 @@ def test_a_regime_by_hand(tmp_path):
     chosen = {name: regimes.logged(tmp_path, record["seeds"], name) for name in (regimes.CONTROL, "default")}
     assert chosen == {"control": {"silent_share": 0.25}, "default": {"silent_share": 0.9, "completion_rate": 0.6}}
     same = regimes.SAME_STEPS[0]
-    record["at_same_steps"] = dict.fromkeys((regimes.CONTROL, same), record["methods"]["control"])
+    record["at_same_steps"] = {regimes.CONTROL: record["methods"]["control"], same: record["methods"]["default"]}
     point = regimes.point(record, chosen)
-    assert point["at_same_steps"][same]["step_ratio"]["mean"] == 1 and point["chosen"] == chosen
+    assert point["at_same_steps"][same]["step_ratio"]["mean"] == pytest.approx(2.0) and point["chosen"] == chosen
+    # At TRL's 50 steps, half of their own: .5 and .45.
+    assert point["at_same_steps"][same]["difference"]["mean"] == pytest.approx(0.05)
+    assert {*point["commits"]} == {*REGIME}
     assert {name: found["mean"] for name, found in point["seconds"].items()} == {
         "control": 1, "default": 0.5, "tokens": 0.5, "trl_g8": 1,
     }  # fmt: skip
@@ -239,6 +273,34 @@ def test_the_plan_of_each_log_of_the_control(tmp_path):
     assert gains(0.0)["completions"]["mean"] < with_kl["mean"] - 0.3
 
 
+def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, capsys):
+    """The default's 100 steps take half of the control's seconds: it is run with 200, and the control stays."""
+    slopes = {name: REGIME[name] for name in ("control", "default")}
+    folder, asked = tmp_path / "kl" / "reported", []
+    methods = {name: {"max_steps": 100, "eval_benchmark_every": 20} for name in slopes}
+
+    def module(name, *words):
+        output = Path(words[words.index("--output") + 1])
+        if name == "tune":
+            output.write_text(yaml.safe_dump({"compare": {"methods": methods}}))
+            return
+        steps = yaml.safe_load(Path(words[0]).read_text())["compare"]["methods"]["default"]["max_steps"]
+        asked.append((steps, (folder / "runs" / "default").exists(), (folder / "runs" / "control").exists()))
+        faster = {**slopes, "default": (0.6, 0.4 * steps, steps)}
+        record = recorded(folder, faster, SEEDS[:3], "default", ["control"], ["control"])
+        output.write_text(json.dumps(record))
+
+    monkeypatch.setattr(regimes, "_module", module)
+    found = regimes.run("kl", tmp_path, 3, "control,default")
+    assert [steps for steps, *_ in asked] == [100, 200] and asked[1] == (200, False, True)
+    assert regimes.corrected(found["methods"]) == {} and capsys.readouterr().out == ""
+    assert regimes.run("kl", tmp_path, 3, "control,default") and asked[2][0] == 200, "what was corrected stays so"
+    slopes["control"] = (0.5, 300, 100)  # beyond what the corrections of a call can follow
+    monkeypatch.setattr(regimes, "CORRECTIONS", 0)
+    regimes.run("kl", tmp_path, 3, "control,default")
+    assert "kl: seconds of default are more than 5% from the control's" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", regimes.REGIMES)
 def test_every_regime_changes_fields_of_a_run(name):
     fields, _ = read_config(regimes.CONFIG, [f"--{field}={value}" for field, value in regimes.REGIMES[name].items()])
@@ -265,15 +327,15 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     assert map.errors({"plain": point})["plain"] < -0.2
     shown = map.show({"kl": point})
     assert (
-        f"| 1.20 [1.10, 1.30] | {found['median']:.2f} [1.00, 2.00] | **+1.0 [-2.9, +5.0]** | {expected:.2f} |  |"
+        f"| 1.20 [1.10, 1.30] | {found['median']:.2f} [1.00, 2.00] | +1.0 [-2.9, +5.0] | yes | {expected:.2f} |  |"
         in shown
     )
     assert "| 60% | 70% |" in shown and "plan: 10.0%" in shown
     logged = {**point, "plan_of_logs": {"completions": {"mean": 1.5 * found["median"]}}}
     assert map.errors({"plain": logged, "kl": point}, of_logs=True) == {"plain": pytest.approx(0.5)}
-    assert "plan: 10.0%; from logs 50.0%" in map.show({"kl": logged})
+    assert "plan: 10.0% over 1 points; from logs 50.0% over 1, where the map is 10.0% off" in map.show({"kl": logged})
     worse = {"default": {"difference": {"mean": 0.01, "low": -0.031, "high": 0.05}}}
-    assert "| +1.0 [-3.1, +5.0] |" in map.show({"kl": {**point, "equal_seconds": worse}})
+    assert "| +1.0 [-3.1, +5.0] | not shown |" in map.show({"kl": {**point, "equal_seconds": worse}})
     censored = {**point, "against_control": {**point["against_control"], "at_most": None}}
     assert f"| >= {expected / 1.1:.2f} [1.00, 2.00] |" in map.show({"kl": censored})
     missed = {**point, "against_control": {**point["against_control"], "median": None}}

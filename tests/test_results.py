@@ -85,18 +85,12 @@ def other_tables(read):
 
 
 def equal_sizes(read):
-    """The control and the default at equal sizes of a step, and means over the sizes."""
-    headings = ("prompts x completions", "the control", "dppo, default", "difference, pp", "step, times as fast")
-    for task in read("embedded_sizes")["tasks"].values():
-        rows = []
-        for size in ("16x4", "22x4", "32x4", "mean"):
-            finals = [task["methods"][f"{name}_{size}"]["final"] for name in task["pair"]] if size != "mean" else []
-            level = task["sizes"][size]
-            cells = [tables.cell(each, "mean", "{:.3f}") for each in finals] or ["", ""]
-            step = tables.cell(level["step"], "mean", "{:.2f}")
-            rows.append([size.replace("x", " x "), *cells, share(level["difference"]), step])
-        yield tables.table(headings, rows)
-        yield points(task["sizes"]["mean"]["difference"])
+    """The default against the control at equal sizes of a step, means over the sizes."""
+    rows = []
+    for name, task in read("embedded_sizes")["tasks"].items():
+        mean = task["sizes"]["mean"]
+        rows.append([f"`{name}`", share(mean["difference"]), tables.cell(mean["step"], "mean", "{:.2f}")])
+    yield tables.table(("mean over the sizes", "difference, pp", "step, times as fast"), rows)
 
 
 def kl_term(read):
@@ -142,6 +136,14 @@ def regimes(read):
     for name, point in found.items():
         if "against_trl_g8" in point and point["against_trl_g8"]["median"] is not None:
             yield f"`{name}` {tables.speedup(point['against_trl_g8'], point['against_trl_g8']['missing'])}"
+    spent = [
+        steps["default"]["max_steps"] / steps["control"]["max_steps"] / point["step_ratio"]["default"]["mean"]
+        for point in found.values()
+        if "seconds" not in point and (steps := point["overrides"])
+    ]
+    yield f"{min(spent):.2f} to {max(spent):.2f} of them"
+    part_way = ("kl_two_passes", "silent_kl_two_passes", "large_groups")
+    yield from (f"{points(found[name]['equal_updates']['default']['difference'])} at `{name}`" for name in part_way)
     same = [points(found[name]["at_same_steps"]["same_steps"]["difference"]) for name in ("kl", "silent_kl")]
     yield f"the default ends at {same[0]} to the control on `kl` and {same[1]} on `silent_kl`"
     for name, label in (("cppo", "CPPO"), ("greso", "GRESO")):
@@ -164,7 +166,7 @@ def regimes(read):
 
 
 def test_methods_of_a_regime_take_the_controls_seconds():
-    """Where runs were corrected for it; of earlier versions the seconds are not in the file."""
+    """Where runs were corrected for it: the page says how far off runs of earlier versions were."""
     found = {name: point["seconds"] for name, point in read("regimes")["regimes"].items() if "seconds" in point}
     ratios = {(name, method): ratio["mean"] for name, each in found.items() for method, ratio in each.items()}
     assert ratios and [which for which, ratio in ratios.items() if abs(ratio - 1) > NEAR] == []

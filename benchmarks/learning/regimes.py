@@ -62,7 +62,7 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 and the more prompts have a gradient."""
 CONTROL, STOCK = "control", "trl_g8"
 SAME_STEPS = ("same_steps", "twice_same_steps")
-"""The default, and the control with twice the prompts, with its updates and schedule: not with its seconds."""
+"""The default, and the control with twice the prompts, with the control's updates and schedule: not its seconds."""
 
 
 NEAR, CORRECTIONS = 0.05, 2
@@ -82,11 +82,13 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     apply(corrections(folder, regime), tuned)
     found, times = _compared(tuned, seeds, names, record), 0
     while times < CORRECTIONS and (steps := corrected(found["methods"])):
-        write_json(folder / f"{regime}.steps.json", corrections(folder, regime) | steps)
-        for name in steps:
+        for name in steps:  # first: a run with other steps than the file has is refused
             shutil.rmtree(folder / regime / "reported" / "runs" / name)
+        write_json(folder / f"{regime}.steps.json", corrections(folder, regime) | steps)
         apply(steps, tuned)
         found, times = _compared(tuned, seeds, names, record), times + 1
+    if off := corrected(found["methods"]):
+        print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the control's", flush=True)
     if same := [name for name in SAME_STEPS if name in methods.split(",")]:
         names = ["--methods", ",".join([CONTROL, *same]), "--ours", same[0], "--against", CONTROL, "--targets", CONTROL]
         found["at_same_steps"] = _compared(tuned, seeds, names, record.with_suffix(".same_steps.json"))["methods"]
@@ -99,7 +101,7 @@ def _compared(tuned: Path, seeds: int, words: Sequence[str], output: Path) -> Re
 
 
 def corrections(folder: Path, regime: str) -> dict[str, int]:
-    """Steps of methods whose pilots were as fast as no other runs, by method."""
+    """By method, the steps that an earlier comparison has corrected."""
     path = folder / f"{regime}.steps.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -118,7 +120,7 @@ def apply(steps: Mapping[str, int], tuned: Path) -> None:
 
 def corrected(methods: Record) -> dict[str, int]:
     """Steps that take the control's seconds, of each method whose runs took more or less of them than ``NEAR``."""
-    ratios = {name: budget(methods[CONTROL], found)["mean"] for name, found in methods.items()}
+    ratios = {name: seconds_ratio(methods[CONTROL], found)["mean"] for name, found in methods.items()}
     return {
         name: round(methods[name]["overrides"]["max_steps"] / ratio)
         for name, ratio in ratios.items()
@@ -126,7 +128,7 @@ def corrected(methods: Record) -> dict[str, int]:
     }
 
 
-def budget(first: Record, other: Record) -> Record:
+def seconds_ratio(first: Record, other: Record) -> Record:
     """Seconds of a run of another method over those of the first's, over seeds."""
     return _over_seeds(first, other, lambda before, after: after["seconds"] / before["seconds"])
 
@@ -173,7 +175,8 @@ def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
         "planning_share": {name: _phase_share(methods[name], "prune") for name in (CONTROL, *others)},
         "silent_share": chosen[CONTROL]["silent_share"],
         "chosen": {name: dict(found) for name, found in chosen.items()},
-        "seconds": {name: budget(first, methods[name]) for name in methods},
+        "seconds": {name: seconds_ratio(first, methods[name]) for name in methods},
+        "commits": dict.fromkeys(methods, record["environment"]["commit"]),
         "seeds": len(record["seeds"]),
         "step_ratio": {name: _step_ratio(first, methods[name]) for name in others},
         **{what: {name: methods[name][what] for name in others} for what in ("equal_updates", "equal_seconds")},
@@ -200,7 +203,7 @@ def _at_same_steps(methods: Record) -> Record:
 
 PER_METHOD = (
     *("step_ratio", "planning_share", "equal_updates", "equal_seconds"),
-    *("final_accuracy", "curves", "overrides", "chosen", "seconds", "at_same_steps"),
+    *("final_accuracy", "curves", "overrides", "chosen", "seconds", "at_same_steps", "commits"),
 )
 """What a point says of each method, with figures of each seed where seeds differ between methods."""
 

@@ -25,6 +25,7 @@ from transformers import TrainerCallback, set_seed
 
 from benchmarks.learning.regimes import CONFIG, RARE, SILENT
 from benchmarks.shared import Record, options, write
+from dppo.install import commit
 from dppo.rng import Purpose, torch_generator
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
@@ -114,6 +115,7 @@ def measure(name: str, seed: int, folder: Path, rate: float) -> Record:
     key = f"eval/{name}/pass@1"
     accuracy = [log[key] for log in read_logs(folder) if key in log]
     return {
+        "commit": commit(),
         **{"task": name, "seed": seed, "train": size, "steps": steps, "epochs": EPOCHS, "learning_rate": rate},
         "completions": steps * PROMPTS * GENERATIONS,
         **seen(looks[0].reward_EPG, [kind_of(problem, task) for problem in problems]),

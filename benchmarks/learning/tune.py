@@ -177,14 +177,16 @@ class Tuning:
             source = name if "groups" in method else method["tuned_as"]
             if source not in chosen:
                 chosen[source] = self.best(source)
-            same = method.get("steps_of")
-            steps = found[same]["max_steps"] if same else self.reported_steps(name, chosen[source])
+            with_steps = method.get("steps_of")
+            if with_steps and with_steps not in found:
+                raise ConfigError(f"{name} has the steps of {with_steps}: write --methods {with_steps},{name}")
+            steps = found[with_steps]["max_steps"] if with_steps else self.reported_steps(name, chosen[source])
             fields = overrides(method, chosen[source], steps, self.tune["evaluations"])
             found[name] = {"method": method.get("method", name), **fields}
         return found
 
     def reported_steps(self, name: str, setting: Setting) -> int:
-        """Of a run of the seconds that are reported, by runs on other seeds."""
+        """How many steps take the seconds that are reported: what ``pilot_seeds`` say."""
         pilot = steps_in(self.tune["rounds"][-1]["seconds"], self.pace(name, setting))
         pace = self.seconds_per_step(name, setting, pilot, self.tune["pilot_seeds"], "pilot")
         steps = steps_in(self.tune["seconds"], pace)

@@ -129,7 +129,8 @@ class Budget:
         cost), and is 1 at most. So no weight exceeds ``1 / least``, and no weight times score ``1 / slope``. Without
         ``least`` it is ``floor``.
         """
-        mean = float(cost @ score) / float(cost.sum() or 1.0)
+        with np.errstate(over="ignore"):  # a mean beyond what can be written leaves ``least`` to all
+            mean = float(cost @ score) / float(cost.sum() or 1.0)
         if self.least is None or not mean > 0:
             return np.full(len(score), self.floor if self.least is None else self.least)
         return np.minimum(self.least + (self.floor - self.least) * (score / mean), 1.0)
@@ -151,7 +152,7 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     Source: see ``inclusion_probabilities``.
     """
     score, cost = finite("score", score_N), _costs(score_N, budget.cost_N)
-    if not budget.floor > 0:
+    if len(score) and not budget.floor > 0:
         raise DesignError(f"floor={budget.floor:g} must be in (0, 1]. Try floor=0.1.")
     spent = (1 - budget.rate) * float(cost.sum())
     return torch.from_numpy(_allocated(score, cost, spent, budget.floors(score, cost)))

@@ -71,8 +71,10 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
             "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
         )
+    if any(finite(steps, "dropped")):
+        unknown.append("The run has dropped completions already: what is said is over the same run without that.")
     saved, rates = dict[str, Estimate](), dict[str, float]()
-    if all(kept == 1 for kept in finite(steps, "kept")):
+    if step.every or all(kept == 1 for kept in finite(steps, "kept")):
         saved["exact skipping"] = interval([_saved_exactly(world.figures, step) for world in worlds])
     for name, level in (("completions", COMPLETIONS), ("prompts", PROMPTS)):
         rates[name], saved[name] = _best(level, worlds, step)

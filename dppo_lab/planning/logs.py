@@ -49,7 +49,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
     "flat": ("candidates/zero_signal_groups", "frac_reward_zero_std"),
-    "kept": ("prune/kept_share",),  # of completions, those that were forwarded
+    # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped.
+    "kept": ("prune/kept_share",),
+    "dropped": ("prune/completion_rate",),
     "advantage": ("critic/advantages/max",),
     "kl": ("actor/kl_loss", "kl"),
 }

@@ -165,7 +165,7 @@ def test_seven_in_ten_problems_of_the_silent_task_have_nothing_to_learn_from():
     assert kinds(SILENT, held_out=90) == {"mastered": 0, "live": 90, "wrong": 0}
 
 
-def test_what_the_rare_task_has_to_learn_succeeds_once_in_ten_to_thirty():
+def test_what_the_rare_task_has_to_learn_succeeds_once_in_8_to_25():
     """By hand: a chain of 9 is right with .89 * .78 * .67 * .56 * .45 = .117, one of 10 with .34 of that."""
     train = make_split(0, train=400, held_out=0, task=RARE).train
     rate = {level: {teacher_rate(each, RARE) for each in train if each.level == level} for level in RARE.levels}

@@ -143,6 +143,10 @@ def test_a_run_that_skips_already_is_planned_from_what_it_forwarded(tmp_path):
     assert (
         skipped["prompts"].value == pytest.approx(stock["prompts"].value, abs=0.04) and skipped["prompts"].value > 0.1
     )
+    dropping = [row | {"prune/completion_rate": 0.3} for row in rows_of()]
+    assert "has dropped completions already" in " ".join(
+        plan_log(read_log(write_json_lines(tmp_path, dropping))).unknown
+    )
     assert abs(plan(**tenth)["prompts"].value - stock["prompts"].value) > 0.04, "the wrong twin: all were forwarded"
 
 
