@@ -151,6 +151,7 @@ def regimes(read):
         ahead = points(point["equal_seconds"][name]["difference"])
         yield f"{label} {ahead} at {'steps ' * (name == 'cppo')}{point['step_ratio'][name]['mean']:.2f} times"
     yield points(found["plain"]["equal_seconds"]["tokens"]["difference"])
+    yield f"ends {points(found['rare']['equal_seconds']['prompts']['difference'])} from the control, no loss"
     large = found["large_groups"]
     yield f"{once(large['against_control'], '{:.2f}').format('')}; the update is {large['step_share']:.0%} of"
     plain, of_16 = (found[name]["final_accuracy"] for name in ("plain", "large_groups"))
