@@ -246,13 +246,21 @@ def test_methods_whose_seconds_are_not_the_controls_get_other_steps(tmp_path):
     slopes = {**REGIME, "trl_g8": (0.3, 82, 50)}
     methods = recorded(tmp_path / "reported", slopes, SEEDS[:3], "default", ["control"], ["control"])["methods"]
     assert regimes.corrected(methods) == {"default": 200, "tokens": 200}
-    tuned = tmp_path / "tuned.yaml"
-    tuned.write_text(
-        yaml.safe_dump({"compare": {"methods": {"default": {"max_steps": 100, "eval_benchmark_every": 9}}}})
-    )
-    regimes.apply({"default": 200, "trl_g8": 40}, tuned)
-    found = yaml.safe_load(tuned.read_text())["compare"]["methods"]
-    assert found == {"default": {"max_steps": 200, "eval_benchmark_every": 17}}, "12 evaluations, of those that run"
+
+
+def test_steps_that_are_given_stand_in_place_of_what_pilots_say():
+    fields, _ = read_config(CONFIG)
+    block = fields.pop("tune")
+    given = tune.given_steps(["dppo_default=200", "trl_g8=40"], block["methods"])
+    assert given == {"dppo_default": 200, "trl_g8": 40}
+    block["methods"]["dppo_default"]["steps"] = given["dppo_default"]
+    found = Told(fields, block, Path(fields.pop("output_dir"))).tuned(["dppo_default", "trl"])
+    steps = {name: (each["max_steps"], each["eval_benchmark_every"]) for name, each in found.items()}
+    assert steps == {"dppo_default": (200, 17), "trl": (75, 7)}, "12 evaluations"
+    assert "steps" not in found["dppo_default"]
+    for word in ("other=200", "trl=", "trl=-3", "trl"):
+        with pytest.raises(ConfigError, match=f"--steps {word}: expected a method"):
+            tune.given_steps([word], block["methods"])
 
 
 def test_the_plan_of_each_log_of_the_control(tmp_path):
@@ -282,7 +290,9 @@ def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, ca
     def module(name, *words):
         output = Path(words[words.index("--output") + 1])
         if name == "tune":
-            output.write_text(yaml.safe_dump({"compare": {"methods": methods}}))
+            given = words[words.index("--steps") + 1].split(",") if "--steps" in words else []
+            steps = {each: {"max_steps": count} for each, count in tune.given_steps(given, methods).items()}
+            output.write_text(yaml.safe_dump({"compare": {"methods": methods | steps}}))
             return
         steps = yaml.safe_load(Path(words[0]).read_text())["compare"]["methods"]["default"]["max_steps"]
         asked.append((steps, (folder / "runs" / "default").exists(), (folder / "runs" / "control").exists()))
@@ -332,7 +342,7 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     )
     assert "| 60% | 70% |" in shown and "plan: 10.0%" in shown
     logged = {**point, "plan_of_logs": {"completions": {"mean": 1.5 * found["median"]}}}
-    assert map.errors({"plain": logged, "kl": point}, of_logs=True) == {"plain": pytest.approx(0.5)}
+    assert map.errors({"plain": logged, "kl": point}, map.from_logs) == {"plain": pytest.approx(0.5)}
     assert "plan: 10.0% over 1 points; from logs 50.0% over 1, where the map is 10.0% off" in map.show({"kl": logged})
     worse = {"default": {"difference": {"mean": 0.01, "low": -0.031, "high": 0.05}}}
     assert "| +1.0 [-3.1, +5.0] | not shown |" in map.show({"kl": {**point, "equal_seconds": worse}})

@@ -6,7 +6,7 @@ Reads ``benchmarks/results/regimes.json``, prints a table and draws a panel with
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,20 +84,26 @@ def described(regime: str) -> str:
 
 def planned(regime: str, point: Record) -> float:
     """The plan's gain at a measured point."""
-    shares, sizes = (point["step_share"], point["silent_share"]), {**USUAL, **SIZES.get(regime, {})}
-    return expected(*shares, every=has_kl(regime), sizes=sizes)
+    sizes = {**USUAL, **SIZES.get(regime, {})}
+    return expected(point["step_share"], point["silent_share"], every=has_kl(regime), sizes=sizes)
 
 
-def errors(points: Mapping[str, Record], *, of_logs: bool = False) -> dict[str, float]:
-    """By regime, the plan's gain for the default over what was found, less one; not where only a bound was found.
+def from_logs(regime: str, point: Record) -> float | None:
+    """The gain that ``dppo plan --log`` finds in the control's logs; None where these were not planned from."""
+    return point["plan_of_logs"]["completions"]["mean"] if "plan_of_logs" in point else None
 
-    The plan is that of the map, or that of ``dppo plan --log`` from the control's logs, where these were planned from.
-    """
+
+Plan = Callable[[str, Record], float | None]
+"""From a regime and its point to a gain."""
+
+
+def errors(points: Mapping[str, Record], plan: Plan = planned) -> dict[str, float]:
+    """By regime, a plan's gain for the default over what was found, less one; not where only a bound was found."""
     return {
-        name: (each["plan_of_logs"]["completions"]["mean"] if of_logs else planned(name, each)) / found["median"] - 1
+        name: expects / found["median"] - 1
         for name, each in points.items()
         if (found := each["against_control"])["median"] and not from_below(found)
-        if not of_logs or "plan_of_logs" in each
+        if (expects := plan(name, each)) is not None
     }
 
 
@@ -106,21 +112,27 @@ def sooner(point: Record) -> str:
     return speedup(point["against_control"], point["against_control"]["missing"])
 
 
+def in_order(points: Mapping[str, Record]) -> list[tuple[str, Record]]:
+    """The points as ``REGIMES`` has them."""
+    return [(name, points[name]) for name in REGIMES if name in points]
+
+
+def shares(point: Record) -> tuple[str, str]:
+    """What pruning can reach, and silent groups, as tables have them."""
+    return f"{point['step_share']:.0%}", f"{point['silent_share']:.0%}"
+
+
 def show(points: Mapping[str, Record]) -> str:
     """A row for each regime, in Markdown: shares, the plan's gain and what was found."""
     rows = []
-    for name, each in sorted(points.items(), key=lambda point: [*REGIMES].index(point[0])):
-        step, ahead = (
-            cell(each["step_ratio"]["default"], "mean", "{:.2f}"),
-            each["equal_seconds"]["default"]["difference"],
-        )
+    for name, each in in_order(points):
+        step, ahead = each["step_ratio"]["default"], each["equal_seconds"]["default"]["difference"]
         seconds = cell(ahead, "mean", "{:+.1f}", 100), "yes" if ahead["low"] > -WORSE else "not shown"
-        logs = each.get("plan_of_logs")
-        plans = [f"{planned(name, each):.2f}", f"{logs['completions']['mean']:.2f}" if logs else ""]
-        shares = [f"{each[share]:.0%}" for share in ("step_share", "silent_share")]
-        rows.append([f"`{name}`: {described(name)}", step, sooner(each), *seconds, *plans, *shares])
+        plans = ["" if gain is None else f"{gain:.2f}" for gain in (planned(name, each), from_logs(name, each))]
+        ends = [cell(step, "mean", "{:.2f}"), sooner(each), *seconds, *plans, *shares(each)]
+        rows.append([f"`{name}`: {described(name)}", *ends])
     headings = ("regime", "step", "found", "after equal seconds, pp", "within 3 pp", "planned", "from logs")
-    of_map, of_logs = errors(points), errors(points, of_logs=True)
+    of_map, of_logs = errors(points), errors(points, from_logs)
     said = f"{_median(of_map.values())} over {len(of_map)} points"
     if of_logs:
         same = _median(of_map[name] for name in of_logs)
@@ -131,9 +143,7 @@ def show(points: Mapping[str, Record]) -> str:
 
 def brief(points: Mapping[str, Record]) -> str:
     """A row for each regime, in Markdown: its two shares, and what was found."""
-    rows = []
-    for name, each in sorted(points.items(), key=lambda point: [*REGIMES].index(point[0])):
-        rows.append([described(name), f"{each['step_share']:.0%}", f"{each['silent_share']:.0%}", sooner(each)])
+    rows = [[described(name), *shares(each), sooner(each)] for name, each in in_order(points)]
     return table(("regime", "pruning can reach", "silent", "times sooner than plain GRPO"), rows)
 
 

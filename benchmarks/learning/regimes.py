@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from answer_judge.files import write_json, write_text
+from answer_judge.files import write_json
 from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
 from dppo_lab.planning.from_log import plan_log
@@ -64,29 +63,28 @@ CONTROL, STOCK = "control", "trl_g8"
 SAME_STEPS = ("same_steps", "twice_same_steps")
 """The default, and the control with twice the prompts, with the control's updates and schedule: not its seconds."""
 
-
 NEAR, CORRECTIONS = 0.05, 2
 """How far the mean seconds of a method's runs may be from the control's, and how often its steps are corrected."""
 
 
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     """Tune and compare in a regime, for equal seconds; the record of the comparison."""
-    changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
-    tuned, record = folder / f"{regime}.yaml", folder / f"{regime}.json"
-    chosen = ["--methods", methods, "--output", str(tuned), "--output_dir", str(folder / regime)]
-    chosen += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
-    _module("tune", str(CONFIG), *chosen, *changed)
+    tuned, record, kept = (folder / f"{regime}{end}" for end in (".yaml", ".json", ".steps.json"))
     opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
     timed = ",".join(name for name in methods.split(",") if name not in SAME_STEPS)
     names = ["--methods", timed, "--ours", "default", "--against", opponents, "--targets", opponents]
-    apply(corrections(folder, regime), tuned)
-    found, times = _compared(tuned, seeds, names, record), 0
-    while times < CORRECTIONS and (steps := corrected(found["methods"])):
-        for name in steps:  # first: a run with other steps than the file has is refused
+    steps: dict[str, int] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    _tune(regime, folder, methods, steps, tuned)
+    found = _compared(tuned, seeds, names, record)
+    for _ in range(CORRECTIONS):
+        if not (others := corrected(found["methods"])):
+            break
+        for name in others:  # first: a run with other steps than the file has is refused
             shutil.rmtree(folder / regime / "reported" / "runs" / name)
-        write_json(folder / f"{regime}.steps.json", corrections(folder, regime) | steps)
-        apply(steps, tuned)
-        found, times = _compared(tuned, seeds, names, record), times + 1
+        steps |= others
+        write_json(kept, steps)
+        _tune(regime, folder, methods, steps, tuned)
+        found = _compared(tuned, seeds, names, record)
     if off := corrected(found["methods"]):
         print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the control's", flush=True)
     if same := [name for name in SAME_STEPS if name in methods.split(",")]:
@@ -95,27 +93,18 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     return found
 
 
+def _tune(regime: str, folder: Path, methods: str, steps: Mapping[str, int], output: Path) -> None:
+    """Write the file for ``compare``; ``steps`` are those of methods whose pilots were off."""
+    words = ["--methods", methods, "--output", str(output), "--output_dir", str(folder / regime)]
+    words += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
+    words += ["--steps", ",".join(f"{name}={count}" for name, count in steps.items())] if steps else []
+    changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
+    _module("tune", str(CONFIG), *words, *changed)
+
+
 def _compared(tuned: Path, seeds: int, words: Sequence[str], output: Path) -> Record:
     _module("compare", str(tuned), "--seeds", str(seeds), *words, "--output", str(output))
     return json.loads(output.read_text(encoding="utf-8"))
-
-
-def corrections(folder: Path, regime: str) -> dict[str, int]:
-    """By method, the steps that an earlier comparison has corrected."""
-    path = folder / f"{regime}.steps.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def apply(steps: Mapping[str, int], tuned: Path) -> None:
-    """Write other numbers of steps into a file that ``tune`` has made."""
-    config = yaml.safe_load(tuned.read_text(encoding="utf-8"))
-    methods = config["compare"]["methods"]
-    for name, count in steps.items():
-        if (fields := methods.get(name)) is None:
-            continue
-        every = -(-count // (-(-fields["max_steps"] // fields["eval_benchmark_every"])))
-        fields |= {"max_steps": count, "eval_benchmark_every": every}
-    write_text(tuned, yaml.safe_dump(config, sort_keys=False))
 
 
 def corrected(methods: Record) -> dict[str, int]:
@@ -242,7 +231,10 @@ def _phase_share(method: Record, phase: str) -> float:
 
 def _step_ratio(first: Record, other: Record) -> Record:
     """Seconds of a step of the first over those of the other, over seeds."""
-    pace = lambda end: end["seconds"] / end["step"]  # noqa: E731
+
+    def pace(end: Record) -> float:
+        return end["seconds"] / end["step"]
+
     return _over_seeds(first, other, lambda before, after: pace(before) / pace(after))
 
 

@@ -41,7 +41,7 @@ TIMED_STEPS, UNTIMED = 8, 4
 """Of a run that times steps; those at the start are for warming up."""
 AXES = ("learning_rate", "completions")
 """What the grid grows along, by factors of two."""
-OF_TUNING = ("method", "groups", "completions", "tuned_as", "prompts", "steps_of")
+OF_TUNING = ("method", "groups", "completions", "tuned_as", "prompts", "steps", "steps_of")
 """What the block ``tune`` says of a method that is no field of its runs."""
 
 
@@ -177,10 +177,12 @@ class Tuning:
             source = name if "groups" in method else method["tuned_as"]
             if source not in chosen:
                 chosen[source] = self.best(source)
-            with_steps = method.get("steps_of")
-            if with_steps and with_steps not in found:
-                raise ConfigError(f"{name} has the steps of {with_steps}: write --methods {with_steps},{name}")
-            steps = found[with_steps]["max_steps"] if with_steps else self.reported_steps(name, chosen[source])
+            other = method.get("steps_of")
+            if other and other not in found:
+                raise ConfigError(f"{name} has the steps of {other}: write --methods {other},{name}")
+            steps = method.get("steps") or (
+                found[other]["max_steps"] if other else self.reported_steps(name, chosen[source])
+            )
             fields = overrides(method, chosen[source], steps, self.tune["evaluations"])
             found[name] = {"method": method.get("method", name), **fields}
         return found
@@ -199,6 +201,17 @@ def named(name: str, setting: Setting) -> str:
     return f"{name}-g{setting.group}-c{setting.completions}-{setting.learning_rate:g}"
 
 
+def given_steps(words: Iterable[str], methods: Iterable[str]) -> dict[str, int]:
+    """By method, the steps that words such as ``default=310`` give it."""
+    found = {}
+    for word in words:
+        name, _, count = word.partition("=")
+        if name not in methods or not count.isdecimal():
+            raise ConfigError(f"--steps {word}: expected a method of the block tune and a number, as in default=310")
+        found[name] = int(count)
+    return found
+
+
 def told(event: Event) -> None:
     """One line for everything that happens, but steps."""
     if event.stage in ("finished", "failed"):
@@ -210,6 +223,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--methods", help="names of the block; all by default")
     parser.add_argument("--completions", type=int, help="of a step, in place of those of the block")
+    parser.add_argument("--steps", help="of methods, as name=steps,name=steps, in place of what pilots say")
     parser.add_argument("--groups", type=int, help="completions of a prompt, of the first of --methods")
     config, given, flags = read_words(parser, sys.argv[1:])
     if config is None or given.output is None:
@@ -227,6 +241,8 @@ def main() -> int:
         raise ConfigError(f"--methods {unknown[0]} is not in the block tune. There are: {', '.join(tuning.methods)}")
     if given.groups is not None:
         tune["methods"][names[0]]["groups"] = [given.groups]
+    for name, steps in given_steps(listed(given.steps) or [], tune["methods"]).items():
+        tune["methods"][name]["steps"] = steps
     methods = tuning.tuned(names)
     whole = {**fields, "output_dir": str(folder / "reported"), "seed": tune["seed"], "compare": {"methods": methods}}
     write(given.output.with_suffix(".json"), tuning.records, tuning.seeds)

@@ -153,7 +153,7 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """
     score, cost = finite("score", score_N), _costs(score_N, budget.cost_N)
     if len(score) and not budget.floor > 0:
-        raise DesignError(f"floor={budget.floor:g} must be in (0, 1]. Try floor=0.1.")
+        raise _outside(budget.floor)
     spent = (1 - budget.rate) * float(cost.sum())
     return torch.from_numpy(_allocated(score, cost, spent, budget.floors(score, cost)))
 
@@ -206,8 +206,12 @@ def _floors(floor: float | Tensor, units: int) -> np.ndarray:
     given = np.broadcast_to(floor.detach().double().numpy() if isinstance(floor, Tensor) else floor, units)
     outside = given[~((given > 0) & (given <= 1))]
     if len(outside):
-        raise DesignError(f"floor={outside[0]:g} must be in (0, 1]. Try floor=0.1.")
+        raise _outside(outside[0])
     return given.astype(np.float64)
+
+
+def _outside(floor: float) -> DesignError:
+    return DesignError(f"floor={floor:g} must be in (0, 1]. Try floor=0.1.")
 
 
 def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:

@@ -133,8 +133,8 @@ def probabilities(
         count, score = (each_N[there_N].astype(np.float64) for each_N in (count_N, score_N))
         floor = min(floor, (1 - rate) / 2)
         budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor))
-        floor_N, size = budget.floors(score, count), score * np.sqrt(count)
-        size_N, floor_N, cost_N = (torch.from_numpy(each) for each in (size, floor_N, count))
+        arrays = score * np.sqrt(count), budget.floors(score, count), count
+        size_N, floor_N, cost_N = (torch.from_numpy(each) for each in arrays)
         spent = (1 - rate) * float(count.sum())
         prob_N[there_N] = inclusion_probabilities(size_N, spent, floor=floor_N, cost_N=cost_N).numpy()
     return prob_N
