@@ -57,7 +57,8 @@ def prepare_experts(folder: Path) -> None:
         name: value for name, value in model_config().to_dict().items() if name not in ("model_type", "layer_types")
     }
     torch.manual_seed(SEED)
-    model, tokenizer = Qwen3MoeForCausalLM(Qwen3MoeConfig(**dense | EXPERTS)), build_tokenizer()
+    model: Any = Qwen3MoeForCausalLM(Qwen3MoeConfig(**dense | EXPERTS))
+    tokenizer = build_tokenizer()
     warm_up(model, tokenizer, FULL, seed=SEED, steps=FULL.warm_up_steps)
     model.model.norm.weight.data.mul_(FULL.sureness)
     model.save_pretrained(folder)

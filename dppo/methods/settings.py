@@ -33,7 +33,7 @@ from dppo.pruning import (
     proportional,
 )
 from dppo.pruning.ceiling import LARGEST
-from dppo.pruning.prune import floor_problems
+from dppo.pruning.level import floor_problems
 from dppo.settings import AUTO, DEFAULT_METHOD, TABLE, Setting
 from dppo.typed import mismatch
 

@@ -17,7 +17,8 @@ from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTE
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.prior import PromptPrior
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
-from dppo.pruning.prune import PromptPruning, Pruning, Selection
+from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.prune import Pruning, Selection
 from dppo.pruning.recorded import RecordedScores, mean_loss
 from dppo.pruning.rounds import RoundRequest, Rounds, Skipping
 from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop

@@ -7,7 +7,7 @@ from torch import Tensor
 from dppo.errors import CheckpointError, DataError
 from dppo.pruning.designs import WHOLE
 from dppo.pruning.history import PromptHistory
-from dppo.pruning.prune import PromptPruning
+from dppo.pruning.prompts import PromptPruning
 from dppo.rng import Purpose, generator
 
 

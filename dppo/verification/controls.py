@@ -10,7 +10,7 @@ from dppo.methods import METHODS, Method
 from dppo.methods.ranking import Ranking
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, TokenPruning, best_cuts, uniform
 from dppo.pruning.designs import neighbours
-from dppo.pruning.prune import scattered
+from dppo.pruning.level import scattered
 from dppo.types import Completions, Draw
 
 

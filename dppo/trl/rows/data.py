@@ -15,7 +15,7 @@ from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_rate, setting_problems
 from dppo.packing.rows import UNSCORED
-from dppo.pruning.prune import floor_problems
+from dppo.pruning.level import floor_problems
 from dppo.settings import RowSettings
 from dppo.trl.batch import PADDED, RankBatch
 from dppo.trl.served import DEEPSPEED, LIGER, RANGES

@@ -1,0 +1,138 @@
+"""Pruning of prompts before rollout as a value: one level of pruning, by what history expects of each."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import DesignError
+from dppo.evidence import Evidence
+from dppo.pruning.calibration import Calibration, by_others
+from dppo.pruning.ceiling import PROMPT_AUTO, Auto
+from dppo.pruning.designs import WHOLE
+from dppo.pruning.level import Level
+from dppo.types import Candidates, Draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPruning(Level):
+    """How candidate prompts are dropped before rollout, ranked by the signal in their history.
+
+    Raises:
+        ConfigError: at construction, listing every field that is out of range.
+    """
+
+    usual_auto: ClassVar[Auto] = PROMPT_AUTO
+
+    calibration: Calibration | None = None
+    """What prompts are worth by what those gave of which history expected as much; ``auto`` sets it at the rate that it
+    chooses. None for what history expects as it is."""
+
+    def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
+        """Choose the prompts to roll out. Prompts without a history always are.
+
+        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(evidence)``, which has chosen.
+
+        The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
+        fixed-size design keeps exactly that many.
+
+        Args:
+            candidates: the block, from history alone.
+            rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
+            multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
+
+        Returns:
+            Keep, probability and weight per candidate, in the order given.
+
+        Raises:
+            DesignError: if no multiple of ``multiple`` is within reach, or the design's size is random, or a prompt
+                has probability 0 and the pruning does not say that it is biased.
+        """
+        size, seen_P = candidates.seen_P.numel(), candidates.seen_P
+        pruned = self.rate > 0 and self.auto is None and bool(seen_P.any())
+        if multiple > 1 and pruned and not self.design.fixed_size:
+            raise DesignError(
+                f"design={self.design.name!r} keeps a random number of prompts, which cannot be a multiple of "
+                f"{multiple}. Use design=PIVOTAL."
+            )
+        total = math.ceil((self._total(candidates) if pruned else size) / multiple) * multiple
+        if total > size:
+            raise DesignError(
+                f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}: the "
+                f"block has {size}. Use a block size that is a multiple of {multiple}."
+            )
+        if not pruned:
+            return Draw.whole(torch.ones(size, dtype=torch.bool))
+        prob_P = torch.ones(size, dtype=torch.float64)
+        prob_P[seen_P] = self.at_total(candidates, total)._seen_probabilities(candidates)
+        # Neighbours exclude each other in a pivotal draw: alike prompts side by side spread the sample over all kinds.
+        row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
+        return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
+
+    def at_chosen_rate(self, evidence: Evidence) -> "PromptPruning":
+        """As at every level; at a rate that was chosen, expectations are calibrated by the same evidence."""
+        if self.auto is None:
+            return self
+        chosen = self._chosen(self.choice(evidence).rate)
+        return replace(chosen, calibration=Calibration.of(evidence)) if chosen.rate and not evidence.exact else chosen
+
+    def _foreseen(self, evidence: Evidence) -> Tensor:
+        return evidence.expected_N.sqrt() if evidence.exact else by_others(evidence).sqrt()
+
+    def half(self, evidence: Evidence) -> Tensor:
+        """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
+        return self._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N, 0.5)
+
+    def fewest(self, candidates: Candidates) -> float:
+        """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""
+        if self.rate == 0:
+            return float(candidates.seen_P.numel())
+        return int((~candidates.seen_P).sum()) + self._seen_sum(candidates, 1 - self.floor)
+
+    def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
+        """The same pruning with the rate at which ``total`` prompts of this block are expected to be rolled out.
+
+        Args:
+            candidates: the block.
+            total: expected number of prompts, from ``fewest`` to all of them.
+
+        Raises:
+            DesignError: if no rate gives that number.
+        """
+        seen = int(candidates.seen_P.sum())
+        wanted = total - (candidates.seen_P.numel() - seen)
+        low, high = (0.0, float(seen)), (1 - self.floor, self._seen_sum(candidates, 1 - self.floor))
+        for attempt in range(100):
+            rate = low[0]
+            if high[1] < low[1]:  # a straight line is exact for most rules; every other time halve, to be sure to end
+                share = (low[1] - wanted) / (low[1] - high[1]) if attempt % 2 == 0 else 0.5
+                rate += (high[0] - low[0]) * min(max(share, 0.0), 1.0)
+            kept = self._seen_sum(candidates, rate)
+            if abs(kept - wanted) <= WHOLE / 10:
+                return replace(self, rate=rate)
+            low, high = ((rate, kept), high) if kept > wanted else (low, (rate, kept))
+        raise DesignError(
+            f"no rate keeps {total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with "
+            f"floor={self.floor:g}: at least {self.fewest(candidates):g} are. Use a lower floor."
+        )
+
+    def _total(self, candidates: Candidates) -> int:
+        """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
+        unseen = int((~candidates.seen_P).sum())
+        return max(unseen + round(self._seen_sum(candidates, self.rate)), math.ceil(self.fewest(candidates) - WHOLE), 1)
+
+    def _seen_probabilities(self, candidates: Candidates) -> Tensor:
+        seen_P = candidates.seen_P
+        signal_R, tokens_R = candidates.signal_P[seen_P].double(), candidates.tokens_P[seen_P].double()
+        if self.calibration is not None:
+            signal_R = self.calibration(signal_R.square()).sqrt()
+        return self._probabilities(signal_R, tokens_R)
+
+    def _seen_sum(self, candidates: Candidates, rate: float) -> float:
+        return replace(self, rate=rate)._seen_probabilities(candidates).sum().item()
+
+    def __str__(self) -> str:
+        return self.words("expected signal")
