@@ -22,7 +22,7 @@ def read(name):
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
-GIVEN = ("strength", "completion_rate", "prompt_rate")
+GIVEN = ("strength", "completion_rate", "prompt_rate", "beta", "entropy_coef", "router_coef")
 """Fractions in the files that were chosen, and not found."""
 
 
@@ -238,6 +238,37 @@ def tokens(read):
     yield f"took {off['ratio_median']:.3f} times one without it (quartiles {ends[0]}; two alike: {ends[1]})"
 
 
+def floors(read):
+    """Added variance under a KL term, and under a router loss."""
+    rates = dict(zip(sorted({row["rate"] for row in read("floors")["rows"]}), (0.5, 0.7, 0.8, 0.9), strict=True))
+    rows = {
+        (r["policy"], r["beta"], r["entropy_coef"], r.get("router_coef", 0.0), rates[r["rate"]]): r
+        for r in read("floors")["rows"]
+    }
+
+    def short(value):
+        return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:#.3g}"
+
+    states = {"start": "start", "60 steps": "checkpoint-60", "120 steps": "checkpoint-120"}
+    states["far reference"] = "start, reference of another task"
+    for said, rate in (
+        ("start", 0.8),
+        ("60 steps", 0.8),
+        *(("120 steps", rate) for rate in (0.5, 0.8, 0.9)),
+        ("far reference", 0.8),
+    ):
+        found = rows[states[said], 0.04, 0.0, 0.0, rate]
+        one, blind, learned, best = (
+            short(found[name]) for name in ("one_0.2", "blind_0.02", "learned_0.02", "true_norms")
+        )
+        yield f"| {said}, {rate} | {one} | {blind} | **{learned}** | {best} |"
+    mixed = {which: row for which, row in rows.items() if which[0].startswith("mixture") and which[3]}
+    yield f"hold at most {max(row['flat_share'] for row in mixed.values()):.1%} of the squared gradient"
+    ends = [sorted(row[name] for which, row in mixed.items() if which[-1] == 0.8) for name in ("one_0.2", "blind_0.02")]
+    added = [" to ".join(f"{each:.2f}".removeprefix("0") for each in (found[0], found[-1])) for found in ends]
+    yield f"at a rate of 0.8 these floors add {added[0]}, and 0.02 would add {added[1]}"
+
+
 PASSES = ("old", "reference")
 
 
@@ -303,6 +334,7 @@ CASES = {
     "frozen": ("docs/results.md", frozen),
     "readme": ("README.md", readme),
     "tokens": ("docs/estimators.md", tokens),
+    "floors": ("docs/estimators.md", floors),
     "predicted steps": ("docs/savings.md", predicted_steps),
     "ranks": ("docs/ranks.md", ranks),
     "supervised": ("docs/supervised.md", supervised),
