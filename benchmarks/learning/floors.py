@@ -4,13 +4,14 @@ python -m benchmarks.learning.floors REFERENCE POLICY... [--experts] [--problems
 
 REFERENCE and each POLICY are folders of models of the embedded task, such as ``start`` and ``checkpoint-60`` of a run;
 with ``--experts`` REFERENCE is made first, a mixture warmed up on the task, for a run without ``rollout_func``.
-Groups of 4; the KL term is k3 without a ratio (``use_bias_correction_kl: false``). Of a mixture of experts the term is
-its router loss, with each expert's share of the tokens held at that of the full batch: then it is a sum over tokens. A
-gradient is linear in advantage and coefficients, so one backward pass of each term serves them all.
+Groups of 4; the KL term is k3 with a ratio and without (``use_bias_correction_kl``). Of a mixture of experts the term
+is its router loss, with each expert's share of the tokens held at that of the full batch: then it is a sum over tokens.
+A gradient is linear in advantage and coefficients, so one backward pass of each term serves them all.
 """
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from benchmarks.shared import Record, options, write
 from dppo.environment import one_thread
 from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
-from dppo.objective import DR_GRPO, Tokens
+from dppo.objective import DR_GRPO, Tokens, k3, token_ratio
 from dppo.pruning import Budget, confidence, proportional
 from dppo.step import other_terms
 from dppo.verification.tiny_model import model_config
@@ -66,7 +67,7 @@ def prepare_experts(folder: Path) -> None:
 
 
 def measured(policy: Path, reference: Path, problems: int) -> dict[str, np.ndarray]:
-    """Completions of a policy: (N, 4, 4) inner products of the gradients of its terms, and what scores see."""
+    """Completions of a policy: (N, 5, 5) inner products of the gradients of its terms, and what scores see."""
     model, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in (policy, reference))
     split = make_split(SEED, train=192, held_out=8, task=TASKS["embedded"])
     chosen, tokenizer = split.train[:problems], build_tokenizer()
@@ -84,8 +85,9 @@ def measured(policy: Path, reference: Path, problems: int) -> dict[str, np.ndarr
         with torch.no_grad():
             ref, *_ = _scored(other, ids, length, None)
         logp_NT[row, :length], ref_NT[row, :length], entropy_NT[row, :length] = logp.detach(), ref, entropy.detach()
+        gap = logp.detach() - ref  # at a ratio of 1: the slope of k3 is 1 - exp(-gap), of k3 times the ratio it is gap
         # The router loss is a mean over all tokens, the others are sums over the completion's.
-        terms = (logp.sum(), ((1 - (ref - logp.detach()).exp()) * logp).sum(), -entropy.sum(), router * per_token)
+        terms = (logp.sum(), -(torch.expm1(-gap) * logp).sum(), (gap * logp).sum(), -entropy.sum(), router * per_token)
         flat = torch.stack([_gradient(term, model) for term in terms])
         gram.append((flat @ flat.T).double().numpy())
     found = {"advantage": advantage_N, "logp": logp_NT, "ref": ref_NT, "entropy": entropy_NT, "mask": made.mask_NT}
@@ -147,15 +149,20 @@ def rows_of(policy: str, found: dict[str, np.ndarray]) -> list[Record]:
     tokens = Tokens(
         logp_BT=logp, old_logp_BT=logp, advantage_B=torch.from_numpy(advantage).float(), mask_BT=mask, ref_logp_BT=ref
     )
-    for values in OF_EXPERTS if found["gram"][:, 3, 3].any() else OBJECTIVES:
-        method = replace(METHODS["dppo"], normaliser=DR_GRPO, **dict(zip(TERMS, values, strict=True)))
-        slope_N4 = np.column_stack([-advantage, *(np.full_like(advantage, value) for value in values)])
-        square_N = np.einsum("ni,nij,nj->n", slope_N4, found["gram"], slope_N4)
+    objectives = OF_EXPERTS if found["gram"][:, 4, 4].any() else OBJECTIVES
+    for values, ratio in [(each, ratio) for each in objectives for ratio in (False, True) if each[0] or not ratio]:
+        beta, *others = values
+        kl = partial(k3, ratio=token_ratio) if ratio else k3
+        method = replace(METHODS["dppo"], normaliser=DR_GRPO, kl=kl, **dict(zip(TERMS, values, strict=True)))
+        slopes = (beta * (not ratio), beta * ratio, *others)
+        slope_N5 = np.column_stack([-advantage, *(np.full_like(advantage, slope) for slope in slopes)])
+        square_N = np.einsum("ni,nij,nj->n", slope_N5, found["gram"], slope_N5)
         live_N = (advantage != 0) | any(values)
         other = _learned(method, tokens, entropy)
         flat_share = float(square_N[advantage == 0].sum() / square_N.sum())
         for rate in RATES:
             row: Record = {"policy": policy, **dict(zip(TERMS, values, strict=True)), "rate": rate}
+            row |= {"use_bias_correction_kl": ratio}
             row |= {"flat": float((advantage == 0).mean()), "flat_share": flat_share, "other_terms": other}
             for name, (learned, floor, least) in FLOORS.items():
                 if learned and other is None:
