@@ -240,33 +240,34 @@ def tokens(read):
 
 def floors(read):
     """Added variance under a KL term, and under a router loss."""
-    rates = dict(zip(sorted({row["rate"] for row in read("floors")["rows"]}), (0.5, 0.7, 0.8, 0.9), strict=True))
-    rows = {
-        (r["policy"], r["beta"], r["entropy_coef"], r.get("router_coef", 0.0), rates[r["rate"]]): r
-        for r in read("floors")["rows"]
-    }
+    found = read("floors")["rows"]
+    rates = dict(zip(sorted({row["rate"] for row in found}), (0.5, 0.7, 0.8, 0.9), strict=True))
+    names = ("policy", "beta", "entropy_coef", "router_coef", "use_bias_correction_kl")
+    rows = {(*(row[name] for name in names), rates[row["rate"]]): row for row in found}
 
     def short(value):
         return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:#.3g}"
 
-    states = {"start": "start", "60 steps": "checkpoint-60", "120 steps": "checkpoint-120"}
-    states["far reference"] = "start, reference of another task"
-    for said, rate in (
-        ("start", 0.8),
-        ("60 steps", 0.8),
-        *(("120 steps", rate) for rate in (0.5, 0.8, 0.9)),
-        ("far reference", 0.8),
+    for (said, policy), ratio, each in (
+        *((STATES[0], True, 0.8), (STATES[1], True, 0.8)),
+        *((STATES[2], True, rate) for rate in (0.5, 0.8, 0.9)),
+        *((STATES[3], True, 0.8), (STATES[2], False, 0.8), (STATES[4], False, 0.8)),
     ):
-        found = rows[states[said], 0.04, 0.0, 0.0, rate]
-        one, blind, learned, best = (
-            short(found[name]) for name in ("one_0.2", "blind_0.02", "learned_0.02", "true_norms")
-        )
-        yield f"| {said}, {rate} | {one} | {blind} | **{learned}** | {best} |"
+        row = rows[policy, 0.04, 0.0, 0.0, ratio, each]
+        one, blind, learned, best = (short(row[n]) for n in ("one_0.2", "blind_0.02", "learned_0.02", "true_norms"))
+        yield f"| {said}{'' if ratio else ', k3 alone'}, {each} | {one} | {blind} | **{learned}** | {best} |"
+    yield f"In the last row {row['flat_share']:.1%} of the squared gradient"
     mixed = {which: row for which, row in rows.items() if which[0].startswith("mixture") and which[3]}
     yield f"hold at most {max(row['flat_share'] for row in mixed.values()):.1%} of the squared gradient"
-    ends = [sorted(row[name] for which, row in mixed.items() if which[-1] == 0.8) for name in ("one_0.2", "blind_0.02")]
-    added = [" to ".join(f"{each:.2f}".removeprefix("0") for each in (found[0], found[-1])) for found in ends]
+    ends = [sorted(row[n] for which, row in mixed.items() if which[-1] == 0.8) for n in ("one_0.2", "blind_0.02")]
+    added = [" to ".join(f"{each:.2f}".removeprefix("0") for each in (end[0], end[-1])) for end in ends]
     yield f"at a rate of 0.8 these floors add {added[0]}, and 0.02 would add {added[1]}"
+
+
+STATES = (("start", "start"), ("60 steps", "checkpoint-60"), ("120 steps", "checkpoint-120"))
+STATES += (("far reference", "start, reference of another task"),)
+STATES += (("another start, far reference", "another start, reference of another task"),)
+"""As the page calls them, and the file."""
 
 
 PASSES = ("old", "reference")
