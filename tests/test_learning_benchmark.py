@@ -224,7 +224,6 @@ def test_a_regime_by_hand(tmp_path):
     assert point["at_same_steps"][same]["step_ratio"]["mean"] == pytest.approx(2.0) and point["chosen"] == chosen
     # At TRL's 50 steps, half of their own: .5 and .45.
     assert point["at_same_steps"][same]["difference"]["mean"] == pytest.approx(0.05)
-    assert {*point["commits"]} == {*REGIME}
     assert {name: found["mean"] for name, found in point["seconds"].items()} == {
         "control": 1, "default": 0.5, "tokens": 0.5, "trl_g8": 1,
     }  # fmt: skip
@@ -261,6 +260,14 @@ def test_steps_that_are_given_stand_in_place_of_what_pilots_say():
     for word in ("other=200", "trl=", "trl=-3", "trl"):
         with pytest.raises(ConfigError, match=f"--steps {word}: expected a method"):
             tune.given_steps([word], block["methods"])
+
+
+def test_commits_are_those_of_the_runs_and_not_of_what_compared_them(tmp_path):
+    for seed, commit in zip(SEEDS[:3], ("aaaaaaa", "bbbbbbb", "bbbbbbb"), strict=True):
+        run = tmp_path / "reported" / "runs" / "default" / f"seed_{seed}"
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(json.dumps({"format": 1, "environment": {"commit": commit}}))
+    assert regimes.commits(tmp_path, list(SEEDS[:3]), "default") == "bbbbbbb, aaaaaaa"
 
 
 def test_the_plan_of_each_log_of_the_control(tmp_path):

@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dppo_lab.planning.from_log import plan_log
 from dppo_lab.planning.logs import read_log
 from dppo_lab.report.curves import band
 from dppo_lab.runs.folder import METRICS_FILE
-from dppo_lab.runs.reader import Series, read_logs
+from dppo_lab.runs.reader import Series, read_logs, read_run
 from dppo_lab.statistics import seed_interval
 
 CONFIG = Path(__file__).with_suffix(".yaml")
@@ -138,6 +139,12 @@ def logged(folder: Path, seeds: list[int], method: str = CONTROL) -> dict[str, f
     return {what: float(np.mean(values)) for what, values in found.items() if values}
 
 
+def commits(folder: Path, seeds: list[int], method: str) -> str:
+    """Of a method's runs, which may be older than the comparison; of several commits the most frequent first."""
+    runs = [read_run(folder / "reported" / "runs" / method / f"seed_{seed}") for seed in seeds]
+    return ", ".join(commit for commit, _ in Counter(str(run.environment.get("commit")) for run in runs).most_common())
+
+
 def plans(folder: Path, seeds: list[int], group: int) -> dict[str, Record]:
     """What ``dppo plan --log`` says of each of the control's logs, by what is dropped: gains over seeds, >= 1."""
     found: dict[str, dict[int, float | None]] = {"completions": {}, "prompts": {}}
@@ -165,7 +172,6 @@ def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
         "silent_share": chosen[CONTROL]["silent_share"],
         "chosen": {name: dict(found) for name, found in chosen.items()},
         "seconds": {name: seconds_ratio(first, methods[name]) for name in methods},
-        "commits": dict.fromkeys(methods, record["environment"]["commit"]),
         "seeds": len(record["seeds"]),
         "step_ratio": {name: _step_ratio(first, methods[name]) for name in others},
         **{what: {name: methods[name][what] for name in others} for what in ("equal_updates", "equal_seconds")},
@@ -277,6 +283,7 @@ def main() -> int:
         new = point(record, chosen)
         group = new["overrides"][CONTROL]["num_generations"]
         new["plan_of_logs"] = plans(given.folder / name, record["seeds"], group)
+        new["commits"] = {each: commits(given.folder / name, record["seeds"], each) for each in record["methods"]}
         points[name] = merged(points.get(name, {}), new)
         if given.output is not None:
             write_json(given.output, {"regimes": points})
