@@ -192,7 +192,7 @@ class Method:
             ),
             (
                 "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
-                "over the completions kept, weighted: biased O(1/n)",
+                "over the completions kept, weighted: biased O(1/n), unless its coefficient is 0",
                 self.router_coef > 0 and (pruned or uneven or self.completions.rate > 0),
             ),
             (
