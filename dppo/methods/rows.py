@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import raise_problems
+from dppo.methods.method import in_words
 from dppo.pruning import PromptPruning, Schedule, constant, uniform
 from dppo.typed import check_fields
 from dppo.types import Draw
@@ -97,7 +98,7 @@ class RowMethod:
         words = self.rows.words(f"{score} when last seen") or "nothing pruned"
         lines = [f"rows: {words}", f"one draw {'for an epoch' if self.per_epoch else 'for each step'}"]
         if self.schedule is not constant:
-            lines.append(f"rate by schedule {getattr(self.schedule, '__name__', 'stop')}")
+            lines.append(f"rate by schedule {in_words(self.schedule)}")
         reasons = self.biases
         lines.append(f"biased: {'; '.join(reasons)}" if reasons else "unbiased: the gradient of all rows, expected")
         return "\n".join([*lines, *(f"deviation: {each}" for each in self.deviations)])

@@ -195,9 +195,10 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
     draws, prunes = isinstance(base.completions, Pruning), _prunes(base)
     any_level = prunes and (draws or args.prompt_prune_rate)
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
+    by_cost = isinstance(base.completions, Pruning) and base.completions.rule is proportional
     unread = {
         "completion_score": args.completion_score != AUTO and not (draws and prunes),
-        "completion_budget": args.completion_budget == "tokens" and not (draws and prunes),
+        "completion_budget": args.completion_budget == "tokens" and not (by_cost and prunes),
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
         "prune_floor": args.prune_floor is not None and not any_level,
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
@@ -213,10 +214,9 @@ def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
     """The sentence that refuses a biased choice which was not accepted; none where it was, or nothing is biased."""
     if args.accept_bias or not reasons:
         return []
-    return [
-        f"method={args.method!r} is biased: {'; '.join(reasons)}. Use method='dppo', or set accept_bias=True to train "
-        "with it on purpose."
-    ]
+    advice = "Set" if args.method == "dppo" else "Use method='dppo', or set"
+    why = "; ".join(reasons)
+    return [f"method={args.method!r} is biased: {why}. {advice} accept_bias=True to train with it on purpose."]
 
 
 # -- the method -------------------------------------------------------------------------------------------------------

@@ -179,11 +179,12 @@ class PromptHistory:
         worth = count * self._fading(row, step)
 
         share, known = self._believed(row, believed)
-        strength = self.strength + (0.0 if believed is None else believed[1]) * known
 
         def estimate(field: str) -> np.ndarray:
             prior = self._totals[TOTALS.index(field)] / self._totals[0] if self._totals[0] else 1.0
-            prior = prior * share if field == "signal_square_sum" else prior
+            strength = self.strength
+            if field == "signal_square_sum" and believed is not None:  # pass rates say nothing of lengths
+                prior, strength = prior * share, strength + believed[1] * known
             mean = self._arrays[field][row].astype(np.float64) / np.where(seen, count, 1.0)
             return (worth * mean + strength * prior) / (worth + strength)
 

@@ -80,7 +80,8 @@ class PromptPruning(Level):
         return replace(chosen, calibration=Calibration.of(evidence)) if chosen.rate and not evidence.exact else chosen
 
     def _foreseen(self, evidence: Evidence) -> Tensor:
-        return evidence.expected_N.sqrt() if evidence.exact else by_others(evidence).sqrt()
+        others = len(evidence) > 1 and not evidence.exact
+        return (by_others(evidence) if others else evidence.expected_N).sqrt()
 
     def half(self, evidence: Evidence) -> Tensor:
         """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""

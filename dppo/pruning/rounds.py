@@ -196,6 +196,8 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
                 f"that differ, and a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: "
                 f"{2 * rounds.limit} (0 for no limit), or train on prompts that are solved at times."
             )
+    if not parts:
+        raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
     counts_Q = torch.cat(parts)
     return counts_Q & (counts_Q.cumsum(0) <= wanted), collected
 

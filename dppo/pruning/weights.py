@@ -62,8 +62,8 @@ def effective_sample_size(weight_N: Tensor) -> float:
 def relative_added_variance(prob_N: Tensor, score_N: Tensor) -> float:
     """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
 
-    Exact for independent draws of gradients at right angles; fixed-size draws usually add less. With scores (N,) >= 0
-    in place of gradient norms it is a proxy, as good as the score.
+    Exact for independent draws, at any angles between gradients; fixed-size draws usually add less. With scores (N,)
+    >= 0 in place of gradient norms it is a proxy, as good as the score.
 
     Returns:
         At least 0; infinite if a unit with a gradient has probability 0; 0 if no unit has one.

@@ -140,7 +140,7 @@ class StepPlan(DraftPlan):
     def draw_figures(self) -> list[dict[str, float]]:
         """Metrics of each of the U draws."""
         found, prompt_weight_N = self.completions, self.prompts.weight_Q[self.completions.group_N]
-        live_N, score_N = found.live_N & (prompt_weight_N > 0), self.score_N * prompt_weight_N
+        live_N, score_N = found.live_N, self.score_N * prompt_weight_N
         made = [
             draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
             for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
@@ -230,8 +230,9 @@ def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
     weight_UN = weight_UN * (draft.live(advantage_N) & (completions.tokens_N > 0))
     token_draws = _token_draws(draft, weight_UN, streams)
     if token_draws:
+        reach_UN = torch.stack([each.reach_N for each in token_draws])
+        prob_UN = torch.where(weight_UN > 0, prob_UN * reach_UN, prob_UN)  # cuts are drawn of what is kept
         weight_UN = weight_UN * torch.stack([each.length_N > 0 for each in token_draws])
-        prob_UN = prob_UN * torch.stack([each.reach_N for each in token_draws])
     return StepPlan(
         **{field.name: getattr(draft, field.name) for field in fields(DraftPlan)},
         advantage_N=advantage_N,
@@ -328,7 +329,7 @@ def completions_of(
     the step is not made of, None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
-    advantage_N = method.advantages(rewards, context)
+    advantage_N, used_N = method.advantages(rewards, context), torch.ones(len(rewards), dtype=torch.bool)
     if weight_N is not None and not (used_N := weight_N > 0).all():
         # What the history learns of a group that the step does without; a deviation over the batch must not see it.
         advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N), context), advantage_N)
@@ -336,7 +337,7 @@ def completions_of(
         advantage_N=advantage_N,
         tokens_N=tokens_N,
         group_N=rewards.group_N,
-        live_N=(live or method.live)(advantage_N) & (tokens_N > 0),
+        live_N=(live or method.live)(advantage_N) & (tokens_N > 0) & used_N,
         averaged_N=tokens_N.clamp_min(1) if method.normaliser.per_sequence else None,
         confidence_N=rolled_out.confidence_N,
         process_N=rolled_out.process_N,

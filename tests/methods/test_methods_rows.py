@@ -1,13 +1,14 @@
 """Rows: dropping them leaves the expected gradient as it is, over the tokens of the whole step and no others."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from tiny_rows import LENGTH_N, ROWS, expectation, relative_error
 
 from dppo.methods import ROW_METHODS
-from dppo.pruning import DETERMINISTIC, UNWEIGHTED
+from dppo.pruning import DETERMINISTIC, SCHEDULES, UNWEIGHTED
 from dppo.rng import Purpose, generator
 
 DPPO = ROW_METHODS["dppo"]
@@ -44,3 +45,9 @@ def test_the_denominator_counts_dropped_rows():
     tokens_N = torch.from_numpy(LENGTH_N)
     assert not draw.keep_N.all() and DPPO.denominator(draw, tokens_N) == LENGTH_N.sum()
     assert replace(DPPO, over_kept=True).denominator(draw, tokens_N) == LENGTH_N[draw.keep_N.numpy()].sum()
+
+
+@pytest.mark.parametrize("schedule", ["fade", "stop"])
+def test_a_schedule_is_described_by_its_own_name(schedule):
+    method = replace(DPPO, schedule=partial(SCHEDULES[schedule], until=0.9))
+    assert f"rate by schedule {schedule}(until=0.9)" in method.describe()

@@ -98,3 +98,10 @@ def test_a_given_rate_draws_by_history():
     assert PromptPruning(rate=0.4).at_chosen_rate(two_kinds()).calibration is None
     off = PromptPruning(rate=0.8, auto=PROMPT_AUTO).at_chosen_rate(two_kinds(32))
     assert off.rate == 0 and off.calibration is None
+
+
+@pytest.mark.parametrize("units", [0, 1, 2, 3])
+def test_hardly_any_visits_are_too_few_to_choose_by(units):
+    """A run meets its second epoch with one prompt, where a dataset has one less than its blocks."""
+    chosen = PromptPruning(rate=0.8, auto=PROMPT_AUTO).at_chosen_rate(visits([0.5] * units, [1.0] * units))
+    assert chosen.rate == 0 and chosen.auto is None

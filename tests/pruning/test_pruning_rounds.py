@@ -99,3 +99,8 @@ def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
     few, many = (taken(with_streaks(*[1] * 8), prompts, seed=3)[0] for prompts in (2, 20))
     assert torch.equal(many.draw.keep_N[: len(few.draw.keep_N)], few.draw.keep_N)
     assert torch.equal(many.candidates.row_P[: len(few.candidates.row_P)], few.candidates.row_P)
+
+
+def test_a_list_without_prompts_is_refused():
+    with refused(RoundsError, "no prompt to roll out"):
+        fill(ROUNDS, 2, lambda number, prompts: None)

@@ -1,5 +1,7 @@
 """Figures of a step: golden numbers by hand, and estimates of what was not rolled out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from arrays import rewards_of
@@ -7,7 +9,7 @@ from one_step import step_of
 from pruning_enumeration import boxes_of_level
 
 from dppo.methods import METHODS
-from dppo.pruning import PromptPruning
+from dppo.pruning import PromptPruning, TokenPruning
 from dppo.rng import step_streams
 from dppo.step import RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
@@ -43,6 +45,16 @@ def test_golden_figures_of_a_draw():
         ),
     }
     assert figures["prune/completion_rate"] == pytest.approx(0.5)
+
+
+def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too():
+    """Half of the completions, and half of the tokens of those that are kept."""
+    groups = ([1, 0, 0.5, 1, 0], [0, 1, 0.5])
+    whole, part = (step_of(replace(DPPO, tokens=TokenPruning(head_rate=rate)), *groups) for rate in (0.0, 0.5))
+    assert torch.equal(part.prob_UN, whole.prob_UN), "all of a completion is reached where nothing is cut"
+    (figures,), (before,) = part.draw_figures, whole.draw_figures
+    for name in ("prune/completion_rate", "prune/added_variance"):
+        assert figures[name] == pytest.approx(before[name]), name
 
 
 def test_figures_of_a_step_in_which_every_prompt_was_rolled_out():

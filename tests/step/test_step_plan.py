@@ -25,7 +25,7 @@ from tiny_step import ALL, DPPO, EXACT, GRPO, every_draw, gradients, plan_of, ro
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED
-from dppo.pruning import POISSON, Pruning, uniform_score
+from dppo.pruning import POISSON, Auto, Pruning, uniform_score
 from dppo.step import RolledOut, StepPrompts, drawn_block, signals, whole_block
 from dppo.types import Block, Rewards
 
@@ -115,7 +115,8 @@ def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
         sequences=int(used_N.sum()),
     )
     scaled_by_batch = replace(METHODS["dppo"], advantages=BATCH_SCALED)
-    for method in (*(METHODS[name] for name in ("dppo", "dppo_dapo", "cppo", "pods")), scaled_by_batch):
+    chosen = replace(METHODS["dppo"], completions=Pruning(rate=0.5, floor=0.1, auto=Auto(fewest=1, least_gain=1.0)))
+    for method in (*(METHODS[name] for name in ("dppo", "dppo_dapo", "cppo", "pods")), scaled_by_batch, chosen):
         method = replace(method, beta=0.2)
         with_others = plan_of(method, prompts=some)
         alone = plan_of(method, prompts=whole_block(2, int(used_N.sum())), given=rolled_out(used_N))
@@ -125,6 +126,8 @@ def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
         assert (with_others.denominator, with_others.tokens) == (alone.denominator, alone.tokens)
         assert torch.equal(with_others.counted_UN.sum(1), alone.counted_UN.sum(1))
         assert with_others.signal_Q[1] > 0, "the history learns from it all the same"
+        if alone.evidence is not None:
+            assert len(with_others.evidence) == len(alone.evidence), "no rate is chosen by what is not used"
 
 
 # What is not forwarded.

@@ -156,3 +156,12 @@ def test_columns_that_hold_no_rates_are_refused():
         values = PromptValues(value_P=one_P, count_P=one_P, mean_P=one_P, square_P=one_P)
         prior = PromptPrior(rate_P=one_P, completions=4.0)
         PromptSource(PromptStream(4, 0), history, METHOD, prompts=2, values=values, prior=prior)
+
+
+def test_a_belief_in_pass_rates_says_nothing_of_lengths():
+    """Prompts of 30 tokens among those of 6: a strong belief leaves what is expected of their tokens as it was."""
+    history = PromptHistory(np.arange(8, dtype=np.uint64))
+    tokens_N = torch.tensor([30.0] * 4 + [6.0] * 28)
+    history.update(range(8), Rewards.of_groups(torch.tensor([[0.0, 0, 1, 1]] * 8)), torch.ones(8), tokens_N, 0)
+    plain, strong = (history.candidates(range(8), 1, believed=given) for given in (None, (torch.ones(8), 1000.0)))
+    assert torch.equal(plain.tokens_P, strong.tokens_P) and plain.tokens_P[0] > 1.5 * plain.tokens_P[1]

@@ -44,6 +44,7 @@ REFUSED = [
     (DPPOConfig, dict(max_rounds=5), "max_rounds=5"),
     (DPPOConfig, dict(method="cppo_trl", accept_bias=True, loss_type="grpo"), "loss_type: bnpo"),
     (DPPOConfig, dict(method="pods", accept_bias=True, completion_score="length"), "method='pods'"),
+    (DPPOConfig, dict(method="dppo_threshold", completion_budget="tokens"), "completion_budget='tokens'"),
     (DPPOConfig, dict(method="divergence_ppo_tv", delta=2.0), "delta=2.0"),
     (DPPOConfig, dict(method="a_star_po"), "prompt_values: FILE"),
     (DPPOConfig, A_STAR | dict(loss_type="grpo"), "loss_type='grpo'"),
