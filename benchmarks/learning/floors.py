@@ -1,14 +1,16 @@
 """What dropping completions adds to the variance under terms that ignore the advantage, by true gradients of each.
 
-python -m benchmarks.learning.floors REFERENCE POLICY... [--experts] [--problems 48] [--output FILE.json]
+python -m benchmarks.learning.floors REFERENCE NAME=POLICY... [--experts] [--problems 48] [--output FILE.json]
 
-REFERENCE and each POLICY are folders of models of the embedded task, such as ``start`` and ``checkpoint-60`` of a run;
-with ``--experts`` REFERENCE is made first, a mixture warmed up on the task, for a run without ``rollout_func``.
-Groups of 4; the KL term is k3 with a ratio and without (``use_bias_correction_kl``). Of a mixture of experts the term
-is its router loss, with each expert's share of the tokens held at that of the full batch: then it is a sum over tokens.
-A gradient is linear in advantage and coefficients, so one backward pass of each term serves them all.
+REFERENCE and each POLICY are folders of models of the embedded task, such as ``start`` and ``checkpoint-60`` of a run
+with ``beta: 0.04``. Groups of 4, ``loss_type: dapo``, variance as of independent draws; the KL term is k3 with a ratio
+and without (``use_bias_correction_kl``). With ``--experts`` REFERENCE is made first, a mixture warmed up on the task,
+to be trained without ``rollout_func``; its term is the router loss, with each expert's share of the tokens held at that
+of the full batch: then it is a sum over tokens. A gradient is linear in advantage and coefficients, so one backward
+pass of each term serves them all. Rows of other names stay in FILE.
 """
 
+import json
 import sys
 from dataclasses import replace
 from functools import partial
@@ -22,12 +24,14 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from benchmarks.shared import Record, options, write
-from dppo.environment import one_thread
+from dppo.context import NOTHING_KNOWN
+from dppo.environment import environment, one_thread
 from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
-from dppo.objective import DR_GRPO, Tokens, k3, token_ratio
+from dppo.objective import DAPO_TOKENS, GROUP_SCALED, Tokens, k3, token_ratio
 from dppo.pruning import Budget, confidence, proportional
-from dppo.step import other_terms
+from dppo.step import micro_batch_loss, other_terms
+from dppo.types import Rewards
 from dppo.verification.tiny_model import model_config
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.decode import Rollout, sample
@@ -44,9 +48,15 @@ OBJECTIVES += ((0.0, 0.01, 0.0), (0.0, 0.1, 0.0), (0.04, 0.05, 0.0))
 OF_EXPERTS = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.001), (0.0, 0.0, 0.01), (0.0, 0.0, 0.1))
 """The same for a mixture; 0.001 is what its configuration has."""
 RATES = (0.5, 0.7, 0.8, 0.9)
-FLOORS = {"one_0.2": (False, 0.2, None), "blind_0.02": (False, 0.2, 0.02)}
-FLOORS |= {f"learned_{least:g}": (True, 0.2, least) for least in (0.05, 0.02, 0.01)}
-"""By name: whether scores have what was learned, the floor and the least."""
+FLOOR = 0.1
+"""As where a rate is chosen; half of what is kept where that is smaller."""
+FLOORS = {"one_floor": (False, None), "blind_0.02": (False, 0.02)}
+FLOORS |= {f"learned_{least:g}": (True, least) for least in (0.05, 0.02, 0.01)}
+"""By name: whether scores have what was learned, and the floor of a score of 0."""
+UNIT = replace(METHODS["dppo"], normaliser=DAPO_TOKENS)
+UNITS = (UNIT, replace(UNIT, beta=1.0, kl=k3), replace(UNIT, beta=1.0, kl=partial(k3, ratio=token_ratio)))
+UNITS += (replace(UNIT, entropy_coef=1.0), replace(UNIT, router_coef=1.0))
+"""The terms at a coefficient of 1: the policy's at an advantage of 1, the others at 0."""
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "norm_topk_prob": True}
 """Of a mixture, whose other sizes are those of the task's dense policy."""
@@ -74,24 +84,45 @@ def measured(policy: Path, reference: Path, problems: int) -> dict[str, np.ndarr
     prompts = encode_questions(tokenizer, [problem.question for problem in chosen])
     made = _sampled(model, prompts)
     reward_PG = rewards_of(made, tokenizer, [each for each in chosen for _ in range(GROUP)]).view(-1, GROUP)
-    centred_PG = reward_PG - reward_PG.mean(1, keepdim=True)
-    advantage_N = (centred_PG / (reward_PG.std(1, keepdim=True) + 1e-4)).flatten()
+    advantage_N = GROUP_SCALED(Rewards.of_groups(reward_PG), NOTHING_KNOWN)
     rows = [torch.tensor([*prompts[row // GROUP], *own]) for row, own in enumerate(made.token_lists)]
-    share_E, per_token = _expert_shares(model, rows), sum(map(len, made.token_lists)) / sum(map(len, rows))
+    share_E, attended = expert_shares(model, rows), sum(map(len, rows)) / sum(map(len, made.token_lists))
     logp_NT, ref_NT, entropy_NT = torch.zeros(3, *made.token_NT.shape)
     gram = []
     for row, (ids, length) in enumerate(zip(rows, made.length_N.tolist(), strict=True)):
-        logp, entropy, router = _scored(model, ids, length, share_E)
+        logp, entropy, router = scored(model, ids, length, share_E)
         with torch.no_grad():
-            ref, *_ = _scored(other, ids, length, None)
+            ref, *_ = scored(other, ids, length, None)
         logp_NT[row, :length], ref_NT[row, :length], entropy_NT[row, :length] = logp.detach(), ref, entropy.detach()
-        gap = logp.detach() - ref  # at a ratio of 1: the slope of k3 is 1 - exp(-gap), of k3 times the ratio it is gap
-        # The router loss is a mean over all tokens, the others are sums over the completion's.
-        terms = (logp.sum(), -(torch.expm1(-gap) * logp).sum(), (gap * logp).sum(), -entropy.sum(), router * per_token)
-        flat = torch.stack([_gradient(term, model) for term in terms])
+        flat = torch.stack([_gradient(term, model) for term in _terms(logp, ref, entropy, router, attended)])
         gram.append((flat @ flat.T).double().numpy())
     found = {"advantage": advantage_N, "logp": logp_NT, "ref": ref_NT, "entropy": entropy_NT, "mask": made.mask_NT}
     return {"gram": np.stack(gram)} | {name: value.numpy() for name, value in found.items()}
+
+
+def _terms(logp: Tensor, ref: Tensor, entropy: Tensor, router: Tensor, attended: float) -> list[Tensor]:
+    """The loss of a completion by each of ``UNITS``, in tokens of the full batch; ``attended`` is all over trained."""
+    losses = []
+    for number, method in enumerate(UNITS):
+        tokens = Tokens(
+            logp_BT=logp[None],
+            old_logp_BT=logp.detach()[None],
+            advantage_B=torch.full((1,), float(number == 0)),
+            mask_BT=torch.ones(1, len(logp)),
+            ref_logp_BT=ref[None],
+        )
+        loss = micro_batch_loss(
+            method,
+            tokens,
+            torch.ones(1),
+            denominator=1.0,
+            all_tokens=1.0,
+            entropy_BT=entropy[None],
+            router_loss=router,
+            all_attended=attended,
+        )
+        losses.append(loss)
+    return losses
 
 
 def _sampled(model: Any, prompts: list[list[int]]) -> Rollout:
@@ -111,7 +142,7 @@ def _experts(model: Any) -> int:
     return int(getattr(model.config, "num_experts", 0))
 
 
-def _expert_shares(model: Any, rows: list[Tensor]) -> Tensor | None:
+def expert_shares(model: Any, rows: list[Tensor]) -> Tensor | None:
     """(E,) tokens that each expert gets, over all tokens and layers; None of a dense model."""
     if not _experts(model):
         return None
@@ -121,7 +152,7 @@ def _expert_shares(model: Any, rows: list[Tensor]) -> Tensor | None:
     return F.one_hot(chosen, _experts(model)).sum(1).double().mean(0).float()
 
 
-def _scored(model: Any, ids: Tensor, length: int, share_E: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def scored(model: Any, ids: Tensor, length: int, share_E: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(T,) log-probabilities of the last tokens, entropies at them, and () the router loss, summed over all tokens."""
     router = {} if share_E is None else {"output_router_logits": True}
     output = model(input_ids=ids[None], use_cache=False, **router)
@@ -153,9 +184,9 @@ def rows_of(policy: str, found: dict[str, np.ndarray]) -> list[Record]:
     for values, ratio in [(each, ratio) for each in objectives for ratio in (False, True) if each[0] or not ratio]:
         beta, *others = values
         kl = partial(k3, ratio=token_ratio) if ratio else k3
-        method = replace(METHODS["dppo"], normaliser=DR_GRPO, kl=kl, **dict(zip(TERMS, values, strict=True)))
+        method = replace(UNIT, kl=kl, **dict(zip(TERMS, values, strict=True)))
         slopes = (beta * (not ratio), beta * ratio, *others)
-        slope_N5 = np.column_stack([-advantage, *(np.full_like(advantage, slope) for slope in slopes)])
+        slope_N5 = np.column_stack([advantage, *(np.full_like(advantage, slope) for slope in slopes)])
         square_N = np.einsum("ni,nij,nj->n", slope_N5, found["gram"], slope_N5)
         live_N = (advantage != 0) | any(values)
         other = _learned(method, tokens, entropy)
@@ -164,10 +195,10 @@ def rows_of(policy: str, found: dict[str, np.ndarray]) -> list[Record]:
             row: Record = {"policy": policy, **dict(zip(TERMS, values, strict=True)), "rate": rate}
             row |= {"use_bias_correction_kl": ratio}
             row |= {"flat": float((advantage == 0).mean()), "flat_share": flat_share, "other_terms": other}
-            for name, (learned, floor, least) in FLOORS.items():
+            for name, (learned, least) in FLOORS.items():
                 if learned and other is None:
                     continue
-                floor = min(floor, (1 - rate) / 2)
+                floor = min(FLOOR, (1 - rate) / 2)
                 score = np.sqrt(advantage**2 + ((other if learned else None) or 0.0) ** 2) * doubt
                 row[name] = _added(score, square_N, live_N, rate, floor, least)
             row["true_norms"] = _added(np.sqrt(square_N), square_N, live_N, rate, 0.005, None)
@@ -195,7 +226,7 @@ def main() -> int:
     """Measure and print."""
     parser = options(__doc__)
     parser.add_argument("reference", type=Path)
-    parser.add_argument("policies", type=Path, nargs="+")
+    parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
     parser.add_argument("--experts", action="store_true", help="first make REFERENCE, a mixture of experts")
     parser.add_argument("--problems", type=int, default=48)
     given = parser.parse_args()
@@ -203,11 +234,17 @@ def main() -> int:
     with one_thread():
         if given.experts:
             prepare_experts(given.reference)
-        for policy in given.policies:
-            rows += rows_of(policy.name, measured(policy, given.reference, given.problems))
+        for name, _, policy in (word.partition("=") for word in given.policies):
+            rows += rows_of(name, measured(Path(policy), given.reference, given.problems))
+    commit = environment()["commit"]
     for row in rows:
+        row["commit"] = commit
         print(*(f"{name} {value:.3f}" if isinstance(value, float) else value for name, value in row.items()))
-    write(given.output, rows, [SEED])
+    earlier: list[Record] = []
+    if given.output is not None and given.output.exists():
+        earlier = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
+    again = {row["policy"] for row in rows}
+    write(given.output, [*(row for row in earlier if row["policy"] not in again), *rows], [SEED])
     return 0
 
 
