@@ -263,11 +263,13 @@ def test_steps_that_are_given_stand_in_place_of_what_pilots_say():
 
 
 def test_commits_are_those_of_the_runs_and_not_of_what_compared_them(tmp_path):
-    for seed, commit in zip(SEEDS[:3], ("aaaaaaa", "bbbbbbb", "bbbbbbb"), strict=True):
-        run = tmp_path / "reported" / "runs" / "default" / f"seed_{seed}"
-        run.mkdir(parents=True)
-        (run / "run.json").write_text(json.dumps({"format": 1, "environment": {"commit": commit}}))
-    assert regimes.commits(tmp_path, list(SEEDS[:3]), "default") == "bbbbbbb, aaaaaaa"
+    for method, made in (("default", ("aaaaaaa", "bbbbbbb", "bbbbbbb")), ("same_steps", ("ccccccc",) * 3)):
+        for seed, commit in zip(SEEDS[:3], made, strict=True):
+            run = tmp_path / "reported" / "runs" / method / f"seed_{seed}"
+            run.mkdir(parents=True)
+            (run / "run.json").write_text(json.dumps({"format": 1, "environment": {"commit": commit}}))
+    record = {"seeds": list(SEEDS[:3]), "methods": {"default": {}}, "at_same_steps": {"same_steps": {}}}
+    assert regimes.commits(tmp_path, record) == {"default": "bbbbbbb, aaaaaaa", "same_steps": "ccccccc"}
 
 
 def test_the_plan_of_each_log_of_the_control(tmp_path):

@@ -139,10 +139,14 @@ def logged(folder: Path, seeds: list[int], method: str = CONTROL) -> dict[str, f
     return {what: float(np.mean(values)) for what, values in found.items() if values}
 
 
-def commits(folder: Path, seeds: list[int], method: str) -> str:
-    """Of a method's runs, which may be older than the comparison; of several commits the most frequent first."""
-    runs = [read_run(folder / "reported" / "runs" / method / f"seed_{seed}") for seed in seeds]
-    return ", ".join(commit for commit, _ in Counter(str(run.environment.get("commit")) for run in runs).most_common())
+def commits(folder: Path, record: Record) -> dict[str, str]:
+    """By method those of its runs, which may be older than the comparison; of several the most frequent first."""
+    found = {}
+    for method in {**record["methods"], **record.get("at_same_steps", {})}:
+        runs = [read_run(folder / "reported" / "runs" / method / f"seed_{seed}") for seed in record["seeds"]]
+        counts = Counter(str(run.environment.get("commit")) for run in runs)
+        found[method] = ", ".join(commit for commit, _ in counts.most_common())
+    return found
 
 
 def plans(folder: Path, seeds: list[int], group: int) -> dict[str, Record]:
@@ -178,7 +182,7 @@ def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
         "final_accuracy": {name: methods[name]["final"] for name in methods},
         "curves": {name: mean_curve([run["curve"] for run in methods[name]["runs"]]) for name in methods},
         "overrides": {name: methods[name]["overrides"] for name in methods},
-        "environment": record["environment"],
+        "environment": {name: value for name, value in record["environment"].items() if name != "commit"},
         "at_same_steps": _at_same_steps(record.get("at_same_steps", {})),
     }
 
@@ -283,7 +287,7 @@ def main() -> int:
         new = point(record, chosen)
         group = new["overrides"][CONTROL]["num_generations"]
         new["plan_of_logs"] = plans(given.folder / name, record["seeds"], group)
-        new["commits"] = {each: commits(given.folder / name, record["seeds"], each) for each in record["methods"]}
+        new["commits"] = commits(given.folder / name, record)
         points[name] = merged(points.get(name, {}), new)
         if given.output is not None:
             write_json(given.output, {"regimes": points})
