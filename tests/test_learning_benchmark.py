@@ -126,7 +126,7 @@ def test_steps_of_another_method_are_taken_over_and_other_steps_come_from_pilots
     tuning.paces = {"control": 0.4}
     methods = tuning.tuned(["control", "default", *regimes.SAME_STEPS])
     assert {name: found["max_steps"] for name, found in methods.items()} == {
-        "control": 150, "default": 300, "same_steps": 150, "twice_same_steps": 150,
+        "control": 150, "default": 300, **dict.fromkeys(regimes.SAME_STEPS, 150),
     }  # fmt: skip
     assert (
         methods["twice_same_steps"]["per_device_train_batch_size"] == 128 and methods["same_steps"]["method"] == "dppo"

@@ -61,8 +61,9 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 """Completions of a step and of a prompt, where they are not 64 and 4: the more of both, the less of a step is decoding,
 and the more prompts have a gradient."""
 CONTROL, STOCK = "control", "trl_g8"
-SAME_STEPS = ("same_steps", "twice_same_steps")
-"""The default, and the control with twice the prompts, with the control's updates and schedule: not its seconds."""
+SAME_STEPS = ("same_steps", "twice_same_steps", "prior_same_steps")
+"""With the control's updates and schedule, and not its seconds: the default, the control with twice the prompts, and
+prompts chosen by pass rates in the data."""
 
 NEAR, CORRECTIONS = 0.05, 2
 """How far the mean seconds of a method's runs may be from the control's, and how often its steps are corrected."""
