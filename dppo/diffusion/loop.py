@@ -126,7 +126,8 @@ class PictureLoop:
         shape = (len(label_N), config.in_channels, config.sample_size, config.sample_size)
         found = torch.randn(shape, generator=torch_generator(self.seed, purpose, key))
         for time in self.scheduler.timesteps:
-            noise = self.model(found, time, class_labels=label_N).sample
+            device = next(self.model.parameters()).device
+            noise = self.model(found.to(device), time, class_labels=label_N.to(device)).sample.cpu()
             found = self.scheduler.step(noise, int(time), found, eta=0.0, return_dict=False)[0]
         return found.clamp(-1, 1)
 
@@ -155,7 +156,7 @@ class PictureLoop:
         error_2N = torch.zeros(2, len(advantage_N), dtype=torch.float64)
         if live_N.any():
             for place, model in enumerate((self.model, self.reference)):
-                error_2N[place, live_N] = errors(model, *(value[live_N] for value in given)).double()
+                error_2N[place, live_N] = errors(model, *(value[live_N] for value in given)).double().cpu()
         rng = generator(self.seed, Purpose.COMPLETION_DRAW, self.steps)
         return plan_samples(self.preference, advantage_N, group_N, error_2N[0], error_2N[1], rng)
 
@@ -167,4 +168,6 @@ def picture_scheduler() -> DDIMScheduler:
 
 def errors(model: Any, noisy: Tensor, noise: Tensor, time_N: Tensor, label_N: Tensor) -> Tensor:
     """(N,) mean squared error of the predicted noise of each picture, with its gradient."""
+    device = next(model.parameters()).device
+    noisy, noise, time_N, label_N = (each.to(device) for each in (noisy, noise, time_N, label_N))
     return (model(noisy, time_N, class_labels=label_N).sample - noise).square().flatten(1).mean(1)

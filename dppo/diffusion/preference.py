@@ -61,8 +61,8 @@ class SamplePlan:
 
     advantage_N: Tensor
     """(N,) float64."""
-    preference_Q: Tensor
-    """(Q,) float64 ``w`` of each group, in (0, 1): 0.5 where the model prefers what the reference does."""
+    margin_Q: Tensor
+    """(Q,) float64 ``s`` of each group: above 0 where the model prefers less well than the reference."""
     group_N: Tensor
     """(N,) int64."""
     draw: Draw
@@ -71,7 +71,12 @@ class SamplePlan:
     @property
     def loss(self) -> float:
         """Mean over groups of ``-log sigmoid(-s)``, that of all pictures; log 2 at the reference."""
-        return float(-torch.log1p(-self.preference_Q).mean())
+        return float(torch.nn.functional.softplus(self.margin_Q).mean())
+
+    @property
+    def preference_Q(self) -> Tensor:
+        """(Q,) float64 ``w`` of each group, in (0, 1): 0.5 where the model prefers what the reference does."""
+        return torch.sigmoid(self.margin_Q)
 
     @property
     def factor_N(self) -> Tensor:
@@ -104,8 +109,8 @@ def plan_samples(
     size_Q = group_sizes(group_N)
     if len(set(size_Q.tolist())) > 1:
         raise DataError(f"groups have {sorted(set(size_Q.tolist()))} pictures. Give all groups as many.")
-    advantage_N = advantage_N.detach().double()
-    error_N, ref_error_N = error_N.detach().double(), ref_error_N.detach().double()
+    advantage_N, error_N, ref_error_N = (each.detach().double().cpu() for each in (advantage_N, error_N, ref_error_N))
+    group_N = group_N.cpu()
     completions = Completions(
         advantage_N=advantage_N,
         tokens_N=torch.ones_like(advantage_N),
@@ -119,7 +124,7 @@ def plan_samples(
     sum_Q = group_sums((advantage_N * (error_N - ref_error_N))[:, None], group_N)[:, 0]
     return SamplePlan(
         advantage_N=advantage_N,
-        preference_Q=torch.sigmoid(preference.beta * sum_Q / size_Q),
+        margin_Q=preference.beta * sum_Q / size_Q,
         group_N=group_N,
         draw=preference.samples.draw(completions, rng),
     )

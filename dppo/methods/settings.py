@@ -29,8 +29,10 @@ from dppo.pruning import (
     Score,
     TokenPruning,
     advantage_with_length,
+    all_alike,
     constant,
     proportional,
+    random_prefix,
 )
 from dppo.pruning.ceiling import LARGEST
 from dppo.pruning.level import floor_problems
@@ -123,7 +125,7 @@ def fill_in(args: Any) -> None:
     """Settings that were left out get the method's own values, and rates in words become numbers."""
     args.method = DEFAULT_METHOD if args.method is None else args.method
     base = METHODS[args.method]
-    if getattr(args, "token_prune_rate", None) and args.completion_prune_rate is None:
+    if getattr(args, "token_prune_rate", None) and args.completion_prune_rate is None and not base.completions.bias:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
     drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
     own = {
@@ -195,12 +197,13 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
     draws, prunes = isinstance(base.completions, Pruning), _prunes(base)
     any_level = prunes and (draws or args.prompt_prune_rate)
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
+    by_floor = base.tokens.cut_rule is not random_prefix and base.tokens.head_rule is not all_alike
     by_cost = isinstance(base.completions, Pruning) and base.completions.rule is proportional
     unread = {
         "completion_score": args.completion_score != AUTO and not (draws and prunes),
         "completion_budget": args.completion_budget == "tokens" and not (by_cost and prunes),
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
-        "prune_floor": args.prune_floor is not None and not any_level,
+        "prune_floor": args.prune_floor is not None and not (any_level and by_floor),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
     return [

@@ -18,6 +18,7 @@ from dppo.context import StepContext
 from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
+from dppo.methods.ranking import Ranking
 from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures, token_figures
@@ -376,8 +377,10 @@ def _draws(
     share_UN = torch.stack([share_N == index % passes.shares for index in range(passes.steps)])
     weight_UN, prob_UN = torch.zeros(2, passes.steps, count, dtype=torch.float64)
     for index in range(passes.steps):
-        unit_R = (share_UN[index] & (prompt_weight_N > 0)).nonzero()[:, 0]
+        # A ranking is of whole groups, which are dealt to shares completion by completion.
+        among_N = share_UN[index] | isinstance(method.completions, Ranking)
+        unit_R = (among_N & (prompt_weight_N > 0)).nonzero()[:, 0]
         part = completions if len(unit_R) == count else completions.take(unit_R)
         draw = method.completions.draw(part, streams(Purpose.COMPLETION_DRAW, index))
         weight_UN[index, unit_R], prob_UN[index, unit_R] = draw.weight_N * prompt_weight_N[unit_R], draw.prob_N
-    return weight_UN, prob_UN, share_UN
+    return weight_UN * share_UN, prob_UN * share_UN, share_UN

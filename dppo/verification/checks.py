@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
@@ -122,7 +123,7 @@ def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
         for method in of_level(methods, level):
             own = at_level(method, level)
             variants = [own, *(replace(own, normaliser=n, beta=beta) for n in normalisers for beta in (0.0, 0.2))]
-            figure = max(exact_bias(variant) for variant in variants)
+            figure = float(np.max([exact_bias(variant) for variant in variants]))
             yield at_most(f"{claim} {level}, {own.name}: every outcome", figure, EXACT, BIAS)
 
 
@@ -150,7 +151,7 @@ def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
                 for normaliser in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS)
                 for beta in (0.0, 0.2)
             ]
-            figure = max(exact_bias(variant) for variant in variants)
+            figure = float(np.max([exact_bias(variant) for variant in variants]))
             yield at_most(f"1 tokens, {method.name}, {name}: every outcome", figure, EXACT, BIAS)
         for name, level in wrong_cuts(USUAL_RATE).items():
             figure = exact_bias(replace(alone, tokens=level))
@@ -236,7 +237,7 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
     figure = 0.0
     for name in names:
         share_N = sum((chance * keep_N.double() for keep_N, chance in outcomes(DESIGNS[name], few_N)), -few_N)
-        figure = max(figure, float((share_N / few_N).abs().max()))
+        figure = float(np.maximum(figure, float((share_N / few_N).abs().max())))
     yield at_most(f"4 {', '.join(names)}: every outcome for 5 rows", figure, EXACT, BIAS)
     # With equal probabilities, so that there is a choice for which the draw should have used chance.
     keep_MN, prob_N = _kept(subject, method, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)

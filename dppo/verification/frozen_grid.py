@@ -79,7 +79,7 @@ class Measurement:
     @property
     def found(self) -> bool:
         """Whether a bias is found."""
-        return self.squared_bias > self.squared_bias_bound
+        return not self.squared_bias <= self.squared_bias_bound  # so NaN is one
 
     @property
     def verdict(self) -> str:

@@ -29,8 +29,9 @@ CORRECTIONS = ("algorithm.rollout_correction", f"{ACTOR}.policy_loss.rollout_cor
 """Where verl's rollout correction is configured: for ratios to old log-probabilities, and for ``bypass_mode``."""
 OFF = (None, False, 0, "")
 """Values by which an option of verl is off."""
-GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "grpo_passk")
-"""Advantages that are one number per completion, from the rewards of its own group."""
+GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
+"""Advantages that are one number per completion, from the rewards of its own group. ``opo`` divides by the tokens of a
+group and ``grpo_passk`` wants two of each: the rows that verl pads with have none and may be one."""
 
 
 def check_verl_version(installed: str, mode: str = "sync") -> None:
@@ -207,6 +208,9 @@ def _step_problems(get: Callable[[str], Any], mode: str) -> Iterator[str]:
             f"{ACTOR}.use_dynamic_bsz=False cuts rows into micro-batches of one size, and as many rows as are kept do "
             f"not divide by it. Write {ACTOR}.use_dynamic_bsz=True."
         )
+    reference = "actor_rollout_ref.ref.log_prob_use_dynamic_bsz"
+    if get(f"{ACTOR}.use_kl_loss") and get(reference) is False:
+        yield f"{reference}=False: the rows kept do not divide by its micro-batches. Write {reference}=True."
     if not whole or not part or whole % part:
         yield (
             f"data.train_batch_size={whole} is not a multiple of {ACTOR}.ppo_mini_batch_size={part}. Write "

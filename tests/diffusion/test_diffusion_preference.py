@@ -77,7 +77,7 @@ def test_whole_groups_have_the_gradient_of_the_papers_loss():
     plan = planned()
     assert relative(gradient(loss_of(plan)), gradient(papers_loss)) < 1e-12
     assert plan.loss == pytest.approx(BETA * papers_loss(THETA).item())
-    twice = replace(plan, preference_Q=1 - plan.preference_Q)
+    twice = replace(plan, margin_Q=-plan.margin_Q)
     assert relative(gradient(loss_of(twice)), gradient(papers_loss)) > 1e-2, "the wrong twin: sigmoid of -s"
 
 
@@ -90,6 +90,7 @@ def test_a_group_by_hand():
     assert plan.factor_N.tolist() == pytest.approx([0.13447071, -0.13447071])
     there = plan_samples(GroupPreference(), one, torch.zeros(2).long(), errors[0], errors[0], np.random.default_rng(0))
     assert there.preference_Q.item() == 0.5 and there.loss == pytest.approx(np.log(2))
+    assert replace(plan, margin_Q=torch.full_like(plan.margin_Q, 50.0)).loss == pytest.approx(50.0)
 
 
 def test_what_all_pictures_of_a_group_have_in_common_cancels():
@@ -106,7 +107,7 @@ def kept_alone(plan):
     """The wrong twin whose sigmoid is of an estimate: s from the pictures drawn, each by its weight."""
     margin_N = plan.draw.weight_N * ADVANTAGE_N * (error(THETA) - error(REFERENCE))
     w_Q = torch.sigmoid(BETA * margin_N.view(2, 4).mean(1))
-    return loss_of(replace(plan, preference_Q=w_Q))
+    return loss_of(replace(plan, margin_Q=torch.logit(w_Q)))
 
 
 def mean_over_kept(plan):

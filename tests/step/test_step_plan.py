@@ -26,7 +26,7 @@ from tiny_step import ALL, DPPO, EXACT, GRPO, every_draw, gradients, plan_of, ro
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED
 from dppo.pruning import POISSON, Auto, Pruning, uniform_score
-from dppo.step import RolledOut, StepPrompts, drawn_block, signals, whole_block
+from dppo.step import Passes, RolledOut, StepPrompts, drawn_block, signals, whole_block
 from dppo.types import Block, Rewards
 
 # Unbiased: completions.
@@ -160,3 +160,19 @@ def test_a_flat_group_has_no_signal_whatever_the_score():
     assert with_kl.signal_Q.tolist() == [2.0, 2.0], "a KL term gives it one"
     assert plan.learnable and not plan_of(method, prompts=whole_block(1, 4), given=RolledOut(
         rewards=Rewards.of_groups(torch.full((1, 4), 0.3)), tokens_N=torch.ones(4))).learnable  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cppo", "pods"])
+def test_a_ranking_is_of_whole_groups_however_many_optimizer_steps_share_them(name):
+    """The wrong twin, ranked within each share: of two members of a group CPPO at 0.75 keeps none."""
+    reward_PG = torch.rand(16, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    given = RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=torch.full((128,), 3))
+    method = METHODS[name].with_rates(completion=0.75)
+    kept = [
+        (plan_of(method, prompts=whole_block(16, 128), given=given, passes=Passes(shares=shares)).weight_UN > 0).sum(0)
+        for shares in (1, 4)
+    ]
+    assert torch.equal(*kept) and kept[0].view(16, 8).sum(1).tolist() == [2] * 16
+    alone = Rewards.of_groups(reward_PG[:, :2])
+    part = plan_of(method, prompts=whole_block(16, 32), given=RolledOut(rewards=alone, tokens_N=torch.full((32,), 3)))
+    assert int((part.weight_UN > 0).sum()) != 8, "a fragment keeps another share"
