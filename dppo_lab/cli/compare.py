@@ -16,6 +16,7 @@ from answer_judge.files import write_json
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.progress import open_board, open_status
 from dppo_lab.cli.words import listed, numbers, read_words, wide_console
+from dppo_lab.runs.words import check_file
 
 if TYPE_CHECKING:
     from dppo_lab.comparison.runner import Event
@@ -95,6 +96,7 @@ def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["
 def frozen(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
     config, options, flags = read_words(_frozen_parser(), words)
+    check_file(options.output)
     started = time.perf_counter()
     with open_status(Console(file=sys.stderr), "loading") as progress:
         from dppo.verification.frozen_grid import FrozenSettings, compare_frozen

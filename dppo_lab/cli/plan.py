@@ -92,8 +92,9 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
 
 def _log(config: str | None, options: argparse.Namespace) -> int:
     """Print what a log tells; 0."""
-    named = [name for name in ("pilot", "run", "figures", "output") if getattr(options, name) is not None]
-    if config is not None or named or (options.generations or 2) < 2:
+    others = ("pilot", "run", "figures", "output", "gpus", "gpu_hour_price", "watts")
+    named = [name for name in others if getattr(options, name) is not None]
+    if config is not None or named or (options.generations is not None and options.generations < 2):
         raise ConfigError(
             "--log stands alone, since a log has no configuration, or with --generations, the completions of a prompt, "
             ">= 2. Try dppo plan --log FILE --generations 8"

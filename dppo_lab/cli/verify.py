@@ -16,6 +16,7 @@ from answer_judge.files import write_json
 from dppo.errors import ConfigError
 from dppo_lab.cli.progress import open_status
 from dppo_lab.cli.words import read_words, wide_console
+from dppo_lab.runs.words import check_file
 
 if TYPE_CHECKING:
     from dppo.verification.findings import Check, Findings, VarianceRow
@@ -50,6 +51,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)
+    check_file(options.output)
     if config is not None and Path(config).is_dir():
         return _of_run(Path(config), fields, options.output)
     found, reasons = _verify(config, fields)

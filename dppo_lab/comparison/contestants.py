@@ -49,6 +49,10 @@ def _draws(method: Method) -> bool:
     return _prunes(method) and isinstance(method.completions, Pruning)
 
 
+def _cuts(method: Method) -> bool:
+    return _draws(method) or method.tokens.active
+
+
 TAKEN: dict[str, Callable[[Method], bool]] = {
     "completion_prune_rate": lambda method: method.completions.rate > 0,
     # Scores of papers' rules belong to the paper.
@@ -58,6 +62,9 @@ TAKEN: dict[str, Callable[[Method], bool]] = {
     "prune_floor": _draws,
     "prune_schedule": _prunes,
     "prompt_prune_rate": _prunes_prompts,
+    "token_prune_rate": _cuts,
+    "head_prune_rate": _cuts,
+    "prompt_prior": lambda method: method.advantages.from_history or _prunes_prompts(method),
     "prompt_values": lambda method: method.advantages.from_history or method.advantages.from_values,
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,

@@ -69,7 +69,9 @@ def interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str =
         return NO_CELL
     detail = f"{words(low)} to {words(high)}"
     if math.isnan(low) or math.isnan(high):
-        seeds = len(mapping(read.get("per_seed")))
+        per_seed = mapping(read.get("per_seed"))
+        # Of a mean None is a seed that failed; of a median also one that never got there.
+        seeds = sum(each is not None for each in per_seed.values()) if "mean" in read else len(per_seed)
         detail = f"{counted(seeds, 'seed')}: no interval" if seeds < FEWEST else "no end: seeds that never got there"
     return Cell(text=words(centre) + unit, detail=detail)
 

@@ -71,6 +71,8 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
             "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
         )
+    if not finite(steps, "highest") and not 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1:
+        unknown.append("Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups.")
     if any(finite(steps, "dropped")):
         unknown.append("The run has dropped completions already: what is said is over the same run without that.")
     saved, rates = dict[str, Estimate](), dict[str, float]()
@@ -115,7 +117,8 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
         return sum(ends) / 2 if rng is None else float(rng.uniform(*ends))
 
     low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
-    pass_rate = min(max((mean("reward", 0.5) - low) / (high - low), 1e-3), 1 - 1e-3)
+    pass_rate = (mean("reward", 0.5) - low) / (high - low)
+    pass_rate = min(max(pass_rate, 1e-3), 1 - 1e-3) if 0 <= pass_rate <= 1 else 0.5  # else a reward is no pass rate
     flat = min(max(mean("flat", any_of(SILENT)), 0.0), 1 - 1e-3)
     tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
     rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
@@ -219,8 +222,10 @@ def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
         return asked, []
     largest = max(finite(steps, "advantage"), default=0.0)
     size = ((largest + math.sqrt(largest**2 + 4)) / 2) ** 2
-    if size > 2.5 and abs(size - round(size)) < 0.02 * size:
-        return round(size), []
+    if size > 2.5 and abs(size - round(size)) < min(0.02 * size, 0.1):
+        return round(size), [
+            f"How many completions a group has: {round(size)} by the largest advantage (--generations N)."
+        ]
     return GROUP, [f"How many completions a group has: {GROUP} are assumed. Say --generations N."]
 
 

@@ -138,11 +138,14 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
         read = json.loads(text)
         history = read["log_history"] if isinstance(read, dict) and "log_history" in read else read
         kind = "TRL's state" if history is not read else "JSON"
-        return kind, [_numbers(each) for each in (history if isinstance(history, list) else [history])]
+        rows = history if isinstance(history, list) else [history]
+        return kind, [_numbers(each) for each in rows if isinstance(each, dict)]
     except ValueError:
         pass
     lines = [found for line in text.splitlines() if (found := _json_line(line)) is not None]
-    return ("JSON lines", lines) if lines else ("a console's output", list(_console(text)))
+    printed = list(_console(text))
+    more = len(step_figures(lines)) >= len(step_figures(printed))  # a console may print a line of JSON
+    return ("JSON lines", lines) if lines and more else ("a console's output", printed)
 
 
 def _json_line(line: str) -> Row | None:

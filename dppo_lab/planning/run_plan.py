@@ -44,6 +44,11 @@ def plan_run(
     fields.pop(COMPARISON, None)  # what is compared with it makes no difference to a run
     run = parse_given({**fields, "dry_run": True})
     raise_all("this plan", [*model_problems(run), *data_problems(run), *_step_problems(run)])
+    if by_hand is None and folder is None and run.training.num_generations == 1:
+        raise ConfigError(
+            "a pilot compares completions of one prompt, and num_generations is 1. Plan with --num_generations 2, or "
+            "from a run's records, --run FOLDER."
+        )
     if by_hand is not None:
         found = _by_hand(run, by_hand)
     elif folder is not None:

@@ -23,3 +23,9 @@ def check_output(output: Path) -> None:
     """Raise a ``ConfigError`` where the folder of ``--output`` does not exist."""
     if not output.parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
+
+
+def check_file(output: Path | None) -> None:
+    """Raise a ``ConfigError`` where ``--output`` should be a file and is a folder."""
+    if output is not None and output.is_dir():
+        raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")

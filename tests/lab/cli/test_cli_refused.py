@@ -145,3 +145,9 @@ def test_without_the_check_of_the_command_the_trainer_refuses_a_tokenizer_withou
     monkeypatch.setattr("dppo_lab.runs.parts.load_tokenizer", lambda run, name: without_end())
     assert main(["train", "train.yaml", "--model_name_or_path", "model", "--output_dir", "other"]) == 2
     assert "end-of-sequence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["verify"], ["compare", "--frozen"]])
+def test_a_folder_where_a_file_should_be_is_refused_before_the_work(words, tmp_path, capsys):
+    assert main([*words, "--output", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err

@@ -186,3 +186,36 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch, capsys):
     assert main(["plan", "examples/embedded.yaml", "--generations", "8"]) == 2
     assert main(["plan", "--log", str(path), "--generations", "1"]) == 2
     assert any("not known" in line for line in lines_of(plan_log(read_log(write_console(tmp_path, rows_of())))))
+
+
+def test_rewards_that_are_no_pass_rates_leave_the_share_of_silent_groups_as_it_is(tmp_path):
+    """A second reward function moves the mean out of [0, 1]: clipped to it, half of the groups would look silent."""
+    fixed = {"completions/mean_length": 300.0, "frac_reward_zero_std": 0.3, "step_time": 9.0}
+    plans = {}
+    for shift in (0.0, 1.0):
+        path = tmp_path / f"state{shift}.json"
+        rows = [{"step": n, "reward": 0.42 + shift + 0.02 * (n % 3), **fixed} for n in range(1, 41)]
+        path.write_text(json.dumps({"log_history": rows}))
+        plans[shift] = plan_log(read_log(path), generations=8)
+    saved = [plan.saved["exact skipping"].value for plan in plans.values()]
+    assert saved[1] == pytest.approx(saved[0], abs=0.03)
+    assert any("beyond 0 to 1" in line for line in plans[1.0].unknown)
+    assert not any("beyond 0 to 1" in line for line in plans[0.0].unknown)
+
+
+def test_an_advantage_that_no_group_has_is_not_taken_for_its_size(tmp_path):
+    for largest, size in ((3.9, 8), (6.11, 8), (15 / 4, 16)):
+        plan = plan_log(read_log(write_json_lines(tmp_path, rows_of(**{"critic/advantages/max": largest}))))
+        said = "16 by the largest advantage" if size == 16 else "8 are assumed"
+        assert any(said in line for line in plan.unknown), largest
+
+
+def test_stray_lines_and_lists_are_no_figures(tmp_path):
+    path = write_console(tmp_path, rows_of())
+    path.write_text(path.read_text() + "\n{}\n")
+    assert len(read_log(path).steps) == STEPS
+    (tmp_path / "lists.json").write_text("[[1, 2, 3.0]]")
+    with refused(ConfigError, "0 steps"):
+        read_log(tmp_path / "lists.json")
+    assert main(["plan", "--log", str(path), "--generations", "0"]) == 2
+    assert main(["plan", "--log", str(path), "--gpu_hour_price", "2"]) == 2
