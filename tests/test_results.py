@@ -125,6 +125,14 @@ def silent_groups(read):
     took = [f"{1 / point['step_ratio'][name]['mean']:.2f}" for name in ("default", "prior")]
     yield f"{took[0]} (default) and {took[1]} (*prior*) times the control's seconds"
     yield " and ".join(points(point["equal_seconds"][name]["difference"]) for name in ("default", "prior"))
+    twice, prior = (point["at_same_steps"][name] for name in ("twice_same_steps", "prior_same_steps"))
+    yield f"where the control ends at {twice['control']['final_accuracy']['mean']:.3f}"
+    slower = 1 / twice["step_ratio"]["mean"]
+    yield f"{points(twice['difference'])} from it, for {slower:.1f} times the seconds of a step"
+    more = (1 - prior["chosen"]["silent_share"]) / (1 - prior["control"]["chosen"]["silent_share"])
+    yield f"*prior* ends {points(prior['difference'])}"
+    yield f"`auto` dropped {prior['chosen']['prompt_rate']:.0%} of the"
+    yield f"prompts, and {more - 1:.0%} more groups had a gradient"
 
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
