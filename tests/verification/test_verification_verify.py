@@ -186,6 +186,12 @@ def test_what_is_exact_without_prompt_pruning_only_is_replaced_only_there():
     assert not next(c for c in checks.enumeration_checks([pruned]) if c.name.startswith("2")).passed
 
 
+def test_a_loss_that_is_not_a_number_passes_no_check():
+    """Of several variants only those with a KL term have NaN, and the largest of the others is near 0."""
+    method = replace(DPPO, kl=lambda tokens: tokens.logp_BT * float("nan"))
+    assert not any(check.passed for check in checks.enumeration_checks([method]))
+
+
 @pytest.mark.parametrize("name", ["dapo", "greso"])
 def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
     """Its completions, and its rounds as a bias that it declares: nothing that nobody set."""

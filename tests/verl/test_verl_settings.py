@@ -74,6 +74,12 @@ REFUSED = [
     ({f"{ACTOR}.ppo_mini_batch_size": 3}, "data.train_batch_size=8 is not a multiple", "ppo_mini_batch_size=8"),
     ({f"{ACTOR}.use_prefix_grouper": True}, "use_prefix_grouper=True: it needs whole groups", "=False"),
     ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae is not one number", "adv_estimator=grpo"),
+    ({"algorithm.adv_estimator": "opo"}, "adv_estimator=opo", "adv_estimator=grpo"),
+    (
+        {f"{ACTOR}.use_kl_loss": True, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False},
+        "ref.log_prob_use_dynamic_bsz=False",
+        "log_prob_use_dynamic_bsz=True",
+    ),
     ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "adv_estimator=reinforce_plus_plus", "adv_estimator=grpo"),
     ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
     ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
