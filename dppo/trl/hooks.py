@@ -113,8 +113,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
     def clear_samples(self) -> None:
         """Forget the completions kept for TRL's table: with other row counts it would mix two generations."""
         whole = [self._logs[name] for name in ("prompt", "completion", "advantages")]
-        for log in (*whole, *self._logs["rewards"].values(), *self._logs["extra"].values()):
-            log.clear()
+        for log in (*whole, *self._logs["rewards"].values(), self._logs["extra"]):
+            log.clear()  # of extra columns the names too: a reward may log them in some generations only
 
     @property
     def loaded_dataset(self) -> Any:

@@ -45,6 +45,7 @@ REFUSED = [
     (DPPOConfig, dict(method="cppo_trl", accept_bias=True, loss_type="grpo"), "loss_type: bnpo"),
     (DPPOConfig, dict(method="pods", accept_bias=True, completion_score="length"), "method='pods'"),
     (DPPOConfig, dict(method="dppo_threshold", completion_budget="tokens"), "completion_budget='tokens'"),
+    (DPPOConfig, dict(loss_type="dr_grpo", max_completion_length=None), "max_completion_length: 512"),
     (DPPOConfig, dict(method="divergence_ppo_tv", delta=2.0), "delta=2.0"),
     (DPPOConfig, dict(method="a_star_po"), "prompt_values: FILE"),
     (DPPOConfig, A_STAR | dict(loss_type="grpo"), "loss_type='grpo'"),

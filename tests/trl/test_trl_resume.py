@@ -99,6 +99,18 @@ def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
         assert alike(tmp_path / "a", folder), stop
 
 
+def test_a_trainer_that_goes_on_in_the_same_process_forgets_its_own_generation(tiny_path, tmp_path):
+    """As in a notebook: it trained two steps further than the checkpoint, which lies between two generations."""
+    trainer(tiny_path, tmp_path / "a", seen=[], **TWO_PASSES).train()
+    again = trainer(tiny_path, tmp_path / "b", seen=[], callbacks=[StopAfter(5)], **TWO_PASSES)
+    with contextlib.suppress(Stop):
+        again.train()
+    assert again.calls % again.cycle.length, "it stopped in the middle of a generation"
+    again.remove_callback(StopAfter)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-4"))
+    assert alike(tmp_path / "a", tmp_path / "b")
+
+
 def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
     straight, before, after = [], [], []
     trainer(tiny_path, tmp_path / "a", seen=straight).train()

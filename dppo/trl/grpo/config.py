@@ -21,6 +21,7 @@ from dppo.methods.settings import CHOICES, bias_problems, fill_in, method_proble
 from dppo.objective import (
     ADVANTAGE_RULES,
     DAPO_TOKENS,
+    DR_GRPO,
     GRPO_MEAN,
     NORMALISERS,
     AdvantageRule,
@@ -106,6 +107,12 @@ def field_problems(args: Any) -> list[str]:
     """One sentence per field that contradicts the method or another field; empty when there is none."""
     base = METHODS[args.method]
     problems = _prior_problems(args, base) + _value_problems(args, base) + method_problems(args)
+    longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
+    if longest and args.max_completion_length is None:
+        problems.append(
+            "max_completion_length is null, and dr_grpo divides by it. Write max_completion_length: 512, or another "
+            "loss_type."
+        )
     return problems + [
         f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
         for name in ("max_rounds", "round_factor")

@@ -153,6 +153,7 @@ class SavedGeneration(TrainingLoop, Joints):
             CheckpointError: if a file is damaged or missing, or the history is of another dataset, or a generation in
                 use of another number of processes.
         """
+        self.in_use, self.calls = None, 0  # a trainer that has trained already has a generation of its own
         start = "training goes on from its weights with an empty prompt history and the prompt order of a new run."
         state = read_state(folder, lambda found: RunState(**found), without=start)
         if state is None:
@@ -168,6 +169,7 @@ class SavedGeneration(TrainingLoop, Joints):
         if self.source is not None:
             self.source.others = self.others
         self.generation, self.guard.skipped = state.generation, state.skipped
+        self._accounted = state.generation
         if goes_on:
             file = batch_file(folder, self.accelerator.process_index)
             figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]

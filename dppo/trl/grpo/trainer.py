@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -123,6 +124,11 @@ class DPPOTrainer(SavedGeneration):
         self.add_callback(self.guard)
         end_at_exit()
         self._announce()
+
+    def load_extra(self, folder: Path) -> None:
+        """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
+        self._dealt, self._figures = [], LossFigures(self.method, self.cycle.calls)
+        super().load_extra(folder)
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
 
