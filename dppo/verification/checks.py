@@ -41,6 +41,8 @@ EXACT = 1e-12
 SINGLE = 1e-4
 """Relative difference of two gradients in float32 that add up the same terms in different orders: 9e-7 to 4e-6 on the
 embedded policy, by processor, and more on larger models."""
+TABLE = (8, 12)
+"""Completions, and tokens of the longest, whose draws are counted."""
 USUAL_RATE = 0.5
 """Checked where a run prunes nothing at a level."""
 CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}
@@ -52,11 +54,13 @@ DIFFERENCE = "difference"
 NATS = "nats"
 DEVIATION = "deviation"
 COUNT = "draws"
+LAYERS = "layers"
 LEGEND = {
     BIAS: "|E[pruned gradient] - full gradient| / |full gradient|, over every outcome of the draws, in float64",
     SQUARED: "the square of it, estimated from draws: about 0 give or take its standard error where there is no bias",
     DIFFERENCE: "|gradient - expected| / |expected| in float32; for TRL, that of the loss too if it is larger",
     NATS: "largest difference of a token's log-probability between dense rows and padding, in float32",
+    LAYERS: "layers with a sliding window in padding alone",
     DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
 }
 """What the figures are."""
@@ -76,7 +80,7 @@ class Settings:
 
     def share(self, methods: int) -> float:
         """The failure rate of one check: the whole, divided by the number of checks that draw at random."""
-        return self.failure_rate / (methods * len(CLAIMS) + len(_random_designs()))
+        return self.failure_rate / (methods * len(CLAIMS) + len(_random_designs()) + len(TOKEN_LEVELS))
 
 
 def _random_designs() -> list[str]:
@@ -214,6 +218,8 @@ def row_checks(subject: Subject) -> Iterator[Check]:
     name = "3 dense rows, equal to padding"
     yield at_most(f"{name}: log-probabilities, on {title}", found.logp_difference, found.logp_tolerance, NATS)
     yield at_most(f"{name}: gradient, on {title}", gradient, found.gradient_tolerance, DIFFERENCE)
+    missing = float(found.windows_missing)
+    yield at_most(f"{name}: sliding windows that they lack, on {title}", missing, 0.0, LAYERS)
     for mistake, kernel in wrong_kernels().items():
         found = rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
         yield above(f"5 control: {mistake}, on {title}", found.logp_difference, found.logp_tolerance, NATS)
@@ -242,6 +248,30 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
     # With equal probabilities, so that there is a choice for which the draw should have used chance.
     keep_MN, prob_N = _kept(subject, method, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
     yield above("5 control: frequencies of a draw without chance", deviance(keep_MN, prob_N), bound, DEVIATION)
+
+
+def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
+    """How often each token is drawn, by its own draw, against the probability it was given; and a draw that is wrong.
+
+    Moments are random numbers: the probabilities are checked on the policy of a few parameters, by ``token_checks``.
+    """
+    rng = generator(settings.seed, Purpose.CHECK)
+    moment_NT = torch.from_numpy(rng.exponential(size=TABLE))
+    span_NT = torch.arange(TABLE[1]) < torch.from_numpy(rng.integers(1, TABLE[1] + 1, TABLE[0]))[:, None]
+    bound = deviance_bound(int(span_NT.sum()), settings.share(methods))
+    for name, level in TOKEN_LEVELS.items():
+        drawn = [
+            level.draw(moment_NT, span_NT, generator(settings.seed, Purpose.CHECK, index))
+            for index in range(settings.draws)
+        ]
+        keep_MN = torch.stack([draw.weight_NT[span_NT] > 0 for draw in drawn])
+        title = f"4 {name}: {keep_MN.shape[1]} tokens in {settings.draws} draws"
+        yield at_most(title, deviance(keep_MN, drawn[0].prob_NT[span_NT]), bound, DEVIATION)
+    reach_NT, head_NT = TOKEN_LEVELS["cuts and head sampling"].probabilities(moment_NT, span_NT)
+    assert head_NT is not None
+    least_N, prob_N = torch.minimum(reach_NT, head_NT)[span_NT], (reach_NT * head_NT)[span_NT]
+    keep_MN = torch.from_numpy(rng.random((settings.draws, len(prob_N)))) < least_N
+    yield above("5 control: cuts and the head drawn by one number", deviance(keep_MN, prob_N), bound, DEVIATION)
 
 
 def _kept(subject: Subject, method: Method, pruning: Pruning, settings: Settings) -> tuple[Tensor, Tensor]:

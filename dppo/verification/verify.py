@@ -22,6 +22,7 @@ from dppo.verification.checks import (
     round_checks,
     row_checks,
     token_checks,
+    token_frequency_checks,
 )
 from dppo.verification.dense_rows import padded_because
 from dppo.verification.findings import CeilingRow, Check, Findings
@@ -57,7 +58,10 @@ def verify(
         "many draws on the model": lambda: draw_checks(subject, methods, settings),
         "one step beside TRL": lambda: parity_checks(script_of(subject)),
         "rows beside padding": lambda: row_checks(subject),
-        "inclusion frequencies": lambda: frequency_checks(subject, first, settings, count),
+        "inclusion frequencies": lambda: (
+            *frequency_checks(subject, first, settings, count),
+            *token_frequency_checks(settings, count),
+        ),
         "controls": lambda: control_checks(subject, first, settings, count),
     }
     checks: list[Check] = []

@@ -26,6 +26,7 @@ def verdicts(found):
 ALL = {
     "3 dense rows, equal to padding: log-probabilities": True,
     "3 dense rows, equal to padding: gradient": True,
+    "3 dense rows, equal to padding: sliding windows that they lack": True,
     "5 control: masks aligned at the top left": True,
     "5 control: a row taken for one sequence": True,
 }
@@ -35,7 +36,7 @@ def test_rows_are_right_and_wrong_rows_are_found_out(subject):
     found = list(row_checks(subject))
     assert verdicts(found) == ALL
     assert all(check.name.endswith(", on the model") for check in found)
-    right, wrong = found[0], found[2:]
+    right, wrong = found[0], found[3:]
     assert right.figure < 1e-5 and all(check.figure > 1e3 * right.figure for check in wrong)
 
 
@@ -97,13 +98,13 @@ def detached(module, query, key, value, mask, *, row_segments=None, **kwargs):
 @pytest.mark.parametrize(("attention", "value"), [(ignores_segments, False), (detached, True)])
 def test_rows_that_are_broken_fail_and_a_broken_gradient_by_itself(subject, monkeypatch, attention, value):
     monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, attention)
-    assert list(verdicts(row_checks(subject)).values()) == [value, False, True, True]
+    assert list(verdicts(row_checks(subject)).values()) == [value, False, True, True, True]
 
 
 def test_a_check_that_sees_nothing_fails_its_controls(subject, monkeypatch):
     right = dict.fromkeys(wrong_kernels(), Kernel(name="right", attend=SEGMENT_SDPA.attend))
     monkeypatch.setattr(checks, "wrong_kernels", lambda: right)
-    assert list(verdicts(row_checks(subject)).values()) == [True, True, False, False]
+    assert list(verdicts(row_checks(subject)).values()) == [True, True, True, False, False]
 
 
 def test_the_temperature_is_that_of_the_subject(subject, monkeypatch):
@@ -111,4 +112,11 @@ def test_the_temperature_is_that_of_the_subject(subject, monkeypatch):
     assert verdicts(row_checks(cold)) == ALL
     original = dense_rows.add_scored_head
     monkeypatch.setattr(dense_rows, "add_scored_head", lambda model, temperature: original(model))
-    assert list(verdicts(row_checks(cold)).values()) == [False, False, True, True]
+    assert list(verdicts(row_checks(cold)).values()) == [False, False, True, True, True]
+
+
+def test_windows_that_rows_are_not_told_of_fail(subject, monkeypatch):
+    """Sequences of the check are too short to show them in a log-probability."""
+    original = dense_rows.check_rows
+    monkeypatch.setattr(dense_rows, "check_rows", lambda *args, **kw: replace(original(*args, **kw), windows_missing=2))
+    assert list(verdicts(row_checks(subject)).values()) == [True, True, False, True, True]

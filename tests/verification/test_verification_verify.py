@@ -9,6 +9,7 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, CENTRED
+from dppo.pruning import cuts
 from dppo.pruning import DESIGNS, PIVOTAL, Auto, selection_ceiling
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
@@ -116,6 +117,18 @@ def test_a_design_that_breaks_its_promise_fails(subject, monkeypatch):
     monkeypatch.setitem(DESIGNS, "pivotal", fewer)
     found = list(checks.frequency_checks(subject, DPPO, QUICK, 1))
     assert [check.name[2:9] for check in found if not check.passed] == ["pivotal", "designs", "pivotal"]
+
+
+def shared_number(reach_NT, rng):
+    """One number for all completions, from half of the interval."""
+    return (reach_NT > rng.random() / 2).sum(1)
+
+
+def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
+    assert all(check.passed for check in checks.token_frequency_checks(QUICK, 1))
+    monkeypatch.setattr(cuts, "draw_cuts", shared_number)
+    failed = [check.name.split(":")[0] for check in checks.token_frequency_checks(QUICK, 1) if not check.passed]
+    assert failed == ["4 cuts", "4 random prefix", "4 cuts and head sampling"]
 
 
 def test_a_broken_trainer_fails(monkeypatch):
@@ -244,4 +257,4 @@ def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(su
 
 
 def test_the_failure_rate_is_shared_out():
-    assert checks.Settings(failure_rate=1e-4).share(2) == pytest.approx(1e-4 / 9)
+    assert checks.Settings(failure_rate=1e-4).share(2) == pytest.approx(1e-4 / 13)
