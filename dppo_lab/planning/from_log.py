@@ -121,10 +121,8 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
     pass_rate = min(max(pass_rate, 1e-3), 1 - 1e-3) if 0 <= pass_rate <= 1 else 0.5  # else a reward is no pass rate
     flat = min(max(mean("flat", any_of(SILENT)), 0.0), 1 - 1e-3)
     tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
-    rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
-    if not reach:  # as of TRL, which tells generation, rewards and the whole step apart
-        reach = max(mean("whole", 0.0) - rollout - mean("rewards", 0.0), 0.0)
-    if not reach or math.isnan(rollout):
+    rollout, reach = mean("rollout", math.nan), _reach(steps)
+    if math.isnan(reach):
         share = any_of(REACH)
         rollout, reach, rest = 0.95 * (1 - share), share, 0.05 * (1 - share)
     else:
@@ -237,7 +235,7 @@ def _missing(steps: Sequence[Row]) -> list[str]:
             f"How many groups have equal rewards: {SILENT[0]:.0%} to {SILENT[1]:.0%} is assumed, as papers report. TRL "
             "logs frac_reward_zero_std; verl does not."
         )
-    if not finite(steps, "rollout") or not any(finite(steps, name) for name in (*PHASES, "whole")):
+    if math.isnan(_reach(steps)):
         said.append(
             f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "
             "as users of verl log it in timing_s/*."
@@ -255,6 +253,14 @@ def _missing(steps: Sequence[Row]) -> list[str]:
         "are reckoned from their second epoch on."
     )
     return said
+
+
+def _reach(steps: Sequence[Row]) -> float:
+    """Mean seconds of log-probabilities and update in a step; NaN where a log does not tell them from the rollout."""
+    seconds = {name: np.mean(finite(steps, name) or [0.0]) for name in (*PHASES, "whole", "rollout", "rewards")}
+    # TRL tells generation, rewards and the whole step apart.
+    reach = sum(seconds[name] for name in PHASES) or seconds["whole"] - seconds["rollout"] - seconds["rewards"]
+    return float(reach) if reach > 0 and finite(steps, "rollout") else math.nan
 
 
 def _whole(step: Row) -> float:

@@ -56,6 +56,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "kl": ("actor/kl_loss", "kl"),
 }
 """What is looked for in a step, under which names: the first that is there."""
+OF_TRAINING = ("training/global_step", "global_step", "step")
+"""Names of the step of training; a logger counts rows under other names."""
 SECONDS = ("rollout", "old", "reference", "update", "rewards", "whole")
 """Those of them that steps on one rollout have together."""
 
@@ -94,21 +96,34 @@ def read_log(path: Path) -> RunLog:
 
 
 def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The steps of training in some rows, in order; figures of one step in several rows are put together."""
+    """The steps of training in some rows, in order; figures of one step in several rows are put together.
+
+    Where every tenth step is logged, TRL's profiler still logs each call, in rows without a step of training: the
+    seconds of ten steps in sum.
+    """
     by_step: dict[float, Row] = {}
     for place, row in enumerate(rows):
         plain = {_plain(name): value for name, value in row.items()}
         step = _first(plain, NAMES["step"])
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
     steps: list[Row] = []
-    for _, row in sorted(by_step.items()):
+    ordered = [row for _, row in sorted(by_step.items())]
+    trained = [_first(row, OF_TRAINING) for row in ordered if _has_figures(row)]
+    between = [gap for gap in np.diff(trained) if gap > 0]
+    every = float(np.median(between)) if between else 1.0
+    for row in ordered:
         found = {name: _first(row, names) for name, names in NAMES.items()}
-        if not math.isnan(found["reward"] + found["response"]):
+        if _has_figures(row):
             steps.append(found)
         elif steps:
             told = (name for name in SECONDS if math.isfinite(found[name]))
-            steps[-1] |= {name: float(np.nansum([steps[-1][name], found[name]])) for name in told}
+            share = every if math.isnan(_first(row, OF_TRAINING)) else 1.0
+            steps[-1] |= {name: float(np.nansum([steps[-1][name], found[name] / share])) for name in told}
     return tuple(steps)
+
+
+def _has_figures(row: Row) -> bool:
+    return not math.isnan(_first(row, NAMES["reward"]) + _first(row, NAMES["response"]))
 
 
 def _plain(name: str) -> str:

@@ -9,8 +9,7 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, CENTRED
-from dppo.pruning import cuts
-from dppo.pruning import DESIGNS, PIVOTAL, Auto, selection_ceiling
+from dppo.pruning import DESIGNS, PIVOTAL, Auto, cuts, selection_ceiling
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
 from dppo.verification.findings import Check, Findings, above, at_most

@@ -160,6 +160,25 @@ def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
     assert not any("Where a step's time goes" in each for each in found.unknown)
 
 
+def test_a_profile_of_every_call_beside_a_log_of_every_tenth_step(tmp_path):
+    """Ten calls between two rows of figures, as wandb has them. The wrong twin adds them up: more than the step."""
+    call = {"profiling/Time taken: GRPOTrainer.transformers.generate": 4.0}
+    figures = {"train/reward": 0.5, "train/completions/mean_length": 300.0, "train/step_time": 10.0}
+    rows = [row for step in range(STEPS) for row in (figures | {"train/global_step": 10.0 * step}, *[call] * 10)]
+    path = tmp_path / "history.json"
+
+    def read_without(unwanted):
+        kept = [{name: value for name, value in row.items() if name != unwanted} for row in rows]
+        path.write_text(json.dumps([row | {"_step": place} for place, row in enumerate(kept)]))
+        return read_log(path)
+
+    log, where = read_without(None), "Where a step's time goes"
+    assert log.steps[0]["rollout"] == pytest.approx(4.0)
+    assert not any(where in each for each in plan_log(log).unknown)
+    said = plan_log(read_without("train/global_step")).unknown
+    assert any(where in each for each in said), "40 s of generation in 10 s are not believed"
+
+
 def test_steps_on_one_rollout_count_as_the_one_that_made_it(tmp_path):
     """40 s of generation in two steps of 100 and 60 s. The wrong twin forgets the second: 40%."""
     once, again = rows_of()[0], {"timing_s/update_actor": 45.0, "timing_s/step": 60.0}
