@@ -34,7 +34,7 @@ from dppo.pruning import (
     proportional,
     random_prefix,
 )
-from dppo.pruning.ceiling import LARGEST
+from dppo.pruning.ceiling import LARGEST, PROMPT_FLOOR
 from dppo.pruning.level import floor_problems
 from dppo.settings import AUTO, DEFAULT_METHOD, TABLE, Setting
 from dppo.typed import mismatch
@@ -247,7 +247,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
         )
-    floor = _floor(args, prompt_rate, prompt_auto)
+    floor = _floor(args, prompt_rate, prompt_auto, DEFAULT_FLOOR if prompt_auto is None else PROMPT_FLOOR)
     prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
     if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
         prompts = replace(prompts, design=design)
@@ -318,11 +318,11 @@ def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
     return SCORES["advantage" if method.normaliser.per_sequence else "length"]
 
 
-def _floor(args: Any, rate: float, auto: Auto | None) -> float:
+def _floor(args: Any, rate: float, auto: Auto | None, usual: float = DEFAULT_FLOOR) -> float:
     if args.prune_floor is not None:
         return args.prune_floor
     # A rate that is chosen lowers the floor by itself where it must.
-    return min(DEFAULT_FLOOR, (1 - rate) / (2 if auto is None else 1))
+    return min(usual, (1 - rate) / (2 if auto is None else 1))
 
 
 def _schedule(args: Any, own: Schedule) -> Schedule:

@@ -19,6 +19,10 @@ from dppo.typed import check_fields
 
 TAIL = 0.025
 """Share of resamples beyond each end of an interval."""
+ONE_ERROR = 0.16
+"""Share of resamples below the estimate less one standard error."""
+WORTH = 1.05
+"""A gain below which nobody would notice it."""
 GRID = 0.1
 """Distance between the rates that are looked at."""
 FEWEST = 16
@@ -113,8 +117,10 @@ class Auto:
         ConfigError: a field is out of range.
     """
 
-    least_gain: float = 1.05
+    least_gain: float = WORTH
     """What pruning must be worth at the lower end of its interval, >= 1; below that it is left off."""
+    tail: float = TAIL
+    """Share of resamples below that end, in (0, 0.5]."""
     enough: float = 0.95
     """Share of the best gain, in (0, 1], that the rate must have: the smallest such rate is taken."""
     fewest: int = 64
@@ -128,6 +134,7 @@ class Auto:
         check_fields(self, "Auto(least_gain=1.05)")
         ranges = {
             f"least_gain={self.least_gain:g} must be >= 1. Try least_gain=1.05.": 1 <= self.least_gain < np.inf,
+            f"tail={self.tail:g} must be in (0, 0.5]. Try tail={TAIL:g}.": 0 < self.tail <= 0.5,
             f"enough={self.enough:g} must be in (0, 1]. Try enough=0.95.": 0 < self.enough <= 1,
             f"fewest={self.fewest} must be >= 1. Try fewest=64.": self.fewest >= 1,
             f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.": 0 <= self.rollout_cost < np.inf,
@@ -136,8 +143,11 @@ class Auto:
         require("Auto", ranges)
 
 
-PROMPT_AUTO = Auto()
-"""For prompts: a dropped one costs neither rollout nor update."""
+PROMPT_AUTO = Auto(least_gain=1.02, tail=ONE_ERROR, largest=0.5)
+"""For prompts: a dropped one costs neither rollout nor update. Where most are silent a few dozen visits decide, so a 95%
+interval never ends; half at most is what a wrong choice may cost little by (docs/choose.md)."""
+PROMPT_FLOOR = 0.3
+"""Lowest probability of a prompt at a rate that is chosen: one that history calls silent may have come alive."""
 COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)
 """For completions, whose rollout is paid: until a run has measured its own costs (``dppo.evidence.TokenCosts``) a
 generated token counts as one that is trained on."""
@@ -152,7 +162,7 @@ class Choice:
     gain: float = 1.0
     """Best ``efficiency`` at any rate that was looked at, >= 1."""
     low: float = 1.0
-    """Lower end of the 95% interval of the gain at the smallest rate that has enough of it."""
+    """Lower end of the interval of the gain at the smallest rate that has enough of it."""
     why: str
     """The choice in words, to follow the ceiling."""
 
@@ -193,7 +203,7 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
         why = f"left off, since by the scores no rate gains anything{paid}"
         return Choice(rate=0.0, why=why)
     again_M5 = evidence.resampled_sums(np.column_stack([terms[rate], paid_N]))
-    low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), TAIL)), 6)
+    low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), auto.tail)), 6)
     measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
     if low < auto.least_gain:
         why = f"left off, since {measured}, and {auto.least_gain:g}x is the least worth having"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dppo.pruning import PROMPT_AUTO
+from dppo.pruning.ceiling import WORTH
 from dppo_lab.comparison.curves import READOUTS
 from dppo_lab.comparison.words import NO_CELL, Cell, amount, counted, duration, interval, percent
 from dppo_lab.report.browser import OURS
@@ -197,6 +197,6 @@ def _more(runs: Sequence[RunRecord]) -> str:
     for row in run_ceilings(runs):
         field = f"{row.level.removesuffix('s')}_prune_rate"
         asked = f"{field}: {config[field]} is in use" if config.get(field) else f"try {other}{field}: auto"
-        advice = "which is next to nothing" if row.low < PROMPT_AUTO.least_gain else asked
+        advice = "which is next to nothing" if row.low < WORTH else asked
         said.append(f"{row.level} at most {amount(row.value)}× ({amount(row.low)} to {amount(row.high)}), {advice}")
     return f"{'; '.join(said)}." if said else "not known: too few prompts have come back."

@@ -13,7 +13,7 @@ from dppo.errors import CheckpointError, duration
 from dppo.evidence import MEASURED, Evidence, TokenCosts
 from dppo.methods import Method
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, PromptPruning, Pruning, ceiling_of
-from dppo.pruning.ceiling import FEWEST
+from dppo.pruning.ceiling import FEWEST, WORTH
 from dppo.step import StepPlan
 from dppo.trl.metrics import RECORD, PhaseClock, synchronised, wall
 
@@ -220,7 +220,7 @@ class CeilingLines:
         self._said[what] = chosen is None or chosen.rate > 0
         ceiling = ceiling_of(evidence)
         verdict = chosen.why if chosen else f"the rate is {level.rate:g}" if level.rate else "left off"
-        if not chosen and level.rate and ceiling.value < PROMPT_AUTO.least_gain:
+        if not chosen and level.rate and ceiling.value < WORTH:
             verdict += f". It costs variance and saves next to nothing: turn it off, {what}_prune_rate: 0"
         self._say(f"dppo | {what} pruning can save at most {ceiling}{beside} here: {verdict}")
 
@@ -236,7 +236,7 @@ def more_to_be_had(method: Method, completions: Evidence | None, visits: Evidenc
         if evidence is None or len(evidence) < FEWEST:
             continue
         ceiling, field = ceiling_of(evidence), f"{name}_prune_rate"
-        if ceiling.low < PROMPT_AUTO.least_gain:
+        if ceiling.low < WORTH:
             advice = "next to nothing"
         elif level.rate:
             advice = f"{field}: {'auto' if getattr(level, 'auto', None) else f'{level.rate:g}'} is in use"
