@@ -206,9 +206,9 @@ class OwnSettings:
     prune_floor: float | None = setting(
         None,
         "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
-        "over it per level. Default: 0.2, 0.1 of completions with `auto`, or half of what is kept where that is "
-        "smaller; for completions drawn as `dppo` does that is the floor of a mean score, and it falls to 0.02 where "
-        "the score says that nothing is lost.",
+        "over it per level. Default: 0.2, with `auto` 0.1 of completions and 0.3 of prompts, or half of what is "
+        "kept where that is smaller; for completions drawn as `dppo` does that is the floor of a mean score, and it "
+        "falls to 0.02 where the score says that nothing is lost.",
         range="(0, 1]",
     )
     completion_score: str = setting(

@@ -144,8 +144,8 @@ class Auto:
 
 
 PROMPT_AUTO = Auto(least_gain=1.02, tail=ONE_ERROR, largest=0.5)
-"""For prompts: a dropped one costs neither rollout nor update. Where most are silent a few dozen visits decide, so a 95%
-interval never ends; half at most is what a wrong choice may cost little by (docs/choose.md)."""
+"""For prompts: a dropped one costs neither rollout nor update. Where most are silent, a few dozen visits decide and 95%
+intervals stay wide; up to half, a wrong choice costs little."""
 PROMPT_FLOOR = 0.3
 """Lowest probability of a prompt at a rate that is chosen: one that history calls silent may have come alive."""
 COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)

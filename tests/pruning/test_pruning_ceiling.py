@@ -228,8 +228,8 @@ def test_few_large_groups_are_evidence(groups):
 
 
 def test_bad_settings_are_named():
-    with refused(ConfigError, "least_gain=0.5", "fewest=0", "enough=0", "rollout_cost=-1"):
-        Auto(least_gain=0.5, fewest=0, enough=0.0, rollout_cost=-1.0)
+    with refused(ConfigError, "least_gain=0.5", "fewest=0", "enough=0", "rollout_cost=-1", "tail=0.7"):
+        Auto(least_gain=0.5, fewest=0, enough=0.0, rollout_cost=-1.0, tail=0.7)
     for biased in ({"design": DETERMINISTIC}, {"weighting": UNWEIGHTED}):
         with refused(ConfigError, "auto=None"):
             Pruning(rate=0.5, auto=Auto(), **biased)
