@@ -66,6 +66,14 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
         resumed(tiny_path, run)
 
 
+def test_a_reference_that_follows_is_in_no_checkpoint_and_the_run_says_so(tiny_path, run):
+    moving = dict(beta=0.1, sync_ref_model=True, max_steps=3)
+    with refused(CheckpointError, "sync_ref_model", "accept_missing=True"):
+        resumed(tiny_path, run, **moving)
+    with pytest.warns(UserWarning, match="sync_ref_model has moved.* is another run"):
+        resumed(tiny_path, run, accept_missing=True, **moving)
+
+
 def damage(path):
     """Other bytes at the same length; a second time, the old ones."""
     content = bytearray(path.read_bytes())

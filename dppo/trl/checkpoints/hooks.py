@@ -70,6 +70,11 @@ class CheckpointHooks(_BaseTrainer):
             lines.append(
                 f"{folder} has other {', '.join(edited)} than were written. Unless you did so: {files.advice(folder)}"
             )
+        if getattr(self.args, "sync_ref_model", False):  # TRL does not save the reference
+            lacks = f"{folder} lacks the reference that sync_ref_model has moved: the run goes on with the one given"
+            if not accept_missing:
+                raise CheckpointError(f"{lacks}, and is another run. To go on so: accept_missing=True.")
+            lines.append(f"{lacks}, and is another run.")
         for line in [*files.passed_over(folder), *lines]:
             warnings.warn(line, stacklevel=3)
         return str(folder)

@@ -1,11 +1,9 @@
 """``DPPODPOTrainer``: TRL's ``DPOTrainer`` with pairs drawn by their recorded margins, weighted, in dense rows."""
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from torch import Tensor
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from dppo.errors import CheckpointError, ConfigError, DataError
+from dppo.errors import ConfigError, DataError
 from dppo.packing.forward import Scored
 from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch
@@ -262,19 +260,6 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     def content(self) -> str:
         """A fingerprint of all pairs and their weights."""
         return fingerprint(self.source.scores.identities, self._margin_weight)
-
-    def load_extra(self, folder: Path) -> None:
-        """As of all trainers on rows; a reference that follows the policy is in no checkpoint, as in TRL.
-
-        Raises:
-            CheckpointError: ``sync_ref_model`` without ``accept_missing``; or as of all.
-        """
-        super().load_extra(folder)
-        if self.args.sync_ref_model:
-            lacks = f"{folder} lacks the reference that sync_ref_model has moved: the run goes on with the one given"
-            if not self.args.accept_missing:
-                raise CheckpointError(f"{lacks}, and is another run. To go on so: accept_missing=True.")
-            warnings.warn(f"{lacks}, and is another run.", stacklevel=2)
 
     def _reference(self, batch: MicroBatch) -> dict[str, Tensor]:
         """Log-probabilities under the reference, as ``Pairs`` has them; of one sequence they mean nothing."""
