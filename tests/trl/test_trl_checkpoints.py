@@ -4,15 +4,17 @@ import json
 import os
 import resource
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import test_trl_dpo
 import test_trl_sft
+from accelerate import PartialState
 from conftest_trl import alike
 from datasets import Dataset
 from refusals import refused, warned
-from sft_runs import solutions
+from sft_runs import ours, solutions
 from test_trl_resume import trainer
 
 from dppo.errors import CheckpointError
@@ -245,6 +247,17 @@ def test_one_that_was_never_sealed_is_passed_over(run):
     del state["listed"]
     (run / "checkpoint-3" / "dppo_state.json").write_text(json.dumps(state))
     assert latest_checkpoint(run) == run / "checkpoint-3", "versions before this one had no list"
+
+
+@pytest.mark.parametrize("make", [partial(trainer, seen=[]), ours])
+def test_each_node_has_the_state_where_it_is_asked_for(make, tiny_path, tmp_path, monkeypatch):
+    """As the first process of the second node."""
+    made = make(tiny_path, tmp_path)
+    monkeypatch.setitem(PartialState._shared_state, "process_index", 1)
+    for asked in (False, True):
+        made.args.save_on_each_node = asked
+        made.save_extra(tmp_path / "checkpoint-1")
+        assert (tmp_path / "checkpoint-1" / "dppo_state.json").exists() == asked
 
 
 def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):

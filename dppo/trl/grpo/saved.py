@@ -118,7 +118,7 @@ class SavedGeneration(TrainingLoop, Joints):
         costs = self._at_costs(self.meter.settle())
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
-        if not self.accelerator.is_main_process:
+        if not self.args.should_save:
             return
         state = RunState(
             generation=self.generation,

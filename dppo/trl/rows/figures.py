@@ -110,7 +110,7 @@ class MeasuredRows(TrainingLoop):
 
     def save_extra(self, folder: Path) -> None:
         """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
-        if not self.accelerator.is_main_process:
+        if not self.args.should_save:
             return
         folder.mkdir(parents=True, exist_ok=True)
         rows = 0
