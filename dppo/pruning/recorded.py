@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError, ShapeError
 from dppo.pruning.history_file import dataset_rows, matches, read_arrays, write_arrays
+from dppo.pruning.scores import at_least_float32
 from dppo.types import Candidates
 
 
@@ -94,5 +95,5 @@ def mean_loss(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
     Source: InfoBatch, arXiv:2303.04947, section 3.1.
     """
-    loss_BT = torch.where(mask_BT.bool(), -logp_BT.double(), 0.0)
+    loss_BT = torch.where(mask_BT.bool(), -at_least_float32(logp_BT), 0.0)
     return loss_BT.sum(1) / mask_BT.bool().sum(1).clamp(min=1)

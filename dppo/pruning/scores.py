@@ -66,8 +66,13 @@ def confidence(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
     Log-probabilities (B, T) are in nats, <= 0, and do not matter where the mask is 0: at tokens without loss.
     """
-    doubt_BT = torch.where(mask_BT.bool(), -torch.expm1(logp_BT.double()), 0.0)
-    return (doubt_BT.square() * mask_BT.double()).sum(1).sqrt()
+    doubt_BT = torch.where(mask_BT.bool(), -torch.expm1(at_least_float32(logp_BT)), 0.0)
+    return doubt_BT.square().sum(1).sqrt()
+
+
+def at_least_float32(value: Tensor) -> Tensor:
+    """A tensor on a device, wide enough for sums; not wider than that: MPS has no float64."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 SCORES: dict[str, Score] = {

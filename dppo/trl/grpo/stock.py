@@ -88,7 +88,7 @@ class StockWatch(TrainerCallback):
         with self._clock("reward"):
             rewards = calculate(*args, **kwargs)
         weighted = (rewards * self._trainer.reward_weights.to(rewards.device)).nansum(1)
-        self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).double().cpu()
+        self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).cpu().double()
         return rewards
 
     def _log_probs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ class StockWatch(TrainerCallback):
             keep_P=ones_N[: len(row_Q)].bool(),
             row_Q=row_Q,
             reward_N=self._reward_N,
-            advantage_N=gather(output["advantages"]).double().cpu(),
+            advantage_N=gather(output["advantages"]).cpu().double(),
             prob_N=ones_N,
             weight_N=ones_N,
             why_N=torch.full((count,), WHY.index("kept")),

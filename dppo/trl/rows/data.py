@@ -201,7 +201,7 @@ def batch_of(
     prompts = _padded([each.prompt for each in sequences], left=True)
     completions = _padded([each.completion for each in sequences], left=False)
     loss_mask = pad_sequence([each.scored.long() for each in sequences], batch_first=True)
-    none = torch.tensor(1.0, dtype=torch.float64)  # shares of the loss are known by row
+    none = torch.tensor(1.0)  # shares of the loss are known by row
     batch = {
         **dict(zip(PADDED, (*prompts, *completions), strict=True)),
         "loss_mask": loss_mask,

@@ -159,7 +159,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         if self.method.score == "norm":
             return loss, confidence(logp_BT, mask_BT).square()
         rows = self._block[[self._place_B[row] for row in batch.rows.tolist()]]
-        tokens_B = torch.from_numpy(self._rows.trained[rows.numpy()]).to(logp_BT.device).clamp(min=1)
+        tokens_B = torch.from_numpy(self._rows.trained[rows.numpy()]).to(logp_BT).clamp(min=1)
         return loss, mean_loss(logp_BT, mask_BT) * mask_BT.sum(1) / tokens_B
 
 
