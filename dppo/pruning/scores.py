@@ -46,7 +46,7 @@ def advantage_with_confidence(completions: Completions) -> Tensor:
     if completions.confidence_N is None:
         raise ConfigError(
             "score=advantage_with_confidence needs the log-probabilities of the sampled tokens, and these rollouts "
-            "have none. Use score=advantage_with_length, or an engine that returns them."
+            "have none. Use score=advantage_with_length (completion_score: length), or an engine that returns them."
         )
     return _averaged(absolute_advantage(completions) * completions.confidence_N.double(), completions)
 

@@ -4,15 +4,16 @@ import threading
 
 import pytest
 import torch
-from conftest_trl import CONFIG, GENERATIONS, SHORT, length_reward, problems, scripted
+from conftest_trl import CONFIG, GENERATIONS, SHORT, length_reward, problems, relative_difference, scripted
 from datasets import Dataset, IterableDataset
-from refusals import refused
+from refusals import refused, warned
 from test_trl_contract import gradients
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.methods import METHODS
+from dppo.pruning import advantage_with_length
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
 from dppo.trl.served import check_trl_version
 
@@ -76,6 +77,23 @@ def test_confidence_without_a_sampler_that_reports_it(tiny_path):
     config = DPPOConfig(**CONFIG, completion_score="confidence", num_generations=GENERATIONS)
     with refused(ConfigError, "use_vllm: true", "completion_score: length"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
+
+
+def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_path, tmp_path):
+    """By the score that the run would have had without a ``rollout_func``, and said once."""
+
+    def silent(prompts, trainer):
+        return scripted(prompts, trainer) | {"logprobs": None}
+
+    run = dict(rollout=silent, completion_prune_rate=0.5, max_steps=2)
+    with warned("logprobs: None", "completion_score: length") as said:
+        found, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **run)
+    wanted, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_score="length", **run)
+    assert trainer.method.score is advantage_with_length and len(found) == 2
+    assert sum("logprobs: None" in str(each.message) for each in said) == 1
+    assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) == 0
+    with refused(ConfigError, "completion_score: length"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_score="confidence", **run)
 
 
 @pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])

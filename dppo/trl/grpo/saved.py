@@ -3,14 +3,15 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dppo.files import write_json
 from dppo.methods import Method
-from dppo.pruning import Evidence, OtherTerms, TokenCosts
+from dppo.pruning import SCORES, Evidence, OtherTerms, TokenCosts, advantage_with_confidence
+from dppo.settings import AUTO
 from dppo.step import PromptSource, StepPlan
 from dppo.trl.batch import RankBatch
 from dppo.trl.checkpoints.files import OUR_STATE
@@ -141,6 +142,19 @@ class SavedGeneration(TrainingLoop, Joints):
         if self.args.rollout_cost is None:
             self.method = at_cost(self.method, costs)
         return costs
+
+    def _score_without_log_probs(self) -> None:
+        """Choose another score where ``auto`` chose one by log-probabilities, which a ``rollout_func`` did not give."""
+        if self.method.score is not advantage_with_confidence or self.args.completion_score != AUTO:
+            return
+        score = self.args.build_method().score
+        self.method = replace(self.method, completions=replace(cast(Any, self.method.completions), score=score))
+        name = next(name for name, each in SCORES.items() if each is score)
+        warnings.warn(
+            "rollout_func returned logprobs: None, and completion_score: auto would rank completions by them: they are "
+            f"ranked by {name} instead. To say so yourself, write completion_score: {name}.",
+            stacklevel=2,
+        )
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.

@@ -221,6 +221,8 @@ class DPPOTrainer(SavedGeneration):
         """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
         rewards = self._rewards_of(generated, prompts.size_Q)
         everything = rolled_out(generated, rewards, self.accelerator, tokens=self.method.tokens.active)
+        if everything.confidence_N is None:
+            self._score_without_log_probs()
         plan = plan_step(
             self.method,
             everything,
