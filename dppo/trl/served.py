@@ -13,6 +13,7 @@ from typing import Any
 import trl
 from datasets import Dataset
 from packaging.version import Version
+from transformers.training_args import OptimizerNames
 from trl.data_utils import is_conversational
 from trl.trainer.grpo_config import GRPOConfig
 
@@ -46,7 +47,6 @@ DEEPSPEED = (
     "DeepSpeed is not served: its engine steps inside backward, and a step here has several. Use DDP or FSDP2 "
     "(accelerate config)."
 )
-LIGER = "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}."
 
 
 def check_trl_version(installed: str = trl.__version__) -> None:
@@ -61,6 +61,7 @@ def check_trl_version(installed: str = trl.__version__) -> None:
 def unsupported_options(args: GRPOConfig) -> list[str]:
     """One sentence per TRL option in ``args`` that would be silently wrong here; empty when all are served."""
     rules: list[tuple[bool, str]] = [
+        *unserved_in_rows(args),
         (
             args.top_entropy_quantile < 1.0,
             f"top_entropy_quantile={args.top_entropy_quantile:g} takes its threshold over the tokens of the whole "
@@ -71,9 +72,39 @@ def unsupported_options(args: GRPOConfig) -> list[str]:
             "use_adaptive_entropy moves its coefficient by the entropy of all completions, most of which are not "
             "forwarded here. Use a fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.",
         ),
-        (args.use_liger_kernel, LIGER),
     ]
     return [sentence for wrong, sentence in rules if wrong]
+
+
+def unserved_in_rows(args: Any) -> list[tuple[bool, str]]:
+    """Options of transformers that would be another thing on dense rows, and what to use instead."""
+    optimizer = OptimizerNames(args.optim).value
+    return [
+        (
+            args.neftune_noise_alpha is not None,
+            "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it "
+            "out.",
+        ),
+        (
+            any(kind in optimizer for kind in ("lomo", "layerwise")),
+            f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.",
+        ),
+        (
+            args.use_liger_kernel,
+            "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.",
+        ),
+    ]
+
+
+def check_processes(trainer: Any) -> None:
+    """Return where each process trains on completions, or rows, of its own, by backward passes of its own."""
+    if trainer.is_deepspeed_enabled:
+        raise ConfigError(DEEPSPEED)
+    if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
+        raise ConfigError(
+            "tensor, context and sequence parallelism are not served: each process gets rows of its own. Use DDP or "
+            "FSDP2 (accelerate config)."
+        )
 
 
 LIBRARIES = ("dppo", "trl", "transformers")
@@ -142,7 +173,6 @@ def unserved_models(trainer: Any) -> list[str]:
     return [
         sentence
         for wrong, sentence in (
-            (trainer.is_deepspeed_enabled, DEEPSPEED),
             (
                 trainer._is_vlm,
                 "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model.",

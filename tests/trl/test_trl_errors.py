@@ -64,6 +64,9 @@ REFUSED = [
     (DPPODPOConfig, dict(beta=-1.0), "beta: 0.1"),
     (DPPODPOConfig, dict(margin_scal=2.0), "Did you mean margin_scale?"),
     (DPPODPOConfig, dict(loss_typ="ipo"), "Did you mean loss_type"),
+    (DPPOConfig, dict(neftune_noise_alpha=5.0), "neftune_noise_alpha"),
+    (DPPOConfig, dict(optim="adalomo"), "optim: adamw_torch"),
+    (DPPOConfig, dict(optim="galore_adamw_layerwise"), "optim: adamw_torch"),
 ]
 
 

@@ -179,7 +179,7 @@ class TestModelsInTraining:
     def test_an_adapter_on_the_head_is_refused(self, tiny_path):
         peft = adapters(target_modules=["lm_head"])
         model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_path), peft())
-        trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=model, rollout_func=None)
+        trainer = SimpleNamespace(_is_vlm=False, model=model, rollout_func=None)
         trainer.accelerator, trainer.train_dataset = SimpleNamespace(unwrap_model=lambda model: model), None
         trainer._tokenizer = SimpleNamespace(eos_token_id=0)
         (refusal,) = unserved_models(trainer)

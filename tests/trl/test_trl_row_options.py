@@ -1,6 +1,7 @@
 """Trainers on rows under TRL's options: each is served as TRL serves it, or refused with what to use."""
 
 import shutil
+from functools import partial
 
 import pytest
 import test_trl_dpo as dpo
@@ -10,10 +11,11 @@ from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
 from sft_runs import as_trl, ours, solutions, stock
+from test_trl_resume import trainer
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError
-from dppo.trl import DPPOSFTTrainer
+from dppo.trl import DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.layouts import RowLayout
 
 TURNS = (
@@ -106,9 +108,10 @@ def test_evaluation_between_steps_is_trls(tiny_path, tmp_path):
 
 
 def test_processes_that_share_rows_are_refused(tiny_path, tmp_path, monkeypatch):
-    monkeypatch.setattr(DPPOSFTTrainer, "get_cp_size", lambda self: 2)
-    with refused(ConfigError, "sequence parallelism"):
-        ours(tiny_path, tmp_path)
+    for kind, make in ((DPPOSFTTrainer, ours), (DPPOTrainer, partial(trainer, seen=[]))):
+        monkeypatch.setattr(kind, "get_cp_size", lambda self: 2)
+        with refused(ConfigError, "sequence parallelism"):
+            make(tiny_path, tmp_path)
 
 
 def test_datasets_of_which_nothing_is_left_say_why(tiny_path, tmp_path):

@@ -43,7 +43,7 @@ from dppo.trl.safeguards import (
     saved_at_the_limit,
     start_named,
 )
-from dppo.trl.served import check_overrides, unserved_models, unserved_tokens
+from dppo.trl.served import check_overrides, check_processes, unserved_models, unserved_tokens
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -85,6 +85,7 @@ class DPPOTrainer(SavedGeneration):
         listed = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
         with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
+        check_processes(self)
         for refusal in unserved_models(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None

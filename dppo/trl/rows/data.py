@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers.training_args import OptimizerNames
 
 from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
@@ -18,7 +17,7 @@ from dppo.packing.rows import UNSCORED
 from dppo.pruning.level import floor_problems
 from dppo.settings import RowSettings
 from dppo.trl.batch import PADDED, RankBatch
-from dppo.trl.served import DEEPSPEED, LIGER, RANGES
+from dppo.trl.served import DEEPSPEED, RANGES, unserved_in_rows
 from dppo.typed import NamedFields
 
 
@@ -51,13 +50,8 @@ class RowConfig(NamedFields, RowSettings):
 
 def _refused_of_every_trainer(args: Any) -> list[tuple[bool, str]]:
     """Options of every trainer of TRL's that would be another thing on dense rows, or nothing at all."""
-    optimizer = OptimizerNames(args.optim).value
     return [
-        (
-            args.neftune_noise_alpha is not None,
-            "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it "
-            "out.",
-        ),
+        *unserved_in_rows(args),
         (
             args.auto_find_batch_size,
             "auto_find_batch_size: what bounds memory is max_tokens_per_row, which leaves steps as they are. Use "
@@ -67,11 +61,6 @@ def _refused_of_every_trainer(args: Any) -> list[tuple[bool, str]]:
             args.include_num_input_tokens_seen not in ("no", False),
             "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.",
         ),
-        (
-            any(kind in optimizer for kind in ("lomo", "layerwise")),
-            f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.",
-        ),
-        (args.use_liger_kernel, LIGER),
         (
             args.train_sampling_strategy not in ("random", "sequential"),
             f"train_sampling_strategy={args.train_sampling_strategy!r} makes batches of like lengths, which dense rows "

@@ -28,6 +28,7 @@ from dppo.trl.metrics import PhaseClock, share_done
 from dppo.trl.rows.data import IDLE, RowBatch, Rows, Sequence, batch_of
 from dppo.trl.rows.figures import MeasuredRows, PartFigures
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
+from dppo.trl.served import check_processes
 from dppo.types import Draw
 
 
@@ -107,13 +108,7 @@ class RowTrainer(MeasuredRows):
             CheckpointError: ``recorded_scores`` cannot be read, or are of another dataset.
         """
         args: Any = self.args
-        if self.is_deepspeed_enabled:
-            raise ConfigError("DeepSpeed is not served: its engine steps inside backward. Use DDP or FSDP2.")
-        if self.get_tp_size() * self.get_cp_size() * self.get_sp_size() > 1:
-            raise ConfigError(
-                "tensor, context and sequence parallelism are not served: each process gets rows of its own. Use DDP "
-                "or FSDP2 (accelerate config)."
-            )
+        check_processes(self)
         router = float(self.router_aux_loss_coef) if self.aux_loss_enabled else 0.0
         method = replace(args.build_method(), router_coef=router)
         self._streamed = rows is None
