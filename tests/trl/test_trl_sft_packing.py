@@ -3,8 +3,9 @@
 import pytest
 import test_trl_dpo as dpo
 import torch
-from conftest_trl import PADDED_TOO, logged, one_in
-from refusals import refused
+from conftest_trl import PADDED_TOO, logged, one_in, relative_difference
+from datasets import Dataset
+from refusals import refused, warned
 from sft_runs import as_trl, ours, solutions, stock, texts, trained
 from transformers import TrainingArguments
 
@@ -57,6 +58,17 @@ def test_streamed_pairs_are_trained_as_trl_does(tiny_path, tmp_path):
     options = {"data": dpo.pairs().to_iterable_dataset(), "gradient_accumulation_steps": 2, "max_length": 6}
     for layout in ("rows", "padded"):
         same(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, layout=layout, figures=names, **options)
+
+
+def test_pairs_of_a_stream_without_a_prompt_are_left_out(tiny_path, tmp_path):
+    rows, options = dpo.pairs(12).to_list(), {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    clean = Dataset.from_list(rows).to_iterable_dataset()
+    bad = Dataset.from_list([*rows[:3], rows[3] | {"prompt": ""}, *rows[3:]]).to_iterable_dataset()
+    wanted, _ = trained(dpo.ours, tiny_path, tmp_path / "clean", data=clean, **options)
+    with warned("no prompt", "dataset.filter"):
+        found, _ = trained(dpo.ours, tiny_path, tmp_path / "bad", data=bad, **options)
+    assert len(found) == len(wanted) == 3
+    assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) == 0
 
 
 def test_a_stream_is_saved_and_resumed(tiny_path, tmp_path):

@@ -1,10 +1,11 @@
 """``DPPODPOTrainer``: TRL's ``DPOTrainer`` with pairs drawn by their recorded margins, weighted, in dense rows."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from dppo.typed import check
 from dppo.types import Draw
 
 OF_LOGITS = ("logits/chosen", "logits/rejected")
+IF_WHOLE = "row['prompt'] and row['chosen'] and row['rejected']"
 
 
 @dataclass
@@ -102,7 +104,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         ref_model: as for ``DPOTrainer``.
         args: a ``DPPODPOConfig``.
         data_collator: must be None: pairs are laid out after the draw.
-        train_dataset: as for ``DPOTrainer``; a streamed one is trained on whole.
+        train_dataset: as for ``DPOTrainer``; a streamed one is trained on whole, less pairs without a prompt or answer.
         margin_reward: a reward function of TRL's signature. Pairs that it hardly tells apart then weigh more, others
             less: MADPO-style. Asked once for all pairs, with the dataset's other columns; not ``async``.
         **kwargs: whatever else ``DPOTrainer`` takes.
@@ -142,6 +144,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             raise ConfigError("margin_reward is asked once for all pairs, and a stream has no end. Leave it out.")
         with models_named(model, ref_model):
             super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
+        if given is None:
+            self.train_dataset = cast(Any, self.train_dataset).filter(_is_whole)
         prepared: Any = self.train_dataset
         if given is not None and self.columns[0] not in prepared.column_names:
             raise ConfigError("datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer.")
@@ -171,13 +175,13 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     def measured(self, rows: Any, *, streamed: bool = False) -> Rows:
         """As of all trainers on rows; tokens have the prompt of a pair once."""
         found = [self.sequences_of(row) for row in rows]
-        empty = [place for place, each in enumerate(found) if len(each) < 2 or not rows[place]["prompt_ids"]]
-        alike = [
-            place for place, each in enumerate(found) if len({tuple(one.completion.tolist()) for one in each}) == 1
-        ]
-        limit = self.args.max_length
-        _refuse(empty, len(found), "no prompt or no answer", "row['prompt'] and row['chosen'] and row['rejected']")
         if not streamed:
+            empty = [place for place, each in enumerate(found) if len(each) < 2 or not rows[place]["prompt_ids"]]
+            alike = [
+                place for place, each in enumerate(found) if len({tuple(one.completion.tolist()) for one in each}) == 1
+            ]
+            limit = self.args.max_length
+            _refuse(empty, len(found), "no prompt or no answer", IF_WHOLE)
             longer = "" if limit is None else f", or raise max_length={limit}"
             what = "equal answers, as far as max_length goes, and no gradient"
             _refuse(alike, len(found), what, "row['chosen'] != row['rejected']", longer)
@@ -269,6 +273,18 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             return {"ref_P2": torch.tensor(both, device=batch.weight.device).T}
         with reference_model(self) as model:
             return {"ref_BT": self.forwards(model, batch).logp_BT}
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether a pair of a stream can be trained on; a warning says that others are left out."""
+    whole = all(len(row[name]) for name in DPPODPOTrainer.columns)
+    if not whole:
+        warnings.warn(
+            "pairs of the stream have no prompt or no answer, and are left out. To leave them out yourself: "
+            f"dataset.filter(lambda row: {IF_WHOLE})",
+            stacklevel=2,
+        )
+    return whole
 
 
 def _refuse(places: list[int], rows: int, what: str, advice: str, longer: str = "") -> None:
