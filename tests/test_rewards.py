@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import datetime, timedelta
+from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -168,3 +170,14 @@ def test_identity_is_content_and_nothing_else():
     keys = identities([messages, turned, *through_a_table["prompt"], "q"])
     assert keys.dtype == np.uint64 and keys[0] == keys[1] == keys[2] and len({*keys.tolist()}) == 3
     assert identities([]).shape == (0,)
+
+
+def test_identities_of_rows_with_what_json_has_no_word_for():
+    """Rows that an environment makes its prompts of; a picture is an object with an address."""
+    start, rows = datetime(2024, 1, 1), []
+    for day, data in ((0, b"a"), (1, b"a"), (0, b"b")):
+        rows.append({"at": start + timedelta(day), "data": data, "cost": Decimal(1), "picture": object()})
+    keys = identities(rows)
+    again = identities(Dataset.from_list([row | {"picture": None} for row in rows]))
+    assert len({*keys.tolist()}) == len({*again.tolist()}) == 3
+    assert keys.tolist() == identities([row | {"picture": object()} for row in rows]).tolist()
