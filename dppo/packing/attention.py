@@ -82,10 +82,12 @@ def use_rows(model: PreTrainedModel) -> None:
     model.set_attn_implementation(ROWS)
 
 
-def leave_rows(model: PreTrainedModel) -> None:
-    """Give ``model`` back the attention implementation it had before ``use_rows``; nothing without that."""
-    if private(model.config, "_attn_implementation") == ROWS:
+def leave_rows(model: PreTrainedModel) -> bool:
+    """Give ``model`` back the attention implementation it had before ``use_rows``; False, and nothing, without that."""
+    attends = private(model.config, "_attn_implementation") == ROWS
+    if attends:
         model.set_attn_implementation(str(getattr(model, "attention_before_rows", "sdpa")))
+    return attends
 
 
 DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")

@@ -43,8 +43,12 @@ class Layout:
     def enter(self) -> None:
         """Get the models ready for training."""
 
-    def leave(self) -> None:
-        """Give the models back as they were: engines look at the name of the attention implementation."""
+    def leave(self) -> bool:
+        """Give the models back as they were: engines look at the name of the attention implementation.
+
+        Says whether there was anything to give back.
+        """
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +165,8 @@ class RowLayout(Layout):
         for model in self.models:
             use_rows(model)
 
-    def leave(self) -> None:
-        for model in self.models:
-            leave_rows(model)
+    def leave(self) -> bool:
+        return True in [leave_rows(model) for model in self.models]
 
     def __str__(self) -> str:
         prompts = "" if self.shares_prompts else ", prompts not shared"

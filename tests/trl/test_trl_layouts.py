@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import PADDED_TOO, logged, relative_difference, scripted
+from conftest_trl import PADDED_TOO, logged, problems, relative_difference, scripted
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
 from test_trl_contract import TOLERANCE, compare, gradients
@@ -155,6 +155,8 @@ class TestGeneration:
         assert seen[-2:] == [[attention, attention]] * 2
         models = (trainer.model, trainer.ref_model)
         assert [m.config._attn_implementation for m in models] == [attention] * 2, "and when training is over"
+        trainer.evaluate(eval_dataset=problems(8))
+        assert [m.config._attn_implementation for m in models] == [attention] * 2, "evaluated or not"
 
 
 def adapters(**settings):
