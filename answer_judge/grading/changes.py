@@ -26,6 +26,8 @@ _CALCULATION = (
     "|raised|below|point|loss(?:es)?|deficits?|debts?|overdrawn|under par"
 )
 _COMPARISON = "or|than|least|most|exceeding|between|up to|if|unless|when|but|except|excluding|versus|vs|instead|rather"
+_BEHIND = "above|beyond|onwards?|upwards?|minimum|maximum|max|ish|tens|repeating|recurring|excluded|outside|reversed"
+"""Of a number or an interval before them; before "is" they belong to a name, as in "the maximum is 5"."""
 _DOUBT = (
     "maybe|perhaps|possibly|not|no|non|none|neither|nor|wrong|incorrect|false|never|isn't|without|alternatively"
     "|otherwise|else|cannot"
@@ -44,7 +46,7 @@ _ELSEWHERE = (
 _CHANGES = pattern(
     r"(?<![\^{-])\d|n't\b|\band (?:an?|the)\b|^\W*(?:text\W*)?(?:and|an?)\b"
     rf"|\b(?:(?:{_NUMERALS})\b(?!-(?:way|time|hour|day|inch|foot|year|digit|dollar)\b)"
-    rf"|(?:{'|'.join((_POWERS, _PARTS, _MULTIPLES, _CALCULATION, _COMPARISON, _DOUBT, _ELSEWHERE))})\b)",
+    rf"|(?:{'|'.join((_POWERS, _PARTS, _MULTIPLES, _CALCULATION, _COMPARISON, _BEHIND, _DOUBT, _ELSEWHERE))})\b)",
     {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "isn't", r"\text{and a half}": r"\text{and"},
     re.IGNORECASE,
 )
@@ -58,6 +60,14 @@ _UNSAID = pattern(
     {"not the answer is": "not", "twice it is": "twice", "at least": "least"},
     re.IGNORECASE,
 )
+_RENAMED = pattern(
+    rf"^(?=\\text|[A-Za-z]{{3}}).*(?:n't|\b(?:(?!no(?:[.]| of)|non-)(?:{_DOUBT})|but|except|excluding|instead|rather"
+    rf"|than|at (?:least|most)|minus|plus|twice|thrice|(?:{_PARTS}|{_MULTIPLES}|square|cube|negative|opposite"
+    r"|reciprocal|inverse|complement|multiple|fraction|percent(?:age)?) (?:of(?! \d)|the|it|this|that)))\b",
+    {r"\text{half of it}": r"\text{half of", r"\text{not }x": r"\text{not", "That isn't it": "That isn't"},
+    re.IGNORECASE,
+)
+"""In a name of words; "third side", "negative root" and "no. of ways" are what a problem asks for."""
 
 
 def changes_value(words: str) -> bool:
@@ -73,3 +83,8 @@ def scales_money(words: str) -> bool:
 def unsays(words: str) -> bool:
     """Whether words before "is" and an answer take it back or say something else of it: "at least", "half of it is"."""
     return _UNSAID.search(words) is not None
+
+
+def renames(name: str) -> bool:
+    """Whether a name before an equals sign takes back what it equals, or is of another value: "half of it"."""
+    return _RENAMED.match(name) is not None

@@ -11,6 +11,7 @@ import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable, cut, outer_brackets, readable
 from answer_judge.grading.canonical import canonical
 from answer_judge.grading.cases import read_cases
+from answer_judge.grading.changes import renames
 from answer_judge.grading.families import declared
 from answer_judge.grading.formula import name_of, parse, symbol_name
 from answer_judge.grading.notation import as_tuples, choices, read_based, usual, with_hats
@@ -18,7 +19,7 @@ from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.text import tidy
 from answer_judge.grading.units import POUND, compound, split_unit
-from answer_judge.grading.words import ASKED, NUMBER_WORDS, answer_alone, labelled, unlabelled, words_of
+from answer_judge.grading.words import ASKED, NUMBER_WORDS, POINT, answer_alone, labelled, unlabelled, words_of
 
 _SEPARATOR = pattern(
     r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])",
@@ -38,9 +39,6 @@ _UPPER = rewritings((r"\\pm(?![A-Za-z])", "+", r"1\pm2", "1+2"), (r"\\mp(?![A-Za
 _LOWER = rewritings((r"\\pm(?![A-Za-z])", "-", r"1\pm2", "1-2"), (r"\\mp(?![A-Za-z])", "+", r"1\mp2", "1+2"))
 _DIRECTION = {"<": 1, r"\le": 1, ">": -1, r"\ge": -1, r"\ne": 0, "=": 2, r"\in": 3, r"\approx": 2}
 _PAIRS = {("(", ")"), ("[", "]"), ("{", "}")}
-_POINT = pattern(
-    r"^(?:[A-Z]|\\text\{[A-Za-z ]*\})\s*\((?=[^()]*,)", {"P(1,2)": "P(", r"\text{Point }(1,2)": r"\text{Point }("}
-)
 _SET_BUILDER = pattern(
     r"\\\{\s*(?:[a-zA-Z]|\\(?!pi|in)[a-z]+)(?: ?_ ?(?:\{ ?\w+ ?\}|\w))?\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)"
     r"\s*((?:[^{}|]|\{ ?\w+ ?\})*)\\\}",
@@ -222,6 +220,8 @@ class _Reader:
         name = name_of(sides[0])
         if name is None and len(sides) == 2 and r"\text" not in sides[1] and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
+        if renames(sides[0]):
+            raise Unreadable(f"{sides[0][:60]!r} before an equals sign")
         members = tuple(map(self.side, sides[1:]))
         if name is None:
             try:
@@ -254,7 +254,7 @@ class _Reader:
 
     def bracketed(self, text: str) -> v.Value | None:
         """What stands in brackets: a tuple, an interval, a set, a point with its name, or just a value."""
-        text = _POINT.sub("(", text, count=1)
+        text = POINT.sub("(", text, count=1)
         kind = outer_brackets(text)
         if kind is None:
             return None

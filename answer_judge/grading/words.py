@@ -39,6 +39,14 @@ ASKED = pattern(
 )
 """How a left side begins that we cannot read, but which says what was asked for."""
 
+POINT = pattern(
+    r"^(?:[A-Z]|\\text\{ ?(?:(?i:at|the|is|open|closed|half-open|ordered|unique|only|answer|solution|domain|range"
+    r"|interval|notation|points?|vertex|cent(?:er|re)|focus|midpoint|intersection|origin|coordinates|pair|triple|tuple"
+    r"|vector|maximum|minimum)\b[ :]*)*[A-Z]? ?\})\s*\((?=[^()]*,)",
+    {"P(1,2)": "P(", r"\text{Point }(1,2)": r"\text{Point }(", r"\text{the point P}(1,2)": r"\text{the point P}("},
+)
+"""A name before a tuple or an interval; any other word, as "not" and "outside", may make another of it."""
+
 
 def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""

@@ -122,3 +122,7 @@ def test_formulas_are_read_as_people_read_them_and_not_mistaken():
         pair = row["answer"], row["gold"]
         verdicts = {judge({"answer": one, "gold": other}) for one, other in (pair, pair[::-1])}
         assert verdicts == {row["verdict"]}, row
+
+
+def test_words_around_an_answer_that_make_another_of_it_are_not_thrown_away():
+    assert [row for row in table("words") if found(row) != row["verdict"]] == []
