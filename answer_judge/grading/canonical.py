@@ -24,6 +24,7 @@ _FRACTION_AHEAD = pattern(r"\A(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", {r"\frac{1}{2}x
 _ACCENT = pattern(r"\A\\([a-z]+)(?:\s*\{)?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
 
 
+_CORNERS = pattern(r"\{?([A-Z]{3})\}?(?![_'])", {"ABC": "ABC", "{BAC}+": "{BAC}"})
 _MARKS = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
 
 
@@ -169,10 +170,14 @@ class _Writer:
         """A letter, Greek letter, accent or word, with subscript and primes."""
         accent = _ACCENT.match(self.token) if self.kind == "accent" else None
         base, primes, below = self.take(), 0, ""
+        if base == r"\angle" and (corners := _CORNERS.match(self.ahead(5))):
+            self.at += len(corners[0])
+            return rf"\variable{{angleOF{min(corners[1], corners[1][::-1])}}}"
         if accent:
-            base, primes = accent[2], {"dot": 1, "ddot": 2}.get(accent[1], 0)
-            if not primes and accent[1] != "vec":
-                base = f"{_MARKS.get(accent[1], accent[1])}OF{base}"
+            mark = _MARKS.get(accent[1], accent[1])
+            base, primes = accent[2], {"dot": 1, "ddot": 2}.get(mark, 0)
+            if not primes and mark != "vec":
+                base = f"{mark}OF{base}"
         while self.token in ("_", "'"):
             if self.take() == "'":
                 primes += 1

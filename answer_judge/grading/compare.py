@@ -27,8 +27,16 @@ def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Some reading of one is some reading of the other; two clock times are only compared as such."""
+    """Some reading of one is some reading of the other; names, options and clock times are only compared as such."""
     golds, answers = v.readings(gold), v.readings(answer)
+    if parts.option(golds) and parts.option(answers):
+        one, other = parts.behind_option(golds), parts.behind_option(answers)
+        agree = one is None or other is None or bool(readable(same, one, other, grading))
+        return agree and parts.option(golds) == parts.option(answers)
+    if parts.is_spelt(golds) and not isinstance(answer, v.Expression):
+        if isinstance(answer, v.Named):
+            return _same_members(gold, answer.members, grading)
+        golds = golds[:1]
     clocks = [[part for part in some if isinstance(part, v.Text) and ":" in part.words] for some in (golds, answers)]
     for one, other in product(*(clocks if all(clocks) else (golds, answers))):
         if clocks[0] and isinstance(one, v.Items) and isinstance(other, v.Formula):

@@ -7,7 +7,10 @@ import sympy
 
 import answer_judge.grading.values as v
 from answer_judge.grading.equality import is_constant, proportional, tree
+from answer_judge.grading.patterns import pattern
 
+_CAPITALS_OF_OPTIONS = frozenset("abcdefghij")
+_SHORT_WORD = pattern(r"[^aeiou][aeiou][^aeiou]", ("cat", "red"))
 _UPWARDS = (">", r"\ge")
 _ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy.csc)
 
@@ -146,3 +149,25 @@ def in_radians(value: v.Value) -> v.Value:
 def in_angles(value: v.Value) -> bool:
     """Whether a value is seen to be in radians: it has pi in it, or an inverse function."""
     return isinstance(value, v.Expression) and value.tree.has(sympy.pi, sympy.asin, sympy.acos, sympy.atan)
+
+
+def is_spelt(readings: tuple[v.Value, ...]) -> bool:
+    """Whether letters are a name, whose order counts, and no product: ``MAKE``, ``cat``; ``BDE`` may be options."""
+    if len(readings) != 2 or not isinstance(readings[0], v.Text) or not isinstance(readings[1], v.Expression):
+        return False
+    words = readings[0].words
+    if len(words) < 3 or not all(letter.name.isupper() for letter in readings[1].tree.free_symbols):
+        return _SHORT_WORD.fullmatch(words) is not None
+    return not (list(words) == sorted(set(words)) and _CAPITALS_OF_OPTIONS.issuperset(words))
+
+
+def option(readings: tuple[v.Value, ...]) -> str:
+    """The letter of the option that an answer names, or an empty text."""
+    return readings[0].option if isinstance(readings[0], v.Text) else ""
+
+
+def behind_option(readings: tuple[v.Value, ...]) -> v.Value | None:
+    """What stands behind the letter of an option, where that is more than words."""
+    first, *others = readings
+    labels = isinstance(first, v.Text) and first.words == f"({first.option})".lower()
+    return others[0] if labels and others and not isinstance(others[0], v.Text) else None

@@ -16,6 +16,7 @@ from answer_judge.grading.families import declared
 from answer_judge.grading.formula import name_of, parse, symbol_name
 from answer_judge.grading.notation import as_tuples, choices, read_based, usual, with_hats
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
+from answer_judge.grading.parts import is_spelt
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.text import tidy
 from answer_judge.grading.units import POUND, compound, split_unit
@@ -214,7 +215,7 @@ class _Reader:
         found = v.quotient(self.value(text))
         formulas = [part for part in map(v.quotient, v.readings(found)) if isinstance(part, v.Formula)]
         has_words = any(isinstance(part, v.Text) for part in v.readings(found))
-        return formulas[0] if formulas and has_words else found
+        return formulas[0] if formulas and has_words and not is_spelt(v.readings(found)) else found
 
     def _equal(self, sides: list[str]) -> v.Value:
         name = name_of(sides[0])
