@@ -95,9 +95,10 @@ def read_based(text: str) -> v.Value | None:
 
 
 _UNIT = pattern(
-    r"\\(?:mathbf|boldsymbol|bm|hat|widehat|vec|overrightarrow) ?\{? ?(?:\\(?:mathbf|boldsymbol|bm|hat|vec) ?\{? ?)?"
-    r"\\?(?P<letter>[ijk])(?:math)?(?![A-Za-z]) ?\}{0,2}",
-    {r"2\mathbf{i}": r"\mathbf{i}", r"\hat{\imath}": r"\hat{\imath}", r"\vec j": r"\vec j"},
+    r"\\(?:mathbf|boldsymbol|bm|hat|widehat|vec|overrightarrow) ?(?P<one>\{ ?)?"
+    r"(?:\\(?:mathbf|boldsymbol|bm|hat|vec) ?(?P<two>\{ ?)?)?"
+    r"\\?(?P<letter>[ijk])(?:math)?(?![A-Za-z])(?(two) ?\})(?(one) ?\})",
+    {r"2\mathbf{i}": r"\mathbf{i}", r"\hat{\imath}": r"\hat{\imath}", r"\hat{\mathbf{k}}}": r"\hat{\mathbf{k}}"},
 )
 _BOLD = pattern(
     r"\\(?:underline|bf) ?\{ ?([ijk]) ?\}|\{ ?\\bf ([ijk]) ?\}",

@@ -81,8 +81,11 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.V
     if hats is None:
         return reader.whole(answer_alone(tidy(text)))
     plain = readable(lambda written: reader.whole(answer_alone(tidy(written))), text)
-    tuples = as_tuples(_Reader(several, labels).whole(answer_alone(tidy(hats))))
-    return v.Either((*(v.readings(plain) if plain else ()), *tuples))
+    vectors = readable(lambda written: _Reader(several, labels).whole(answer_alone(tidy(written))), hats)
+    found = (*(v.readings(plain) if plain else ()), *(as_tuples(vectors) if vectors else ()))
+    if not found:
+        raise Unreadable(text[:80])
+    return v.Either(found)
 
 
 def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
