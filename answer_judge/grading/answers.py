@@ -2,12 +2,13 @@
 
 import re
 from collections import deque
+from collections.abc import Callable
 
 from answer_judge.grading.changes import unsays
 from answer_judge.grading.patterns import pattern
 
 _TOKEN = pattern(
-    r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]",
+    r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d(?:[\d.,/]*\d)?))|\\.|[{}]",
     {r"is \boxed {4}": r"\boxed {", r"is \boxed 42$": r"\boxed 42", r"a\{": r"\{", "x}": "}"},
     re.DOTALL,
 )
@@ -65,11 +66,17 @@ _REASON = pattern(
 )
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
 _PART = r"(?:\*\*)?(?:[Pp]art )?\((?:[b-h]|i{1,3}|iv|vi?)\)(?:[.:]|\*\*)*"
-_LINK = rf"[,;]|and|or|\\text\{{\s*,?\s*(?:and|or)\s*\}}|{_PART}"
+_AND = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
+_LINK = rf"{_AND}|{_PART}"
 _JOINT = pattern(
     rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*",
     {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } ", "$\n\n(b) $": "$\n\n(b) $"},
 )
+_BESIDE = pattern(
+    rf"(?:{_GAP})*(?:{_AND})(?:{_GAP}|{_AND})*(?:[A-Za-z](?:_\{{?\w+\}}?)?(?:{_GAP})*=(?:{_GAP})*)?",
+    {"$, and $": "$, and $", "$ or $x = ": "$ or $x = "},
+)
+"""Between boxes that are offered side by side."""
 _NEXT_PART = pattern(
     rf"(?:{_GAP})*+(?:\.(?:{_GAP})*+)?(?:[Ff]or )?{_PART},?(?:{_GAP})*+"
     rf"(?:(?P<said>[A-Za-z][A-Za-z', $]{{0,60}})(?: is| are| get| gives?| have| has| find| obtain|=|:))?(?:{_GAP})*",
@@ -120,25 +127,38 @@ def joined_boxes(text: str) -> str | None:
 
     A full stop may stand before "(b)", and a few words with "is" or "we get" behind it.
     """
-    boxes = _boxes(text)
-    if not boxes:
-        return None
-    contents, left = [_content(text, boxes[-1])], boxes[-1][0]
-    for box in reversed(boxes[:-1]):
-        start, end, *_ = box
+    contents = _run_of_boxes(text, _joins)
+    return ", ".join(contents) if len(contents) > 1 else None
+
+
+def boxes_beside(text: str) -> tuple[str, ...]:
+    r"""The boxes that commas, "and" or "or" put beside the final answer, as in ``$x = \boxed{1}$ or $x = \boxed{2}$``.
+
+    Answers to parts (a) and (b) are not beside each other: each is one answer.
+    """
+    said = text.rpartition("</think>")[2]
+    joins = lambda text, start, end: _BESIDE.fullmatch(text, start, end) is not None  # noqa: E731
+    return tuple(_run_of_boxes(said if _final(said) else text, joins)[:-1])
+
+
+def _run_of_boxes(text: str, joins: Callable[[str, int, int], bool]) -> list[str]:
+    """The contents of the last box and of those before it, as far as what stands between joins them."""
+    if text.count(r"\boxed") + text.count(r"\fbox") < 2:
+        return []
+    contents: list[str] = []
+    left = len(text)
+    for start, end, *inside in reversed(_boxes(text)):
         if end > left:
             continue  # around it
-        if not _joins(text, end, left) or len(contents) == _MOST_BOXES:
+        if contents and (end + _LONGEST_JOINT < left or len(contents) == _MOST_BOXES or not joins(text, end, left)):
             break
-        contents.append(_content(text, box))
+        contents.append(text[slice(*inside)].strip())
         left = start
-    return ", ".join(reversed(contents)) if len(contents) > 1 else None
+    return contents[::-1]
 
 
 def _joins(text: str, start: int, end: int) -> bool:
     """Whether what stands between two boxes makes one list of them."""
-    if end - start > _LONGEST_JOINT:
-        return False
     part = _NEXT_PART.fullmatch(text, start, end)
     return bool(_JOINT.fullmatch(text, start, end) or (part and not unsays(part["said"] or "")))
 

@@ -49,18 +49,20 @@ def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value
 def judge(task: dict[str, Any]) -> str:
     """``"right"``, ``"wrong"``, or ``"unparsed"`` where the gold answer is mathematics and the answer is not.
 
-    The task has ``answer``, ``gold``, perhaps ``listed`` (several answers as one list) and fields of ``Grading``. A
-    gold answer that no rule can read is compared as text without white space.
+    The task has ``answer``, ``gold``, perhaps ``beside`` (answers offered with it, which must be right too), ``listed``
+    (all of them as one list) and fields of ``Grading``. A gold answer that no rule can read is compared as text without
+    white space.
     """
     grading = Grading(**task.get("grading", {}))
     gold = read_gold(task["gold"], grading.several, grading.unit)
+    answers = (task["answer"], *task.get("beside", ()))
     if gold is None:
-        return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
+        return "right" if {_bare(task["gold"])} == set(map(_bare, answers)) else "wrong"
     readings = v.readings(gold)
     texts = [part for part in readings if isinstance(part, v.Text)]
-    if any(text.option for text in texts) and not names_one_option(task["answer"]):
+    if any(text.option for text in texts) and not all(map(names_one_option, answers)):
         return "wrong"
-    found = _judge(gold, task["answer"], grading, bool(texts))
+    found = next((no for one in answers if (no := _judge(gold, one, grading, bool(texts))) != "right"), "right")
     is_list = any(isinstance(part, v.Items) and part.brackets in ("", "{}", "ab") for part in readings)
     if found != "right" and task.get("listed") and is_list:
         return _judge(gold, task["listed"], grading, bool(texts))

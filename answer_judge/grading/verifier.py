@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from answer_judge.errors import ConfigError, DataError
-from answer_judge.grading.answers import final_answer, joined_boxes, plain_match
+from answer_judge.grading.answers import boxes_beside, final_answer, joined_boxes, plain_match
 from answer_judge.grading.pool import TaskResult, WorkerPool
 from answer_judge.grading.rules import DEFAULT_RULE, RULES, Grading, with_details
 
@@ -192,9 +192,10 @@ def _check_golds(answers: Sequence[str]) -> None:
 
 
 class _Task(NamedTuple):
-    """What a worker is asked; ``listed`` are several answers as one list."""
+    """What a worker is asked: ``beside`` are answers offered with the last one, ``listed`` all of them as one list."""
 
     answer: str
+    beside: tuple[str, ...]
     listed: str | None
     gold: str
     grading: Grading
@@ -205,15 +206,17 @@ def _plain(completion: str, gold: str, grading: Grading) -> "str | _Task":
     answer = final_answer(completion)
     if answer is None:
         return "no_answer"
-    agree = plain_match(answer, gold)
-    if agree or (agree is False and grading.exact):
-        return "right" if agree else "wrong"
-    if len(answer) > max(LONGEST_ANSWER, 2 * len(gold)):
+    beside = boxes_beside(completion)
+    agree = [plain_match(part, gold) for part in (answer, *beside)]
+    if all(agree) or (False in agree and grading.exact):
+        return "right" if all(agree) else "wrong"
+    longest = max(LONGEST_ANSWER, 2 * len(gold))
+    if max(map(len, (answer, *beside))) > longest:
         return "unparsed"
     listed = joined_boxes(completion)
-    if listed is not None and len(listed) > max(LONGEST_ANSWER, 2 * len(gold)):
+    if listed is not None and len(listed) > longest:
         listed = None
-    return _Task(answer, listed, gold.strip(), grading)
+    return _Task(answer, beside, listed, gold.strip(), grading)
 
 
 def _reason(outcome: TaskResult) -> str:
