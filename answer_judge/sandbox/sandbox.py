@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from answer_judge.errors import ConfigError, RewardError
 from answer_judge.sandbox.judging import Outcome, Task, judged
@@ -85,31 +86,29 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         self.workers, self.limits, self.accept_weak = workers, limits or Limits(), accept_weak
         self.wrapper = bubblewrap() if wrapper is None else wrapper or None
         self._layers: tuple[str, ...] | None = None
-        self._probing = threading.Lock()
+        self._owner = 0  # no process yet
         self._forget()
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def _forget(self) -> None:
-        """Own no server; also in a fork, whose parent's they are."""
-        self._owner = os.getpid()
-        self._servers: list[ServerProcess] = []
-        self._free: queue.SimpleQueue[ServerProcess | None] = queue.SimpleQueue()
-        for _ in range(self.workers):
-            self._free.put(None)
-        self._finalizer = weakref.finalize(self, _end, self._servers, self._owner)
+        """Own no server; also in a fork, whose parent's they are, as is the lock that another thread may hold there."""
+        if self._owner != os.getpid():
+            self._owner, self._probing = os.getpid(), threading.Lock()
+        self._slots = _Slots(self.workers)
+        self._finalizer = weakref.finalize(self, _end, self._slots.servers, self._owner)
 
     def close(self) -> None:
         """End all processes. The next program starts them again."""
         if self._owner == os.getpid():
-            _end(self._servers, self._owner)
+            _end(self._slots.servers, self._owner)
         self._forget()
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the servers there are now."""
-        return [server.process.pid for server in self._servers]
+        return [server.process.pid for server in self._slots.servers]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -119,6 +118,8 @@ class Sandbox(AbstractContextManager["Sandbox"]):
             ConfigError: too little does, and ``accept_weak`` is not set; or neither Linux nor macOS.
             RewardError: servers cannot be started, or do not hold what they should.
         """
+        if self._owner != os.getpid():
+            self._forget()
         with self._probing:
             if self._layers is None:
                 if not (hasattr(os, "fork") and hasattr(socket, "send_fds")):
@@ -146,45 +147,44 @@ class Sandbox(AbstractContextManager["Sandbox"]):
             ConfigError: too little confines programs here, and ``accept_weak`` is not set.
             RewardError: servers cannot be started, or programs cannot be confined any more.
         """
-        if self._owner != os.getpid():
-            self._forget()
         required = [name for name in self.layers if name != "bubblewrap"]
         if len(tasks) < 2 or self.workers == 1:
             return [self._run(task, required) for task in tasks]
         with ThreadPoolExecutor(max_workers=min(self.workers, len(tasks))) as threads:
             return list(threads.map(functools.partial(self._run, required=required), tasks))
 
-    def _take(self) -> ServerProcess:
-        server = self._free.get()
-        if server is not None and server.process.poll() is None:
-            return server
-        if server is not None:
-            self._servers.remove(server)
+    @contextmanager
+    def _server(self) -> Iterator[ServerProcess]:
+        """A server that is free, or a new one in its place; it is ended where ``close`` came meanwhile."""
+        slots = self._slots
+        server = slots.free.get()
         try:
-            server = ServerProcess(
-                self.limits, self.wrapper, weak=self._layers is not None and not is_strong(self._layers)
-            )
-        except BaseException:
-            self._free.put(None)
-            raise
-        self._servers.append(server)
-        return server
+            if server is None or server.process.poll() is not None:
+                with suppress(ValueError):  # none, or ended by close
+                    slots.servers.remove(server)
+                server = None
+                weak = self._layers is not None and not is_strong(self._layers)
+                server = ServerProcess(self.limits, self.wrapper, weak=weak)
+                slots.servers.append(server)
+            yield server
+        finally:
+            if server is not None and slots is not self._slots:
+                server.close()
+            slots.free.put(server)
 
     def _run(self, task: Task, required: list[str], limits: Limits | None = None) -> Outcome:
         """The outcome of one program; it is tried once more where the system ended its server meanwhile."""
         for last in (False, True):
-            server = self._take()
-            try:
-                return judged(server, task, required, limits or self.limits)
-            except (OSError, EndedError, LateError) as error:
-                server.close()  # what it forked ends with it
-                if last:
-                    raise RewardError(f"two servers of the sandbox ended while a program ran: {error!r}") from error
-            except BaseException:
-                server.close()
-                raise
-            finally:
-                self._free.put(server)
+            with self._server() as server:
+                try:
+                    return judged(server, task, required, limits or self.limits)
+                except (OSError, EndedError, LateError) as error:
+                    server.close()  # what it forked ends with it
+                    if last:
+                        raise RewardError(f"two servers of the sandbox ended while a program ran: {error!r}") from error
+                except BaseException:
+                    server.close()
+                    raise
         raise AssertionError("unreachable")
 
     def _probed(self) -> tuple[str, ...]:
@@ -209,20 +209,15 @@ class Sandbox(AbstractContextManager["Sandbox"]):
     def _tried(self) -> tuple[str, ...]:
         """The layers that a process of a server finds it can have."""
         try:
-            server = self._take()
+            with self._server() as server:
+                said = _said(server)
         except RewardError:
             if self.wrapper is None:
                 raise
             self.wrapper = None  # installed, and of no use here, as in many containers
             return self._tried()
-        probe = server.start("probe", [])
-        try:
-            said = json.loads(probe.receive(time.monotonic() + START_SECONDS))
         except (OSError, EndedError, LateError) as error:
             raise RewardError(f"the sandbox's server could not be asked what it confines: {error!r}") from error
-        finally:
-            probe.close()
-            self._free.put(server)
         return (*(["bubblewrap"] if self.wrapper else []), *(name for name, works in said.items() if works))
 
     def _prove(self, layers: tuple[str, ...]) -> None:
@@ -236,6 +231,25 @@ class Sandbox(AbstractContextManager["Sandbox"]):
                     f"the sandbox does not do what it should here: {task.program!r} is {found.verdict} "
                     f"({found.detail}), expected {expected}"
                 )
+
+
+class _Slots:
+    """The servers there are, and as many free places as programs may run at once; ``close`` makes new ones."""
+
+    def __init__(self, workers: int) -> None:
+        self.servers: list[ServerProcess] = []
+        self.free: queue.SimpleQueue[ServerProcess | None] = queue.SimpleQueue()
+        for _ in range(workers):
+            self.free.put(None)
+
+
+def _said(server: ServerProcess) -> dict[str, Any]:
+    """What a process of a server says that works here, by layer."""
+    probe = server.start("probe", [])
+    try:
+        return json.loads(probe.receive(time.monotonic() + START_SECONDS))
+    finally:
+        probe.close()
 
 
 def is_strong(layers: Sequence[str]) -> bool:

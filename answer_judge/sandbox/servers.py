@@ -234,6 +234,8 @@ def _line(end: int, pending: bytes, deadline: float) -> tuple[bytes, bytes]:
 
 def _ready(end: int, event: int, deadline: float) -> bool:
     """Wait until a pipe can be read or written; false where the deadline passes before."""
+    if end < 0:  # closed by another thread
+        raise EndedError
     poll = select.poll()
     poll.register(end, event)
     return bool(poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))))
