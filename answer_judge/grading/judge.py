@@ -11,7 +11,7 @@ from answer_judge.grading.patterns import pattern
 from answer_judge.grading.reading import read
 from answer_judge.grading.rules import Grading
 from answer_judge.grading.text import head, tidy
-from answer_judge.grading.units import parse_unit
+from answer_judge.grading.units import parse_unit, says_how_much
 from answer_judge.grading.words import names_one_option
 
 _WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
@@ -43,7 +43,8 @@ def _read(text: str, several: bool | None, labels: bool) -> v.Value | None:
 def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
     """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
     value = _read(text, several, False)
-    return v.Quantity(value, parse_unit(tidy(unit))) if unit and isinstance(value, v.Formula) else value
+    measure = parse_unit(tidy(unit)) if unit and isinstance(value, v.Formula) else None
+    return v.Quantity(value, measure) if measure and says_how_much(measure) else value
 
 
 def judge(task: dict[str, Any]) -> str:

@@ -46,24 +46,45 @@ DETAILS = ("is_multiple_answer", "unit", "tolerance")
 def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading:
     """The grading of one problem: the benchmark's, and what the problem says about its answer.
 
-    Of the details those in ``DETAILS`` are looked at; what is missing or None says nothing. ``DataError``: details that
-    are no dictionary, or a tolerance that is no number of at least 0.
+    Of the details those in ``DETAILS`` are looked at; what is missing, None, NaN or an empty text says nothing.
+    ``DataError``: details that are no dictionary, ``is_multiple_answer`` that is neither true nor false, or a tolerance
+    that is no number of at least 0.
     """
     if not details:
         return grading
     if not isinstance(details, Mapping):
         raise DataError(f"details={details!r} of a problem are no dictionary. Write, for example, {{'unit': 'km'}}")
-    several, unit, tolerance = (details.get(name) for name in DETAILS)
+    several, unit, tolerance = (_given(details.get(name)) for name in DETAILS)
     if several is not None:
-        grading = replace(grading, several=bool(several))
-    if unit:
+        grading = replace(grading, several=_truth(several))
+    if unit is not None:
         grading = replace(grading, unit=str(unit))
-    if tolerance in (None, ""):
-        return grading
+    return grading if tolerance is None else replace(grading, absolute=_tolerance(tolerance))
+
+
+def _given(value: Any) -> Any:
+    """A detail, or None where it says nothing, as in the empty cells of a table."""
+    empty = (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and value != value)
+    return None if empty else value
+
+
+_TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+
+
+def _truth(several: Any) -> bool:
+    found = _TRUTHS.get(str(several).strip().lower())
+    if found is None:
+        raise DataError(
+            f"is_multiple_answer={several!r:.80} of a problem is neither true nor false. Write True or False."
+        )
+    return found
+
+
+def _tolerance(tolerance: Any) -> float:
     try:
         absolute = float(tolerance)  # of the data set, never of a model
     except (TypeError, ValueError):
         absolute = -1.0
     if not 0 <= absolute < float("inf"):
         raise DataError(f"tolerance={tolerance!r} of a problem is no number of at least 0. Write, for example, '1e-2'.")
-    return replace(grading, absolute=absolute)
+    return absolute

@@ -236,3 +236,8 @@ def _unnamed(label: str) -> int:
     """1, 2 or 3 for "units", "square units" and "cubic units", else 0."""
     found = _UNNAMED.fullmatch(label)
     return int(found[2] or _LINEAR.get(found[1] or "", 1)) if found else 0
+
+
+def says_how_much(unit: Unit) -> bool:
+    """Whether a unit is in the table, counts by twos, or is "square units": no other word tells what it measures."""
+    return not unit.label or _unnamed(unit.label) > 0 or in_pairs(unit.label)

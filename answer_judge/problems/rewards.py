@@ -7,8 +7,8 @@ from typing import Any
 import datasets
 
 from answer_judge.errors import ConfigError, DataError, is_listed
-from answer_judge.grading.answers import last_boxed
-from answer_judge.grading.rules import DETAILS
+from answer_judge.grading.answers import after_hashes, last_boxed
+from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.verifier import REASONS, Verifier
 from answer_judge.problems.checks import numbered
 
@@ -90,15 +90,26 @@ def accuracy_reward(
 
     accuracy.__name__ = "accuracy_reward"
     accuracy.__dict__["required_columns"] = accuracy.__dict__["text_columns"] = (answer_column,)
+    accuracy.__dict__["detail_columns"] = DETAILS
     return accuracy
 
 
 def _gold(column: str, value: Any) -> str:
-    """A gold answer as text; lists and mappings, which as text no answer is equal to, are errors."""
+    """A gold answer as text; lists, NaN and worked solutions, which as text no answer is equal to, are errors."""
     if isinstance(value, (list, tuple, dict, bytes, bool)):
         raise DataError(
             f"gold answer {value!r} in column {column!r} is a {type(value).__name__}, not text or a number. "
             f"Several answers are one text: dataset.map(lambda row: {{{column!r}: ', '.join(row[{column!r}])}})"
+        )
+    if isinstance(value, float) and value != value:
+        raise DataError(
+            f"gold answer nan in column {column!r} is an empty cell: no reward can be earned there. "
+            f"Drop it: dataset.filter(lambda row: row[{column!r}] == row[{column!r}])"
+        )
+    if isinstance(value, str) and after_hashes(value) is not None:
+        raise DataError(
+            f"gold answer {value[-40:]!r} in column {column!r} is a worked solution, of which the line after '####' is "
+            f"the answer: dataset.map(lambda row: {{{column!r}: row[{column!r}].split('####')[-1].strip()}})"
         )
     return "" if value is None else str(value)
 
@@ -173,8 +184,8 @@ def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
     Of a streamed one only the names of columns are checked. Models and names of models need no columns.
 
     Raises:
-        DataError: a missing column, an empty value, a gold answer that is a list, or a column named like an argument
-            of the trainer's own.
+        DataError: a missing column, an empty value, a gold answer that is a list or a worked solution, what a problem
+            says of its answer that cannot be, or a column named like an argument of the trainer's own.
     """
     functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
     needed = sorted({column for reward in functions for column in required_columns(reward)})
@@ -200,6 +211,17 @@ def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
         if column in gold_columns:
             for value in dataset[column]:
                 _gold(column, value)
+    if isinstance(dataset, datasets.Dataset):
+        _check_details(dataset, {column for reward in functions for column in getattr(reward, "detail_columns", ())})
+
+
+def _check_details(dataset: datasets.Dataset, names: set[str]) -> None:
+    for name in sorted(names.intersection(dataset.column_names)):
+        for row, value in enumerate(dataset[name]):
+            try:
+                with_details(Grading(), {name: value})
+            except DataError as error:
+                raise DataError(f"column {name!r}, row {row}: {error}") from None
 
 
 def _no_column(column: str, present: Sequence[str]) -> str:

@@ -11,13 +11,14 @@ import pytest
 import sympy
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from answer_judge.errors import DataError
 from answer_judge.grading import equality
 from answer_judge.grading.equality import same_formulas
 from answer_judge.grading.judge import judge
 from answer_judge.grading.numbers import read_number
-from answer_judge.grading.rules import Grading, with_details
+from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.text import tidy
 from answer_judge.grading.values import Expression
 
@@ -93,9 +94,22 @@ def test_what_a_problem_says_about_its_answer():
     assert with_details(exact, None) is exact and with_details(exact, {"unit": None, "id": 3}) is exact
     told = with_details(exact, {"unit": "km", "tolerance": "1e-1", "is_multiple_answer": True})
     assert told == Grading(several=True, unit="km", absolute=0.1)
-    for tolerance in ("a tenth", -1, "inf", "nan", [0.1]):
+    for tolerance in ("a tenth", -1, "inf", "nan", [0.1], "1e-2,1e-1", "1%"):
         with pytest.raises(DataError, match="tolerance="):
             with_details(exact, {"tolerance": tolerance})
+    for nothing in (None, "", " ", float("nan")):
+        assert with_details(exact, dict.fromkeys(DETAILS, nothing)) == exact
+    for several in ("False", "false", "0", 0, 0.0, False):
+        assert with_details(exact, {"is_multiple_answer": several}).several is False
+    for several in ("True", "1", 1, 1.0):
+        assert with_details(exact, {"is_multiple_answer": several}).several is True
+    with refused(DataError, "is_multiple_answer='two'"):
+        with_details(exact, {"is_multiple_answer": "two"})
+
+
+def test_a_unit_that_measures_nothing_is_not_compared():
+    assert {verdict(answer, "12", unit="Unit 5") for answer in ("12", r"12\text{ cm}", "x = 12")} == {"right"}
+    assert verdict(r"12\text{ cm}", "12", unit="square units") == verdict(r"12\text{ cm}", "12", unit="kg") == "wrong"
 
 
 def test_the_problem_of_the_example_has_the_answer_in_its_file():

@@ -116,3 +116,19 @@ def test_overlong_penalty():
 def test_what_a_problem_says_of_its_answer_is_read(verifier):
     reward, texts = accuracy_reward(verifier=verifier), [r"\boxed{110, 70}"] * 2
     assert reward(["q"] * 2, texts, answer=["70,110"] * 2, is_multiple_answer=[True, False]) == [1.0, 0.0]
+
+
+def test_what_would_stop_a_run_later_is_found_before_it(verifier):
+    reward = accuracy_reward(verifier=verifier)
+    good = {"answer": ["5", "5"], "tolerance": ["1e-2", None], "unit": ["km", ""], "is_multiple_answer": ["False", "1"]}
+    check_rewards(Dataset.from_dict(good), [reward])
+    check_rewards(Dataset.from_dict(good | {"tolerance": [0.01, float("nan")]}), [reward])
+    check_rewards(Dataset.from_dict({"tolerance": ["any"]}), [format_reward()])
+    for name, value in (("tolerance", "1e-2,1e-1"), ("tolerance", "1%"), ("is_multiple_answer", "maybe")):
+        with refused(DataError, f"column '{name}', row 1: {name}='{value}'"):
+            check_rewards(Dataset.from_dict(good | {name: ["1", value]}), [reward])
+    for gold, named in ((float("nan"), "empty cell"), ("So it is 8 * 9 = 72.\n#### 72", "'####'")):
+        with refused(DataError, "gold answer", "'answer'", named):
+            check_rewards(Dataset.from_dict({"answer": [gold]}), [reward])
+        with refused(DataError, "gold answer", "'answer'", named):
+            reward(["q"], [r"\boxed{72}"], answer=[gold])
