@@ -47,6 +47,25 @@ def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value
     return v.Quantity(value, measure) if measure and says_how_much(measure) else value
 
 
+_CONDITION = pattern(
+    r"(?:,|(?P<open>\())(?:\\?\s)*(?P<letter>[A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?[NRQC]\}?(?:[\^_](?:\w|[*+]|\{[\w*+]*\}))?"
+    r"|(?:>|\\geq?(?:slant)?(?![A-Za-z]))\s*\d+)(?(open)\s*\))\s*$",
+    {r"2^n, n\in\mathbb{N}^*": r", n\in\mathbb{N}^*", r"2^n (n \ge 1)": r"(n \ge 1)"},
+)
+
+
+def _conditioned(text: str) -> tuple[str, str]:
+    """A formula before a condition on one of its letters, and the condition; an empty text where there is none."""
+    found = _CONDITION.search(text.strip().strip("$"))
+    value = _read(found.string[: found.start()], None, False) if found else None
+    formula = value.members[-1] if isinstance(value, v.Named) else value
+    if not found or not isinstance(formula, v.Expression) or formula.tree.is_Symbol:
+        return text, ""
+    letters = {letter.name for letter in formula.tree.free_symbols}
+    condition = _bare(tidy(found[0].strip("(), "))) if found["letter"] in letters else ""
+    return (found.string[: found.start()], condition) if condition else (text, "")
+
+
 def judge(task: dict[str, Any]) -> str:
     """``"right"``, ``"wrong"``, or ``"unparsed"`` where the gold answer is mathematics and the answer is not.
 
@@ -57,6 +76,12 @@ def judge(task: dict[str, Any]) -> str:
     grading = Grading(**task.get("grading", {}))
     gold = read_gold(task["gold"], grading.several, grading.unit)
     answers = (task["answer"], *task.get("beside", ()))
+    formula, condition = _conditioned(task["gold"])
+    if condition and not grading.several:
+        whole, alone = gold, read_gold(formula, grading.several, grading.unit)
+        gold = v.Either((*(v.readings(whole) if whole else ()), *(v.readings(alone) if alone else ())))
+        split = dict(zip(answers, map(_conditioned, answers), strict=True))
+        answers = tuple(split[one][0] if split[one][1] == condition else one for one in answers)
     if gold is None:
         return "right" if {_bare(task["gold"])} == set(map(_bare, answers)) else "wrong"
     readings = v.readings(gold)
