@@ -5,6 +5,7 @@ from typing import Any
 
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.patterns import pattern
+from answer_judge.grading.sizes import check_size
 
 _TOKEN = pattern(
     r"(?P<number>(?:\d+(?:\.\d*)?|\.\d*)?\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
@@ -127,8 +128,10 @@ def parse(latex: str) -> Any:
     places = iter(range(len(values)))
     shape = _NUMBERS.sub(lambda _: str(next(places)), latex)
     try:
-        return _shape(shape).xreplace({Symbol(str(place)): Integer(int(value)) for place, value in enumerate(values)})
-    except MemoryError:
+        tree = _shape(shape)
+        check_size(tree, {str(place): int(value) for place, value in enumerate(values)})
+        return tree.xreplace({Symbol(str(place)): Integer(int(value)) for place, value in enumerate(values)})
+    except (MemoryError, Unreadable):
         raise
     except Exception as error:  # the generated parser raises bare Exception, sympy many types
         raise Unreadable(f"{type(error).__name__}: {str(error)[:80]}") from error

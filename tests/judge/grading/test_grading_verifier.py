@@ -31,10 +31,22 @@ def test_the_fast_path_says_what_mathematics_says(verifier):
 def test_a_tower_of_powers_times_out_and_the_next_answer_is_judged():
     with Verifier(workers=1, limit_seconds=1.5) as hasty:
         first = hasty.pids
-        verdicts = hasty.verify_many([r"\boxed{9^{9^{9^9}}}", r"\boxed{\frac{6}{2}}"], ["5", "3.0"])
+        verdicts = hasty.verify_many([r"\boxed{e^{e^{e^{e^{20}}}}}", r"\boxed{\frac{6}{2}}"], ["5", "3.0"])
         assert [verdict.reason for verdict in verdicts] == ["timeout", "right"]
         assert verdicts[0].value == 0.0
         assert hasty.pids != first
+
+
+@pytest.mark.parametrize(
+    "tower", ("9^{9^{20}}", "9^{9^{9^9}}", "(9!)!", r"\binom{10^6}{9^5}", r"\frac{1}{9^{9^{20}}}", "2^{10^9}x")
+)
+def test_a_number_of_too_many_digits_is_not_written_out(tower, verifier):
+    pids = verifier.pids
+    verdicts = verifier.verify_many(
+        [rf"\boxed{{{tower}}}", rf"\boxed{{{tower} }}", r"\boxed{0.5}"], ["5", tower, tower]
+    )
+    assert [verdict.reason for verdict in verdicts] == ["unparsed", "right", "wrong"]
+    assert verifier.pids == pids
 
 
 def test_bad_calls_are_errors_not_zeros(verifier):
