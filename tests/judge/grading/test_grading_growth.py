@@ -13,7 +13,7 @@ import time
 import pytest
 
 import answer_judge.grading as grading
-from answer_judge.grading.answers import final_answer, joined_boxes, plain_match
+from answer_judge.grading.answers import boxes_beside, final_answer, joined_boxes, plain_match
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.judge import without_where
 from answer_judge.grading.patterns import EXAMPLES
@@ -102,7 +102,7 @@ def matched(text):
     return plain_match(text, "5")
 
 
-CALLERS = (final_answer, joined_boxes, program, matched)
+CALLERS = (final_answer, joined_boxes, boxes_beside, program, matched)
 """What reads a completion in the caller's process, which no limit ends."""
 READERS = (tidy, without_where, answer_alone, named_options)
 WHOLE = (
