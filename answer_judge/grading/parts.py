@@ -10,7 +10,7 @@ from answer_judge.grading.equality import is_constant, proportional, tree
 from answer_judge.grading.patterns import pattern
 
 _CAPITALS_OF_OPTIONS = frozenset("abcdefghij")
-_SHORT_WORD = pattern(r"[^aeiou][aeiou][^aeiou]", ("cat", "red"))
+_SHORT_WORD = pattern(r"[^aeiou][aeiou][^aeiou]|no", ("cat", "no"))
 _UPWARDS = (">", r"\ge")
 _ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy.csc)
 
