@@ -37,8 +37,8 @@ def eager(monkeypatch):
 def test_both_levels_choose_up_to_a_rate():
     method = DPPOConfig(**CONFIG, **BOTH).build_method()
     assert (method.prompts.auto, method.completions.auto) == (PROMPT_AUTO, COMPLETION_AUTO)
-    assert (method.prompts.rate, method.completions.rate) == (0.8, 0.9)
-    assert (method.prompts.floor, method.completions.floor) == pytest.approx((0.2, 0.1))
+    assert (method.prompts.rate, method.completions.rate) == (0.5, 0.9)
+    assert (method.prompts.floor, method.completions.floor) == pytest.approx((0.3, 0.1))
     assert (method.prompts.least, method.completions.least) == (None, 0.02)
     asked = DPPOConfig(**CONFIG, **BOTH, prune_floor=0.2).build_method().completions
     assert (asked.rate, asked.floor, asked.least) == (0.8, 0.2, None), "a floor that is asked for is that of all"
