@@ -219,9 +219,12 @@ def test_a_regime_by_hand(tmp_path):
     chosen = {name: regimes.logged(tmp_path, record["seeds"], name) for name in (regimes.CONTROL, "default")}
     assert chosen == {"control": {"silent_share": 0.25}, "default": {"silent_share": 0.9, "completion_rate": 0.6}}
     same = regimes.SAME_STEPS[0]
-    record["at_same_steps"] = {regimes.CONTROL: record["methods"]["control"], same: record["methods"]["default"]}
+    beside = {regimes.CONTROL: record["methods"]["control"], same: record["methods"]["default"]}
+    record["at_same_steps"] = {name: found | {"against_control": {"median": 2.4}} for name, found in beside.items()}
     point = regimes.point(record, chosen)
     assert point["at_same_steps"][same]["step_ratio"]["mean"] == pytest.approx(2.0) and point["chosen"] == chosen
+    assert point["at_same_steps"][same]["against_control"]["median"] == 2.4
+    assert point["at_same_steps"][same]["control"]["chosen"] == chosen[regimes.CONTROL]
     # At TRL's 50 steps, half of their own: .5 and .45.
     assert point["at_same_steps"][same]["difference"]["mean"] == pytest.approx(0.05)
     assert {name: found["mean"] for name, found in point["seconds"].items()} == {
@@ -291,7 +294,7 @@ def test_the_plan_of_each_log_of_the_control(tmp_path):
 
 
 def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, capsys):
-    """The default's 100 steps take half of the control's seconds: it is run with 200, and the control stays."""
+    """The default's 100 steps take half of the control's seconds: it is run with 200, and the control anew beside it."""
     slopes = {name: REGIME[name] for name in ("control", "default")}
     folder, asked = tmp_path / "kl" / "reported", []
     methods = {name: {"max_steps": 100, "eval_benchmark_every": 20} for name in slopes}
@@ -311,7 +314,7 @@ def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(regimes, "_module", module)
     found = regimes.run("kl", tmp_path, 3, "control,default")
-    assert [steps for steps, *_ in asked] == [100, 200] and asked[1] == (200, False, True)
+    assert [steps for steps, *_ in asked] == [100, 200] and asked[1] == (200, False, False)
     assert regimes.corrected(found["methods"]) == {} and capsys.readouterr().out == ""
     assert regimes.run("kl", tmp_path, 3, "control,default") and asked[2][0] == 200, "what was corrected stays so"
     slopes["control"] = (0.5, 300, 100)  # beyond what the corrections of a call can follow

@@ -81,7 +81,9 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     for _ in range(CORRECTIONS):
         if not (others := corrected(found["methods"])):
             break
-        for name in others:  # first: a run with other steps than the file has is refused
+        # First: a run with other steps than the file has is refused. The control too: its seconds are those of a
+        # machine as busy as it was then.
+        for name in (CONTROL, *others):
             shutil.rmtree(folder / regime / "reported" / "runs" / name)
         steps |= others
         write_json(kept, steps)
@@ -91,7 +93,11 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
         print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the control's", flush=True)
     if same := [name for name in SAME_STEPS if name in methods.split(",")]:
         names = ["--methods", ",".join([CONTROL, *same]), "--ours", same[0], "--against", CONTROL, "--targets", CONTROL]
-        found["at_same_steps"] = _compared(tuned, seeds, names, record.with_suffix(".same_steps.json"))["methods"]
+        beside = _compared(tuned, seeds, names, record.with_suffix(".same_steps.json"))
+        sooner = beside["speedup"][CONTROL]
+        found["at_same_steps"] = {
+            name: {**each, "against_control": sooner[name]} for name, each in beside["methods"].items()
+        }
     return found
 
 
@@ -184,17 +190,27 @@ def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
         "curves": {name: mean_curve([run["curve"] for run in methods[name]["runs"]]) for name in methods},
         "overrides": {name: methods[name]["overrides"] for name in methods},
         "environment": {name: value for name, value in record["environment"].items() if name != "commit"},
-        "at_same_steps": _at_same_steps(record.get("at_same_steps", {})),
+        "at_same_steps": _at_same_steps(record.get("at_same_steps", {}), chosen),
     }
 
 
-def _at_same_steps(methods: Record) -> Record:
-    """By method, what its noise makes of accuracy at the control's updates and schedule."""
+def _at_same_steps(methods: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
+    """By method, what its noise makes of accuracy at the control's updates and schedule, and that control."""
+
+    def ended(name: str) -> Record:
+        return {
+            "final_accuracy": methods[name]["final"],
+            "overrides": methods[name]["overrides"],
+            "chosen": dict(chosen.get(name, {})),
+        }
+
     return {
         name: {
-            "final_accuracy": found["final"],
+            **ended(name),
             "difference": found["equal_updates"]["difference"],
             "step_ratio": _step_ratio(methods[CONTROL], found),
+            "against_control": {part: found["against_control"].get(part) for part in OF_RATIO},
+            "control": ended(CONTROL),
         }
         for name, found in methods.items()
         if name != CONTROL
@@ -283,7 +299,7 @@ def main() -> int:
     points: dict[str, Record] = json.loads(known.read_text(encoding="utf-8"))["regimes"] if known else {}
     for name in given.regimes:
         record = run(name, given.folder, given.seeds, given.methods)
-        own = [each for each in record["methods"] if each != STOCK]
+        own = [each for each in {**record["methods"], **record.get("at_same_steps", {})} if each != STOCK]
         chosen = {each: logged(given.folder / name, record["seeds"], each) for each in own}
         new = point(record, chosen)
         group = new["overrides"][CONTROL]["num_generations"]
