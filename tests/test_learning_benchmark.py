@@ -294,7 +294,7 @@ def test_the_plan_of_each_log_of_the_control(tmp_path):
 
 
 def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, capsys):
-    """The default's 100 steps take half of the control's seconds: it is run with 200, and the control anew beside it."""
+    """The default's 100 steps take half of the control's seconds: it is run with 200, and the control anew."""
     slopes = {name: REGIME[name] for name in ("control", "default")}
     folder, asked = tmp_path / "kl" / "reported", []
     methods = {name: {"max_steps": 100, "eval_benchmark_every": 20} for name in slopes}

@@ -43,7 +43,9 @@ def _read(text: str, several: bool | None, labels: bool) -> v.Value | None:
 def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
     """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
     value = _read(text, several, False)
-    measure = parse_unit(tidy(unit)) if unit and isinstance(value, v.Formula) else None
+    if not unit or not isinstance(value, v.Formula):
+        return value
+    measure = parse_unit(tidy(unit))
     return v.Quantity(value, measure) if measure and says_how_much(measure) else value
 
 

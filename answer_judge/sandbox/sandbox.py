@@ -159,10 +159,11 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         slots = self._slots
         server = slots.free.get()
         try:
-            if server is None or server.process.poll() is not None:
-                with suppress(ValueError):  # none, or ended by close
+            if server is not None and server.process.poll() is not None:
+                with suppress(ValueError):  # ended by close
                     slots.servers.remove(server)
                 server = None
+            if server is None:
                 weak = self._layers is not None and not is_strong(self._layers)
                 server = ServerProcess(self.limits, self.wrapper, weak=weak)
                 slots.servers.append(server)

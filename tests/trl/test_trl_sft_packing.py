@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
+from dppo.trl.rows.dpo import _is_whole
 
 FIGURES = ("loss", "num_tokens", "entropy", "mean_token_accuracy")
 PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2}
@@ -69,6 +70,8 @@ def test_pairs_of_a_stream_without_a_prompt_are_left_out(tiny_path, tmp_path):
         found, _ = trained(dpo.ours, tiny_path, tmp_path / "bad", data=bad, **options)
     assert len(found) == len(wanted) == 3
     assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) == 0
+    with refused(ConfigError, "pictures", "trl.DPOTrainer"):
+        _is_whole({"images": [], "prompt": "?"})
 
 
 def test_a_stream_is_saved_and_resumed(tiny_path, tmp_path):

@@ -38,6 +38,7 @@ from dppo.typed import check
 from dppo.types import Draw
 
 OF_LOGITS = ("logits/chosen", "logits/rejected")
+PICTURES = "datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer."
 IF_WHOLE = "row['prompt'] and row['chosen'] and row['rejected']"
 
 
@@ -148,7 +149,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             self.train_dataset = cast(Any, self.train_dataset).filter(_is_whole)
         prepared: Any = self.train_dataset
         if given is not None and self.columns[0] not in prepared.column_names:
-            raise ConfigError("datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer.")
+            raise ConfigError(PICTURES)
         if args.precompute_ref_log_probs:
             self.columns = (*self.columns, "ref_chosen_logps", "ref_rejected_logps")
         rows = None if given is None else self.measured(prepared_rows(prepared, self.columns, given, args.max_length))
@@ -277,6 +278,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
 
 def _is_whole(row: Mapping[str, Any]) -> bool:
     """Whether a pair of a stream can be trained on; a warning says that others are left out."""
+    if DPPODPOTrainer.columns[0] not in row:
+        raise ConfigError(PICTURES)
     whole = all(len(row[name]) for name in DPPODPOTrainer.columns)
     if not whole:
         warnings.warn(
