@@ -219,7 +219,7 @@ def row_checks(subject: Subject) -> Iterator[Check]:
     yield at_most(f"{name}: log-probabilities, on {title}", found.logp_difference, found.logp_tolerance, NATS)
     yield at_most(f"{name}: gradient, on {title}", gradient, found.gradient_tolerance, DIFFERENCE)
     missing = float(found.windows_missing)
-    yield at_most(f"{name}: sliding windows that they lack, on {title}", missing, 0.0, LAYERS)
+    yield at_most(f"3 dense rows, windows that they lack, on {title}", missing, 0.0, LAYERS)
     for mistake, kernel in wrong_kernels().items():
         found = rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
         yield above(f"5 control: {mistake}, on {title}", found.logp_difference, found.logp_tolerance, NATS)
@@ -265,7 +265,7 @@ def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
             for index in range(settings.draws)
         ]
         keep_MN = torch.stack([draw.weight_NT[span_NT] > 0 for draw in drawn])
-        title = f"4 {name}: {keep_MN.shape[1]} tokens in {settings.draws} draws"
+        title = f"4 tokens by {name}: {keep_MN.shape[1]} of them in {settings.draws} draws"
         yield at_most(title, deviance(keep_MN, drawn[0].prob_NT[span_NT]), bound, DEVIATION)
     reach_NT, head_NT = TOKEN_LEVELS["cuts and head sampling"].probabilities(moment_NT, span_NT)
     assert head_NT is not None

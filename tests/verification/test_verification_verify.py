@@ -127,7 +127,7 @@ def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
     assert all(check.passed for check in checks.token_frequency_checks(QUICK, 1))
     monkeypatch.setattr(cuts, "draw_cuts", shared_number)
     failed = [check.name.split(":")[0] for check in checks.token_frequency_checks(QUICK, 1) if not check.passed]
-    assert failed == ["4 cuts", "4 random prefix", "4 cuts and head sampling"]
+    assert failed == ["4 tokens by cuts", "4 tokens by random prefix", "4 tokens by cuts and head sampling"]
 
 
 def test_a_broken_trainer_fails(monkeypatch):
