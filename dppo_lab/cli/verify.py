@@ -36,7 +36,7 @@ TABLE_LEGEND = (
 )
 UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
 """The records that a ceiling is computed from, by level."""
-NARROWEST = 120
+NARROWEST = 130
 """Columns that the tables need; where fewer are known, lines wrap."""
 
 
