@@ -170,7 +170,7 @@ def method_problems(args: Any) -> list[str]:
             )
         elif args.prune_floor is not None and name not in ("token_prune_rate", "head_prune_rate"):
             keeps = f"{name}={text} keeps{' at least' if rate == AUTO else ''}"
-            largest = LARGEST if rate == AUTO else rate
+            largest = min(RATES[name].largest, LARGEST) if rate == AUTO else rate
             problems += floor_problems(args.prune_floor, largest, "prune_floor", keeps)
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")

@@ -42,6 +42,9 @@ def test_both_levels_choose_up_to_a_rate():
     assert (method.prompts.least, method.completions.least) == (None, 0.02)
     asked = DPPOConfig(**CONFIG, **BOTH, prune_floor=0.2).build_method().completions
     assert (asked.rate, asked.floor, asked.least) == (0.8, 0.2, None), "a floor that is asked for is that of all"
+    alone = {"prompt_prune_rate": "auto", "completion_prune_rate": 0.0, "prune_floor": 0.4}
+    asked = DPPOConfig(**CONFIG, **alone).build_method().prompts
+    assert (asked.rate, asked.floor) == (0.5, 0.4)
     assert method.biases() == ()
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None

@@ -41,7 +41,7 @@ REFUSED = [
     (DPPOConfig, dict(top_entropy_quantile=0.2), "top_entropy_quantile: 1.0"),
     (DPPOConfig, dict(prompt_prune_rate="some"), "prompt_prune_rate=some"),
     (DPPOConfig, dict(method="cppo", accept_bias=True, completion_prune_rate="auto"), "method='dppo'"),
-    (DPPOConfig, dict(prompt_prune_rate="auto", prune_floor=0.3), "prune_floor=0.3"),
+    (DPPOConfig, dict(prompt_prune_rate="auto", prune_floor=0.6), "prune_floor=0.6"),
     (DPPOConfig, dict(max_rounds=5), "max_rounds=5"),
     (DPPOConfig, dict(method="cppo_trl", accept_bias=True, loss_type="grpo"), "loss_type: bnpo"),
     (DPPOConfig, dict(method="pods", accept_bias=True, completion_score="length"), "method='pods'"),
