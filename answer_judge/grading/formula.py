@@ -128,9 +128,9 @@ def parse(latex: str) -> Any:
     places = iter(range(len(values)))
     shape = _NUMBERS.sub(lambda _: str(next(places)), latex)
     try:
-        tree = _shape(shape)
-        check_size(tree, {str(place): int(value) for place, value in enumerate(values)})
-        return tree.xreplace({Symbol(str(place)): Integer(int(value)) for place, value in enumerate(values)})
+        tree, numbers = _shape(shape), {str(place): int(value) for place, value in enumerate(values)}
+        check_size(tree, numbers)
+        return tree.xreplace({Symbol(name): Integer(number) for name, number in numbers.items()})
     except (MemoryError, Unreadable):
         raise
     except Exception as error:  # the generated parser raises bare Exception, sympy many types

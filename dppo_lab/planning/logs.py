@@ -106,24 +106,21 @@ def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
         plain = {_plain(name): value for name, value in row.items()}
         step = _first(plain, NAMES["step"])
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
-    steps: list[Row] = []
     ordered = [row for _, row in sorted(by_step.items())]
-    trained = [_first(row, OF_TRAINING) for row in ordered if _has_figures(row)]
-    between = [gap for gap in np.diff(trained) if gap > 0]
+    figures = [{name: _first(row, names) for name, names in NAMES.items()} for row in ordered]
+    numbers = [_first(row, OF_TRAINING) for row in ordered]
+    logged = [not math.isnan(found["reward"] + found["response"]) for found in figures]
+    between = [gap for gap in np.diff(np.array(numbers)[logged]) if gap > 0]
     every = float(np.median(between)) if between else 1.0
-    for row in ordered:
-        found = {name: _first(row, names) for name, names in NAMES.items()}
-        if _has_figures(row):
+    steps: list[Row] = []
+    for found, number, has_figures in zip(figures, numbers, logged, strict=True):
+        if has_figures:
             steps.append(found)
         elif steps:
             told = (name for name in SECONDS if math.isfinite(found[name]))
-            share = every if math.isnan(_first(row, OF_TRAINING)) else 1.0
+            share = every if math.isnan(number) else 1.0
             steps[-1] |= {name: float(np.nansum([steps[-1][name], found[name] / share])) for name in told}
     return tuple(steps)
-
-
-def _has_figures(row: Row) -> bool:
-    return not math.isnan(_first(row, NAMES["reward"]) + _first(row, NAMES["response"]))
 
 
 def _plain(name: str) -> str:
