@@ -23,6 +23,10 @@ FEW = 32
 """Units of which a resample may well have none: it then has all of them. Of more, once in exp(32) resamples."""
 MEASURED = 8
 """Generations after the first from which a run takes what tokens cost."""
+EVEN = 0.05
+"""Squared coefficient of variation of tokens at which half of what they say about a fixed cost is believed."""
+LEAST_GROWING = 0.0625
+"""Share of the seconds of passes that grows with tokens, at the least."""
 FADING = 0.8
 """What the KL term and the entropy bonus weighed in one step counts against the next: a policy moves on."""
 
@@ -224,13 +228,15 @@ class TokenCosts:
     """Spent on generating, scoring (log-probabilities of other policies) and training, >= 0."""
     tokens: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Generated, scored and trained on, >= 0."""
+    products: tuple[float, ...] = (0.0, 0.0)
+    """Tokens trained on, in each generation times themselves and times the seconds of scoring and training, >= 0."""
     fixed: bool = False
     """Whether nothing is added any more."""
 
     def __post_init__(self) -> None:
-        sums = (*self.seconds, *self.tokens)
-        threes = len(self.seconds) == len(self.tokens) == 3
-        if self.generations < 0 or not threes or not all(0 <= value < np.inf for value in sums):
+        sums = (*self.seconds, *self.tokens, *self.products)
+        whole = (len(self.seconds), len(self.tokens), len(self.products)) == (3, 3, 2)
+        if self.generations < 0 or not whole or not all(0 <= value < np.inf for value in sums):
             raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
 
     def after(self, seconds: Sequence[float], tokens: Sequence[float]) -> "TokenCosts":
@@ -239,12 +245,14 @@ class TokenCosts:
             return self
         if not self.generations:
             return replace(self, generations=1)
+        products = (tokens[2] ** 2, tokens[2] * (seconds[1] + seconds[2]))
         added = [
             tuple(a + float(b) for a, b in zip(old, new, strict=True))
-            for old, new in ((self.seconds, seconds), (self.tokens, tokens))
+            for old, new in ((self.seconds, seconds), (self.tokens, tokens), (self.products, products))
         ]
         count = self.generations + 1
-        return TokenCosts(generations=count, seconds=added[0], tokens=added[1], fixed=count > MEASURED)
+        sums = dict(zip(("seconds", "tokens", "products"), added, strict=True))
+        return TokenCosts(generations=count, fixed=count > MEASURED, **sums)
 
     @classmethod
     def of_saved(cls, saved: dict[str, Any]) -> "TokenCosts":
@@ -252,7 +260,8 @@ class TokenCosts:
         if not saved:
             return cls(fixed=True)
         try:
-            sums = {name: tuple(map(float, saved[name])) for name in ("seconds", "tokens")}
+            none = {"products": (0.0, 0.0)}  # of earlier versions
+            sums = {name: tuple(map(float, (none | saved)[name])) for name in ("seconds", "tokens", "products")}
             return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -264,19 +273,38 @@ class TokenCosts:
         return replace(self, fixed=True)
 
     @property
+    def growing(self) -> float:
+        """Share of the seconds of scoring and training that grows with tokens, in (0, 1]: the rest is paid for any few.
+
+        A regression of seconds on tokens over the generations. The less their tokens differ, the less it is believed,
+        and the more it is that nothing is fixed; an earlier version's checkpoint says nothing else.
+        """
+        scored, trained = self.seconds[1] + self.seconds[2], self.tokens[2]
+        if not (scored and trained):
+            return 1.0
+        square, product = (self.generations - 1) * np.array(self.products) / (trained**2, trained * scored)
+        if not square:
+            return 1.0
+        return float(np.clip((product - 1 + EVEN) / (square - 1 + EVEN), LEAST_GROWING, 1.0))
+
+    @property
     def each(self) -> tuple[float, ...]:
-        """Seconds of a generated, a scored and a trained token; 0 where there was none."""
-        return tuple(s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
+        """Seconds of one more generated, scored and trained token; 0 where there was none."""
+        means = (s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
+        return tuple(mean * share for mean, share in zip(means, (1.0, self.growing, self.growing), strict=True))
 
     @property
     def rollout_cost(self) -> float | None:
         """Cost of a generated token over that of keeping one, scored and trained on; None where it is not known.
 
-        Rounded to a power of two, so that runs that are alike choose alike on machines that are nearly so.
+        With the fixed cost of scoring and training, which no choice saves either. Rounded to a power of two, so that
+        runs that are alike choose alike on machines that are nearly so.
         """
-        kept = (self.seconds[1] + self.seconds[2]) / self.tokens[2] if self.tokens[2] else 0.0
-        generated = self.each[0]
-        return 2.0 ** round(np.log2(generated / kept)) if self.fixed and generated > 0 and kept > 0 else None
+        generated, scored = self.seconds[0], self.seconds[1] + self.seconds[2]
+        if not (self.fixed and generated > 0 and scored > 0 and self.tokens[0] and self.tokens[2]):
+            return None
+        paid = (generated + (1 - self.growing) * scored) / self.tokens[0]
+        return 2.0 ** round(np.log2(paid / (self.growing * scored / self.tokens[2])))
 
 
 NO_OTHERS = OtherTerms()

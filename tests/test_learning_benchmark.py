@@ -10,6 +10,7 @@ import run_folders
 import yaml
 
 from benchmarks.learning import compare, map, regimes, tune
+from benchmarks.learning.pooled import pooled
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
 from dppo.errors import ConfigError
 from dppo_lab.comparison.contestants import Contestant
@@ -225,6 +226,11 @@ def test_a_regime_by_hand(tmp_path):
     assert point["at_same_steps"][same]["step_ratio"]["mean"] == pytest.approx(2.0) and point["chosen"] == chosen
     assert point["at_same_steps"][same]["against_control"]["median"] == 2.4
     assert point["at_same_steps"][same]["control"]["chosen"] == chosen[regimes.CONTROL]
+    # To .7 the control takes all of its 100 steps, the default 5/6 of its own.
+    assert point["at_same_steps"][same]["pooled"]["ratio"] == pytest.approx(6 / 5)
+    beside = regimes.beside_stock(record, "default", chosen)
+    assert [beside["against_trl_g8"]["median"], beside["pooled"]["ratio"]] == pytest.approx([80 / 20] * 2)
+    assert beside["seconds"]["mean"] == pytest.approx(0.5) and beside["chosen"] == chosen["default"]
     # At TRL's 50 steps, half of their own: .5 and .45.
     assert point["at_same_steps"][same]["difference"]["mean"] == pytest.approx(0.05)
     assert {name: found["mean"] for name, found in point["seconds"].items()} == {
@@ -368,3 +374,31 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     monkeypatch.setattr(map, "AXIS", map.AXIS[::4])
     map.draw({"kl": point, "plain": censored, "silent": missed}, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+def runs_of(*accuracies):
+    return [
+        {"seed": seed, "curve": [{"step": 10.0 * i, "accuracy": value} for i, value in enumerate(curve)]}
+        for seed, curve in enumerate(accuracies)
+    ]
+
+
+def test_mean_curves_say_how_much_sooner_where_the_last_evaluation_of_a_seed_is_noise():
+    """Ours is twice as fast on average; the control's last evaluations are off by .1 up and down."""
+    control = runs_of([0.2, 0.3, 0.4, 0.4, 0.7], [0.2, 0.3, 0.4, 0.6, 0.5], [0.2, 0.3, 0.4, 0.5, 0.6])
+    ours = runs_of(*[[0.2, 0.4, 0.6, 0.6, 0.6]] * 3)
+    found = pooled(control, ours, "step")
+    assert found["ratio"] == pytest.approx(2.0) and found["seeds"] == 3 and found["over"] == "step"
+    assert found["low"] < 2.0 and found["high"] >= 2.0
+    # The wrong twin, a ratio of each seed: ours never gets to .7, and the control was early at its .5.
+    alone = [pooled([one], [other], "step")["ratio"] for one, other in zip(control, ours, strict=True)]
+    assert alone == pytest.approx([0.0, 25 / 15, 40 / 20])
+
+
+def test_mean_curves_of_what_never_gets_there_and_of_other_seeds():
+    control, worse = runs_of([0.2, 0.4, 0.6]), runs_of([0.2, 0.3, 0.5])
+    found = pooled(control, worse, "step")
+    assert found["ratio"] == 0.0 and found["low"] is None and found["high"] is None
+    assert pooled(control, runs_of([0.7, 0.8, 0.9]), "step")["ratio"] == 0.0, "there before it was trained"
+    with pytest.raises(ValueError, match="other seeds"):
+        pooled(control, runs_of([0.2], [0.3]), "step")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from answer_judge.files import write_json
+from benchmarks.learning.pooled import pooled
 from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
 from dppo_lab.planning.from_log import plan_log
@@ -60,7 +61,7 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 }
 """Completions of a step and of a prompt, where they are not 64 and 4: the more of both, the less of a step is decoding,
 and the more prompts have a gradient."""
-CONTROL, STOCK = "control", "trl_g8"
+CONTROL, STOCK, PRIOR = "control", "trl_g8", "prior"
 SAME_STEPS = ("same_steps", "twice_same_steps", "prior_same_steps")
 """With the control's updates and schedule, and not its seconds: the default, the control with twice the prompts, and
 prompts chosen by pass rates in the data."""
@@ -98,6 +99,9 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
         found["at_same_steps"] = {
             name: {**each, "against_control": sooner[name]} for name, each in beside["methods"].items()
         }
+    if {PRIOR, STOCK} <= set(methods.split(",")):
+        names = ["--methods", f"{STOCK},{PRIOR}", "--ours", PRIOR, "--against", STOCK, "--targets", STOCK]
+        found["beside_stock"] = {PRIOR: _compared(tuned, seeds, names, record.with_suffix(".prior.json"))}
     return found
 
 
@@ -191,6 +195,24 @@ def point(record: Record, chosen: Mapping[str, Mapping[str, float]]) -> Record:
         "overrides": {name: methods[name]["overrides"] for name in methods},
         "environment": {name: value for name, value in record["environment"].items() if name != "commit"},
         "at_same_steps": _at_same_steps(record.get("at_same_steps", {}), chosen),
+        "beside_stock": {
+            name: beside_stock(each, name, chosen) for name, each in record.get("beside_stock", {}).items()
+        },
+    }
+
+
+def beside_stock(record: Record, ours: str, chosen: Mapping[str, Mapping[str, float]]) -> Record:
+    """What a comparison with TRL says of another method than the default, and that TRL."""
+    methods, sooner = record["methods"], record["best_against"][STOCK][STOCK]
+    return {
+        f"against_{STOCK}": {part: sooner[part] for part in OF_RATIO},
+        "pooled": pooled(methods[STOCK]["runs"], methods[ours]["runs"], "seconds"),
+        "seconds": seconds_ratio(methods[STOCK], methods[ours]),
+        "step_ratio": _step_ratio(methods[STOCK], methods[ours]),
+        "final_accuracy": {name: methods[name]["final"] for name in (STOCK, ours)},
+        "overrides": {name: methods[name]["overrides"] for name in (STOCK, ours)},
+        "chosen": dict(chosen.get(ours, {})),
+        "environment": record["environment"],
     }
 
 
@@ -210,6 +232,7 @@ def _at_same_steps(methods: Record, chosen: Mapping[str, Mapping[str, float]]) -
             "difference": found["equal_updates"]["difference"],
             "step_ratio": _step_ratio(methods[CONTROL], found),
             "against_control": {part: found["against_control"].get(part) for part in OF_RATIO},
+            "pooled": pooled(methods[CONTROL]["runs"], found["runs"], "step"),
             "control": ended(CONTROL),
         }
         for name, found in methods.items()
@@ -219,7 +242,7 @@ def _at_same_steps(methods: Record, chosen: Mapping[str, Mapping[str, float]]) -
 
 PER_METHOD = (
     *("step_ratio", "planning_share", "equal_updates", "equal_seconds"),
-    *("final_accuracy", "curves", "overrides", "chosen", "seconds", "at_same_steps", "commits"),
+    *("final_accuracy", "curves", "overrides", "chosen", "seconds", "at_same_steps", "beside_stock", "commits"),
 )
 """What a point says of each method, with figures of each seed where seeds differ between methods."""
 

@@ -82,6 +82,19 @@ def test_confidence_without_a_sampler_that_reports_it(tiny_path):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
 
 
+def test_a_rollout_without_log_probabilities_that_vllm_is_corrected_by_is_refused(tiny_path, tmp_path):
+    """And is trained on uncorrected where the configuration says so."""
+
+    def silent(prompts, trainer):
+        trainer.use_vllm = True  # here: this machine has none
+        return scripted(prompts, trainer) | {"logprobs": None}
+
+    with refused(ConfigError, "vllm_importance_sampling_correction: false"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=silent, max_steps=2)
+    run = dict(rollout=silent, max_steps=2, vllm_importance_sampling_correction=False)
+    assert len(gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **run)[0]) == 2
+
+
 def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_path, tmp_path):
     """By the score that the run would have had without a ``rollout_func``, and said once."""
 

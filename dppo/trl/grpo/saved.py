@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import Method
 from dppo.pruning import SCORES, Evidence, OtherTerms, TokenCosts, advantage_with_confidence
@@ -143,8 +144,17 @@ class SavedGeneration(TrainingLoop, Joints):
             self.method = at_cost(self.method, costs)
         return costs
 
-    def _score_without_log_probs(self) -> None:
-        """Choose another score where ``auto`` chose one by log-probabilities, which a ``rollout_func`` did not give."""
+    def _go_on_without_log_probs(self) -> None:
+        """Choose another score where ``auto`` chose one by log-probabilities, which a ``rollout_func`` did not give.
+
+        Raises:
+            ConfigError: vLLM's are corrected by them.
+        """
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            raise ConfigError(
+                "rollout_func returned logprobs: None, and with use_vllm: true the loss is corrected by them. Return "
+                "those of the sampler, or set vllm_importance_sampling_correction: false."
+            )
         if self.method.score is not advantage_with_confidence or self.args.completion_score != AUTO:
             return
         score = self.args.build_method().score

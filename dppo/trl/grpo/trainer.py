@@ -223,7 +223,7 @@ class DPPOTrainer(SavedGeneration):
         rewards = self._rewards_of(generated, prompts.size_Q)
         everything = rolled_out(generated, rewards, self.accelerator, tokens=self.method.tokens.active)
         if everything.confidence_N is None:
-            self._score_without_log_probs()
+            self._go_on_without_log_probs()
         plan = plan_step(
             self.method,
             everything,
