@@ -49,6 +49,29 @@ def test_leaving_out_what_has_no_gradient_changes_nothing_and_sends_less(toy):
     assert float((full - skipped).norm() / full.norm()) < 1e-6
 
 
+@pytest.mark.parametrize("options", [(f"{PRUNING}.method=grpo",), (f"{PRUNING}.completion_prune_rate=0.5",)])
+def test_groups_of_equal_rewards_have_no_gradient_although_verls_mean_of_them_is_off_by_rounding(toy, options):
+    made = trainer(toy, "dynamic_pruning", *sized(3, 8), *options)
+    made.prepare_step()
+    silent, alone, _ = (key for key, (tag, _) in STORE["train"].items() if tag.get("is_prompt"))
+    for key, (_, row) in list(STORE["train"].items()):
+        if "rm_scores" in row:
+            row["rm_scores"][-1] = float(int(key.split("_")[1]) % 2)
+            if key.startswith(silent):
+                row["rm_scores"][-1] = 0.1
+            if key.startswith(alone):
+                row["rm_scores"][-1] = 0.3
+                if not key.endswith("_3_0"):
+                    del STORE["train"][key]
+    metrics = {}
+    batch = made._step_once(metrics, {}, 3)
+    advantage = {key: row["advantages"][0] for key, (_, row) in STORE["train"].items() if "advantages" in row}
+    assert all(0 < abs(advantage[key]) < 0.1 for key in batch.keys if key.startswith(silent))  # verl's own
+    sent = made.actor_rollout_wg.passes[-1][1]
+    assert not any(key.startswith(silent) for key in sent) and f"{alone}_3_0" in sent  # whose advantage is its reward
+    assert metrics["rollout/zero_signal_groups"] == pytest.approx(1 / 3)
+
+
 def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_those_alone(toy):
     options = (f"{PRUNING}.prompt_prune_rate=0.5", "data.train_max_samples=32", "trainer.total_training_steps=8")
     made = trainer(toy, "dynamic_pruning", *sized(16, 2, mini_batch=8), *options)

@@ -19,6 +19,7 @@ from verl.trainer.ppo.rollout_corr_helper import (  # pyright: ignore[reportMiss
 )
 from verl.workers.utils.padding import response_to_nested  # pyright: ignore[reportMissingImports]
 
+from dppo.groups import each_group
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, confidence
@@ -43,7 +44,8 @@ class Returned:
     """Of all completions that were asked for; one that failed has no tokens and no reward. Without confidences where
     neither the sampler's nor old log-probabilities are there."""
     advantage_N: Tensor
-    """(N,) float64 verl's own advantages, 0 where there are no tokens."""
+    """(N,) float64 verl's own advantages, 0 where there are no tokens, and in groups of equal rewards: verl's mean of
+    these is off by rounding, which a deviation of next to nothing makes large."""
     row_N: Tensor
     """(N,) int64 the row of each completion in the batch, -1 where it failed."""
     rows: Rows
@@ -92,8 +94,10 @@ def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
         doubt = torch.cat([confidence(p[None], m[None]) for p, m in zip(logp, mask, strict=True)])
         confidence_N = doubt[row_N].masked_fill(missing_N, 0.0)
     scored_BT = torch.nn.utils.rnn.pad_sequence(mask, batch_first=True)
+    found = Rewards.in_groups(reward_N[:, None].contiguous(), torch.tensor(asked.size_Q))
+    alone_Q = each_group(lambda missing_QG: (~missing_QG).sum(1) == 1, found.group_N, missing_N)  # keeps its raw reward
     rolled_out = RolledOut(
-        rewards=Rewards.in_groups(reward_N[:, None].contiguous(), torch.tensor(asked.size_Q)),
+        rewards=found,
         tokens_N=tokens_B[row_N].masked_fill(missing_N, 0),
         confidence_N=confidence_N,
         sampled=_sampled(logp, scored_BT, row_N) if tokens else None,
@@ -101,7 +105,7 @@ def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
     length_B = torch.tensor([int(tag["seq_len"]) for tag in batch.tags])
     return Returned(
         rolled_out=rolled_out,
-        advantage_N=advantage_N.contiguous(),
+        advantage_N=advantage_N.masked_fill((found.flat_Q & ~alone_Q)[found.group_N], 0.0).contiguous(),
         row_N=row_N,
         rows=Rows(length_N=length_B, tokens_N=tokens_B),
         prompt_B=length_B - torch.tensor([len(row) for row in mask]),
