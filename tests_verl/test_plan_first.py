@@ -9,11 +9,12 @@ from pathlib import Path
 import in_process
 import pytest
 import torch
-from in_process import ACTOR, PRUNING, STORE, get, parameters, put, sized, train, trainer
+from in_process import ACTOR, PRUNING, STORE, configuration, get, parameters, put, sized, train, trainer
 from steps import ALL_TERMS, KL, ONE_STEP, PROB_N, RATIOS, REWARDS, Given, all_draws, bias, stock_and_ours
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from dppo.errors import ConfigError
+from dppo.verl.trainer import SCHEDULE, DynamicPruningTrainer
 
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 TERMS = {"policy": (), "KL and entropy": ALL_TERMS, "ratios": RATIOS}
@@ -126,6 +127,19 @@ def test_every_pass_over_the_batch_has_a_draw_and_the_mean_of_each_is_verls_grad
     once = step.gradients[1]
     step.drawn(draws[0][1], draws[-1][1])
     assert not torch.equal(step.gradients[3], once)  # the second pass is the second draw's
+
+
+def test_the_learning_rate_takes_as_many_steps_as_are_said_in_as_many_passes(toy):
+    """Megatron's optimizer has all four numbers, and takes null for three of them."""
+    optim = f"{ACTOR}.optim"
+    for warm_up, decay, expected in ((3, 4, [8, 6, 8, None]), ("null", 4, [8, None, 8, None])):
+        options = (*ONE_STEP, f"{ACTOR}.ppo_epochs=2", f"{optim}.lr_warmup_steps={warm_up}")
+        options += (f"+{optim}.lr_decay_steps={decay}", f"+{optim}.lr_wsd_decay_steps=null")
+        config = configuration(toy, "trainer.v1.trainer_mode=dynamic_pruning", *options)
+        made = DynamicPruningTrainer(config)
+        made._init_tokenizer()
+        made._init_dataloader()
+        assert [config.actor_rollout_ref.actor.optim[name] for name in SCHEDULE] == expected
 
 
 @pytest.mark.parametrize("mode", MODES)

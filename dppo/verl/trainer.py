@@ -32,6 +32,8 @@ from dppo.verl.support import (
 )
 
 NAME = "dynamic_pruning"
+SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd_decay_steps")
+"""Options of verl's optimizers that are a number of its calls; null or below 1 where another option says it."""
 
 
 class PrunedTrainer(PlannedPasses):
@@ -117,8 +119,9 @@ class PrunedTrainer(PlannedPasses):
         )
         optim = self.config.actor_rollout_ref.actor.optim
         with open_dict(self.config):  # the schedule moves once per pass, as many times as often where each is a call
-            optim.total_training_steps *= self.passes.passes
-            optim.lr_warmup_steps *= self.passes.passes if optim.lr_warmup_steps > 0 else 1
+            for name in SCHEDULE:
+                if (optim.get(name) or 0) > 0:
+                    optim[name] *= self.passes.passes
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
