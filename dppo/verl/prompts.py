@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.context import StepContext
 from dppo.errors import ConfigError, DataError
 from dppo.methods import Method
 from dppo.pruning import PromptHistory, PromptStream
@@ -50,7 +49,7 @@ def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int
     one_Q = torch.ones(len(row_Q), dtype=torch.float64)
     draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
     prompts = drawn_block(Block(candidates=source.history.candidates(row_Q, step), draw=draw), generations)
-    return replace(prompts, context=StepContext(evidence=source.completions))
+    return replace(prompts, context=source.context(row_Q, step))
 
 
 def prompt_source(

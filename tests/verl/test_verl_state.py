@@ -12,7 +12,7 @@ from refusals import refused, warned
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.types import Rewards
 from dppo.verl.checkpoint import STATE_FILE, load, resumed_folder, save, settings_to_save
-from dppo.verl.prompts import GENERATIONS, Asked, examples, prompt_source
+from dppo.verl.prompts import GENERATIONS, Asked, examples, filtered, prompt_source
 from dppo.verl.settings import method_of, read_settings
 
 
@@ -68,6 +68,14 @@ def test_what_other_terms_weighed_is_saved_and_a_damaged_one_is_refused(tmp_path
         path.write_text(written.replace("0.3", wrong))
         with refused(CheckpointError, "damaged"):
             load(tmp_path, again, 4, SETTINGS)
+
+
+def test_scores_of_groups_that_verl_has_filtered_hold_what_other_terms_weighed():
+    source = source_of(Rows(8))
+    step(source, 1)
+    source.others = source.others.after(2.0, 3.0)
+    context = filtered(source, torch.tensor([3, 1]), 2, generations=2).context
+    assert context.others == source.others and context.evidence is source.completions
 
 
 def test_settings_that_changed_are_named(tmp_path):
