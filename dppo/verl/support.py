@@ -209,7 +209,7 @@ def _step_problems(get: Callable[[str], Any], mode: str) -> Iterator[str]:
             f"not divide by it. Write {ACTOR}.use_dynamic_bsz=True."
         )
     reference = "actor_rollout_ref.ref.log_prob_use_dynamic_bsz"
-    if get(f"{ACTOR}.use_kl_loss") and get(reference) is False:
+    if (get(f"{ACTOR}.use_kl_loss") or waits_for(get)) and get(reference) is False:
         yield f"{reference}=False: the rows kept do not divide by its micro-batches. Write {reference}=True."
     if not whole or not part or whole % part:
         yield (

@@ -80,6 +80,11 @@ REFUSED = [
         "ref.log_prob_use_dynamic_bsz=False",
         "log_prob_use_dynamic_bsz=True",
     ),
+    (
+        {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False},
+        "ref.log_prob_use_dynamic_bsz=False: the rows",
+        "log_prob_use_dynamic_bsz=True",
+    ),
     ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "adv_estimator=reinforce_plus_plus", "adv_estimator=grpo"),
     ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
     ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
