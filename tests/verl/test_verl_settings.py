@@ -85,6 +85,7 @@ REFUSED = [
         "ref.log_prob_use_dynamic_bsz=False: the rows",
         "log_prob_use_dynamic_bsz=True",
     ),
+    ({"trainer.v1.sync.parameter_sync_step": 2}, "parameter_sync_step=2: an update takes", "parameter_sync_step=1"),
     ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "adv_estimator=reinforce_plus_plus", "adv_estimator=grpo"),
     ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
     ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
