@@ -61,6 +61,12 @@ def output_checkpoint(run: AnyRun) -> Path | None:
     if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
         resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
         raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
+    model = Path(run.model.model_name_or_path or "")
+    if any(model.resolve().is_relative_to(old.resolve()) for old in cleared(folder)):
+        raise ConfigError(
+            f"model_name_or_path={model} is of an earlier run in output_dir={folder}, and --overwrite would remove it. "
+            f"Train elsewhere: --output_dir {folder}-2"
+        )
     return named
 
 
@@ -135,9 +141,14 @@ def fitting(run: AnyRun, dataset: Dataset, tokenizer: Any, room: int | None) -> 
     return dataset.select([row for row in range(len(dataset)) if row not in long])
 
 
+def cleared(folder: Path) -> list[Path]:
+    """The checkpoints and the model from scratch of an earlier run in ``folder``."""
+    return [*folder.glob("checkpoint-*"), folder / START_FOLDER]
+
+
 def clear(folder: Path) -> None:
-    """Remove the checkpoints, the model from scratch and the records of an earlier run in ``folder``."""
-    for old in [*folder.glob("checkpoint-*"), folder / START_FOLDER]:
+    """Remove ``cleared`` and the records of an earlier run in ``folder``."""
+    for old in cleared(folder):
         shutil.rmtree(old, ignore_errors=True)
     for name in RECORDS:
         (folder / name).unlink(missing_ok=True)

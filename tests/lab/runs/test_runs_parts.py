@@ -60,6 +60,17 @@ def test_output_folder_that_is_not_empty(tmp_path):
         output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
 
 
+@pytest.mark.parametrize("name", ["checkpoint-5", "start"])
+def test_the_model_that_a_run_starts_from_is_not_overwritten(tmp_path, name):
+    """Weights of an earlier run in the same folder. The wrong twin removes them, and then finds no model."""
+    for folder in ("out", "out-2"):
+        (tmp_path / folder / name).mkdir(parents=True)
+    with refused(ConfigError, tmp_path / "out" / name, "--overwrite", f"--output_dir {tmp_path / 'out'}-2"):
+        output_checkpoint(run_of(tmp_path, "embedded", "--overwrite", "true", model=tmp_path / "out" / name))
+    elsewhere = run_of(tmp_path, "embedded", "--overwrite", "true", model=tmp_path / "out-2" / name)
+    assert output_checkpoint(elsewhere) is None
+
+
 def test_data_and_rewards(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "accuracy", "format", "dppo_lab.demo.task.score")
     dataset = load_dataset(run)
