@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,21 +23,21 @@ def main(words: Sequence[str]) -> int:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
     import torch
 
+    from dppo.trl.checkpoints.files import sole_writer_of
     from dppo_lab.cli.compare import events_shown
     from dppo_lab.cli.words import wide_console
-    from dppo_lab.comparison.demo import NARROWEST, SIDES, demo_comparison, demo_table, last_words
-    from dppo_lab.comparison.folder import COMPARISON_FILE, RUNS, STARTS
+    from dppo_lab.comparison.demo import NARROWEST, SIDES, clear_earlier, demo_comparison, demo_table, last_words
+    from dppo_lab.comparison.plan import check_folder
     from dppo_lab.comparison.runner import run_comparison
     from dppo_lab.report import write_accuracy
     from dppo_lab.runs.follow import no_progress_bars
 
     torch.set_num_threads(options.threads)
     folder = Path(options.output)
-    if (folder / COMPARISON_FILE).is_file():  # of an earlier demonstration
-        for part in (RUNS, STARTS):
-            shutil.rmtree(folder / part, ignore_errors=True)
     comparison = demo_comparison(folder, seeds=options.seeds, quick=options.quick)
-    with no_progress_bars(), events_shown(SIDES) as told:
+    check_folder(folder)
+    with sole_writer_of(folder), no_progress_bars(), events_shown(SIDES) as told:
+        clear_earlier(folder)
         results = run_comparison(comparison, told)
     picture = write_accuracy(folder, folder / "curves.png", SIDES)
     console = wide_console(NARROWEST)

@@ -1,5 +1,6 @@
 """``dppo demo``: what a changed import gives on the embedded task, against TRL's trainer and a control."""
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,14 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from dppo.errors import ConfigError
+from dppo_lab.comparison.folder import COMPARISON_FILE, RUNS, STARTS
 from dppo_lab.comparison.plan import Comparison, plan
 from dppo_lab.comparison.results import paired
 from dppo_lab.comparison.table import figures_table, in_two_lines
 from dppo_lab.comparison.words import BASELINE_CELL, NO_CELL, Cell, amount, interval, percent, points
 from dppo_lab.runs.folder import STOCK
+from dppo_lab.runs.reader import mapping, read_record
 from dppo_lab.statistics import FEWEST, seed_interval
 
 CONFIG = Path(__file__).with_name("demo.yaml")
@@ -54,6 +58,18 @@ def demo_comparison(folder: Path, *, seeds: int, quick: bool) -> Comparison:
     changed = {"output_dir": str(folder), **(QUICK_FIELDS if quick else {})}
     flags = [word for name, value in changed.items() for word in (f"--{name}", value)]
     return replace(plan(CONFIG, flags, seeds=seeds), seconds=QUICK_SECONDS if quick else SECONDS)
+
+
+def clear_earlier(folder: Path) -> None:
+    """Remove the runs of an earlier demonstration; those of any other comparison are not to be lost."""
+    about = read_record(folder / COMPARISON_FILE)
+    if about and (about.get("seconds") is None or mapping(about.get("methods")).keys() != SIDES.keys()):
+        raise ConfigError(
+            f"--output {folder} holds a comparison that is no demonstration, and its runs would be removed. Try dppo "
+            f"demo --output {folder}-demo"
+        )
+    for part in (RUNS, STARTS):
+        shutil.rmtree(folder / part, ignore_errors=True)
 
 
 def demo_table(results: Mapping[str, Any]) -> Table:

@@ -4,9 +4,11 @@ import io
 import json
 
 import pytest
+from refusals import refused
 from rich.console import Console
 
 import dppo_lab.cli.demo as command
+from dppo.errors import ConfigError
 from dppo_lab.comparison import demo
 from dppo_lab.report.sources import read_sources
 
@@ -41,6 +43,31 @@ def test_stock_trl_the_control_and_the_default_are_trained_and_shown(run, tmp_pa
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     run(1e9)
     assert not (tmp_path / "runs" / "trl" / "seed_0" / "left over").exists(), "trained anew"
+
+
+def runs_of(folder, **about):
+    """The record of a comparison in a folder, and a file of one of its runs."""
+    path = folder / "runs" / "trl" / "seed_0" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    (folder / "comparison.json").write_text(json.dumps({"format": 1} | about))
+    return path
+
+
+@pytest.mark.parametrize("about", [{"seconds": None, "methods": dict.fromkeys(demo.SIDES)}, {"seconds": 9.0}])
+def test_runs_of_a_comparison_that_is_no_demonstration_are_kept(tmp_path, about):
+    """The wrong twin takes every comparison for an earlier demonstration, and removes its runs."""
+    path = runs_of(tmp_path, **about)
+    with refused(ConfigError, tmp_path, "no demonstration", f"--output {tmp_path}-demo"):
+        command.main(["--quick", "--output", str(tmp_path)])
+    assert path.exists()
+
+
+def test_runs_of_a_demonstration_that_is_going_are_kept(tmp_path, holder):
+    path = runs_of(tmp_path / "out", seconds=30.0, methods=dict.fromkeys(demo.SIDES))
+    with refused(ConfigError, f"process {holder.pid}"):
+        command.main(["--quick", "--output", str(tmp_path / "out")])
+    assert path.exists()
 
 
 @pytest.mark.slow
