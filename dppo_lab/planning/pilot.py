@@ -59,9 +59,9 @@ LEFT_OUT = (
     *("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method"),
     "prompt_values",
     *("steps_per_generation", "eval_benchmarks", "eval_steps", "save_steps", "processes"),
-    *("resume", "resume_from_checkpoint"),
+    *("resume", "resume_from_checkpoint", "eval_on_start", "push_to_hub", "log_completions_hub_repo"),
 )
-"""Fields that only some methods take, while a pilot is of ``dppo``, and others of no use to it."""
+"""Fields that only some methods take, while a pilot is of ``dppo``, and others of no use: it publishes nothing."""
 Rollouts = dict[str, list[Any]]
 
 

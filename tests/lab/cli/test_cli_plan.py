@@ -14,7 +14,7 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig
 from dppo_lab.cli.main import main
-from dppo_lab.planning.pilot import run_pilot, why_no_tokens
+from dppo_lab.planning.pilot import pilot_fields, run_pilot, why_no_tokens
 from dppo_lab.planning.run_plan import pilot_size, pruning_method
 from dppo_lab.runs.parsing import parse_given
 
@@ -176,3 +176,11 @@ def test_a_run_whose_timings_are_noise_is_refused_with_what_was_measured(tmp_pat
     assert main(["plan", EMBEDDED, "--run", str(folder)]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "too noisy" in error and "rollout took" in error and "--pilot 64" in error
+
+
+def test_a_pilot_publishes_nothing_and_evaluates_nothing(tmp_path):
+    """transformers makes the repository with the trainer, TRL that of completions: a plan would make both."""
+    asked = {"push_to_hub": True, "log_completions": True, "log_completions_hub_repo": "me/mine", "eval_on_start": True}
+    for stock in (False, True):
+        made = pilot_fields({**CPU, "model_name_or_path": "m", **asked}, 8, tmp_path, stock=stock)
+        assert made.keys() & asked.keys() == {"log_completions"} and made["model_name_or_path"] == "m"
