@@ -145,7 +145,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
         return "a run of wandb", _needs("wandb==0.29.0", _wandb, path)
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".csv":
-        return "a CSV export", [_numbers(row) for row in csv.DictReader(text.splitlines())]
+        return "a CSV export", _csv(text, path)
     try:
         read = json.loads(text)
         history = read["log_history"] if isinstance(read, dict) and "log_history" in read else read
@@ -158,6 +158,18 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
     printed = list(_console(text))
     more = len(step_figures(lines)) >= len(step_figures(printed))  # a console may print a line of JSON
     return ("JSON lines", lines) if lines and more else ("a console's output", printed)
+
+
+def _csv(text: str, path: Path) -> list[Row]:
+    """Figures of an export; wandb writes those of several runs side by side, as ``run name - metric``."""
+    table = csv.DictReader(text.splitlines())
+    runs = {name.rsplit(" - ", 1)[0]: None for name in table.fieldnames or () if " - " in name}
+    if len(runs) > 1:
+        raise ConfigError(
+            f"--log {path} has columns of {len(runs)} runs ({', '.join([*runs][:3])}), which would be read as one. "
+            "Export one run."
+        )
+    return [_numbers(row) for row in table]
 
 
 def _json_line(line: str) -> Row | None:

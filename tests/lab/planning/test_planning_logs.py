@@ -238,3 +238,13 @@ def test_stray_lines_and_lists_are_no_figures(tmp_path):
         read_log(tmp_path / "lists.json")
     assert main(["plan", "--log", str(path), "--generations", "0"]) == 2
     assert main(["plan", "--log", str(path), "--gpu_hour_price", "2"]) == 2
+
+
+def test_an_export_of_two_runs_is_not_read_as_one(tmp_path):
+    """The wrong twin takes each figure from the last run that has it: a pass rate of 45% that neither had."""
+    path = write_csv(tmp_path, rows_of())
+    header, *lines = path.read_text().splitlines()
+    second = header.removeprefix("Step").replace("my run", "other - run")
+    path.write_text("\n".join([header + second, *(line + line[line.index(",") :] for line in lines)]))
+    with refused(ConfigError, path, "2 runs (my run, other - run)", "Export one"):
+        read_log(path)
