@@ -53,7 +53,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "kept": ("prune/kept_share",),
     "dropped": ("prune/completion_rate",),
     "advantage": ("critic/advantages/max",),
-    "kl": ("actor/kl_loss", "kl"),
+    # In the loss, or in the reward, where verl has it in the advantages of silent groups too.
+    "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
 }
 """What is looked for in a step, under which names: the first that is there."""
 OF_TRAINING = ("training/global_step", "global_step", "step")

@@ -248,3 +248,15 @@ def test_an_export_of_two_runs_is_not_read_as_one(tmp_path):
     path.write_text("\n".join([header + second, *(line + line[line.index(",") :] for line in lines)]))
     with refused(ConfigError, path, "2 runs (my run, other - run)", "Export one"):
         read_log(path)
+
+
+def test_a_kl_term_in_the_reward_leaves_no_group_silent(tmp_path):
+    """verl's use_kl_in_reward. The wrong twin skips half of the groups, whose scores alone are equal."""
+    half = {"frac_reward_zero_std": 0.5}
+    saved = {}
+    for penalty in (0.0, 0.002):
+        rows = rows_of(**half, **{"actor/reward_kl_penalty": penalty})
+        plan = plan_log(read_log(write_json_lines(tmp_path, rows)))
+        saved[penalty] = plan.saved["exact skipping"].value, any("KL term" in each for each in plan.unknown)
+    assert saved[0.0][0] > 0.2 and not saved[0.0][1]
+    assert saved[0.002] == (0.0, True)
