@@ -18,7 +18,7 @@ from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import rates_to
 from dppo.rng import Purpose, generator
 from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.logs import Row, RunLog, finite
+from dppo_lab.planning.logs import SECONDS, Row, RunLog, finite
 from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Figures, Level, gain, interval, seconds_of
 from dppo_lab.planning.records import Option, Step
 from dppo_lab.planning.workload import RESAMPLES, Kind, Workload, log_normal_curve
@@ -257,9 +257,10 @@ def _missing(steps: Sequence[Row]) -> list[str]:
 
 def _reach(steps: Sequence[Row]) -> float:
     """Mean seconds of log-probabilities and update in a step; NaN where a log does not tell them from the rollout."""
-    seconds = {name: np.mean(finite(steps, name) or [0.0]) for name in (*PHASES, "whole", "rollout", "rewards")}
-    # TRL tells generation, rewards and the whole step apart.
-    reach = sum(seconds[name] for name in PHASES) or seconds["whole"] - seconds["rollout"] - seconds["rewards"]
+    seconds = {name: np.mean(finite(steps, name) or [0.0]) for name in SECONDS}
+    # TRL tells the whole step apart from what is done beside log-probabilities and update.
+    beside = sum(seconds[name] for name in ("rollout", "rewards", "handed"))
+    reach = sum(seconds[name] for name in PHASES) or seconds["whole"] - beside
     return float(reach) if reach > 0 and finite(steps, "rollout") else math.nan
 
 

@@ -28,18 +28,20 @@ WRITES = (
 NAMES: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "training/global_step", "_step", "global_step", "Step"),
     # Seconds: of making completions, of log-probabilities of the old policy and of the reference, of forward and
-    # backward, with the optimizer where it is not apart, of rewards, and of the whole step.
+    # backward, with the optimizer where it is not apart, of rewards, of weights handed to vLLM, and of the whole step.
     "rollout": (
         "timing_s/gen",
         "timing_s/generate_sequences",
         "time/rollout",
         "vLLM.generate",
         "transformers.generate",
+        "transformers.generate_batch",
     ),
     "old": ("timing_s/old_log_prob", "time/log_probs"),
     "reference": ("timing_s/ref",),
     "update": ("timing_s/update_actor", "time/forward_backward"),
     "rewards": ("timing_s/reward", "time/reward", "_calculate_rewards"),
+    "handed": ("sync_weights",),
     "whole": ("timing_s/step", "perf/time_per_step", "step_time"),
     # Mean tokens of a completion and of a prompt.
     "response": ("response_length/mean", "completions/mean_length", "completion_length"),
@@ -59,7 +61,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """What is looked for in a step, under which names: the first that is there."""
 OF_TRAINING = ("training/global_step", "global_step", "step")
 """Names of the step of training; a logger counts rows under other names."""
-SECONDS = ("rollout", "old", "reference", "update", "rewards", "whole")
+SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole")
 """Those of them that steps on one rollout have together."""
 
 

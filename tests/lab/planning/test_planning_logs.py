@@ -151,13 +151,21 @@ def test_a_run_that_skips_already_is_planned_from_what_it_forwarded(tmp_path):
 
 
 def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
-    """Of 10 s generation takes 3 and rewards 1, so exact skipping of half of the groups saves half of 6."""
+    """Of 10 s generation takes 3 and rewards 1, so exact skipping of half of the groups saves half of 6.
+
+    Where vLLM is handed the weights in 2 of them, half of 4 are saved.
+    """
     of_trl = "profiling/Time taken: GRPOTrainer"
     profile = {f"{of_trl}.transformers.generate": 3.0, f"{of_trl}._calculate_rewards": 1.0, "step_time": 10.0}
     row = {"reward": 0.5, "completions/mean_length": 300.0, "frac_reward_zero_std": 0.5} | profile
     found = plan_log(read_log(write_json_lines(tmp_path, [row] * STEPS)), generations=8)
     assert found.saved["exact skipping"].value == pytest.approx(0.5 * 0.6, abs=0.01)
     assert not any("Where a step's time goes" in each for each in found.unknown)
+    vllm = {f"{of_trl}.vLLM.generate": 3.0, f"{of_trl}.sync_weights": 2.0}
+    for engine, saved in ((vllm, 0.5 * 0.4), ({f"{of_trl}.transformers.generate_batch": 3.0}, 0.5 * 0.6)):
+        other = {name: value for name, value in row.items() if "generate" not in name} | engine
+        found = plan_log(read_log(write_json_lines(tmp_path, [other] * STEPS)), generations=8)
+        assert found.saved["exact skipping"].value == pytest.approx(saved, abs=0.01)
 
 
 def test_a_profile_of_every_call_beside_a_log_of_every_tenth_step(tmp_path):
