@@ -146,7 +146,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
         return "TensorBoard's events", _needs("tensorboard", _tensorboard, path)
     if path.suffix == ".wandb":
         return "a run of wandb", _needs("wandb==0.29.0", _wandb, path)
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     if path.suffix == ".csv":
         return "a CSV export", _csv(text, path)
     try:

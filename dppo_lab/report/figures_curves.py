@@ -18,7 +18,7 @@ OVERS = {
     "seconds": (
         TOTALS["seconds"],
         "seconds of training",
-        "Seconds are wall-clock of training; evaluation and saving are not counted.",
+        "Seconds are of training; evaluation and saving are not counted.",
     ),
     "rollouts": (
         TOTALS["rollouts"],

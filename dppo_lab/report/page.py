@@ -36,7 +36,7 @@ INTROS = {
     "accuracy": ("Accuracy", "Accuracy on held-out problems against what it cost."),
     "seconds": (
         "Where the seconds went",
-        "Wall-clock of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and "
+        "Seconds of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and "
         "backward.",
     ),
     "pruning": (
