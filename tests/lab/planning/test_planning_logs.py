@@ -92,7 +92,8 @@ def test_trls_state_is_read_and_what_it_lacks_is_said(tmp_path, capsys):
     assert "TRL's state, 20 steps, groups of 8; a step takes 9 s" in text and "silent groups 60%" in text
     assert "Where a step's time goes: 25% to 90% is assumed" in text and "tokens" in text and "not known" in text
     assert "How many groups" not in text and "How many completions" not in text
-    path.write_text("\ufeff" + json.dumps({"log_history": [each | {"kl": 0.01} for each in history]}))  # as Windows saves
+    marked = "\ufeff"  # as Windows saves
+    path.write_text(marked + json.dumps({"log_history": [each | {"kl": 0.01} for each in history]}))
     assert main(["plan", "--log", str(path)]) == 0
     text = capsys.readouterr().out
     assert "exact skipping         nothing" in text and "KL term" in text and "8 are assumed" in text
