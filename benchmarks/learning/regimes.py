@@ -212,6 +212,7 @@ def beside_stock(record: Record, ours: str, chosen: Mapping[str, Mapping[str, fl
         "pooled": pooled(methods[STOCK]["runs"], methods[ours]["runs"], "seconds"),
         "seconds": seconds_ratio(methods[STOCK], methods[ours]),
         "step_ratio": _step_ratio(methods[STOCK], methods[ours]),
+        "rollout_share": {name: _phase_share(methods[name], "rollout") for name in (STOCK, ours)},
         "final_accuracy": {name: methods[name]["final"] for name in (STOCK, ours)},
         "overrides": {name: methods[name]["overrides"] for name in (STOCK, ours)},
         "chosen": dict(chosen.get(ours, {})),

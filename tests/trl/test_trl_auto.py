@@ -185,7 +185,7 @@ def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path,
     assert resumed.meter.costs == dear and resumed.method.completions.auto.rollout_cost == dear.rollout_cost
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
     fresh = trained(tiny_path, tmp_path / "c", **options)
-    assert fresh.meter.costs.rollout_cost < 1.0
+    assert fresh.meter.costs.rollout_cost <= dear.rollout_cost / 8
 
 
 def parameters(model):
