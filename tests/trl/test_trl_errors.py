@@ -89,10 +89,11 @@ def test_a_rollout_without_log_probabilities_that_vllm_is_corrected_by_is_refuse
         trainer.use_vllm = True  # here: this machine has none
         return scripted(prompts, trainer) | {"logprobs": None}
 
+    run = dict(rollout=silent, max_steps=1, completion_score="length")
     with refused(ConfigError, "vllm_importance_sampling_correction: false"):
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=silent, max_steps=2)
-    run = dict(rollout=silent, max_steps=2, vllm_importance_sampling_correction=False)
-    assert len(gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **run)[0]) == 2
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **run)
+    run |= dict(vllm_importance_sampling_correction=False)
+    assert len(gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **run)[0]) == 1
 
 
 def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_path, tmp_path):
