@@ -36,8 +36,7 @@ INTROS = {
     "accuracy": ("Accuracy", "Accuracy on held-out problems against what it cost."),
     "seconds": (
         "Where the seconds went",
-        "Seconds of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and "
-        "backward.",
+        "Seconds of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and backward.",
     ),
     "pruning": (
         "What was kept, and what it cost in noise",
