@@ -14,6 +14,7 @@ from benchmarks.learning.pooled import pooled
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
 from dppo.errors import ConfigError
 from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.curves import AMOUNTS
 from dppo_lab.comparison.plan import Comparison, plan, read_config
 from dppo_lab.comparison.results import RunResult
 
@@ -376,9 +377,12 @@ def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
     assert (tmp_path / "map.png").stat().st_size > 10_000
 
 
+NOTHING = dict.fromkeys(AMOUNTS, 0.0)
+
+
 def runs_of(*accuracies):
     return [
-        {"seed": seed, "curve": [{"step": 10.0 * i, "accuracy": value} for i, value in enumerate(curve)]}
+        {"seed": seed, "curve": [NOTHING | {"step": 10.0 * i, "accuracy": value} for i, value in enumerate(curve)]}
         for seed, curve in enumerate(accuracies)
     ]
 

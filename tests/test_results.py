@@ -127,7 +127,7 @@ def silent_groups(read):
         step = tables.cell(found["step_ratio"], "mean", "{:.2f}")
         yield f"| {label} | {live} | {share(found['difference'])} | {step} |"
     sooner, rate = prior["against_control"], prior["chosen"]["prompt_rate"]
-    seeds = prior["seeds"]
+    seeds = prior["pooled"]["seeds"]
     missed = COUNTS[seeds - int(sooner["reached"].split(" of ")[0])]
     times, curves = tables.speedup(sooner, sooner["missing"]), tables.cell(prior["pooled"], "ratio", "{:.2f}")
     yield f"***prior* is {times} times sooner at the control's accuracy**, which {missed} of {seeds} seeds miss"
@@ -211,7 +211,7 @@ def readme(read):
     prior = read("regimes")["regimes"]["silent"]["at_same_steps"]["prior_same_steps"]
     curves, seed = (tables.cell(prior[what], centre, "{:.1f}") for what, centre in OF_PRIOR)
     curves = curves.replace(" ", " times sooner** ", 1)
-    yield f"{prior['seeds']} seeds | **{curves} by mean curves, the median seed {seed}"
+    yield f"{prior['pooled']['seeds']} seeds | **{curves} by mean curves, the median seed {seed}"
     yield f"; {points(prior['difference'])} after equal steps |"
     once_twice = [read("regimes")["regimes"][name] for name in ("sparse_kl", "sparse_kl_two_passes")]
     steps = [f"{each['step_ratio']['default']['mean']:.1f}" for each in once_twice]

@@ -5,14 +5,18 @@ when the target was reached only within a factor, and means over seeds say it we
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
 from benchmarks.shared import Record
+from dppo_lab.comparison.curves import Over, Point, reach
 from dppo_lab.statistics import finite, seed_ends
 
+PARTS = [field.name for field in fields(Point)]
 
-def pooled(first: Sequence[Record], other: Sequence[Record], over: str) -> Record:
+
+def pooled(first: Sequence[Record], other: Sequence[Record], over: Over) -> Record:
     """What the first spent to its final accuracy over what the other did, both by their mean curves over seeds.
 
     Args:
@@ -26,10 +30,12 @@ def pooled(first: Sequence[Record], other: Sequence[Record], over: str) -> Recor
     """
     if [run["seed"] for run in first] != [run["seed"] for run in other]:
         raise ValueError("pooled: the methods' runs are of other seeds. Run both with the same --seeds.")
-    curves = [np.array([[[p[over], p["accuracy"]] for p in run["curve"]] for run in runs]) for runs in (first, other)]
+    curves = [
+        np.array([[[each[part] for part in PARTS] for each in run["curve"]] for run in runs]) for runs in (first, other)
+    ]
 
     def ratios(place_MS: np.ndarray) -> np.ndarray:
-        return np.array([_ratio(*(curve_SI2[place_S].mean(0) for curve_SI2 in curves)) for place_S in place_MS])
+        return np.array([_ratio(*(curve_SIP[place_S].mean(0) for curve_SIP in curves), over) for place_S in place_MS])
 
     seeds = len(first)
     low, high = seed_ends(ratios, seeds)
@@ -37,20 +43,11 @@ def pooled(first: Sequence[Record], other: Sequence[Record], over: str) -> Recor
     return {"ratio": value, "low": finite(low), "high": finite(high), "seeds": seeds, "over": over}
 
 
-def _ratio(first_I2: np.ndarray, other_I2: np.ndarray) -> float:
-    target = first_I2[-1, 1]
-    spent = [_spent(curve_I2, target) for curve_I2 in (first_I2, other_I2)]
-    return spent[0] / spent[1] if 0 < spent[1] < np.inf else 0.0
+def _ratio(first_IP: np.ndarray, other_IP: np.ndarray, over: Over) -> float:
+    target = float(first_IP[-1, PARTS.index("accuracy")])
+    spent, ours = (reach(_curve(mean_IP), target, over) for mean_IP in (first_IP, other_IP))
+    return spent.amount / ours.amount if spent is not None and ours is not None and ours.reached else 0.0
 
 
-def _spent(curve_I2: np.ndarray, target: float) -> float:
-    """What was spent when a curve first reached a target, on straight lines; infinite if it never did."""
-    amount_I, accuracy_I = curve_I2.T
-    there = np.flatnonzero(accuracy_I >= target)
-    if not len(there):
-        return np.inf
-    to = there[0]
-    if not to:
-        return 0.0
-    part = (target - accuracy_I[to - 1]) / (accuracy_I[to] - accuracy_I[to - 1])
-    return float(amount_I[to - 1] + part * (amount_I[to] - amount_I[to - 1]))
+def _curve(mean_IP: np.ndarray) -> list[Point]:
+    return [Point(**dict(zip(PARTS, mean_P, strict=True))) for mean_P in mean_IP.tolist()]
