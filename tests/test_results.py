@@ -151,6 +151,8 @@ def regimes(read):
         if "seconds" not in point and (steps := point["overrides"])
     ]
     yield f"{min(spent):.2f} to {max(spent):.2f}."
+    part_way = ("kl_two_passes", "silent_kl_two_passes", "large_groups")
+    yield from (f"{points(found[name]['equal_updates']['default']['difference'])} at `{name}`" for name in part_way)
     beside = [found[name]["beside_stock"]["prior"] for name in ("silent_kl", "silent_kl_two_passes")]
     told = [tables.cell(each["against_trl_g8"], "median", "{:.2f}") for each in beside]
     yield f"`silent_kl` {told[0]}, seven seeds, and `silent_kl_two_passes` {told[1]}, five."
@@ -170,6 +172,13 @@ def regimes(read):
     plain, of_16 = (found[name]["final_accuracy"] for name in ("plain", "large_groups"))
     ends = f"`large_groups` at {of_16['control']['mean']:.3f} and dppo at {of_16['default']['mean']:.3f}"
     yield from (f"`plain` ends at {plain['control']['mean']:.3f}, the control of", ends)
+    finals = found["sparse_kl"]["final_accuracy"]["control"]["per_seed"]
+    ahead = found["sparse_kl"]["equal_seconds"]["default"]["difference"]["per_seed"]
+    best, stuck = [seed for seed in finals if finals[seed] > 0.92], [seed for seed in finals if finals[seed] < 0.67]
+    further = [f"{gain:+.0f}" for seed in stuck if (gain := 100 * ahead[seed]) > 2]
+    counts = [COUNTS[len(seeds)] for seeds in (best, stuck, further)]
+    yield f"{counts[0]} of the control's ten seeds end above 0.92; of the {counts[1]} that stay below"
+    yield f"0.67, `dppo` got {counts[2]} further ({' and '.join(further)} pp)"
 
 
 def test_methods_of_a_regime_take_the_controls_seconds():
