@@ -30,12 +30,12 @@ def pooled(first: Sequence[Record], other: Sequence[Record], over: Over) -> Reco
     """
     if [run["seed"] for run in first] != [run["seed"] for run in other]:
         raise ValueError("pooled: the methods' runs are of other seeds. Run both with the same --seeds.")
-    curves = [
+    first_SIP, other_SIP = (
         np.array([[[each[part] for part in PARTS] for each in run["curve"]] for run in runs]) for runs in (first, other)
-    ]
+    )
 
     def ratios(place_MS: np.ndarray) -> np.ndarray:
-        return np.array([_ratio(*(curve_SIP[place_S].mean(0) for curve_SIP in curves), over) for place_S in place_MS])
+        return np.array([_ratio(first_SIP[at_S].mean(0), other_SIP[at_S].mean(0), over) for at_S in place_MS])
 
     seeds = len(first)
     low, high = seed_ends(ratios, seeds)
