@@ -65,8 +65,9 @@ CONTROL, STOCK = "control", "trl_g8"
 SAME_STEPS = ("same_steps", "twice_same_steps", "prior_same_steps")
 """With the control's updates and schedule, and not its seconds: the default, the control with twice the prompts, and
 prompts chosen by pass rates in the data."""
-BESIDE_STOCK = "prior"
-"""What is compared with TRL beside the default: prompts chosen by pass rates in the data too."""
+BESIDE_STOCK = ("prior", "control_four_updates", "four_updates", "prior_four_updates")
+"""What is compared with TRL beside the default: prompts chosen by pass rates in the data, and four updates of each
+rollout, with the control too."""
 
 NEAR, CORRECTIONS = 0.05, 2
 """How far the mean seconds of a method's runs may be from the control's, and how often its steps are corrected."""
@@ -101,10 +102,11 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
         found["at_same_steps"] = {
             name: {**each, "against_control": sooner[name]} for name, each in beside["methods"].items()
         }
-    if {BESIDE_STOCK, STOCK} <= set(methods.split(",")):
-        names = ["--methods", f"{STOCK},{BESIDE_STOCK}", "--ours", BESIDE_STOCK, "--against", STOCK, "--targets", STOCK]
-        beside = _compared(tuned, seeds, names, record.with_suffix(".beside_stock.json"))
-        found["beside_stock"] = {BESIDE_STOCK: beside}
+    given = [name for name in BESIDE_STOCK if name in methods.split(",") and opponents.endswith(STOCK)]
+    for name in given:
+        names = ["--methods", f"{STOCK},{name}", "--ours", name, "--against", STOCK, "--targets", STOCK]
+        beside = _compared(tuned, seeds, names, record.with_suffix(f".{name}.json"))
+        found["beside_stock"] = {**found.get("beside_stock", {}), name: beside}
     return found
 
 
