@@ -190,8 +190,8 @@ def in_brief(read):
     found = read("regimes")["regimes"]
     yield regime_map.brief(found)
     beside = [found[name]["beside_stock"] for name in ("silent_kl", "silent_kl_two_passes")]
-    four = [each["prior_four_updates"]["step_ratio"]["mean"] / each["prior"]["step_ratio"]["mean"] for each in beside]
-    yield f"steps {four[0]:.1f} and {four[1]:.1f} times as fast"
+    shares = [[each[name]["rollout_share"][name] for name in ("prior", "prior_four_updates")] for each in beside]
+    yield " and ".join(f"from {one:.0%} to {four:.0%}" for one, four in shares)
 
 
 def test_methods_of_a_regime_take_the_controls_seconds():
