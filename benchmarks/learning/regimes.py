@@ -66,8 +66,8 @@ SAME_STEPS = ("same_steps", "twice_same_steps", "prior_same_steps")
 """With the control's updates and schedule, and not its seconds: the default, the control with twice the prompts, and
 prompts chosen by pass rates in the data."""
 BESIDE_STOCK = ("prior", "control_four_updates", "four_updates", "prior_four_updates")
-"""What is compared with TRL beside the default: prompts chosen by pass rates in the data, and four updates of each
-rollout, with the control too."""
+"""What is compared with TRL beside the default: prompts chosen by pass rates in the data, and completions of four
+steps generated at once, by the control too."""
 
 NEAR, CORRECTIONS = 0.05, 2
 """How far the mean seconds of a method's runs may be from the control's, and how often its steps are corrected."""
@@ -102,8 +102,8 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
         found["at_same_steps"] = {
             name: {**each, "against_control": sooner[name]} for name, each in beside["methods"].items()
         }
-    given = [name for name in BESIDE_STOCK if name in methods.split(",") and opponents.endswith(STOCK)]
-    for name in given:
+    given = methods.split(",")
+    for name in (each for each in BESIDE_STOCK if {each, STOCK} <= set(given)):
         names = ["--methods", f"{STOCK},{name}", "--ours", name, "--against", STOCK, "--targets", STOCK]
         beside = _compared(tuned, seeds, names, record.with_suffix(f".{name}.json"))
         found["beside_stock"] = {**found.get("beside_stock", {}), name: beside}
