@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -328,6 +329,28 @@ def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, ca
     monkeypatch.setattr(regimes, "CORRECTIONS", 0)
     regimes.run("kl", tmp_path, 3, "control,default")
     assert "kl: seconds of default are more than 5% from the control's" in capsys.readouterr().out
+
+
+def test_each_method_beside_trl_is_compared_with_trl_alone(tmp_path, monkeypatch):
+    """And with nothing where TRL is not run."""
+    asked = []
+
+    def module(name, *words):
+        value = dict(pairwise(words))
+        if name == "compare":
+            asked.append([value[f"--{each}"] for each in ("methods", "ours", "against", "targets")])
+            Path(value["--output"]).write_text(json.dumps({"methods": {}, "ours": value["--ours"]}))
+
+    monkeypatch.setattr(regimes, "_module", module)
+    found = regimes.run("kl", tmp_path, 3, "control,trl_g8,four_updates,prior")
+    every = "control,trl_g8"
+    assert asked[0] == ["control,trl_g8,four_updates,prior", "default", every, every]
+    assert asked[1:] == [[f"trl_g8,{name}", name, "trl_g8", "trl_g8"] for name in ("prior", "four_updates")]
+    assert [(name, each["ours"]) for name, each in found["beside_stock"].items()] == [
+        ("prior",) * 2,
+        ("four_updates",) * 2,
+    ]
+    assert "beside_stock" not in regimes.run("kl", tmp_path, 3, "control,four_updates")
 
 
 @pytest.mark.parametrize("name", regimes.REGIMES)

@@ -137,8 +137,6 @@ def silent_groups(read):
 
 
 TWO_PASSES = ("silent_two_passes", "silent_kl_two_passes")
-
-
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -157,9 +155,9 @@ def regimes(read):
     part_way = ("kl_two_passes", "silent_kl_two_passes", "large_groups")
     yield from (f"{points(found[name]['equal_updates']['default']['difference'])} at `{name}`" for name in part_way)
     beside = {name: found[name]["beside_stock"] for name in ("silent_kl", *TWO_PASSES)}
-    four = [each for points_ in beside.values() for name, each in points_.items() if name != "prior"]
-    spent = sorted(each["seconds"]["mean"] for each in four)
-    yield f"{spent[0]:.2f} to {spent[-1]:.2f} of TRL's seconds"
+    four = [each for methods in beside.values() for name, each in methods.items() if name != "prior"]
+    seconds = sorted(each["seconds"]["mean"] for each in four)
+    yield f"{seconds[0]:.2f} to {seconds[-1]:.2f} of TRL's seconds"
     for method, start in (("four_updates", "the default"), ("prior_four_updates", "for several steps,")):
         told = {name: beside[name][method]["against_trl_g8"] for name in TWO_PASSES}
         yield f"{start} " + ", ".join(

@@ -76,12 +76,12 @@ NEAR, CORRECTIONS = 0.05, 2
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     """Tune and compare in a regime, for equal seconds; the record of the comparison."""
     tuned, record, kept = (folder / f"{regime}{end}" for end in (".yaml", ".json", ".steps.json"))
-    opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
-    timed = ",".join(name for name in methods.split(",") if name not in SAME_STEPS)
-    names = ["--methods", timed, "--ours", "default", "--against", opponents, "--targets", opponents]
+    given = methods.split(",")
+    opponents = [name for name in (CONTROL, STOCK) if name in given]
+    timed = [name for name in given if name not in SAME_STEPS]
     steps: dict[str, int] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     _tune(regime, folder, methods, steps, tuned)
-    found = _compared(tuned, seeds, names, record)
+    found = _compared(tuned, seeds, timed, "default", opponents, record)
     for _ in range(CORRECTIONS):
         if not (others := corrected(found["methods"])):
             break
@@ -92,21 +92,22 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
         steps |= others
         write_json(kept, steps)
         _tune(regime, folder, methods, steps, tuned)
-        found = _compared(tuned, seeds, names, record)
+        found = _compared(tuned, seeds, timed, "default", opponents, record)
     if off := corrected(found["methods"]):
         print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the control's", flush=True)
-    if same := [name for name in SAME_STEPS if name in methods.split(",")]:
-        names = ["--methods", ",".join([CONTROL, *same]), "--ours", same[0], "--against", CONTROL, "--targets", CONTROL]
-        beside = _compared(tuned, seeds, names, record.with_suffix(".same_steps.json"))
+    if same := [name for name in SAME_STEPS if name in given]:
+        output = record.with_suffix(".same_steps.json")
+        beside = _compared(tuned, seeds, [CONTROL, *same], same[0], [CONTROL], output)
         sooner = beside["speedup"][CONTROL]
         found["at_same_steps"] = {
             name: {**each, "against_control": sooner[name]} for name, each in beside["methods"].items()
         }
-    given = methods.split(",")
-    for name in (each for each in BESIDE_STOCK if {each, STOCK} <= set(given)):
-        names = ["--methods", f"{STOCK},{name}", "--ours", name, "--against", STOCK, "--targets", STOCK]
-        beside = _compared(tuned, seeds, names, record.with_suffix(f".{name}.json"))
-        found["beside_stock"] = {**found.get("beside_stock", {}), name: beside}
+    if STOCK in given:
+        found["beside_stock"] = {
+            name: _compared(tuned, seeds, [STOCK, name], name, [STOCK], record.with_suffix(f".{name}.json"))
+            for name in BESIDE_STOCK
+            if name in given
+        }
     return found
 
 
@@ -119,7 +120,12 @@ def _tune(regime: str, folder: Path, methods: str, steps: Mapping[str, int], out
     _module("tune", str(CONFIG), *words, *changed)
 
 
-def _compared(tuned: Path, seeds: int, words: Sequence[str], output: Path) -> Record:
+def _compared(
+    tuned: Path, seeds: int, methods: Sequence[str], ours: str, opponents: Sequence[str], output: Path
+) -> Record:
+    """Compare ``methods``; opponents are what ``ours`` is compared with, and whose accuracy is the target."""
+    words = ["--methods", ",".join(methods), "--ours", ours]
+    words += [word for name in ("--against", "--targets") for word in (name, ",".join(opponents))]
     _module("compare", str(tuned), "--seeds", str(seeds), *words, "--output", str(output))
     return json.loads(output.read_text(encoding="utf-8"))
 
