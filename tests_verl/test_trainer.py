@@ -72,10 +72,17 @@ def test_groups_of_equal_rewards_have_no_gradient_although_verls_mean_of_them_is
     assert metrics["rollout/zero_signal_groups"] == pytest.approx(1 / 3)
 
 
-def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_those_alone(toy):
+def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_those_alone(toy, capsys):
     options = (f"{PRUNING}.prompt_prune_rate=0.5", "data.train_max_samples=32", "trainer.total_training_steps=8")
     made = trainer(toy, "dynamic_pruning", *sized(16, 2, mini_batch=8), *options)
+    said = capsys.readouterr().out
+    assert "gradient unbiased" in said and "prompts and completions drawn anew for each" in said
     logged = train(made, 4)
+    part_Q = made.asked.prompts.part_Q
+    assert torch.bincount(part_Q).tolist() == [4, 4], "as many for each mini-batch"
+    part_of, (placement,) = dict(zip(made.asked.uid_Q, part_Q.tolist(), strict=True)), made.sent.passes
+    for row, (key, weight) in enumerate(zip(made.sent.keys(placement.row_B), placement.weight_B, strict=True)):
+        assert not weight or part_of[key.rsplit("_", 2)[0]] == row // placement.rows_per_step
     asked = [sum(step == number for step, _ in made.agent_loop_manager.asked) for number in (1, 2, 3, 4)]
     assert asked == [16, 16, 8, 8] and [each["prune/prompts_kept_share"] for each in logged] == [1, 1, 0.5, 0.5]
     assert made.source.history.seen_share == 1.0 and logged[2]["prune/largest_prompt_weight"] > 1

@@ -164,6 +164,8 @@ class Method:
     def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
         """Every reason why the expected gradient is not the full batch's, one sentence each; empty where it is.
 
+        ``optimizer_steps`` are those that one draw of prompts is trained in.
+
         Plans, proofs, reports and comparisons all ask here. What an optimizer makes of a gradient (clipping, Adam) is
         outside of it: docs/estimators.md.
         """

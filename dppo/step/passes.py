@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import raise_problems
+from dppo.errors import ShapeError, raise_problems
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 
@@ -35,6 +35,38 @@ class Passes:
     def steps(self) -> int:
         """U, optimizer steps that train on one rollout, each with another draw."""
         return self.passes * self.shares
+
+    def parts(self, prompts: int, multiple: int = 1) -> int:
+        """Draws that a block of so many prompts is made of: one for each share, so that no gradient was moved by the
+        draw of a share before it; one for all where prompts, in multiples, cannot be shared out evenly."""
+        return self.shares if prompts % (self.shares * multiple) == 0 else 1
+
+
+def shares_of(
+    passes: Passes, group_N: Tensor, process_N: Tensor | None, part_Q: Tensor | None, streams: Streams
+) -> Tensor:
+    """(U, N) bool completions that each optimizer step trains on: of the prompts drawn for it, or dealt to it.
+
+    Args:
+        passes: over the completions.
+        group_N: (N,) group of each completion.
+        process_N: (N,) process that rolled each out; None for a single one.
+        part_Q: (Q,) share that the prompt of each group was drawn for; None where completions are dealt.
+        streams: random numbers of the step.
+
+    Raises:
+        ShapeError: prompts were drawn for more shares than a pass has.
+    """
+    if part_Q is None:
+        share_N = deal(torch.zeros_like(group_N) if process_N is None else process_N, passes.shares, streams)
+    elif bool((part_Q < passes.shares).all()):
+        share_N = part_Q[group_N]
+    else:
+        raise ShapeError(
+            f"prompts were drawn for {int(part_Q.max()) + 1} shares, and a pass has {passes.shares}. Draw them with "
+            "parts=passes.parts(prompts)."
+        )
+    return torch.stack([share_N == index % passes.shares for index in range(passes.steps)])
 
 
 def deal(process_N: Tensor, shares: int, streams: Streams) -> Tensor:

@@ -22,7 +22,7 @@ from dppo.methods.ranking import Ranking
 from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures, token_figures
-from dppo.step.passes import Passes, deal
+from dppo.step.passes import Passes, shares_of
 from dppo.step.records import StepPrompts
 from dppo.typed import check_fields
 from dppo.types import Completions, Rewards, check_lengths
@@ -223,7 +223,8 @@ def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
     """The draft with its draws of completions: the part of ``plan_step`` after everything else is fixed."""
     method, completions, rewards = draft.method, draft.completions, draft.rewards
     prompt_weight_N, advantage_N = draft.prompts.weight_Q[rewards.group_N], completions.advantage_N
-    weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
+    share_UN = shares_of(passes, rewards.group_N, completions.process_N, draft.prompts.part_Q, streams)
+    weight_UN, prob_UN = _draws(method, completions, prompt_weight_N, share_UN, streams)
     if method.completions.rate and method.statistics.compute is not None:
         keep_N = (weight_UN > 0).any(0)
         advantage_N = method.statistics.compute(method.advantages, rewards, draft.prompts.context, keep_N)
@@ -365,22 +366,19 @@ def _signals_of(score_N: Tensor, group_N: Tensor) -> Tensor:
 
 
 def _draws(
-    method: Method, completions: Completions, prompt_weight_N: Tensor, passes: Passes, streams: Streams
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, N) weights and probabilities of every completion in every draw, and the completions it was made among.
+    method: Method, completions: Completions, prompt_weight_N: Tensor, share_UN: Tensor, streams: Streams
+) -> tuple[Tensor, Tensor]:
+    """(U, N) weights and probabilities of every completion in every draw; ``share_UN`` are those it is made among.
 
     With one draw for several optimizer steps, parameters would have moved along what makes up the next gradient.
     """
-    count = len(prompt_weight_N)
-    process_N = torch.zeros(count, dtype=torch.int64) if completions.process_N is None else completions.process_N
-    share_N = deal(process_N, passes.shares, streams)
-    share_UN = torch.stack([share_N == index % passes.shares for index in range(passes.steps)])
-    weight_UN, prob_UN = torch.zeros(2, passes.steps, count, dtype=torch.float64)
-    for index in range(passes.steps):
+    steps, count = share_UN.shape
+    weight_UN, prob_UN = torch.zeros(2, steps, count, dtype=torch.float64)
+    for index in range(steps):
         # A ranking is of whole groups, which are dealt to shares completion by completion.
         among_N = share_UN[index] | isinstance(method.completions, Ranking)
         unit_R = (among_N & (prompt_weight_N > 0)).nonzero()[:, 0]
         part = completions if len(unit_R) == count else completions.take(unit_R)
         draw = method.completions.draw(part, streams(Purpose.COMPLETION_DRAW, index))
         weight_UN[index, unit_R], prob_UN[index, unit_R] = draw.weight_N * prompt_weight_N[unit_R], draw.prob_N
-    return weight_UN * share_UN, prob_UN * share_UN, share_UN
+    return weight_UN * share_UN, prob_UN * share_UN

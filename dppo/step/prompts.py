@@ -24,6 +24,7 @@ from dppo.pruning import (
     OtherTerms,
     PromptHistory,
     PromptPrior,
+    PromptPruning,
     PromptStream,
     PromptValues,
     Skipping,
@@ -33,7 +34,7 @@ from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block
 from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
-from dppo.step.records import StepPrompts, drawn_block, in_rounds
+from dppo.step.records import StepPrompts, drawn_block, in_rounds, side_by_side
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -102,31 +103,51 @@ class PromptSource:
         self.others = OtherTerms()
         """What the KL term and the entropy bonus weighed in completions that were kept; whoever trains sets it."""
 
-    def block(self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0) -> StepPrompts:
-        """The prompts of a step that is made of one block: one draw, equal on every rank.
+    def block(
+        self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
+    ) -> StepPrompts:
+        """The prompts of a step that is made of one block: one draw for each of its parts, equal on every rank.
 
         Args:
             step: its number, also the clock of the history.
             generations: G, completions of each prompt.
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
+            parts: shares of a pass that prompts, where these are pruned, are drawn for one by one: ``Passes.parts``.
         """
         pruning = self.method.at(done).prompts.at_chosen_rate(self.visits)
         if not self.history.observations and (self.method.normaliser.counts_tokens or self.method.entropy_coef):
             pruning = pruning.at_rate(0.0)  # a prior knows no tokens, and the denominator is a number of them
-        believed = self._believed(generations)
-        if self.fill:
-            row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step, believed)
-        else:
-            row_P = self.stream.take(self.prompts)
-        candidates = self.history.candidates(row_P, step, believed)
-        rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
-        block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
+        believed, streams = self._believed(generations), step_streams(self.stream.seed, step)
+        parts = parts if self.method.prompts.rate else 1
+        keys = [(), *((part,) for part in range(1, parts))]
+        blocks = [
+            self._part(pruning, self.prompts // parts, step, believed, streams(Purpose.PROMPT_DRAW, *key), multiple)
+            for key in keys
+        ]
+        block, part_P = (blocks[0], None) if parts == 1 else side_by_side(blocks)
         context, sizes, size_Q = self.context(block.row_Q, step), self.method.sizes, None
         if sizes is not None and context.expected is not None:
-            tokens_Q = candidates.tokens_P[block.draw.keep_N]
+            tokens_Q = block.candidates.tokens_P[block.draw.keep_N]
             size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
-        return replace(drawn_block(block, generations, size_Q), context=context)
+        return replace(drawn_block(block, generations, size_Q, part_P), context=context)
+
+    def _part(
+        self,
+        pruning: PromptPruning,
+        prompts: int,
+        step: int,
+        believed: tuple[Tensor, float] | None,
+        rng: np.random.Generator,
+        multiple: int,
+    ) -> Block:
+        """The next candidates of the stream, as many as ``prompts`` or that many rolled out, and their draw."""
+        if self.fill:
+            row_P, pruning = fill_block(self.stream, self.history, pruning, prompts, step, believed)
+        else:
+            row_P = self.stream.take(prompts)
+        candidates = self.history.candidates(row_P, step, believed)
+        return Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.

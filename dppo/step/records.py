@@ -47,6 +47,9 @@ class StepPrompts:
     counted ones where prompts are pruned or groups differ in size; None where every candidate is counted."""
     collected: Collected | None = None
     """What the rounds gave; None where there was one block."""
+    part_Q: Tensor | None = None
+    """(Q,) int64 draw of prompts that each is from, which is the share of a pass that its completions are trained in;
+    None where one draw is for all shares, and completions are dealt to these one by one."""
 
     def __post_init__(self) -> None:
         check_fields(self, "whole_block(groups=4, completions=32)")
@@ -91,8 +94,23 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
     return replace(drawn_block(block, 1), sequences=completions)
 
 
-def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
-    """The prompts of a step that is made of one block.
+def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
+    """Blocks with draws of their own as one, and the (P,) int64 number of the one that each candidate is from.
+
+    First ones come first, then second ones: whoever takes a slice of the prompts has some of every block.
+    """
+    sizes = [len(block.draw.keep_N) for block in blocks]
+    part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor(sizes))
+    order_P = torch.cat([torch.arange(size) for size in sizes]).argsort(stable=True)
+    candidates = each_tensor(joined([block.candidates for block in blocks]), lambda value_P: value_P[order_P])
+    draw = each_tensor(joined([block.draw for block in blocks]), lambda value_P: value_P[order_P])
+    return Block(candidates=candidates, draw=draw), part_P[order_P]
+
+
+def drawn_block(
+    block: Block, generations: int, size_Q: Tensor | None = None, part_P: Tensor | None = None
+) -> StepPrompts:
+    """The prompts of a step that is made of one block, or of one for each share of a pass.
 
     Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
 
@@ -101,6 +119,7 @@ def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) ->
         generations: G, completions of each candidate, or their mean where sizes differ; what a denominator counts.
         size_Q: (Q,) integer completions of each prompt that is rolled out, >= 1, settled before they are rolled out;
             None for G each.
+        part_P: (P,) int64 share of a pass of each candidate; None where one draw is for all.
 
     Raises:
         ShapeError: sizes of another number of groups, or below 1.
@@ -121,6 +140,7 @@ def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) ->
         sequences=generations * len(keep_P),
         size_Q=size_Q,
         expected_tokens=generations * float(block.candidates.tokens_P.double().sum()) if estimated else None,
+        part_Q=None if part_P is None else part_P[keep_P],
     )
 
 

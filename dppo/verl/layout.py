@@ -191,9 +191,11 @@ def _filled(kept: Sequence[list[int]], rows: Rows, per_step: int) -> list[list[i
 
 
 def rows_needed(completions: int, steps: int, ranks: int) -> int:
-    """Rows that a batch must have so that any choice among its completions can be placed, dealt evenly to the steps."""
-    whole = steps * ranks
-    return -(-completions // whole) * whole
+    """Rows that a batch must have so that any choice among its completions can be placed, evenly dealt to the ranks.
+
+    ``completions`` are those of the largest of so many ``steps``.
+    """
+    return -(-completions // ranks) * ranks * steps
 
 
 def places(keys: Mapping[int, str], asked: Sequence[str], size_Q: Sequence[int]) -> list[int]:

@@ -70,7 +70,7 @@ class PlannedPasses(PPOTrainer):
         """Rows are filled up so that any choice among them can be dealt to ranks; verl asks for whole mini-batches."""
         if keeps_all(self.method):
             return super()._get_required_batch_multiple(dp_size)
-        return rows_needed(self._in_use.completions, self.passes.shares, dp_size)
+        return rows_needed(self._in_use.largest_share(self.passes.shares), self.passes.shares, dp_size)
 
     def on_init_end(self) -> None:
         """Workers get the weighted loss, and mini-batches as small as what is kept.

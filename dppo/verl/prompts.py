@@ -40,6 +40,12 @@ class Asked:
         """N, completions of all of them."""
         return sum(self.size_Q)
 
+    def largest_share(self, shares: int) -> int:
+        """Completions of the largest of so many shares of a pass: of the prompts drawn for it, or dealt to it."""
+        if (part_Q := self.prompts.part_Q) is None:
+            return -(-self.completions // shares)
+        return int(torch.bincount(part_Q, torch.tensor(self.size_Q), minlength=shares).max())
+
 
 def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
     """The prompts that are left once verl has filtered groups: they are taken for a whole block, which is biased.

@@ -143,7 +143,7 @@ def keeps_all(method: Method) -> bool:
 
 
 def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
-    """Why the expected gradient of a run is not the full batch's; ``optimizer_steps`` are those of one block.
+    """Why the expected gradient of a run is not the full batch's; ``optimizer_steps`` are those of a draw of prompts.
 
     ``ahead`` blocks are asked for ahead, whose groups may be trained in several steps; None where the prompts of a step
     are asked for when it begins.
@@ -152,10 +152,20 @@ def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[s
 
 
 def lines(
-    method: Method, *, prompts: int, generations: int, optimizer_steps: int, ahead: float | None = None
+    method: Method,
+    *,
+    prompts: int,
+    generations: int,
+    optimizer_steps: int,
+    parts: int = 1,
+    ahead: float | None = None,
 ) -> list[str]:
-    """What a run will do, said at its start: prompts of a block, completions of each; the rest as for ``biases``."""
-    reasons = biases(method, optimizer_steps, ahead)
+    """What a run will do, said at its start.
+
+    ``prompts`` are those of a block, trained on in ``optimizer_steps`` and drawn in ``parts``, ``generations`` the
+    completions of each; ``ahead`` is as for ``biases``.
+    """
+    reasons = biases(method, optimizer_steps // parts, ahead)
     found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if keeps_all(method):
         found.append("completions: all with a gradient, in verl's own mini-batches and our order of prompts")
@@ -169,7 +179,8 @@ def lines(
         if method.tokens.active:
             found.append(f"tokens: {method.tokens}")
         if optimizer_steps > 1:
-            found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
+            drawn = "prompts and completions" if method.prompts.rate and parts > 1 else "completions dealt and"
+            found.append(f"{optimizer_steps} optimizer steps a block, {drawn} drawn anew for each")
     if ahead is not None:
         found.append(
             f"prompts are asked for {ahead:g} blocks ahead, each weighted by the probability it was asked with"

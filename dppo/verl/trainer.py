@@ -87,6 +87,11 @@ class PrunedTrainer(PlannedPasses):
         """Blocks of prompts that are asked for ahead; None where the prompts of a step are asked for when it begins."""
         return None
 
+    @property
+    def _parts(self) -> int:
+        """Draws that the prompts of a step are made of; groups that were asked for ahead come back in any order."""
+        return 1 if self._ahead_of_training is not None else self.passes.parts(self.config.data.train_batch_size)
+
     def _announce(self) -> None:
         """Print the plan once; what is biased without having been accepted is warned of."""
         steps, ahead = self.passes.steps * self.parameter_sync_step, self._ahead_of_training
@@ -95,11 +100,12 @@ class PrunedTrainer(PlannedPasses):
             prompts=self.config.data.train_batch_size,
             generations=self.generations,
             optimizer_steps=steps,
+            parts=self._parts,
             ahead=ahead,
         )
         for line in said + order_lines(self.method, self.waits_for, self.config.actor_rollout_ref.rollout):
             print(f"dppo | {line}")
-        for reason in biases(self.method, steps, ahead):
+        for reason in biases(self.method, steps // self._parts, ahead):
             if reason not in self.method.selection_bias:
                 warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
 
@@ -178,7 +184,7 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
             batch = super()._fetch_one_gen_batch()
             self._dispatched[str(batch["uid"][0])] = int(row_Q[0])
             return batch
-        prompts = self.source.block(self.global_steps, generations=self.generations, done=self.done)
+        prompts = self.source.block(self.global_steps, generations=self.generations, done=self.done, parts=self._parts)
         chosen = examples(self.train_dataset, prompts.row_Q, prompts.size_Q)
         self.train_dataloader_it = iter([collate_fn(chosen)])
         batch = super()._fetch_one_gen_batch()

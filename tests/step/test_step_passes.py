@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from pruning_enumeration import boxes_of_level
-from tiny_policy import CONTEXT, GRPO_BY_HAND, N, relative_error
-from tiny_step import DPPO, EXACT, every_draw, gradients, plan_of, rolled_out
+from refusals import refused
+from tiny_policy import CONTEXT, GRPO_BY_HAND, N, P, relative_error
+from tiny_step import ALL, DPPO, EXACT, every_draw, gradients, plan_of, rolled_out
 
+from dppo.errors import ShapeError
 from dppo.pruning import Pruning, uniform_score
 from dppo.rng import Purpose, step_streams
 from dppo.step import Passes, completions_of
@@ -38,7 +40,26 @@ def test_every_completion_is_as_likely_in_every_share():
     assert abs(3 / 5 - 0.5) > 5 * spread, "what it would be then"
 
 
+@pytest.mark.parametrize(
+    ("shares", "prompts", "multiple", "parts"), [(1, 7, 1, 1), (4, 16, 1, 4), (4, 10, 1, 1), (2, 6, 3, 2), (2, 6, 2, 1)]
+)
+def test_prompts_are_drawn_for_each_share_where_they_come_out_even(shares, prompts, multiple, parts):
+    assert Passes(passes=3, shares=shares).parts(prompts, multiple) == parts
+
+
 # In a step.
+
+
+def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
+    """Of every pass. More shares than the pass has are refused."""
+    part_Q = torch.arange(P) % 2
+    prompts = replace(ALL, part_Q=part_Q)
+    plan = plan_of(DPPO, prompts=prompts, passes=Passes(passes=2, shares=2))
+    share_N = part_Q[plan.rewards.group_N]
+    assert torch.equal(plan.share_UN, torch.stack([share_N == 0, share_N == 1] * 2))
+    assert not torch.equal(plan.share_UN, plan_of(DPPO, passes=Passes(passes=2, shares=2)).share_UN)
+    with refused(ShapeError, "2 shares", "a pass has 1", "parts=passes.parts(prompts)"):
+        plan_of(DPPO, prompts=prompts)
 
 
 def test_each_pass_is_drawn_by_its_own_stream_alone():

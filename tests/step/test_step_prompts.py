@@ -103,6 +103,55 @@ def test_the_number_rolled_out_can_be_raised_to_a_multiple():
         run.block(5, generations=GROUP, multiple=9)
 
 
+def again(run, step, **options):
+    """The block of a step, as if it were the next one after those that were learned from."""
+    place = run.stream.state_dict()
+    prompts = run.block(step, generations=GROUP, **options)
+    run.stream.load_state_dict(place)
+    return prompts
+
+
+@pytest.mark.parametrize("fill", [False, True])
+def test_prompts_are_drawn_for_each_share_by_itself(fill):
+    """First candidates of every share come first, and a history learns from groups in the order of the candidates."""
+    run = source(prompts=8, fill=fill)
+    taught(run, 3)
+    prompts, ahead = again(run, 3, parts=2), run.stream.peek(SIZE)
+    block = len(prompts.draw.keep_N)
+    assert block == (16 if fill else 8) and len(prompts.row_Q) == (8 if fill else 4)
+    assert torch.equal(prompts.candidates.row_P, ahead[:block].view(2, -1).T.flatten())
+    assert torch.equal(prompts.row_Q, prompts.candidates.row_P[prompts.draw.keep_N])
+    assert torch.bincount(prompts.part_Q).tolist() == [len(prompts.row_Q) // 2] * 2
+    assert all(
+        (row in ahead[: block // 2]) == (part == 0) for row, part in zip(prompts.row_Q, prompts.part_Q, strict=True)
+    )
+    whole = source(METHODS["dppo"], prompts=8).block(0, generations=GROUP, parts=2)
+    assert whole.part_Q is None, "where no prompt is pruned, completions are dealt one by one"
+
+
+def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
+    """The weight of a prompt, over real draws in which the first prompt was kept, and in which it was not.
+
+    The wrong twin is one draw for both shares: the first prompt's own completions are dealt to the second share too.
+    """
+    run, blocks = source(prompts=8), 1500
+    taught(run, 3)
+
+    def weights(**options):
+        draws = [again(run, 3 + number, **options).draw for number in range(blocks)]
+        return torch.stack([draw.weight_N for draw in draws])
+
+    weight_BP = weights(parts=2)
+    kept_B = weight_BP[:, 0] > 0
+    assert 0.2 < kept_B.double().mean() < 0.8
+    for mine_B in (kept_B, ~kept_B):
+        second_BP = weight_BP[mine_B][:, 1::2]
+        error_P = second_BP.std(0) / len(second_BP) ** 0.5
+        assert ((second_BP.mean(0) - 1).abs() < 4 * error_P).all() and (error_P < 0.1).all()
+    once_BP = weights()
+    assert once_BP[once_BP[:, 0] > 0][:, 0].mean() > 1.3 and not once_BP[once_BP[:, 0] == 0][:, 0].any()
+
+
 def test_rates_follow_the_share_of_training_done():
     run = source(METHODS["infobatch"])
     taught(run, 6)

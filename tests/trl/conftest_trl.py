@@ -165,6 +165,12 @@ CUT = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0, "token_pru
 """The same, with completions cut and tokens kept from the head."""
 
 
+SHARES = dict(
+    prompt_prune_rate=0.5, loss_type="grpo", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=6
+)
+"""A run of two steps for each generation, with prompts of their own."""
+
+
 ROUNDS = dict(reward=first_half_reward, shuffle_dataset=False, prompts=10, accept_bias=True, max_steps=3)
 """A run in rounds: of ten problems the first four have groups of differing rewards."""
 

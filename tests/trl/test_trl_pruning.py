@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
+from conftest_trl import GENERATIONS, SHARES, SHORT, length_reward, logged, problems, relative_difference, scripted
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
@@ -94,6 +94,20 @@ def test_passes_draw_anew(tiny_path, tmp_path):
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
     first, second = trainer.in_use.batch.weight_UB > 0
     assert first.sum() == second.sum() and not torch.equal(first, second)
+
+
+def test_prompts_are_drawn_anew_for_each_step_of_a_generation(tiny_path, tmp_path, capsys):
+    """So both steps are unbiased; passes over the same completions, and prompts that cannot be shared out, are not."""
+    options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    plan = trainer.in_use.plan
+    assert len(plan.prompts.row_Q) == 4 and torch.bincount(plan.prompts.part_Q).tolist() == [2, 2]
+    assert torch.equal(plan.share_UN[1], plan.prompts.part_Q[plan.completions.group_N] == 1)
+    assert trainer.biases == () and "gradient unbiased" in capsys.readouterr().out
+    assert "unbiased: the full batch's" in trainer.card() and "Gradient: unbiased" in trainer.card()
+    for biased in ({"num_iterations": 2}, {"per_device_train_batch_size": 2, "steps_per_generation": 4}):
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options | biased)
+        assert ["drawn once for several" in reason for reason in trainer.biases] == [True]
 
 
 CYCLES = {

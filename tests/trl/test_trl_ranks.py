@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest_trl import CUT, GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
+from conftest_trl import CUT, GENERATIONS, ROUNDS, SHARES, UNEVEN, relative_difference, two_processes
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
 from test_trl_contract import TOLERANCE, gradients
@@ -85,6 +85,17 @@ def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_pa
         assert len(together) == len(alone) == 2
         assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
         assert relative_difference(together[0], whole[0]) > 0.01, "the wrong twin: nothing is cut"
+
+
+def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(results, folder, tiny_path, tmp_path):
+    """Not so where completions are dealt, which every process does by itself."""
+    options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
+    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    for rank in range(2):
+        together = torch.load(folder / f"shares rank {rank}.pt")
+        assert len(together) == len(alone) == 6
+        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < 10 * TOLERANCE
+        assert relative_difference(together[-2], together[-1]) > 0.1, "steps of one generation"
 
 
 def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):

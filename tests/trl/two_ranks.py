@@ -15,6 +15,7 @@ from conftest_trl import (
     CUT,
     GENERATIONS,
     ROUNDS,
+    SHARES,
     UNEVEN,
     first_half_reward,
     length_reward,
@@ -91,6 +92,8 @@ def main(path: str, folder: str) -> None:
     steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **CUT, **half)
     results["tokens trained on"] = [row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row]
     save(steps, folder, "tokens")
+    quarter = half | {"per_device_train_batch_size": 2 * GENERATIONS}
+    save(gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
         steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)

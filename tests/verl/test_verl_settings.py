@@ -177,6 +177,16 @@ def test_prompts_asked_for_ahead_are_said_and_what_is_biased_about_them():
     assert not any("biased: " in line for line in lines(unpruned, **said, ahead=2.0))
 
 
+def test_prompts_that_are_drawn_for_each_mini_batch_are_unbiased_in_the_first_pass_alone():
+    pruned = method("dppo", mode="seq-mean-token-mean", prompt_prune_rate=0.3)
+    said = {"prompts": 8, "generations": 4, "optimizer_steps": 4}
+    assert any("prompts are drawn once" in line for line in lines(pruned, **said))
+    once = lines(pruned, **said, parts=4)
+    assert "4 optimizer steps a block, prompts and completions drawn anew for each" in once
+    assert not any("biased: " in line for line in once)
+    assert any("prompts are drawn once" in line for line in lines(pruned, **said, parts=2))
+
+
 SILENT = {"actor_rollout_ref.rollout.calculate_log_probs": False}
 CUT = method(token_prune_rate=0.5)
 REFUSED_WITH_CUTS = [

@@ -126,6 +126,10 @@ def test_examples_carry_their_number_of_completions_where_these_differ():
     assert all(GENERATIONS not in example for example in examples(Rows(8), rows, None))
     asked = Asked(prompts=source_of(Rows(8)).block(1, generations=2), uid_Q=["a", "b"], size_Q=[3, 1])
     assert asked.completions == 4
+    for parts, largest in ((1, 5), (2, 7)):
+        prompts = source_of(Rows(8)).block(1, generations=2, parts=parts)
+        asked = Asked(prompts=prompts, uid_Q=list("abcd"), size_Q=[3, 1, 4, 1])
+        assert asked.largest_share(2) == largest, "prompts drawn for a share bring all of their completions"
 
 
 def test_a_dataset_without_rows_or_with_too_few_is_refused():

@@ -54,12 +54,22 @@ class Cycle:
         return divmod(phase, self.calls)
 
 
+def prompt_parts(passes: Passes, prompts: int, generations: int, processes: int) -> tuple[int, int]:
+    """Draws that a block of so many prompts is made of, and what the number of each is a multiple of.
+
+    ``generations`` completions of each prompt make equal numbers of completions on all ``processes``.
+    """
+    multiple = processes // math.gcd(generations, processes)
+    return passes.parts(prompts, multiple), multiple
+
+
 def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None) -> list[str]:
     """Lines that say what a generation rolls out, what is trained on, and what is biased about it."""
     completions, cycle = generation_sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
     kept = max(1, round(block * (1 - method.prompts.rate)))
-    reasons = method.biases(cycle.passes.steps)
+    parts, _ = prompt_parts(cycle.passes, block, args.num_generations or 1, processes or args.world_size)
+    reasons = method.biases(cycle.passes.steps // parts)
     prior = args.prompt_prior is not None
     lines = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if method.rounds is not None:
@@ -135,7 +145,10 @@ def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
 
 
 def card_section(method: Method, optimizer_steps: int) -> str:
-    """Method, rates, biases and paper as Markdown, to stand below what TRL writes."""
+    """Method, rates, biases and paper as Markdown, to stand below what TRL writes.
+
+    ``optimizer_steps`` are those of one draw of prompts.
+    """
     reasons = method.biases(optimizer_steps)
     rows = {
         "method": f"`{method.name}`",

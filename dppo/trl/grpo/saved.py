@@ -19,7 +19,7 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.plan import Cycle, card_section, step_plan
+from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
 from dppo.trl.grpo.prompts import content_of
 from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded, more_to_be_had
 from dppo.trl.hooks import Joints
@@ -63,7 +63,15 @@ class SavedGeneration(TrainingLoop, Joints):
     @property
     def biases(self) -> tuple[str, ...]:
         """Every reason why the expected gradient is not the full batch's; empty where it is."""
-        return self.method.biases(self.cycle.passes.steps)
+        return self.method.biases(self.steps_of_prompts)
+
+    @property
+    def steps_of_prompts(self) -> int:
+        """Optimizer steps that one draw of prompts is trained in."""
+        passes, args = self.cycle.passes, self.args
+        block = 1 if self.source is None else self.source.prompts
+        parts, _ = prompt_parts(passes, block, args.num_generations or 1, self.accelerator.num_processes)
+        return passes.steps // parts
 
     def _announce(self) -> None:
         """Print the plan once, on the main process; what is biased without having been accepted is warned of."""
@@ -104,7 +112,7 @@ class SavedGeneration(TrainingLoop, Joints):
 
     def card(self) -> str:
         """Method, rates, biases and paper, for the card of the model."""
-        return card_section(self.method, self.cycle.passes.steps)
+        return card_section(self.method, self.steps_of_prompts)
 
     @cached_property
     def content(self) -> str | None:

@@ -1,6 +1,5 @@
 """``DPPOTrainer``: TRL's ``GRPOTrainer`` with both levels of pruning. Hooks only; whatever TRL does, TRL still does."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, oth
 from dppo.trl.batch import MicroBatch
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.plan import Cycle, generation_of
+from dppo.trl.grpo.plan import Cycle, generation_of, prompt_parts
 from dppo.trl.grpo.prompts import check_lengths, check_prompts, prompt_source
 from dppo.trl.grpo.rollouts import (
     GeneratedBatch,
@@ -188,8 +187,10 @@ class DPPOTrainer(SavedGeneration):
             return replace(prompts, context=StepContext(evidence=self.evidence, others=self.others)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
-        multiple = processes // math.gcd(group, processes)
-        prompts = self.source.block(self.generation, generations=group, multiple=multiple, done=share_done(self.state))
+        parts, multiple = prompt_parts(self.cycle.passes, self.source.prompts, group, processes)
+        prompts = self.source.block(
+            self.generation, generations=group, multiple=multiple, done=share_done(self.state), parts=parts
+        )
         examples = self._examples(prompts.row_Q, prompts.size_Q)
         return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
 
