@@ -111,6 +111,18 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     assert [record["prune/prompts_kept_share"] for record in lost[-2:]] == [1.0, 1.0] != kept[-2:]
 
 
+def test_where_auto_drops_nothing_a_run_is_that_of_plain_grpo_bit_for_bit(eager, tiny_path, tmp_path):
+    """Rollouts that dear leave nothing to gain. Where they are cheap something is dropped: the wrong twin."""
+    options = dict(prompt_prune_rate=0.0, max_steps=4, save_steps=4)
+    for name, fields in {
+        "dear": {"rollout_cost": 1e6},
+        "cheap": {"rollout_cost": 0.0},
+        "plain": {"method": "grpo", "completion_prune_rate": 0.0, "rollout_cost": None},
+    }.items():
+        trained(tiny_path, tmp_path / name, **options | fields)
+    assert alike(tmp_path / "dear", tmp_path / "plain") and not alike(tmp_path / "cheap", tmp_path / "plain")
+
+
 # What tokens cost: read from a clock in the first generations, on one process, and never again.
 
 
