@@ -158,7 +158,7 @@ def regimes(read):
     four = [each for methods in beside.values() for name, each in methods.items() if name != "prior"]
     seconds = sorted(each["seconds"]["mean"] for each in four)
     yield f"{seconds[0]:.2f} to {seconds[-1]:.2f} of TRL's seconds"
-    for method, start in (("four_updates", "the default"), ("prior_four_updates", "for several steps,")):
+    for method, start in (("four_updates", "the default"), ("prior_four_updates", "were then drawn once,")):
         told = {name: beside[name][method]["against_trl_g8"] for name in TWO_PASSES}
         yield f"{start} " + ", ".join(
             f"`{name}` {tables.cell(each, 'median', '{:.2f}')}" for name, each in told.items()
