@@ -76,7 +76,7 @@ def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_th
     options = (f"{PRUNING}.prompt_prune_rate=0.5", "data.train_max_samples=32", "trainer.total_training_steps=8")
     made = trainer(toy, "dynamic_pruning", *sized(16, 2, mini_batch=8), *options)
     said = capsys.readouterr().out
-    assert "gradient unbiased" in said and "prompts and completions drawn anew for each" in said
+    assert "gradient unbiased" in said and "prompts are drawn for each of 2 mini-batches" in said
     logged = train(made, 4)
     part_Q = made.asked.prompts.part_Q
     assert torch.bincount(part_Q).tolist() == [4, 4], "as many for each mini-batch"

@@ -31,7 +31,7 @@ class PromptPruning(Level):
     """What prompts are worth by what those gave of which history expected as much; ``auto`` sets it at the rate that it
     chooses. None for what history expects as it is."""
 
-    def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
+    def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
         With ``auto`` nothing is pruned: draw with ``at_chosen_rate(evidence)``, which has chosen.
@@ -43,6 +43,8 @@ class PromptPruning(Level):
             candidates: the block, from history alone.
             rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
             multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
+            owed: prompts to expect beside those of the rate, since draws before this one were rounded down, or up
+                where it is below 0.
 
         Returns:
             Keep, probability and weight per candidate, in the order given.
@@ -52,13 +54,13 @@ class PromptPruning(Level):
                 has probability 0 and the pruning does not say that it is biased.
         """
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
-        pruned = self.rate > 0 and self.auto is None and bool(seen_P.any())
+        pruned = self._prunes(candidates)
         if multiple > 1 and pruned and not self.design.fixed_size:
             raise DesignError(
                 f"design={self.design.name!r} keeps a random number of prompts, which cannot be a multiple of "
                 f"{multiple}. Use design=PIVOTAL."
             )
-        total = math.ceil((self._total(candidates) if pruned else size) / multiple) * multiple
+        total = math.ceil((self._total(candidates, owed) if pruned else size) / multiple) * multiple
         if total > size:
             raise DesignError(
                 f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}: the "
@@ -120,10 +122,21 @@ class PromptPruning(Level):
             f"floor={self.floor:g}: at least {self.fewest(candidates):g} are. Use a lower floor."
         )
 
-    def _total(self, candidates: Candidates) -> int:
+    def expected(self, candidates: Candidates) -> float:
+        """Expected number of prompts that are rolled out of a block, before it is made an integer."""
+        size = candidates.seen_P.numel()
+        if not self._prunes(candidates):
+            return size
+        return size - int(candidates.seen_P.sum()) + self._seen_sum(candidates, self.rate)
+
+    def _prunes(self, candidates: Candidates) -> bool:
+        return self.rate > 0 and self.auto is None and bool(candidates.seen_P.any())
+
+    def _total(self, candidates: Candidates, owed: float) -> int:
         """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
         unseen = int((~candidates.seen_P).sum())
-        return max(unseen + round(self._seen_sum(candidates, self.rate)), math.ceil(self.fewest(candidates) - WHOLE), 1)
+        rounded = unseen + round(self._seen_sum(candidates, self.rate) + owed)
+        return max(rounded, math.ceil(self.fewest(candidates) - WHOLE), 1)
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:
         seen_P = candidates.seen_P

@@ -85,14 +85,18 @@ def fill_block(
     prompts: int,
     step: int,
     believed: tuple[Tensor, float] | None = None,
+    *,
+    part: int = 0,
+    parts: int = 1,
 ) -> tuple[Tensor, PromptPruning]:
     """(M,) int64 the next rows, and the pruning at which ``prompts`` of them are expected to be rolled out.
 
     The block is the longest whose smallest expected size is within ``prompts``, up to ``prompts / (1 - rate)`` rows or
     one epoch; without history it has ``prompts`` rows. It is fixed by history before any draw: taking rows until enough
-    were kept would be inverse sampling, which is biased.
+    were kept would be inverse sampling, which is biased. Of several equal ``parts`` of it this is number ``part``.
     """
-    longest = min(round(prompts / (1 - pruning.rate)), stream.size)
+    whole, prompts = min(round(prompts / (1 - pruning.rate)), stream.size), prompts // parts
+    longest = whole * (part + 1) // parts - whole * part // parts
     ahead = stream.peek(longest)
     fits, over = prompts, longest + 1
     while over - fits > 1:

@@ -37,9 +37,10 @@ class Passes:
         return self.passes * self.shares
 
     def parts(self, prompts: int, multiple: int = 1) -> int:
-        """Draws that a block of so many prompts is made of: one for each share, so that no gradient was moved by the
-        draw of a share before it; one for all where prompts, in multiples, cannot be shared out evenly."""
-        return self.shares if prompts % (self.shares * multiple) == 0 else 1
+        """Draws that a block of so many prompts is made of: one for each share, so that what a draw keeps has not moved
+        the parameters that it is for. One for all where shares, in multiples, would not be equal or have no choice."""
+        each, rest = divmod(prompts, self.shares * multiple)
+        return self.shares if each > 1 and not rest else 1
 
 
 def shares_of(

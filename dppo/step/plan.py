@@ -375,7 +375,7 @@ def _draws(
     steps, count = share_UN.shape
     weight_UN, prob_UN = torch.zeros(2, steps, count, dtype=torch.float64)
     for index in range(steps):
-        # A ranking is of whole groups, which are dealt to shares completion by completion.
+        # A ranking is of whole groups, which may be dealt to shares completion by completion.
         among_N = share_UN[index] | isinstance(method.completions, Ranking)
         unit_R = (among_N & (prompt_weight_N > 0)).nonzero()[:, 0]
         part = completions if len(unit_R) == count else completions.take(unit_R)

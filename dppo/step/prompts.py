@@ -118,13 +118,8 @@ class PromptSource:
         pruning = self.method.at(done).prompts.at_chosen_rate(self.visits)
         if not self.history.observations and (self.method.normaliser.counts_tokens or self.method.entropy_coef):
             pruning = pruning.at_rate(0.0)  # a prior knows no tokens, and the denominator is a number of them
-        believed, streams = self._believed(generations), step_streams(self.stream.seed, step)
         parts = parts if self.method.prompts.rate else 1
-        keys = [(), *((part,) for part in range(1, parts))]
-        blocks = [
-            self._part(pruning, self.prompts // parts, step, believed, streams(Purpose.PROMPT_DRAW, *key), multiple)
-            for key in keys
-        ]
+        blocks = self._blocks(pruning, step, generations, multiple=multiple, parts=parts)
         block, part_P = (blocks[0], None) if parts == 1 else side_by_side(blocks)
         context, sizes, size_Q = self.context(block.row_Q, step), self.method.sizes, None
         if sizes is not None and context.expected is not None:
@@ -132,22 +127,27 @@ class PromptSource:
             size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
         return replace(drawn_block(block, generations, size_Q, part_P), context=context)
 
-    def _part(
-        self,
-        pruning: PromptPruning,
-        prompts: int,
-        step: int,
-        believed: tuple[Tensor, float] | None,
-        rng: np.random.Generator,
-        multiple: int,
-    ) -> Block:
-        """The next candidates of the stream, as many as ``prompts`` or that many rolled out, and their draw."""
-        if self.fill:
-            row_P, pruning = fill_block(self.stream, self.history, pruning, prompts, step, believed)
-        else:
-            row_P = self.stream.take(prompts)
-        candidates = self.history.candidates(row_P, step, believed)
-        return Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
+    def _blocks(self, pruning: PromptPruning, step: int, generations: int, *, multiple: int, parts: int) -> list[Block]:
+        """The next candidates of the stream in parts, each with a draw of its own.
+
+        What is rounded up in one part is rounded down in the next, by what is expected and not by what was drawn.
+        """
+        believed, streams = self._believed(generations), step_streams(self.stream.seed, step)
+        blocks, owed = list[Block](), 0.0
+        for part in range(parts):
+            by = pruning
+            if self.fill:
+                row_P, by = fill_block(
+                    self.stream, self.history, pruning, self.prompts, step, believed, part=part, parts=parts
+                )
+            else:
+                row_P = self.stream.take(self.prompts // parts)
+            candidates = self.history.candidates(row_P, step, believed)
+            rng = streams(Purpose.PROMPT_DRAW, *((part,) if part else ()))
+            draw = by.draw(candidates, rng, multiple=multiple, owed=owed)
+            owed += by.expected(candidates) - float(draw.prob_N.sum())
+            blocks.append(Block(candidates=candidates, draw=draw))
+        return blocks
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.

@@ -97,11 +97,12 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
 def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
     """Blocks with draws of their own as one, and the (P,) int64 number of the one that each candidate is from.
 
-    First ones come first, then second ones: whoever takes a slice of the prompts has some of every block.
+    The first prompts kept come first, then the second ones: whoever rolls out a slice has some of every block.
     """
-    sizes = [len(block.draw.keep_N) for block in blocks]
-    part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor(sizes))
-    order_P = torch.cat([torch.arange(size) for size in sizes]).argsort(stable=True)
+    kept = [block.draw.keep_N for block in blocks]
+    part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor([len(keep_P) for keep_P in kept]))
+    place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
+    order_P = place_P.argsort(stable=True)
     candidates = each_tensor(joined([block.candidates for block in blocks]), lambda value_P: value_P[order_P])
     draw = each_tensor(joined([block.draw for block in blocks]), lambda value_P: value_P[order_P])
     return Block(candidates=candidates, draw=draw), part_P[order_P]

@@ -179,8 +179,9 @@ def lines(
         if method.tokens.active:
             found.append(f"tokens: {method.tokens}")
         if optimizer_steps > 1:
-            drawn = "prompts and completions" if method.prompts.rate and parts > 1 else "completions dealt and"
-            found.append(f"{optimizer_steps} optimizer steps a block, {drawn} drawn anew for each")
+            found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
+            if method.prompts.rate and parts > 1:
+                found.append(f"prompts are drawn for each of {parts} mini-batches")
     if ahead is not None:
         found.append(
             f"prompts are asked for {ahead:g} blocks ahead, each weighted by the probability it was asked with"

@@ -77,14 +77,12 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tupl
             status("warming up the embedded policy")
             subject = embedded_subject()
         else:
-            from dppo.trl.grpo.plan import generation_sizes, prompt_parts
+            from dppo.trl.grpo.plan import steps_of_prompts
             from dppo_lab.runs.parsing import parse_run
             from dppo_lab.runs.subject import subject_from_run
 
             run = parse_run([config, *fields])
-            processes, group = run.training.world_size, run.training.num_generations or 1
-            completions, cycle = generation_sizes(run.training, processes)
-            steps = cycle.passes.steps // prompt_parts(cycle.passes, completions // group, group, processes)[0]
+            steps = steps_of_prompts(run.training, run.data.processes or run.training.world_size)
             status("rolling out")
             subject = subject_from_run(run)
             log_probs, model_config = run.sampler_log_probs, subject.model.config

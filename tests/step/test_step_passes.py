@@ -41,7 +41,8 @@ def test_every_completion_is_as_likely_in_every_share():
 
 
 @pytest.mark.parametrize(
-    ("shares", "prompts", "multiple", "parts"), [(1, 7, 1, 1), (4, 16, 1, 4), (4, 10, 1, 1), (2, 6, 3, 2), (2, 6, 2, 1)]
+    ("shares", "prompts", "multiple", "parts"),
+    [(1, 7, 1, 1), (4, 16, 1, 4), (4, 10, 1, 1), (4, 4, 1, 1), (2, 12, 3, 2), (2, 6, 3, 1)],
 )
 def test_prompts_are_drawn_for_each_share_where_they_come_out_even(shares, prompts, multiple, parts):
     assert Passes(passes=3, shares=shares).parts(prompts, multiple) == parts

@@ -113,20 +113,38 @@ def again(run, step, **options):
 
 @pytest.mark.parametrize("fill", [False, True])
 def test_prompts_are_drawn_for_each_share_by_itself(fill):
-    """First candidates of every share come first, and a history learns from groups in the order of the candidates."""
+    """Ranks roll out slices of them, so shares take turns; a history learns from groups in the candidates' order."""
     run = source(prompts=8, fill=fill)
     taught(run, 3)
     prompts, ahead = again(run, 3, parts=2), run.stream.peek(SIZE)
     block = len(prompts.draw.keep_N)
     assert block == (16 if fill else 8) and len(prompts.row_Q) == (8 if fill else 4)
-    assert torch.equal(prompts.candidates.row_P, ahead[:block].view(2, -1).T.flatten())
+    assert sorted(prompts.candidates.row_P.tolist()) == sorted(ahead[:block].tolist())
     assert torch.equal(prompts.row_Q, prompts.candidates.row_P[prompts.draw.keep_N])
-    assert torch.bincount(prompts.part_Q).tolist() == [len(prompts.row_Q) // 2] * 2
+    assert prompts.part_Q.tolist() == [0, 1] * (len(prompts.row_Q) // 2)
     assert all(
         (row in ahead[: block // 2]) == (part == 0) for row, part in zip(prompts.row_Q, prompts.part_Q, strict=True)
     )
     whole = source(METHODS["dppo"], prompts=8).block(0, generations=GROUP, parts=2)
     assert whole.part_Q is None, "where no prompt is pruned, completions are dealt one by one"
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(0.25, 6), (0.2, 6), (0.4, 5)])
+def test_shares_of_two_prompts_keep_what_the_rate_says_together(rate, kept):
+    """Each rounded by itself would keep all of them at a rate of 0.25."""
+    run = source(METHODS["dppo"].with_rates(prompt=rate), prompts=8)
+    taught(run, 3)
+    for number in range(5):
+        prompts = again(run, 3 + number, parts=4)
+        assert len(prompts.row_Q) == kept == round(8 * (1 - rate))
+        assert set(torch.bincount(prompts.part_Q).tolist()) == {1, 2}
+
+
+def test_a_filled_block_is_no_longer_than_an_epoch_whatever_its_parts():
+    run = source(prompts=16, fill=True)
+    taught(run, 3)
+    for parts in (1, 4):
+        assert len(again(run, 3, parts=parts).candidates.row_P) == SIZE
 
 
 def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
@@ -138,14 +156,19 @@ def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
     taught(run, 3)
 
     def weights(**options):
-        draws = [again(run, 3 + number, **options).draw for number in range(blocks)]
-        return torch.stack([draw.weight_N for draw in draws])
+        """(B, 8) in the order of the stream: the first half are the candidates of the first share."""
+        found, place_of = [], {row: place for place, row in enumerate(run.stream.peek(8).tolist())}
+        for number in range(blocks):
+            prompts = again(run, 3 + number, **options)
+            place_P = torch.tensor([place_of[row] for row in prompts.candidates.row_P.tolist()])
+            found.append(prompts.draw.weight_N[place_P.argsort()])
+        return torch.stack(found)
 
     weight_BP = weights(parts=2)
     kept_B = weight_BP[:, 0] > 0
     assert 0.2 < kept_B.double().mean() < 0.8
     for mine_B in (kept_B, ~kept_B):
-        second_BP = weight_BP[mine_B][:, 1::2]
+        second_BP = weight_BP[mine_B][:, PROMPTS:]
         error_P = second_BP.std(0) / len(second_BP) ** 0.5
         assert ((second_BP.mean(0) - 1).abs() < 4 * error_P).all() and (error_P < 0.1).all()
     once_BP = weights()

@@ -182,7 +182,8 @@ def test_prompts_that_are_drawn_for_each_mini_batch_are_unbiased_in_the_first_pa
     said = {"prompts": 8, "generations": 4, "optimizer_steps": 4}
     assert any("prompts are drawn once" in line for line in lines(pruned, **said))
     once = lines(pruned, **said, parts=4)
-    assert "4 optimizer steps a block, prompts and completions drawn anew for each" in once
+    assert "4 optimizer steps a block, completions dealt and drawn anew for each" in once
+    assert "prompts are drawn for each of 4 mini-batches" in once
     assert not any("biased: " in line for line in once)
     assert any("prompts are drawn once" in line for line in lines(pruned, **said, parts=2))
 

@@ -63,13 +63,18 @@ def prompt_parts(passes: Passes, prompts: int, generations: int, processes: int)
     return passes.parts(prompts, multiple), multiple
 
 
+def steps_of_prompts(args: Any, processes: int) -> int:
+    """Optimizer steps that one draw of prompts is trained in, by a run's arguments."""
+    (completions, cycle), group = generation_sizes(args, processes), args.num_generations or 1
+    return cycle.passes.steps // prompt_parts(cycle.passes, completions // group, group, processes)[0]
+
+
 def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None) -> list[str]:
     """Lines that say what a generation rolls out, what is trained on, and what is biased about it."""
     completions, cycle = generation_sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
     kept = max(1, round(block * (1 - method.prompts.rate)))
-    parts, _ = prompt_parts(cycle.passes, block, args.num_generations or 1, processes or args.world_size)
-    reasons = method.biases(cycle.passes.steps // parts)
+    reasons = method.biases(steps_of_prompts(args, processes or args.world_size))
     prior = args.prompt_prior is not None
     lines = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if method.rounds is not None:

@@ -68,10 +68,13 @@ class SavedGeneration(TrainingLoop, Joints):
     @property
     def steps_of_prompts(self) -> int:
         """Optimizer steps that one draw of prompts is trained in."""
-        passes, args = self.cycle.passes, self.args
-        block = 1 if self.source is None else self.source.prompts
-        parts, _ = prompt_parts(passes, block, args.num_generations or 1, self.accelerator.num_processes)
-        return passes.steps // parts
+        return self.cycle.passes.steps // self.prompt_parts[0]
+
+    @cached_property
+    def prompt_parts(self) -> tuple[int, int]:
+        """As the function of that name says; a streamed dataset has no draw of prompts."""
+        block, processes = 1 if self.source is None else self.source.prompts, self.accelerator.num_processes
+        return prompt_parts(self.cycle.passes, block, self.args.num_generations or 1, processes)
 
     def _announce(self) -> None:
         """Print the plan once, on the main process; what is biased without having been accepted is warned of."""

@@ -19,7 +19,7 @@ from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, oth
 from dppo.trl.batch import MicroBatch
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.plan import Cycle, generation_of, prompt_parts
+from dppo.trl.grpo.plan import Cycle, generation_of
 from dppo.trl.grpo.prompts import check_lengths, check_prompts, prompt_source
 from dppo.trl.grpo.rollouts import (
     GeneratedBatch,
@@ -178,7 +178,7 @@ class DPPOTrainer(SavedGeneration):
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
-        group, processes = self.group, self.accelerator.num_processes
+        group = self.group
         if self.source is None:
             check_prompts(each.get("prompt", "") for each in examples)
             generated = self.roll_out(examples)
@@ -187,7 +187,7 @@ class DPPOTrainer(SavedGeneration):
             return replace(prompts, context=StepContext(evidence=self.evidence, others=self.others)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
-        parts, multiple = prompt_parts(self.cycle.passes, self.source.prompts, group, processes)
+        parts, multiple = self.prompt_parts
         prompts = self.source.block(
             self.generation, generations=group, multiple=multiple, done=share_done(self.state), parts=parts
         )
