@@ -178,6 +178,9 @@ def regimes(read):
         yield f"{label} {ahead} at {'steps ' * (name == 'cppo')}{point['step_ratio'][name]['mean']:.2f} times"
     yield points(found["plain"]["equal_seconds"]["tokens"]["difference"])
     yield f"ends {points(found['rare']['equal_seconds']['prompts']['difference'])} from the control, no loss"
+    ends = {name: found[name]["equal_updates"]["default"]["difference"] for name in ("sparse_two_passes", "rare")}
+    alike = [COUNTS[list(each["per_seed"].values()).count(0.0)] for each in ends.values()]
+    yield f"{' and '.join(map(points, ends.values()))}; in {' and '.join(alike)} of ten seeds `auto` dropped nothing"
     large = found["large_groups"]
     yield f"{once(large['against_control'], '{:.2f}').format('')}; the update is {large['step_share']:.0%} of"
     plain, of_16 = (found[name]["final_accuracy"] for name in ("plain", "large_groups"))
