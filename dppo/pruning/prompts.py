@@ -93,7 +93,7 @@ class PromptPruning(Level):
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""
         if self.rate == 0:
             return float(candidates.seen_P.numel())
-        return int((~candidates.seen_P).sum()) + self._seen_sum(candidates, 1 - self.floor)
+        return _unseen(candidates) + self._seen_sum(candidates, 1 - self.floor)
 
     def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
         """The same pruning with the rate at which ``total`` prompts of this block are expected to be rolled out.
@@ -124,18 +124,16 @@ class PromptPruning(Level):
 
     def expected(self, candidates: Candidates) -> float:
         """Expected number of prompts that are rolled out of a block, before it is made an integer."""
-        size = candidates.seen_P.numel()
         if not self._prunes(candidates):
-            return size
-        return size - int(candidates.seen_P.sum()) + self._seen_sum(candidates, self.rate)
+            return float(candidates.seen_P.numel())
+        return _unseen(candidates) + self._seen_sum(candidates, self.rate)
 
     def _prunes(self, candidates: Candidates) -> bool:
         return self.rate > 0 and self.auto is None and bool(candidates.seen_P.any())
 
     def _total(self, candidates: Candidates, owed: float) -> int:
         """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
-        unseen = int((~candidates.seen_P).sum())
-        rounded = unseen + round(self._seen_sum(candidates, self.rate) + owed)
+        rounded = _unseen(candidates) + round(self._seen_sum(candidates, self.rate) + owed)
         return max(rounded, math.ceil(self.fewest(candidates) - WHOLE), 1)
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:
@@ -150,3 +148,8 @@ class PromptPruning(Level):
 
     def __str__(self) -> str:
         return self.words("expected signal")
+
+
+def _unseen(candidates: Candidates) -> int:
+    """Prompts without a history, which are always rolled out."""
+    return int((~candidates.seen_P).sum())
