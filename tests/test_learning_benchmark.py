@@ -10,7 +10,7 @@ import pytest
 import run_folders
 import yaml
 
-from benchmarks.learning import compare, map, regimes, tune
+from benchmarks.learning import compare, map, points, regimes, tune
 from benchmarks.learning.pooled import pooled
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
 from dppo.errors import ConfigError
@@ -209,28 +209,28 @@ def test_every_figure_by_hand(tmp_path):
 
 def test_methods_that_are_not_run_again_stay_in_the_file():
     known = {"seeds": 5, "against_trl_g8": {"median": 4.0}} | {
-        part: {"cppo": 1, "default": 1} for part in regimes.PER_METHOD
+        part: {"cppo": 1, "default": 1} for part in points.PER_METHOD
     }
-    found = regimes.merged(known, {"seeds": 10} | {part: {"default": 2} for part in regimes.PER_METHOD})
+    found = points.merged(known, {"seeds": 10} | {part: {"default": 2} for part in points.PER_METHOD})
     assert found["seeds"] == 10 and found["against_trl_g8"] == {"median": 4.0}
-    assert all(found[part] == {"cppo": 1, "default": 2} for part in regimes.PER_METHOD)
+    assert all(found[part] == {"cppo": 1, "default": 2} for part in points.PER_METHOD)
 
 
 def test_a_regime_by_hand(tmp_path):
     """To the control's .7, its 80 s, the default takes 33.3 s of its 40; a step takes .8, .4 and .2 s."""
     record = recorded(tmp_path / "reported", REGIME, SEEDS[:3], "default", ["trl_g8", "control"], ["control", "trl_g8"])
-    chosen = {name: regimes.logged(tmp_path, record["seeds"], name) for name in (regimes.CONTROL, "default")}
+    chosen = {name: points.logged(tmp_path, record["seeds"], name) for name in (points.CONTROL, "default")}
     assert chosen == {"control": {"silent_share": 0.25}, "default": {"silent_share": 0.9, "completion_rate": 0.6}}
     same = regimes.SAME_STEPS[0]
-    beside = {regimes.CONTROL: record["methods"]["control"], same: record["methods"]["default"]}
+    beside = {points.CONTROL: record["methods"]["control"], same: record["methods"]["default"]}
     record["at_same_steps"] = {name: found | {"against_control": {"median": 2.4}} for name, found in beside.items()}
-    point = regimes.point(record, chosen)
+    point = points.point(record, chosen)
     assert point["at_same_steps"][same]["step_ratio"]["mean"] == pytest.approx(2.0) and point["chosen"] == chosen
     assert point["at_same_steps"][same]["against_control"]["median"] == 2.4
-    assert point["at_same_steps"][same]["control"]["chosen"] == chosen[regimes.CONTROL]
+    assert point["at_same_steps"][same]["control"]["chosen"] == chosen[points.CONTROL]
     # To .7 the control takes all of its 100 steps, the default 5/6 of its own.
     assert point["at_same_steps"][same]["pooled"]["ratio"] == pytest.approx(6 / 5)
-    beside = regimes.beside_stock(record, "default", chosen)
+    beside = points.beside_stock(record, "default", chosen)
     assert [beside["against_trl_g8"]["median"], beside["pooled"]["ratio"]] == pytest.approx([80 / 20] * 2)
     assert beside["seconds"]["mean"] == pytest.approx(0.5) and beside["chosen"] == chosen["default"]
     # At TRL's 50 steps, half of their own: .5 and .45.
@@ -240,7 +240,7 @@ def test_a_regime_by_hand(tmp_path):
     }  # fmt: skip
     assert point["against_control"]["median"] == pytest.approx(80 / (40 * 5 / 6))
     assert point["against_trl_g8"]["median"] == pytest.approx(80 / 20)
-    assert point["planning_share"][regimes.CONTROL] == pytest.approx(1 / 30)
+    assert point["planning_share"][points.CONTROL] == pytest.approx(1 / 30)
     assert point["step_share"] == pytest.approx(1 / 3) and point["silent_share"] == 0.25 and point["seeds"] == 3
     assert [point["step_ratio"][name]["mean"] for name in ("default", "tokens")] == pytest.approx([2.0, 4.0])
     # At the 40 s of the default the control has gained half of its .5.
@@ -280,7 +280,7 @@ def test_commits_are_those_of_the_runs_and_not_of_what_compared_them(tmp_path):
             run.mkdir(parents=True)
             (run / "run.json").write_text(json.dumps({"format": 1, "environment": {"commit": commit}}))
     record = {"seeds": list(SEEDS[:3]), "methods": {"default": {}}, "at_same_steps": {"same_steps": {}}}
-    assert regimes.commits(tmp_path, record) == {"default": "bbbbbbb, aaaaaaa", "same_steps": "ccccccc"}
+    assert points.commits(tmp_path, record) == {"default": "bbbbbbb, aaaaaaa", "same_steps": "ccccccc"}
 
 
 def test_the_plan_of_each_log_of_the_control(tmp_path):
@@ -290,11 +290,11 @@ def test_the_plan_of_each_log_of_the_control(tmp_path):
 
     def gains(kl):
         for seed, silent in ((10, 0.8), (11, 0.3)):
-            points = [(step, step, 100 * step, 0.2) for step in range(12)]
+            steps = [(step, step, 100 * step, 0.2) for step in range(12)]
             also = lambda step, silent=silent: told | phases | {"frac_reward_zero_std": silent, "kl": kl}  # noqa: E731
-            folder = tmp_path / f"{kl}" / "reported" / "runs" / regimes.CONTROL / f"seed_{seed}"
-            run_folders.write_run(folder, points, also, method="grpo", seed=seed, updates=11)
-        return regimes.plans(tmp_path / f"{kl}", [10, 11], 4)
+            folder = tmp_path / f"{kl}" / "reported" / "runs" / points.CONTROL / f"seed_{seed}"
+            run_folders.write_run(folder, steps, also, method="grpo", seed=seed, updates=11)
+        return points.plans(tmp_path / f"{kl}", [10, 11], 4)
 
     with_kl = gains(0.01)["completions"]
     assert 1.5 < with_kl["mean"] < 3 and with_kl["per_seed"]["10"] > with_kl["per_seed"]["11"] > 1
