@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.learning.regimes import CONTROL, STOCK
+from benchmarks.learning.points import CONTROL, STOCK
 from benchmarks.shared import Record
 from dppo_lab.palette import colour_of
 

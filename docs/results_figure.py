@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.learning.regimes import mean_curve
+from benchmarks.learning.points import mean_curve
 from benchmarks.learning.tables import LABELS
 from dppo_lab.comparison.curves import Point, reach
 from dppo_lab.comparison.survival import survival
