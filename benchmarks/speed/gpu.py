@@ -24,6 +24,16 @@ from transformers import PreTrainedModel
 
 from benchmarks.shared import Record, in_turns, options, seconds_of, spread, write
 from benchmarks.speed.gpu_checks import head_rows, kernel_rows, layout_rows
+from benchmarks.speed.gpu_tables import (
+    EXACTNESS_HEAD,
+    NOTES,
+    TIME_HEAD,
+    TOKEN_HEAD,
+    exactness_line,
+    kernel_line,
+    time_line,
+    token_line,
+)
 from benchmarks.speed.layouts import Layout, flops, layouts, shared, step_each, train_step
 from benchmarks.speed.workload import (
     BATCH_PROMPTS,
@@ -265,56 +275,6 @@ def token_rows(settings: Settings, name: str, kernel: Kernel, device: torch.devi
             "loss": float(step["loss"]),
             "passed": int(step["scored"]) == left.scored,
         }
-
-
-def token_line(row: Record) -> str:
-    """A line of the table of tokens left out."""
-    start = f"{row['model'][:12]:13}{row['case']:21}"
-    if row["passed"] is None:
-        return f"{start}does not fit: {row['reason']}"
-    ratio = f"{row['ratio_median']:.2f} {row['ratio_quartile_low']:.2f} .. {row['ratio_quartile_high']:.2f}"
-    memory = "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
-    verdict = "" if row["passed"] else "  DIFFERS"
-    return f"{start}{row['tokens']:>9,}{row['scored']:>9,}{row['median']:>9.3f}{ratio:>22}{memory}{verdict}"
-
-
-TOKEN_HEAD = (
-    f"{'model':13}{'case':21}{'tokens':>9}{'scored':>9}{'s':>9}{'of fused, quartiles':>22}{'GiB':>7}{'added':>7}"
-)
-
-
-def kernel_line(row: Record) -> str:
-    """A line of the table of kernels."""
-    verdict = {True: "passed", False: "WRONG", None: "does not run here"}[row["passed"]]
-    return f"{row['kernel']:20}{verdict}{row['reason'] and ': '}{row['reason']}"
-
-
-def exactness_line(row: Record) -> str:
-    """A line of the table of exactness."""
-    verdict = "passed" if row["passed"] else "WRONG"
-    return f"{row['layout']:20}{row['scored']:>8,}{row['gradient_difference']:>10.1e}  {verdict}"
-
-
-def time_line(row: Record) -> str:
-    """A line of the table of times."""
-    faster = f"{row['faster_median']:.2f}x {row['faster_quartile_low']:.2f} .. {row['faster_quartile_high']:.2f}"
-    work = f"{row['model'][:12]:13}{row['prune']:<5}{row['layout']:13}{row['completions']:>5}{row['tokens']:>9,}"
-    times = f"{row['median']:>9.3f}{faster:>22}{row['tokens_per_second']:>10,.0f}"
-    shares = f"{row['share_done']:>6.0%}{row['share_needed']:>7.0%}"
-    memory = "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
-    return f"{work}{times}{shares}{memory}{row['gradient_difference']:>9.0e}{'' if row['passed'] else '  DIFFERS'}"
-
-
-EXACTNESS_HEAD = f"{'layout':20}{'scored':>8}{'gradient':>10}"
-TIME_HEAD = (
-    f"{'model':13}{'prune':5}{'layout':13}{'rows':>5}{'tokens':>9}{'s':>9}{'faster, quartiles':>22}{'tokens/s':>10}"
-    f"{'done':>6}{'needed':>7}{'GiB':>7}{'added':>7}{'grad':>9}"
-)
-NOTES = """
-done: operations of the layout, recomputation and padding included, per second, as a share of the matrix rate.
-needed: the same for the operations training needs: no padding, each prompt once, nothing recomputed.
-GiB, added: most memory torch gave out, in all and above weights and gradients.
-grad: relative difference of the gradient to padding's; the same arithmetic in another order also differs."""
 
 
 def measure(settings: Settings, models: list[str], device: torch.device, output: Path | None) -> list[Record]:

@@ -6,9 +6,10 @@ says what to forward, by which weight each loss is multiplied, and what the hist
 
 from dppo.step.loss import micro_batch_loss, other_terms
 from dppo.step.passes import Passes
-from dppo.step.plan import ONCE, DraftPlan, RolledOut, StepPlan, completions_of, drafted, drawn, plan_step, signals
+from dppo.step.plan import ONCE, DraftPlan, StepPlan, drafted, drawn, plan_step
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, drawn_block, whole_block
+from dppo.step.rolled_out import RolledOut, completions_of, signals
 from dppo.step.rows import RowSource, row_figures
 
 __all__ = [

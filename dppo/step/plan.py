@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import ConfigError, DataError, ShapeError
-from dppo.groups import each_group, group_sizes
+from dppo.errors import ConfigError, ShapeError
+from dppo.groups import group_sizes
 from dppo.methods import Method
 from dppo.methods.ranking import Ranking
 from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw, absolute_advantage
@@ -24,43 +24,13 @@ from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures, token_figures
 from dppo.step.passes import Passes, shares_of
 from dppo.step.records import StepPrompts
-from dppo.typed import check_fields
-from dppo.types import Completions, Rewards, check_lengths
+from dppo.step.rolled_out import RolledOut, completions_of, scores, signals_of
+from dppo.types import Completions, Rewards
 
 LATEST = 512
 """Completions with a gradient by which a rate is chosen, those of the step among them, unless it has more by itself."""
 ONCE = Passes()
 """One optimizer step per rollout."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolledOut:
-    """What all ranks rolled out for a step: whole groups, completion after completion.
-
-    Raises:
-        ShapeError: a tensor is not of one entry per completion.
-        DataError: a number of tokens is negative.
-    """
-
-    rewards: Rewards
-    tokens_N: Tensor
-    """(N,) tokens of each completion that carry loss, >= 0."""
-    attended_N: Tensor | None = None
-    """(N,) tokens of each prompt and completion together; None where no router loss is wanted."""
-    confidence_N: Tensor | None = None
-    """(N,) ``sqrt(sum_t (1 - p_t)^2)``; None where the sampler's log-probabilities are not known."""
-    process_N: Tensor | None = None
-    """(N,) the process that rolled each completion out; None for a single one."""
-    sampled: SampledTokens | None = None
-    """The tokens themselves, by which a part of them is drawn; None where all are trained on, or nothing is known."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=tokens_N)")
-        check_lengths(self, len(self.rewards))
-        if self.sampled is not None and len(self.sampled.mask_NT) != len(self.rewards):
-            raise ShapeError(f"{len(self.sampled.mask_NT)} completions sampled and {len(self.rewards)} rewarded.")
-        if not (self.tokens_N >= 0).all():
-            raise DataError(f"tokens_N must be >= 0, and its smallest is {self.tokens_N.min()}. Pass mask_NT.sum(1).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +69,7 @@ class DraftPlan:
         Of groups of unequal size, what one of the mean size would have: what is learned of a prompt must not depend on
         how many completions it was given.
         """
-        signal_Q, size_Q = _signals_of(self.score_N, self.completions.group_N), self.prompts.size_Q
+        signal_Q, size_Q = signals_of(self.score_N, self.completions.group_N), self.prompts.size_Q
         return signal_Q if size_Q is None else signal_Q * (size_Q.double().mean() / size_Q).sqrt()
 
     @cached_property
@@ -209,7 +179,7 @@ def drafted(
         rewards=rolled_out.rewards,
         completions=completions,
         live=live or method.live,
-        score_N=_scores(method, completions),
+        score_N=scores(method, completions),
         tokens=tokens,
         attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
         denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
@@ -316,53 +286,6 @@ def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
     used, counted = int((prompts.weight_Q > 0)[rewards.group_N].sum()), prompts.sequences
     if used > counted or (used < counted and prompts.draw.keep_N.all()):  # more count where prompts were pruned
         raise ShapeError(f"sequences={counted}, and the step has {used} completions. Try sequences={used}.")
-
-
-def completions_of(
-    method: Method,
-    rolled_out: RolledOut,
-    context: StepContext,
-    live: Callable[[Tensor], Tensor] | None = None,
-    weight_N: Tensor | None = None,
-) -> Completions:
-    """What completion pruning may look at: advantages of whole groups, and which completions have a gradient.
-
-    ``live`` is that of ``plan_step``. What already multiplies each completion is ``weight_N`` (N,), 0 for groups that
-    the step is not made of, None for 1.
-    """
-    rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
-    advantage_N, used_N = method.advantages(rewards, context), torch.ones(len(rewards), dtype=torch.bool)
-    if weight_N is not None and not (used_N := weight_N > 0).all():
-        # What the history learns of a group that the step does without; a deviation over the batch must not see it.
-        advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N), context), advantage_N)
-    return Completions(
-        advantage_N=advantage_N,
-        tokens_N=tokens_N,
-        group_N=rewards.group_N,
-        live_N=(live or method.live)(advantage_N) & (tokens_N > 0) & used_N,
-        averaged_N=tokens_N.clamp_min(1) if method.normaliser.per_sequence else None,
-        confidence_N=rolled_out.confidence_N,
-        process_N=rolled_out.process_N,
-        weight_N=weight_N,
-        beta=method.beta,
-        other=method.other_terms(context),
-    )
-
-
-def signals(method: Method, rolled_out: RolledOut, context: StepContext) -> Tensor:
-    """(Q,) float64 guess of the norm of each group's gradient: the root of the sum of its squared scores."""
-    completions = completions_of(method, rolled_out, context)
-    return _signals_of(_scores(method, completions), completions.group_N)
-
-
-def _scores(method: Method, completions: Completions) -> Tensor:
-    # By the method, and not by what a caller forwards: a group without a gradient has no signal either way.
-    has_gradient_N = method.live(completions.advantage_N) & (completions.tokens_N > 0)
-    return method.score(completions).double() * has_gradient_N
-
-
-def _signals_of(score_N: Tensor, group_N: Tensor) -> Tensor:
-    return each_group(lambda score_QG: score_QG.square().sum(1).sqrt(), group_N, score_N)
 
 
 def _draws(

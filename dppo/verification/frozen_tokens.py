@@ -15,7 +15,7 @@ from dppo.methods import METHODS, Method
 from dppo.pruning import SampledTokens
 from dppo.pruning.tokens import MOST_OF_PREFIX, random_prefix
 from dppo.rng import Purpose, generator, torch_generator
-from dppo.step.plan import ONCE, drafted, drawn
+from dppo.step import ONCE, drafted, drawn
 from dppo.verification.draws import full_batch, step_prompts
 from dppo.verification.frozen import Sample, once
 from dppo.verification.gradients import log_probs, trained_parameters
