@@ -189,7 +189,10 @@ def regimes(read):
     yield f"{once(large['against_control'], '{:.2f}').format('')}; the update is {large['step_share']:.0%} of"
     plain, of_16 = (found[name]["final_accuracy"] for name in ("plain", "large_groups"))
     ends = f"`large_groups` at {of_16['control']['mean']:.3f} and dppo at {of_16['default']['mean']:.3f}"
-    yield from (f"`plain` ends at {plain['control']['mean']:.3f}, the control of", ends)
+    yield from (f"`plain`, groups of 4, ends at {plain['control']['mean']:.3f}, the control of", ends)
+    ahead = {int(seed): end - plain["control"]["per_seed"][seed] for seed, end in of_16["default"]["per_seed"].items()}
+    ahead = seed_interval(ahead).as_json()
+    yield from (f"{points(ahead)} to `plain`", f"not run beside it, end {100 * ahead['mean']:.1f} pp lower")
     finals = found["sparse_kl"]["final_accuracy"]["control"]["per_seed"]
     ahead = found["sparse_kl"]["equal_seconds"]["default"]["difference"]["per_seed"]
     best, stuck = [seed for seed in finals if finals[seed] > 0.92], [seed for seed in finals if finals[seed] < 0.67]
