@@ -9,9 +9,8 @@ def token_line(row: Record) -> str:
     if row["passed"] is None:
         return f"{start}does not fit: {row['reason']}"
     ratio = f"{row['ratio_median']:.2f} {row['ratio_quartile_low']:.2f} .. {row['ratio_quartile_high']:.2f}"
-    memory = "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
     verdict = "" if row["passed"] else "  DIFFERS"
-    return f"{start}{row['tokens']:>9,}{row['scored']:>9,}{row['median']:>9.3f}{ratio:>22}{memory}{verdict}"
+    return f"{start}{row['tokens']:>9,}{row['scored']:>9,}{row['median']:>9.3f}{ratio:>22}{_memory(row)}{verdict}"
 
 
 TOKEN_HEAD = (
@@ -37,8 +36,14 @@ def time_line(row: Record) -> str:
     work = f"{row['model'][:12]:13}{row['prune']:<5}{row['layout']:13}{row['completions']:>5}{row['tokens']:>9,}"
     times = f"{row['median']:>9.3f}{faster:>22}{row['tokens_per_second']:>10,.0f}"
     shares = f"{row['share_done']:>6.0%}{row['share_needed']:>7.0%}"
-    memory = "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
-    return f"{work}{times}{shares}{memory}{row['gradient_difference']:>9.0e}{'' if row['passed'] else '  DIFFERS'}"
+    return (
+        f"{work}{times}{shares}{_memory(row)}{row['gradient_difference']:>9.0e}{'' if row['passed'] else '  DIFFERS'}"
+    )
+
+
+def _memory(row: Record) -> str:
+    """Two columns, GiB at most and added; a dash where the device does not tell."""
+    return "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
 
 
 EXACTNESS_HEAD = f"{'layout':20}{'scored':>8}{'gradient':>10}"
