@@ -95,8 +95,7 @@ class OwnSettings:
         "`grpo_history` (the same, nothing pruned), `a_star_po` (regression on an advantage against a value of "
         "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
         "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
-        "others work on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts "
-        "are biased.",
+        "others work on the objective that TRL's fields describe.",
     )
     loss_type: str = setting(
         LEFT_OUT,
@@ -206,7 +205,8 @@ class OwnSettings:
     prune_floor: float | None = setting(
         None,
         "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
-        "over it per level. Default: 0.2, with `auto` 0.1 of completions and 0.3 of prompts, or half of what is "
+        "over it per level. With `auto` at most 0.45, and no rate above 1 - 2 * prune_floor is chosen. Default: "
+        "0.2, with `auto` 0.1 of completions and 0.3 of prompts, or half of what is "
         "kept where that is smaller; for completions drawn as `dppo` does that is the floor of a mean score, and it "
         "falls to 0.02 where the score says that nothing is lost.",
         range="(0, 1]",
@@ -217,7 +217,7 @@ class OwnSettings:
         "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
         "that shows what a score is worth), or `auto`: the score of the "
         "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
-        "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over tokens (grpo).",
+        "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over each completion (grpo).",
     )
     completion_budget: str = setting(
         LEFT_OUT,

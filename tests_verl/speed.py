@@ -45,7 +45,7 @@ CASES = {
 }
 """Rate (None for verl's own trainer), whether the loss has a KL term, and the share of silent groups."""
 
-SPLITS = ((10, 29, 28, 31), (30, 17, 0, 49), (43, 12, 0, 38), (45, 14, 0, 34), (70, 6, 4, 17))
+SPLITS = ((10, 29, 28, 31), (30, 17, 0, 49), (45, 14, 0, 34), (70, 6, 4, 17))
 """Percent of a step that users of verl logged: rollout, old log-probabilities, reference, update."""
 
 

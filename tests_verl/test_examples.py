@@ -53,7 +53,7 @@ def problems(options: list[str]) -> list[str]:
     trainer = get("trainer.v1.trainer_mode")
     mode = get("actor_rollout_ref.actor.loss_agg_mode")
     method = method_of(read_settings(get(PRUNING)), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
-    assert method.prompts.rate == 0.3 and method.completions.rate == 0.5 and not method.biases()
+    assert (method.completions.auto or method.completions.rate == 0.5) and not method.biases()
     found = unsupported_options(get, method, trainer.removeprefix("dynamic_pruning").removeprefix("_") or "sync")
     if not found:  # verl's own checks of what is given to a trainer
         OmegaConf.resolve(config)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dppo.methods.grpo import GRPO
 from dppo.methods.rows import RowMethod
-from dppo.pruning import PromptPruning, stop, threshold
+from dppo.pruning import POISSON, PromptPruning, stop, threshold
 
 _PAPER = "arXiv:2303.04947, InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning"
 
@@ -30,7 +30,7 @@ INFOBATCH = replace(
 INFOBATCH_ROWS = RowMethod(
     name="infobatch",
     paper=_PAPER,
-    rows=PromptPruning(rate=0.5, rule=threshold),
+    rows=PromptPruning(rate=0.5, rule=threshold, design=POISSON),
     score="loss",
     per_epoch=True,
     schedule=stop,
@@ -38,7 +38,7 @@ INFOBATCH_ROWS = RowMethod(
         "steps are as many as without pruning, each with fewer rows, where the paper fills fewer steps; the rate stops "
         "after a share of the steps, where the paper counts epochs",
         "a step is a mean over all its rows, which is unbiased; the paper averages over what is kept: infobatch_kept",
-        "the rate is moved to keep a whole number of rows, and weights are one over what is kept then",
+        "each row is drawn by itself: what one step of an epoch kept, and learned from, says nothing of the next one's",
     ),
 )
 INFOBATCH_KEPT_ROWS = replace(

@@ -34,9 +34,9 @@ from dppo.pruning import (
     proportional,
     random_prefix,
 )
-from dppo.pruning.ceiling import LARGEST, PROMPT_FLOOR
+from dppo.pruning.ceiling import GRID, PROMPT_FLOOR
 from dppo.pruning.level import floor_problems
-from dppo.settings import AUTO, DEFAULT_METHOD, TABLE, Setting
+from dppo.settings import AUTO, DEFAULT_METHOD, FULL_SHARE, TABLE, Setting
 from dppo.typed import mismatch
 
 RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO, "token_prune_rate": TOKEN_AUTO}
@@ -169,9 +169,9 @@ def method_problems(args: Any) -> list[str]:
                 f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
             )
         elif args.prune_floor is not None and name not in ("token_prune_rate", "head_prune_rate"):
-            keeps = f"{name}={text} keeps{' at least' if rate == AUTO else ''}"
-            largest = min(RATES[name].largest, LARGEST) if rate == AUTO else rate
-            problems += floor_problems(args.prune_floor, largest, "prune_floor", keeps)
+            # A floor that is asked for is kept: of the rates that are looked at, the smallest must have room for it.
+            taken, keeps = ((1 + GRID) / 2, "has room for") if rate == AUTO else (rate, "keeps")
+            problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{name}={text} {keeps}")
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
     return problems + _unread_problems(args, base)
@@ -206,11 +206,16 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
         "prune_floor": args.prune_floor is not None and not (any_level and by_floor),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
-    return [
+    problems = [
         f"{why}, but {name}={getattr(args, name)!r}. Leave {name} out, or use method='dppo'."
         for name, is_unread in unread.items()
         if is_unread
     ]
+    if prunes and args.prune_until != FULL_SHARE and _schedule(args, base.schedule) is constant:
+        problems.append(f"prune_until={args.prune_until:g}, and the rates are constant. Write prune_schedule: stop.")
+    if args.prompt_mode == "fill" and not args.prompt_prune_rate and prunes:
+        problems.append("prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto.")
+    return problems
 
 
 def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
@@ -282,9 +287,10 @@ def row_method(args: Any) -> RowMethod:
     base = ROW_METHODS[args.method]
     rate = row_rate(args)
     floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor
+    design = base.rows.design if base.per_epoch else DESIGNS[args.sampling_design]
     return replace(
         base,
-        rows=replace(base.rows, rate=rate, floor=floor, design=DESIGNS[args.sampling_design]),
+        rows=replace(base.rows, rate=rate, floor=floor, design=design),
         score=base.score if args.row_score == AUTO else args.row_score,
         schedule=_schedule(args, base.schedule),
     )
@@ -300,10 +306,11 @@ def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
     rate = getattr(args, name)
     if rate != AUTO:
         return rate, None
-    floor, auto = args.prune_floor or 0.0, RATES[name]  # a floor that was asked for is kept at every rate
+    auto = RATES[name]
     if name != "prompt_prune_rate" and args.rollout_cost is not None:
         auto = replace(auto, rollout_cost=args.rollout_cost)
-    return min(auto.largest, 1 - floor), auto
+    # A floor that was asked for is kept at every rate: at a higher one it would give way.
+    return min(auto.largest, 1 - 2 * (args.prune_floor or 0.0)), auto
 
 
 def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:

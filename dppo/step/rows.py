@@ -74,10 +74,10 @@ class RowSource:
         if not (self.method.per_epoch and path.exists()):
             return known
         saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
-        if len(saved) < 3 or saved["prob"].shape != (len(self.scores),) != saved["weight"].shape:
-            raise CheckpointError(
-                f"{path} is damaged or of another dataset. Resume with the dataset of the checkpoint."
-            )
+        if len(saved) < 3 or saved["prob"].shape != saved["weight"].shape or saved["prob"].ndim != 1:
+            raise CheckpointError(f"{path} is damaged. Resume from an earlier checkpoint folder.")
+        if len(saved["prob"]) != len(self.scores):  # the dataset has grown or shrunk: the epoch is drawn anew
+            return known
         prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
         self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
         return known

@@ -77,15 +77,15 @@ class ForwardPasses:
         if len(batch.weight_UB) > 1 or corrected:
             old = self.log_probs(part, any_B if corrected else later_B, trainer.model)
         if corrected and old is not None and sampler_logp is not None:
-            ratio = correction(
+            kept_mask = part.loss_mask * (any_B > 0)[:, None]
+            ratio = correction(  # 1 where no draw keeps a row: nothing is known of it, and an idle forward may meet it
                 old,
                 sampler_logp,
-                part.loss_mask,
+                kept_mask,
                 mode=trainer.vllm_importance_sampling_mode,
                 low=trainer.vllm_importance_sampling_clip_min,
                 high=trainer.vllm_importance_sampling_clip_max,
             )
-            kept_mask = part.loss_mask * (any_B > 0)[:, None]
             trainer.add_figures(log_correction(old, sampler_logp, ratio, kept_mask, trainer.accelerator))
         if trainer.method.beta:
             with reference_model(trainer) as model:
@@ -133,7 +133,8 @@ class ForwardPasses:
         if whole and args.max_tokens_per_row is None:
             budget = max((batch.tokens for batch in batches), default=1)
         self.memory.budget = budget
-        self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
+        if args.max_tokens_per_row is not None:
+            self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
         count = torch.tensor([len(batches)], device=weight_B.device)
         target = max(at_least, int(self._trainer.accelerator.gather(count).max()))
         return batches + [self._idle(rank_batch)] * (target - len(batches))

@@ -117,6 +117,7 @@ class MemoryAdvice:
 
     def __init__(self, setting: str = "max_completion_length", together: int = 1) -> None:
         self._setting, self._together = setting, together
+        self._least = "one completion with its prompt" if together == 1 else "one prompt with its answers"
         self.budget = 0
         """Tokens of a forward pass, as set."""
         self.in_flight = 0
@@ -126,11 +127,11 @@ class MemoryAdvice:
         self._warned = False
 
     def warn_if_beyond(self, tokens: int) -> None:
-        """Warn once that one completion with its prompt is longer than a row, and gets one of its own."""
+        """Warn once that what cannot be split is longer than a row, and gets one of its own."""
         if tokens > self.budget and not self._warned:
             self._warned = True
             warnings.warn(
-                f"a completion with its prompt is {tokens} tokens, over max_tokens_per_row={self.budget}: it gets a "
+                f"{self._least} is {tokens} tokens, over max_tokens_per_row={self.budget}: it gets a "
                 f"row of its own, nothing is cut. Where memory allows, set max_tokens_per_row: {tokens}.",
                 stacklevel=2,
             )
@@ -147,8 +148,7 @@ class MemoryAdvice:
                 raise
             lower = f"max_tokens_per_row: {min(self.budget, self.in_flight) // 2}"
             if self.completions <= self._together:  # a row cannot hold less than that
-                what = "one completion with its prompt" if self._together == 1 else "one prompt with its answers"
-                lower = f"a lower {self._setting}, since that is {what}"
+                lower = f"a lower {self._setting}, since that is {self._least}"
             raise OutOfMemoryError(
                 f"out of memory in a forward or backward pass over {self.in_flight} tokens "
                 f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."

@@ -17,7 +17,7 @@ COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
     "demo": "TRL's trainer, a control and DPPO for equal seconds on a task without a download",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
-    "example": "a configuration to begin with, written into the current folder: dppo example [NAME]",
+    "example": "a configuration to begin with, written into examples/: dppo example [NAME]",
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",

@@ -8,8 +8,6 @@ PROMPTS=${PROMPTS:-256}
 
 python -m verl.trainer.main_ppo \
     trainer.v1.trainer_mode=dynamic_pruning \
-    +trainer.v1.sampler.sampler_kwargs.pruning.completion_prune_rate=0.5 \
-    +trainer.v1.sampler.sampler_kwargs.pruning.prompt_prune_rate=0.3 \
     algorithm.adv_estimator=grpo \
     data.train_files="$DATA/train.parquet" data.val_files="$DATA/test.parquet" \
     data.train_batch_size="$PROMPTS" data.max_prompt_length=512 data.max_response_length=1024 \

@@ -13,8 +13,8 @@ from dppo.step import RowSource
 SIZE = 32
 
 
-def source(name="dppo", seed=0):
-    scores = RecordedScores(np.arange(SIZE, dtype=np.uint64), np.full(SIZE, 10))
+def source(name="dppo", seed=0, size=SIZE):
+    scores = RecordedScores(np.arange(size, dtype=np.uint64), np.full(size, 10))
     return RowSource(scores, ROW_METHODS[name], seed=seed)
 
 
@@ -46,11 +46,15 @@ def test_a_resumed_source_draws_what_it_would_have_drawn(name, stop, tmp_path):
     assert walk(forgetful, range(stop, 12)) != straight[stop:], "the wrong twin forgets what was recorded"
 
 
-def test_a_draw_of_another_dataset_is_refused(tmp_path):
+def test_a_damaged_draw_is_refused_and_that_of_another_dataset_is_made_anew(tmp_path):
     rows = source("infobatch")
     walk(rows, range(6))
     rows.save(tmp_path)
-    with (tmp_path / "dppo_epoch.npz").open("wb") as file:
-        np.savez(file, epoch=np.int64(1), prob=np.ones(3), weight=np.ones(3))
-    with refused(CheckpointError, "damaged"):
-        source("infobatch").load(tmp_path)
+    for prob, weight in ((np.ones(3), np.ones(SIZE)), (np.ones((SIZE, 1)), np.ones((SIZE, 1)))):
+        np.savez(tmp_path / "dppo_epoch.npz", epoch=np.int64(1), prob=prob, weight=weight)
+        with refused(CheckpointError, "damaged"):
+            source("infobatch").load(tmp_path)
+    rows.save(tmp_path)
+    grown = source("infobatch", size=SIZE + 8)
+    assert grown.load(tmp_path) == SIZE
+    assert len(grown.draw(torch.arange(SIZE + 8), step=6, epoch=1).weight_N) == SIZE + 8

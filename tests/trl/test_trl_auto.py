@@ -41,10 +41,11 @@ def test_both_levels_choose_up_to_a_rate():
     assert (method.prompts.floor, method.completions.floor) == pytest.approx((0.3, 0.1))
     assert (method.prompts.least, method.completions.least) == (None, 0.02)
     asked = DPPOConfig(**CONFIG, **BOTH, prune_floor=0.2).build_method().completions
-    assert (asked.rate, asked.floor, asked.least) == (0.8, 0.2, None), "a floor that is asked for is that of all"
+    assert (asked.rate, asked.floor, asked.least) == (0.6, 0.2, None), "a floor that is asked for is that of all"
+    assert asked.fixed().floor == 0.2, "and of every rate that may be chosen"
     alone = {"prompt_prune_rate": "auto", "completion_prune_rate": 0.0, "prune_floor": 0.4}
     asked = DPPOConfig(**CONFIG, **alone).build_method().prompts
-    assert (asked.rate, asked.floor) == (0.5, 0.4)
+    assert (asked.rate, asked.floor, asked.fixed().floor) == (pytest.approx(0.2), 0.4, pytest.approx(0.4))
     assert method.biases() == ()
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None

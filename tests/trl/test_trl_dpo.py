@@ -13,8 +13,11 @@ from trl import DPOConfig, DPOTrainer
 
 from dppo.errors import CheckpointError, ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
+from dppo.packing import plan_rows
 from dppo.pruning import UNWEIGHTED
 from dppo.trl import DPPODPOConfig, DPPODPOTrainer
+from dppo.trl.batch import MicroBatch
+from dppo.trl.layouts import RowLayout
 
 
 def words(start, count):
@@ -70,6 +73,24 @@ def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_
     shared = {name: value for name, value in options.items() if name != "max_tokens_per_row"}
     figures = ("loss", "rewards/margins", "rewards/accuracies")
     as_trl(stock, ours, tiny_path, tmp_path, only=options, figures=figures, **shared)
+
+
+@pytest.mark.filterwarnings("ignore:one prompt with its answers")
+def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_path, monkeypatch):
+    """Of a stream nobody knows the longest pair. The wrong twin packs answers one by one."""
+    stream = dict(data=pairs().to_iterable_dataset(), max_steps=3)
+    with pytest.warns(UserWarning, match="one prompt with its answers is .* over max_tokens_per_row=4"):
+        as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, figures=("loss",), **stream)
+    monkeypatch.setattr(RowLayout, "micro_batches", torn)
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, **stream)
+
+
+def torn(layout, rank_batch, weight_B, max_tokens):
+    """Micro-batches as of sequences that do not belong together."""
+    made = plan_rows(*layout._sizes(rank_batch, list(range(len(weight_B)))), max_tokens)
+    rows = [torch.tensor(each) for each in made]
+    return [MicroBatch(rank_batch, here, weight_B[here], layout.tokens(rank_batch, here.tolist())) for here in rows]
 
 
 def by_length(prompts, completions, **_):

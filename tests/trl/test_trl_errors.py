@@ -67,6 +67,10 @@ REFUSED = [
     (DPPOConfig, dict(neftune_noise_alpha=5.0), "neftune_noise_alpha"),
     (DPPOConfig, dict(optim="adalomo"), "optim: adamw_torch"),
     (DPPOConfig, dict(optim="galore_adamw_layerwise"), "optim: adamw_torch"),
+    (DPPOConfig, dict(prune_floor=0.5), "prune_floor=0.5 must be in (0, 0.45]"),
+    (DPPOConfig, dict(prune_until=0.5), "prune_schedule: stop"),
+    (DPPOConfig, dict(prompt_mode="fill"), "prompt_prune_rate: auto"),
+    (DPPODPOConfig, dict(layout="packed"), "layout: rows"),
 ]
 
 
@@ -111,6 +115,19 @@ def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_pat
     assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) == 0
     with refused(ConfigError, "completion_score: length"):
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_score="confidence", **run)
+
+
+def test_tokens_are_not_cut_by_log_probabilities_that_are_not_there(tiny_path, tmp_path):
+    """All would count as equally unsure: whole completions would be dropped, which nobody asked for."""
+
+    def silent(prompts, trainer):
+        return scripted(prompts, trainer) | {"logprobs": None}
+
+    run = dict(rollout=silent, max_steps=1, completion_score="length", loss_type="dr_grpo")
+    with refused(ConfigError, "token_prune_rate: 0"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, token_prune_rate=0.5, **run)
+    run |= dict(method="nat_rpc", token_prune_rate=0.5)  # draws without looking at them
+    assert len(gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **run)[0]) == 1
 
 
 @pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])

@@ -72,7 +72,9 @@ class TestBudget:
         assert all(row.completions == 1 for row in over)
         said = [str(w.message) for w in caught if "a row of its own" in str(w.message)]
         assert len(said) == bool(over) == (budget < 17)
-        assert all(f"is 16 tokens, over max_tokens_per_row={budget}" in text for text in said)
+        assert all(
+            f"one completion with its prompt is 16 tokens, over max_tokens_per_row={budget}" in text for text in said
+        )
 
 
 def places(prompts):

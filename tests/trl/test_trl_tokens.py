@@ -1,6 +1,8 @@
 """Tokens left out, through TRL's trainer: the mean over draws is the full gradient, and less is forwarded."""
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from dppo.errors import ConfigError
 from dppo.pruning import TokenPruning, cuts
 from dppo.pruning.cuts import best_cuts
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo.rollouts import rolled_out
+from dppo.types import Rewards
 
 EXACT, BIASED = 1e-6, 1e-3
 POINTS = 4
@@ -153,6 +157,17 @@ def test_what_cannot_be_served_is_refused(tiny_path, tmp_path):
         made(token_prune_rate=0.5, importance_sampling_level="sequence")
     with refused(ConfigError, "head_prune_rate"):
         made(head_prune_rate=1.5)
+
+
+def test_a_token_that_the_sampler_gave_no_probability_for_counts_as_unsure():
+    """As where tokens are cut; as a sure one it would give its completion a score of 0, and a weight of 50."""
+    mask = torch.tensor([[1, 1, 0]])
+    generated = SimpleNamespace(
+        sampler_logp=torch.tensor([[math.nan, 0.0, math.nan]]), completion_mask=mask, tool_mask=None, prompt_mask=mask
+    )
+    alone = SimpleNamespace(num_processes=1, gather=lambda value: value)
+    found = rolled_out(generated, Rewards.of_groups(torch.zeros(1, 1)), alone)
+    assert found.confidence_N.tolist() == [1.0]
 
 
 def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_they_do(tiny_path, tmp_path):

@@ -5,9 +5,11 @@ The real library is in tests_vllm.
 
 import sys
 import warnings
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import test_trl_dealing as dealing
 import torch
 import trl.trainer.grpo_trainer
 from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
@@ -15,6 +17,8 @@ from refusals import refused
 
 from dppo.errors import ConfigError, EngineError
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.batch import correction
+from dppo.trl.forwards import ForwardPasses
 from dppo_lab.cli.main import main
 
 
@@ -87,6 +91,27 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(sampled, time
         run(tiny_path, tmp_path, vllm_mode="server")
     said = [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
     assert len(said) == times and all(text.endswith("start the server with --dtype float32") for text in said)
+
+
+def test_completions_that_no_draw_keeps_have_a_finite_correction(monkeypatch):
+    """Their old log-probabilities are not computed; an idle forward may meet one, and weight 0 times inf is NaN."""
+    batch = dealing.rolled_out(0)
+    batch = replace(batch, sampler_logp=torch.full_like(batch.sampler_logp, -50.0))
+    kept_B = batch.weight_UB.sum(0) > 0
+    trainer = SimpleNamespace(
+        **dict(use_vllm=True, vllm_importance_sampling_correction=True, model=None, method=SimpleNamespace(beta=0.0)),
+        **dict(vllm_importance_sampling_clip_min=0.5, vllm_importance_sampling_clip_max=None),
+        **dict(vllm_importance_sampling_mode="sequence_truncate", add_figures=lambda figures: None),
+        accelerator=SimpleNamespace(gather=lambda value: value),
+    )
+    forwards = object.__new__(ForwardPasses)
+    forwards._trainer = trainer
+    old = torch.where(kept_B[:, None], torch.full_like(batch.sampler_logp, -50.1), 0.0)
+    monkeypatch.setattr(forwards, "log_probs", lambda part, weight_B, model: old)
+    ratio = forwards.with_log_probs(batch).ratio[:, 0]
+    assert not kept_B.all() and (ratio[~kept_B] == 1).all() and (ratio[kept_B] < 1).any()
+    twin = correction(old, batch.sampler_logp, batch.loss_mask, mode="sequence_truncate", low=0.5, high=None)
+    assert twin[~kept_B].isinf().any(), "the wrong twin masks by loss alone"
 
 
 NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")

@@ -8,6 +8,7 @@ router loss balances each forward pass by itself, here as in TRL.)
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -60,7 +61,7 @@ def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *,
     """What all ranks rolled out; with ``tokens`` each token of it."""
     mask, logp = loss_mask(generated), generated.sampler_logp
     processes, gather = accelerator.num_processes, accelerator.gather
-    sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=0.0), mask)).cpu()
+    sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
     return RolledOut(
         rewards=rewards,
         tokens_N=gather(mask.sum(1)).cpu(),

@@ -178,6 +178,8 @@ class Savings:
                 f"{found['saved/share']:.0%}, about {duration(max(saved, 0.0))} of the {duration(whole)} of steps that "
                 "prune nothing, by what tokens cost in the first generations"
             )
+        if costs.fixed:
+            return "in seconds not known: the first checkpoint came before generation 2 had ended. Raise save_steps"
         return (
             f"in seconds not known: what tokens cost is measured in generations 2 to {MEASURED + 1}, and this run "
             "has not come to their end"

@@ -222,7 +222,9 @@ class DPPOTrainer(SavedGeneration):
     def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
         """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
         rewards = self._rewards_of(generated, prompts.size_Q)
-        everything = rolled_out(generated, rewards, self.accelerator, tokens=self.method.tokens.active)
+        level, unknown = self.method.tokens, generated.sampler_logp is None
+        tokens = level.active and not (unknown and level.needs_log_probs)  # without them the plan says what to do
+        everything = rolled_out(generated, rewards, self.accelerator, tokens=tokens)
         if everything.confidence_N is None:
             self._go_on_without_log_probs()
         plan = plan_step(

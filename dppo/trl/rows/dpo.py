@@ -78,6 +78,7 @@ class DPPODPOConfig(RowConfig, DPOConfig):
                 "use_weighting with the sft loss: TRL multiplies two means over a micro-batch. Use one of them.",
             ),
             (self.truncation_mode != "keep_start", "truncation_mode: only keep_start is served."),
+            (self.layout == "packed", "layout='packed' tears pairs apart, which share a prompt. Write layout: rows."),
         ]
         self.check_settings(refused)
 
