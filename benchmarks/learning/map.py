@@ -56,7 +56,7 @@ def expected(reach: float, silent: float, *, every: bool, sizes: Mapping[str, in
         completions=completions,
         forwarded=1.0 if every else 1 - silent,
     )
-    step = Step(prompts=completions // group, generations=group, every=every)
+    step = Step(prompts=completions // group, generations=group, every=every, scaled="group")  # TRL's scale_rewards
     control = replace(PACKED, forwarded="all") if every else PACKED
     level = replace(COMPLETIONS, base=PACKED)
     return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates_to(level.auto.largest)))

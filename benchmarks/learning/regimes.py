@@ -65,7 +65,7 @@ NEAR, CORRECTIONS = 0.05, 2
 
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     """Tune and compare in a regime, for equal seconds; the record of the comparison."""
-    tuned, record, kept = (folder / f"{regime}{end}" for end in (".yaml", ".json", ".steps.json"))
+    tuned, record, kept = (folder / f"{regime}{end}" for end in (".yaml", ".compared.json", ".steps.json"))
     given = methods.split(",")
     opponents = [name for name in (CONTROL, STOCK) if name in given]
     timed = [name for name in given if name not in SAME_STEPS]

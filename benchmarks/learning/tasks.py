@@ -179,7 +179,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/tasks"), help="where the runs go")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    known = json.loads(given.output.read_text(encoding="utf-8"))["rows"] if given.output is not None else []
+    known = (
+        json.loads(given.output.read_text(encoding="utf-8"))["rows"] if given.output and given.output.exists() else []
+    )
     others, rows = [row for row in known if row["task"] != given.task], list[Record]()
     for seed in map(int, given.seeds.split(",")):
         rows.append(measure(given.task, seed, given.folder / f"{given.task}-{seed}", given.learning_rate))

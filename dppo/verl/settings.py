@@ -74,8 +74,10 @@ class PruningSettings(VerlSettings):
         return problems
 
 
-def read_settings(options: Mapping[str, Any]) -> PruningSettings:
+def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> PruningSettings:
     """The settings in what is under ``trainer.v1.sampler.sampler_kwargs.pruning``, by name.
+
+    ``seed`` is ``data.seed``, which orders verl's prompts: it holds where ours is left out.
 
     Raises:
         ConfigError: an option that does not exist, or as for ``PruningSettings``.
@@ -84,7 +86,7 @@ def read_settings(options: Mapping[str, Any]) -> PruningSettings:
     for name in options:
         if name not in known:
             raise ConfigError(f"{WHERE}.{name} is no option. {did_you_mean(name, known)}There are {', '.join(known)}.")
-    return PruningSettings(**options)
+    return PruningSettings(**{"seed": seed or 0, **options})
 
 
 def unreadable_options(get: Callable[[str], Any]) -> list[str]:

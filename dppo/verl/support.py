@@ -220,10 +220,13 @@ def _step_problems(get: Callable[[str], Any], mode: str) -> Iterator[str]:
     instead = "True, or trainer.v1.trainer_mode=dynamic_pruning_separate_async"
     lagging = "samplers that lag behind would finish prompts of other steps"
     at_once = "an update takes all prompts of a step, and the next one would wait for more without an end"
+    apart = (
+        ("actor_rollout_ref.hybrid_engine", (None, True), lagging, instead),
+        (f"trainer.v1.{mode}.parameter_sync_step", (None, 1), at_once, "1"),
+    )
     yield from _refused(
         get,
-        *((("actor_rollout_ref.hybrid_engine", (None, True), lagging, instead),) if mode != "separate_async" else ()),
-        *((("trainer.v1.sync.parameter_sync_step", (None, 1), at_once, "1"),) if mode == "sync" else ()),
+        *(apart if mode != "separate_async" else ()),
         ("data.gen_batch_size", fetched, "prompts of a step are one block, chosen at once", "null"),
         ("trainer.critic_warmup", OFF, "there is no critic", "0"),
         (f"{ACTOR}.shuffle", OFF, "it deals rows to mini-batches anew, each of which has a draw of its own", "False"),

@@ -52,7 +52,7 @@ class PrunedTrainer(PlannedPasses):
     def __init__(self, config: Any) -> None:
         check_verl_version(version("verl"), self.mode)
         get, actor = partial(OmegaConf.select, config), "actor_rollout_ref.actor"
-        self.settings = read_settings(get("trainer.v1.sampler.sampler_kwargs.pruning") or {})
+        self.settings = read_settings(get("trainer.v1.sampler.sampler_kwargs.pruning") or {}, seed=get("data.seed"))
         refuse = partial(raise_problems, f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}")
         refuse(unreadable_options(get))
         self.filters_groups = bool(get(FILTER))

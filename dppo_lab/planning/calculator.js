@@ -163,13 +163,17 @@ function compute(input) {
   const total = (seconds) => seconds.rollout + seconds.update + seconds.rest;
   const rows = input.options.map((option) => {
     const work = workOf(input, option), all = whole(option.baseline === "group" ? input.step.scaled : "none");
-    const noise = all > 0 ? work.moment / all : 1, seconds = secondsOf(work, option);
-    const before = { ...option, prompt_rate: 0 };
-    const early = option.prompt_rate ? total(secondsOf(workOf(input, before), before)) : total(seconds);
-    const first = Math.min(input.first_epoch, input.steps);
-    const hours = (first * early + (input.steps - first) * total(seconds)) / 3600;
-    return { name: option.name, work, noise, seconds, per_step: total(seconds), hours, equal_hours: hours * noise,
-      completions: work.completions * input.steps * noise, tokens: (work.generated + work.forwarded) * input.steps * noise,
+    const noiseOf = (made) => (all > 0 ? made.moment / all : 1);
+    const noise = noiseOf(work), seconds = secondsOf(work, option);
+    const before = { ...option, prompt_rate: 0 }, early = workOf(input, before);
+    const first = option.prompt_rate ? Math.min(input.first_epoch, input.steps) : 0;
+    const phases = [[first, early, secondsOf(early, before)], [input.steps - first, work, seconds]];
+    const over = (each) => sum(phases.map(([steps, made, spent]) => steps * each(made, total(spent))));
+    const hours = over((made, spent) => spent) / 3600;
+    return { name: option.name, work, noise, seconds, per_step: total(seconds), hours,
+      equal_hours: over((made, spent) => noiseOf(made) * spent) / 3600,
+      completions: over((made) => noiseOf(made) * made.completions),
+      tokens: over((made) => noiseOf(made) * (made.generated + made.forwarded)),
       price: hours * input.gpus * input.price, kilowatt_hours: (hours * input.gpus * input.watts) / 1000 };
   });
   rows.forEach((row) => (row.speedup = rows[0].per_step / row.per_step));

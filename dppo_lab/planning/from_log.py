@@ -7,7 +7,7 @@ distribution of pass rates. Everything else is the plan's own computation, at th
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import brentq
@@ -65,20 +65,31 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     rng = generator(0, Purpose.CHECK, len(steps), 9)
     drawn = _resamples(steps, rng)
     worlds = [_world(steps, group, None), *(_world(each, group, rng) for each in drawn)]
-    step = Step(prompts=PER_STEP, generations=group, every=bool(kl) and max(map(abs, kl)) > 0)
+    scaled, told = _scaled(steps, group)
+    unknown += told
+    step = Step(prompts=PER_STEP, generations=group, every=bool(kl) and max(map(abs, kl)) > 0, scaled=scaled)
     if step.every:
         unknown.append(
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
             "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
         )
-    if not finite(steps, "highest") and not 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1:
-        unknown.append("Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups.")
+    if not finite(steps, "highest"):
+        rewards = "Whether rewards are 0 or 1: the mean reward is taken for the pass rate."
+        if not 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1:
+            rewards = "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups."
+        unknown.append(rewards)
     if any(finite(steps, "dropped")):
         unknown.append("The run has dropped completions already: what is said is over the same run without that.")
+    if any(finite(steps, "cut")):
+        unknown.append("The run has cut tokens already, so that dropped completions would save less than is said.")
+    levels = {"completions": COMPLETIONS, "prompts": PROMPTS}
+    if any(finite(steps, "asked_less")):
+        del levels["prompts"]
+        unknown.append("The run has pruned prompts already, and what more of that would save is not in the log.")
     saved, rates = dict[str, Estimate](), dict[str, float]()
     if step.every or all(kept == 1 for kept in finite(steps, "kept")):
         saved["exact skipping"] = interval([_saved_exactly(world.figures, step) for world in worlds])
-    for name, level in (("completions", COMPLETIONS), ("prompts", PROMPTS)):
+    for name, level in levels.items():
         rates[name], saved[name] = _best(level, worlds, step)
     whole = [value for each in steps if math.isfinite(value := _whole(each))]
     return LogPlan(
@@ -227,13 +238,22 @@ def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
     return GROUP, [f"How many completions a group has: {GROUP} are assumed. Say --generations N."]
 
 
+def _scaled(steps: Sequence[Row], group: int) -> tuple[Literal["none", "group"], list[str]]:
+    """What advantages are divided by. Without that none is above 1 where rewards are 0 or 1."""
+    largest = max(finite(steps, "advantage"), default=math.nan)
+    if largest <= 1 and group > 2:
+        return "none", []
+    unsaid = "Whether advantages are divided by the deviation of their group: taken to be, as TRL and verl do it."
+    return "group", [unsaid] if math.isnan(largest) else []
+
+
 def _missing(steps: Sequence[Row]) -> list[str]:
     """What a plan needs and a log does not have, with what was taken in its place."""
     said = []
     if not finite(steps, "flat"):
         said.append(
             f"How many groups have equal rewards: {SILENT[0]:.0%} to {SILENT[1]:.0%} is assumed, as papers report. TRL "
-            "logs frac_reward_zero_std; verl does not."
+            "logs frac_reward_zero_std, though 0 of all with scale_rewards: batch; verl does not."
         )
     if math.isnan(_reach(steps)):
         said.append(

@@ -51,14 +51,20 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
     "flat": ("candidates/zero_signal_groups", "frac_reward_zero_std"),
-    # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped.
+    # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
+    # prompts that were not rolled out, and of tokens behind a cut.
     "kept": ("prune/kept_share",),
     "dropped": ("prune/completion_rate",),
+    "asked_less": ("prune/prompt_rate",),
+    "cut": ("prune/token_rate",),
     "advantage": ("critic/advantages/max",),
     # In the loss, or in the reward, where verl has it in the advantages of silent groups too.
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
 }
 """What is looked for in a step, under which names: the first that is there."""
+BLIND = "frac_reward_zero_std"
+"""TRL's share of silent groups, which is 0 in every step where advantages are not scaled by groups, whatever these
+hold (``scale_rewards: batch``)."""
 OF_TRAINING = ("training/global_step", "global_step", "step")
 """Names of the step of training; a logger counts rows under other names."""
 SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole")
@@ -110,6 +116,8 @@ def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
         step = _first(plain, NAMES["step"])
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
     ordered = [row for _, row in sorted(by_step.items())]
+    if not any(row.get(BLIND) for row in ordered):
+        ordered = [{name: value for name, value in row.items() if name != BLIND} for row in ordered]
     figures = [{name: _first(row, names) for name, names in NAMES.items()} for row in ordered]
     numbers = [_first(row, OF_TRAINING) for row in ordered]
     logged = [not math.isnan(found["reward"] + found["response"]) for found in figures]

@@ -238,14 +238,18 @@ def gain(figures: Figures, step: Step, option: Option, gpus: int, base: Option |
 def _row(
     worlds: Sequence[Figures], first: Sequence[float], step: Step, option: Option, length: Length, prices: Prices
 ) -> PlanLine:
-    works = [world.work(step, option) for world in worlds]
-    seconds = [world.costs.seconds(work, option, prices.gpus) for world, work in zip(worlds, works, strict=True)]
-    before = replace(option, prompt_rate=0.0)
-    early = [seconds_of(w, step, before, prices.gpus) for w in worlds] if option.prompt_rate else seconds
-    pairs = zip(early, seconds, strict=True)
-    later = length.steps - length.first_epoch
-    hours = [(length.first_epoch * new.total + later * old.total) / 3600 for new, old in pairs]
-    steps_to_equal = length.steps * works[0].noise
+    def of_steps(option: Option) -> tuple[list[Work], list[Seconds]]:
+        works = [world.work(step, option) for world in worlds]
+        return works, [each.costs.seconds(work, option, prices.gpus) for each, work in zip(worlds, works, strict=True)]
+
+    works, seconds = of_steps(option)
+    # In the first epoch no prompt has a history, and none is pruned.
+    phases = [(length.first_epoch, *of_steps(replace(option, prompt_rate=0.0)))] if option.prompt_rate else []
+    phases.append((length.steps - sum(steps for steps, *_ in phases), works, seconds))
+    each_world = range(len(worlds))
+    hours = [sum(steps * spent[w].total for steps, _, spent in phases) / 3600 for w in each_world]
+    equal = [sum(n * work[w].noise * spent[w].total for n, work, spent in phases) / 3600 for w in each_world]
+    to_equal = [(steps * work[0].noise, work[0]) for steps, work, _ in phases]
     return PlanLine(
         option=option,
         kept=_kept_by_rate(worlds[0].tokens, step, option),
@@ -255,9 +259,9 @@ def _row(
         speedup=interval([whole / each.total for whole, each in zip(first, seconds, strict=True)]),
         noise=interval([work.noise for work in works]),
         hours=interval(hours),
-        equal_hours=interval([hour * work.noise for hour, work in zip(hours, works, strict=True)]),
-        completions=works[0].completions * steps_to_equal,
-        tokens=(works[0].generated + works[0].forwarded) * steps_to_equal,
+        equal_hours=interval(equal),
+        completions=sum(steps * work.completions for steps, work in to_equal),
+        tokens=sum(steps * (work.generated + work.forwarded) for steps, work in to_equal),
         price=None if prices.gpu_hour is None else hours[0] * prices.gpus * prices.gpu_hour,
         kilowatt_hours=None if prices.watts is None else hours[0] * prices.gpus * prices.watts / 1000,
     )

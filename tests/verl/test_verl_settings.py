@@ -152,6 +152,7 @@ def test_asynchronous_trainers_as_they_are_have_no_problem(mode):
         ("separate_async", {SWITCH: True}, "enable_switch=True waits for a share", "False, or prompt_prune_rate=0."),
         ("colocate_async", {"data.gen_batch_size": 8}, "data.gen_batch_size=8", "data.gen_batch_size=null"),
         ("colocate_async", {"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False", "hybrid_engine=True"),
+        ("colocate_async", {f"{COLOCATE}.parameter_sync_step": 2}, "parameter_sync_step=2", "sync_step=1"),
     ],
 )
 def test_what_cannot_be_asked_for_ahead_is_refused(mode, changed, what, instead):
@@ -336,6 +337,7 @@ class TestOptions:
     def test_left_out_they_are_those_of_dppo(self):
         assert read_settings({}) == PruningSettings()
         assert read_settings({"prompt_prune_rate": 0}).prompt_prune_rate == 0.0
+        assert [read_settings(each, seed=3).seed for each in ({}, {"seed": 0})] == [3, 0], "data.seed, or ours"
 
     def test_what_is_biased_can_be_accepted(self):
         assert method("dppo_deterministic", accept_bias=True).selection_bias

@@ -95,11 +95,19 @@ def test_a_plan_adds_up():
         assert row.per_step.value == pytest.approx(seconds.rollout + seconds.reward + seconds.update + seconds.rest)
         assert row.price == pytest.approx(row.hours.value * 2 * 3)
         assert row.kilowatt_hours == pytest.approx(row.hours.value * 2 * 0.5)
-        assert row.equal_hours.value == pytest.approx(row.hours.value * row.noise.value)
+        if not row.option.prompt_rate:
+            assert row.equal_hours.value == pytest.approx(row.hours.value * row.noise.value)
     exact, prompts = rows["without zero advantages"], rows["prompts 0.3"]
     assert exact.hours.value == pytest.approx(100 * exact.per_step.value / 3600)
     expected = 20 * exact.per_step.value + 80 * prompts.per_step.value
     assert prompts.hours.value == pytest.approx(expected / 3600), "nothing is pruned in the first epoch"
+    expected = 20 * exact.per_step.value * exact.noise.value + 80 * prompts.per_step.value * prompts.noise.value
+    assert prompts.equal_hours.value == pytest.approx(expected / 3600), "nor does it add noise there"
+    expected = 20 * exact.work.completions * exact.noise.value + 80 * prompts.work.completions * prompts.noise.value
+    assert prompts.completions == pytest.approx(expected)
+    once = {row.option.name: row for row in planned(length=Length(steps=20, first_epoch=20)).rows}
+    alone, same = once["prompts 0.3"], once["without zero advantages"]
+    assert (alone.equal_hours.value, alone.tokens) == pytest.approx((same.equal_hours.value, same.tokens))
     assert plan.update_free.value == pytest.approx(exact.per_step.value / (exact.per_step.value - exact.seconds.update))
     whole = planned().rows[EXACT].seconds
     assert whole.rollout - COSTS.rollout_fixed == pytest.approx(2 * (exact.seconds.rollout - COSTS.rollout_fixed))
