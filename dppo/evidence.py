@@ -163,8 +163,7 @@ class Evidence:
             CheckpointError: it is damaged.
         """
         try:
-            nothing = [0.0] * len(saved["weight_N"])  # checkpoints of earlier versions know of nothing paid
-            columns = [torch.tensor(saved.get(name, nothing), dtype=torch.float64) for name in COLUMNS]
+            columns = [torch.tensor(saved[name], dtype=torch.float64) for name in COLUMNS]
             group_N = torch.tensor(saved["group_N"], dtype=torch.int64) if "group_N" in saved else None
             whole = len({column.shape for column in columns}) == 1 and columns[0].dim() == 1
             if not whole or not all((column.isfinite() & (column >= 0)).all() for column in columns):
@@ -256,12 +255,9 @@ class TokenCosts:
 
     @classmethod
     def of_saved(cls, saved: dict[str, Any]) -> "TokenCosts":
-        """What ``dataclasses.asdict`` gave; of an empty one, as in earlier checkpoints, unknown for good."""
-        if not saved:
-            return cls(fixed=True)
+        """What ``dataclasses.asdict`` gave."""
         try:
-            none = {"products": (0.0, 0.0)}  # of earlier versions
-            sums = {name: tuple(map(float, (none | saved)[name])) for name in ("seconds", "tokens", "products")}
+            sums = {name: tuple(map(float, saved[name])) for name in ("seconds", "tokens", "products")}
             return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -277,7 +273,7 @@ class TokenCosts:
         """Share of the seconds of scoring and training that grows with tokens, in (0, 1]: the rest is paid for any few.
 
         A regression of seconds on tokens over the generations. The less their tokens differ, the less it is believed,
-        and the more it is that nothing is fixed; an earlier version's checkpoint says nothing else.
+        and the more it is that nothing is fixed.
         """
         scored, trained = self.seconds[1] + self.seconds[2], self.tokens[2]
         if not (scored and trained):

@@ -289,12 +289,6 @@ class PromptSource:
                 stacklevel=2,
             )
             self.history.forget_rewards()
-        if (folder / "dppo_difficulty.npz").exists():
-            warnings.warn(
-                f"{folder} was written with difficulty_features, which are no longer there: what they learned is not "
-                "read.",
-                stacklevel=2,
-            )
         self.stream.load_state_dict(position)
         self.visits, self.completions, self.first_visits = (
             Evidence.of_saved(position[name]) if name in position else Evidence.none() for name in EVIDENCE

@@ -147,10 +147,6 @@ class RankBatch(Padded):
         """Read what ``save`` wrote."""
         try:
             found = load_file(path)
-            if "tokens_U" in found:  # of an earlier version, whose figures were of a whole step
-                counts_U = found.pop("tokens_U"), found.pop("sequences_U")
-                found["counts_U3C"] = torch.stack([*counts_U, torch.zeros_like(counts_U[0])], 1)[:, :, None]
-                found["call_B"] = torch.zeros(len(found["advantage_B"]), dtype=torch.int64)
             # Read first: safetensors knows no cpu:0, which the device of a rank on a CPU is. MPS has no float64.
             wide = torch.float64
             return cls(**{name: each if each.dtype == wide else each.to(device) for name, each in found.items()})

@@ -36,9 +36,7 @@ def test_nothing_is_known_without_tokens():
 def test_a_checkpoint_fixes_them_and_gives_them_back():
     early = told(4).settled()
     assert early.fixed and early.rollout_cost == 0.5 and TokenCosts.of_saved(asdict(early)) == early
-    assert TokenCosts.of_saved({}) == TokenCosts(fixed=True), "an earlier version's run goes on with a constant"
-    assert TokenCosts.of_saved({k: v for k, v in asdict(early).items() if k != "products"}).growing == 1.0
-    for damaged in ({"seconds": [1]}, asdict(early) | {"tokens": [1, 2]}, asdict(early) | {"seconds": [-1, 0, 0]}):
+    for damaged in ({}, {"seconds": [1]}, asdict(early) | {"tokens": [1, 2]}, asdict(early) | {"seconds": [-1, 0, 0]}):
         with refused(CheckpointError, "damaged"):
             TokenCosts.of_saved(damaged)
 

@@ -276,16 +276,6 @@ def test_prompts_that_a_checkpoint_does_not_know_are_counted_in_a_warning(tmp_pa
     assert other.history.seen_share == pytest.approx(19 / 24)
 
 
-def test_features_that_an_older_checkpoint_learned_are_left_aside_with_a_warning(tmp_path):
-    run, again = source(), source()
-    taught(run, 6)
-    position = run.save(tmp_path)
-    (tmp_path / "dppo_difficulty.npz").write_bytes(b"PK")
-    with warned("difficulty_features"):
-        again.load(tmp_path, position)
-    assert all(same(a, b) for a, b in zip(taught(run, 3, first=6), taught(again, 3, first=6), strict=True))
-
-
 def test_a_damaged_place_is_refused(tmp_path):
     run = source(GRESO)
     taught(run, 2, rounds=True)

@@ -212,7 +212,7 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
 def check_contents(folder: Path, *, reader: int = 0, readers: int = 1) -> list[str]:
     """Names of files that are not what was written, and may have been edited; one of ``WEIGHTS`` is an error.
 
-    A checkpoint of an earlier version has no checksums, and passes. Each file is read by one of the ``readers``.
+    A checkpoint of TRL's own trainer has no checksums, and passes. Each file is read by one of the ``readers``.
     """
     sizes, sums = _listed(folder)
     there = sorted((name for name in sums if (folder / name).is_file()), key=lambda name: -sizes[name])
@@ -224,13 +224,13 @@ def check_contents(folder: Path, *, reader: int = 0, readers: int = 1) -> list[s
 
 
 def _listed(folder: Path, then: str | None = None) -> tuple[dict[str, int], dict[str, str]]:
-    """Sizes and checksums of the files that a checkpoint had; none of TRL's own trainer or an earlier version."""
+    """Sizes and checksums of the files that a checkpoint had; none of TRL's own trainer."""
     if not (folder / LIST_FILE).exists():
         return {}, {}
     try:
         found = read_json(folder / LIST_FILE, advice="")
         sizes = {str(name): int(size) for name, size in found["files"].items()}
-        return sizes, {name: str(found["crc32"][name]) for name in sizes if "crc32" in found}
+        return sizes, {name: str(found["crc32"][name]) for name in sizes}
     except (FileError, KeyError, TypeError, ValueError, AttributeError) as error:
         then = advice(folder) if then is None else then
         raise CheckpointError(f"{folder / LIST_FILE} is damaged ({error}). {then}") from error
@@ -279,12 +279,11 @@ def latest_checkpoint(run_folder: str | Path) -> Path | None:
 def complete_checkpoints(run_folder: str | Path) -> list[Path]:
     """All complete checkpoints in a run's folder, oldest first."""
     # transformers writes its state last, of this process; our list comes after all processes are done. Checkpoints of
-    # TRL's own trainers and of earlier versions have none.
+    # TRL's own trainers have neither list nor state of ours.
     return [
         path
         for path in _numbered(Path(run_folder))
-        if content(path / STATE) is not None
-        and ((path / LIST_FILE).exists() or not (content(path / OUR_STATE) or {}).get("listed"))
+        if content(path / STATE) is not None and ((path / LIST_FILE).exists() or not (path / OUR_STATE).exists())
     ]
 
 

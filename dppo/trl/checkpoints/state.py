@@ -6,7 +6,7 @@ Written before TRL writes its part, so a folder that has TRL's state has ours to
 import hashlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,18 +52,16 @@ class RunState:
     """Optimizer steps skipped for a gradient that was not finite."""
     settings: dict[str, Any]
     """What draws and batches depend on; a resumed run with other settings says so."""
-    draw_figures: list[Any] = field(default_factory=list)
-    """Of each draw of the generation in use, for the logs; of checkpoints of earlier versions none."""
-    evidence: dict[str, Any] | None = None
+    draw_figures: list[Any]
+    """Of each draw of the generation in use, for the logs."""
+    evidence: dict[str, Any] | None
     """Completions with a gradient of the last steps of a streamed dataset; of any other they are in ``position``."""
-    others: dict[str, Any] = field(default_factory=dict)
-    """What the KL term and the entropy bonus weighed; empty in checkpoints of earlier versions."""
-    costs: dict[str, Any] = field(default_factory=dict)
-    """What tokens cost, fixed; empty in checkpoints of earlier versions."""
-    savings: dict[str, Any] = field(default_factory=dict)
-    """What was left out so far; empty in checkpoints of earlier versions."""
-    listed: bool = False
-    """Whether its files are listed at the end; those of earlier versions are not."""
+    others: dict[str, Any]
+    """What the KL term and the entropy bonus weighed."""
+    costs: dict[str, Any]
+    """What tokens cost, fixed."""
+    savings: dict[str, Any]
+    """What was left out so far."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")

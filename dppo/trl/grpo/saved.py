@@ -144,7 +144,6 @@ class SavedGeneration(TrainingLoop, Joints):
             skipped=self.guard.skipped,
             settings=settings_of(self),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
-            listed=True,
         )
         write_json(folder / OUR_STATE, asdict(state))
 

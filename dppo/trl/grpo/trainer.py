@@ -142,7 +142,7 @@ class DPPOTrainer(SavedGeneration):
             self.in_use = self._generate_next(examples)
         draw, call = self.cycle.locate(phase)
         batch, figures_of = self.in_use.batch, self.in_use.draw_figures
-        if call == 0 and figures_of:  # checkpoints of earlier versions have none
+        if call == 0:
             self.add_figures(figures_of[draw])
         if call == 0 or not self._dealt:
             part = batch.cut(slice(draw, draw + 1))

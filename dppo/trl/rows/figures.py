@@ -117,7 +117,7 @@ class MeasuredRows(TrainingLoop):
         if not self._streamed:
             self.source.save(folder)
             rows = len(self.source.scores)
-        state = {"rows": rows, "skipped": self.guard.skipped, "listed": True, "settings": settings_of(self)}
+        state = {"rows": rows, "skipped": self.guard.skipped, "settings": settings_of(self)}
         write_json(folder / OUR_STATE, state)
 
     def load_extra(self, folder: Path) -> None:
