@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -184,13 +183,7 @@ def regimes(read):
     yield f"`silent_kl` {tables.cell(third, 'median', '{:.2f}')}, {COUNTS[len(third['per_seed'])]} seeds."
     same = [points(found[name]["at_same_steps"]["same_steps"]["difference"]) for name in ("kl", "silent_kl")]
     yield f"the default ends at {same[0]} to the control on `kl` and {same[1]} on `silent_kl`"
-    for regime, name in product(("silent_kl_two_passes", "sparse_kl_two_passes"), ("cppo", "greso")):
-        point, label = found[regime], name.upper()
-        ahead = points(point["equal_seconds"][name]["difference"])
-        yield f"{label} {ahead} at {'steps ' * (name == 'cppo')}{point['step_ratio'][name]['mean']:.2f} times"
-    ends = found["sparse_kl_two_passes"]["equal_seconds"]
-    default = [ends["default"]["difference"]["per_seed"][seed] for seed in ends["greso"]["difference"]["per_seed"]]
-    yield f"the default {100 * np.mean(default):+.1f} pp."
+    yield regime_map.biased(found)
     yield points(found["plain"]["equal_seconds"]["tokens"]["difference"])
     yield f"ends {points(found['rare']['equal_seconds']['prompts']['difference'])} from the control, no loss"
     ends = {name: found[name]["equal_updates"]["default"]["difference"] for name in ("sparse_two_passes", "rare")}

@@ -30,6 +30,8 @@ from dppo_lab.planning.records import Step
 RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
 USUAL, TOKENS = {"completions": 64, "groups": 4}, (12.0, 60.0)
 """Completions of a step and of a prompt where ``SIZES`` has no other, and mean tokens of a prompt and a completion."""
+PAPERS = ("cppo", "greso")
+"""Biased methods that ran beside the default."""
 WORSE = 0.03
 """Accuracy that the default may lose to the control and still count as no worse."""
 PASS_RATE = 0.6
@@ -147,6 +149,24 @@ def brief(points: Mapping[str, Record]) -> str:
     return table(("regime", "pruning can reach", "silent", "times sooner than plain GRPO"), rows)
 
 
+def biased(points: Mapping[str, Record]) -> str:
+    """A row for each regime where CPPO and GRESO ran for the control's seconds, in Markdown: accuracy against it."""
+    rows = []
+    for name, each in in_order(points):
+        ends, step = each["equal_seconds"], each["step_ratio"]
+        if not set(PAPERS) <= ends.keys():
+            continue
+        cells = [
+            text
+            for method in PAPERS
+            for text in (cell(ends[method]["difference"], "mean", "{:+.1f}", 100), f"{step[method]['mean']:.2f}")
+        ]
+        default = ends["default"]["difference"]["per_seed"]
+        same = [default[seed] for seed in ends[PAPERS[-1]]["difference"]["per_seed"]]
+        rows.append([f"`{name}`", *cells, f"{100 * np.mean(same):+.1f}"])
+    return table(("regime", "CPPO, pp", "step", "GRESO, pp", "step", "the default, same seeds"), rows)
+
+
 def _median(error: Iterable[float]) -> str:
     return f"{np.median(np.abs(list(error))):.1%}"
 
@@ -212,7 +232,7 @@ def main() -> None:
     """Print the table, and draw."""
     given = options(__doc__).parse_args()
     points = json.loads(RESULTS.read_text(encoding="utf-8"))["regimes"]
-    print(brief(points), show(points), sep="\n\n")
+    print(brief(points), show(points), biased(points), sep="\n\n")
     if given.output is not None:
         draw(points, given.output)
 

@@ -72,7 +72,7 @@ def prompt_source(
         prompt_key: ``data.prompt_key``, the column that tells prompts apart.
 
     Raises:
-        ConfigError: a dataset without a table of rows.
+        ConfigError: a dataset without a table of rows, or with numbers of completions of its own.
         DataError: fewer prompts than a step has.
     """
     table = getattr(dataset, "dataframe", None)
@@ -80,6 +80,11 @@ def prompt_source(
         raise ConfigError(
             f"data.train_files gives a {type(dataset).__name__} without a table with the column {prompt_key!r}, and a "
             "history needs rows to come back to. Write data.custom_cls.path=null, or give the dataset a dataframe."
+        )
+    if GENERATIONS in table.column_names:
+        raise ConfigError(
+            f"data.train_files has a column {GENERATIONS}, by which verl asks for another number of completions than "
+            f"rollout.n, which groups here have. Remove it: dataset.remove_columns({GENERATIONS!r})."
         )
     if len(table) < prompts:
         raise DataError(

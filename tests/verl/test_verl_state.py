@@ -137,3 +137,7 @@ def test_a_dataset_without_rows_or_with_too_few_is_refused():
         source_of(SimpleNamespace())
     with refused(DataError, "3 prompts", "data.train_batch_size=4", "=3"):
         source_of(Rows(3))
+    rows = Rows(8)
+    rows.dataframe = rows.dataframe.add_column(GENERATIONS, [2] * 8)
+    with refused(ConfigError, GENERATIONS, "remove_columns"):
+        source_of(rows)
