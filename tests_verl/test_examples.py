@@ -53,7 +53,7 @@ def problems(options: list[str]) -> list[str]:
     trainer = get("trainer.v1.trainer_mode")
     mode = get("actor_rollout_ref.actor.loss_agg_mode")
     method = method_of(read_settings(get(PRUNING)), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
-    assert (method.completions.auto or method.completions.rate == 0.5) and not method.biases()
+    assert not method.biases()
     found = unsupported_options(get, method, trainer.removeprefix("dynamic_pruning").removeprefix("_") or "sync")
     if not found:  # verl's own checks of what is given to a trainer
         OmegaConf.resolve(config)
@@ -66,7 +66,10 @@ def problems(options: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_served(name, tmp_path):
-    assert problems(options_of(ROOT / "examples" / "verl" / name, tmp_path)) == []
+    options = options_of(ROOT / "examples" / "verl" / name, tmp_path)
+    assert problems(options) == []
+    ours = {each.partition("pruning.")[2] for each in options if "pruning." in each}
+    assert ours == ({"prompt_prune_rate=auto", "prompt_mode=fill"} if name == "gsm8k_nodes.sh" else set())
 
 
 def test_examples_have_every_trainer_and_the_read_me_names_them(tmp_path):

@@ -38,7 +38,7 @@ INFOBATCH_ROWS = RowMethod(
         "steps are as many as without pruning, each with fewer rows, where the paper fills fewer steps; the rate stops "
         "after a share of the steps, where the paper counts epochs",
         "a step is a mean over all its rows, which is unbiased; the paper averages over what is kept: infobatch_kept",
-        "each row is drawn by itself: what one step of an epoch kept, and learned from, says nothing of the next one's",
+        "the rate is moved so that a whole number of rows is expected, and weights are one over what is kept then",
     ),
 )
 INFOBATCH_KEPT_ROWS = replace(

@@ -168,7 +168,7 @@ def method_problems(args: Any) -> list[str]:
             problems.append(
                 f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
             )
-        elif args.prune_floor is not None and name not in ("token_prune_rate", "head_prune_rate"):
+        elif args.prune_floor is not None and (rate == AUTO or name in ("prompt_prune_rate", "completion_prune_rate")):
             # A floor that is asked for is kept: of the rates that are looked at, the smallest must have room for it.
             taken, keeps = ((1 + GRID) / 2, "has room for") if rate == AUTO else (rate, "keeps")
             problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{name}={text} {keeps}")
@@ -212,9 +212,28 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
         if is_unread
     ]
     if prunes and args.prune_until != FULL_SHARE and _schedule(args, base.schedule) is constant:
-        problems.append(f"prune_until={args.prune_until:g}, and the rates are constant. Write prune_schedule: stop.")
+        problems.append(_constant(args))
     if args.prompt_mode == "fill" and not args.prompt_prune_rate and prunes:
-        problems.append("prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto.")
+        problems.append(
+            "prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto, or leave it out."
+        )
+    return problems
+
+
+def _constant(args: Any) -> str:
+    return f"prune_until={args.prune_until:g}, and the rates are constant. Write prune_schedule: stop, or leave it out."
+
+
+def row_problems(args: Any) -> list[str]:
+    """One sentence per setting of draws among rows that the method or another setting leaves without effect."""
+    base, problems = ROW_METHODS[args.method], []
+    if args.prune_until != FULL_SHARE and _schedule(args, base.schedule) is constant:
+        problems.append(_constant(args))
+    if base.per_epoch and args.sampling_design != PIVOTAL.name:
+        problems.append(
+            f"method={args.method!r} draws each row of an epoch by itself, and sampling_design="
+            f"{args.sampling_design!r} is another draw. Leave it out."
+        )
     return problems
 
 

@@ -206,7 +206,7 @@ class TokenPruning:
         if self.head_rate:
             rule = f"{self.head_rule.__name__}, floor {self.head_floor:g}"
             parts.append(
-                f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}kept from the head ({rule})"
+                f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head ({rule})"
             )
         return "; ".join(parts)
 

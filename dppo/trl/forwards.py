@@ -125,7 +125,7 @@ class ForwardPasses:
     ) -> list[MicroBatch]:
         """Forward passes of the rows of positive weight, filled up so that every rank runs as many."""
         args = self._trainer.args
-        room = args.per_device_train_batch_size * rank_batch.longest
+        room = args.per_device_train_batch_size * rank_batch.longest * rank_batch.together
         if whole:
             room = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
         budget = args.max_tokens_per_row or room

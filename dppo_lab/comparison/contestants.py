@@ -10,7 +10,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import ALL_PROMPTS, METHODS, Method
 from dppo.methods.settings import RATES, not_chosen
-from dppo.pruning import Pruning, advantage_with_length
+from dppo.pruning import Pruning, advantage_with_length, constant
 from dppo.settings import AUTO, DEFAULT_METHOD
 from dppo.trl.grpo.config import DPPOConfig, fields_of, unread_by
 from dppo_lab.runs.folder import STOCK
@@ -100,6 +100,10 @@ class Contestant:
         method = METHODS[self.method]
         chosen = [name for name in RATES if config.get(name) == AUTO and not_chosen(name, method)]
         unread = {name for name, takes in TAKEN.items() if not takes(method)} | {*chosen, *unread_by(method, config)}
+        if "prompt_prune_rate" in unread:
+            unread.add("prompt_mode")
+        if config.get("prune_schedule", AUTO) == AUTO and method.schedule is constant:
+            unread.add("prune_until")
         return sorted(name for name in unread if config.get(name) is not None)
 
     def fields(self, config: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:

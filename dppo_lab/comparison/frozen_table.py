@@ -18,7 +18,7 @@ TITLES = {
     PrunedLevel.PROMPTS: "Prompts pruned at rate r_q, by what an earlier set of rollouts predicts",
     PrunedLevel.BOTH: "Prompts pruned at rate r_q and completions of the others at rate r_o",
     PrunedLevel.TOKENS: "Completions cut: a share of their tokens is neither forwarded nor trained on",
-    PrunedLevel.HEAD: "Tokens kept from the head: forwarded by the body, without loss",
+    PrunedLevel.HEAD: "Tokens withheld from the head: forwarded by the body, without loss",
 }
 MARKS = {"biased": "*", "declared": "~", "WRONG": "!", "unbiased": " "}
 """What stands behind the bias in the table of both levels, by verdict."""

@@ -1,5 +1,5 @@
 "use strict";
-// The formulas of dppo_lab/planning/{cells,work,costs,model}.py, for whoever changes an input. Tests compare their figures.
+// The formulas of dppo_lab/planning/{work,costs,model}.py, for whoever changes an input. Tests compare their figures.
 const TINY = 1e-12;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 

@@ -130,7 +130,7 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
     low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
     pass_rate = (mean("reward", 0.5) - low) / (high - low)
     pass_rate = min(max(pass_rate, 1e-3), 1 - 1e-3) if 0 <= pass_rate <= 1 else 0.5  # else a reward is no pass rate
-    flat = min(max(mean("flat", any_of(SILENT)), 0.0), 1 - 1e-3)
+    flat = min(max(mean("flat", any_of(_silent(steps))), 0.0), 1 - 1e-3)
     tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
     rollout, reach = mean("rollout", math.nan), _reach(steps)
     if math.isnan(reach):
@@ -251,10 +251,11 @@ def _missing(steps: Sequence[Row]) -> list[str]:
     """What a plan needs and a log does not have, with what was taken in its place."""
     said = []
     if not finite(steps, "flat"):
-        said.append(
-            f"How many groups have equal rewards: {SILENT[0]:.0%} to {SILENT[1]:.0%} is assumed, as papers report. TRL "
-            "logs frac_reward_zero_std, though 0 of all with scale_rewards: batch; verl does not."
-        )
+        least, most = _silent(steps)
+        why = "as papers report. TRL logs frac_reward_zero_std; verl does not"
+        if finite(steps, "blind"):
+            why = "since frac_reward_zero_std, 0 in every step, is so with scale_rewards: batch whatever groups hold"
+        said.append(f"How many groups have equal rewards: {least:.0%} to {most:.0%} is assumed, {why}.")
     if math.isnan(_reach(steps)):
         said.append(
             f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "
@@ -273,6 +274,11 @@ def _missing(steps: Sequence[Row]) -> list[str]:
         "are reckoned from their second epoch on."
     )
     return said
+
+
+def _silent(steps: Sequence[Row]) -> tuple[float, float]:
+    """Between what the share of silent groups is assumed where a log does not say, or says 0 of all steps."""
+    return (0.0, SILENT[1]) if finite(steps, "blind") else SILENT
 
 
 def _reach(steps: Sequence[Row]) -> float:

@@ -51,6 +51,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
     "flat": ("candidates/zero_signal_groups", "frac_reward_zero_std"),
+    "blind": ("frac_reward_zero_std",),
     # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
     # prompts that were not rolled out, and of tokens behind a cut.
     "kept": ("prune/kept_share",),
@@ -62,9 +63,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
 }
 """What is looked for in a step, under which names: the first that is there."""
-BLIND = "frac_reward_zero_std"
-"""TRL's share of silent groups, which is 0 in every step where advantages are not scaled by groups, whatever these
-hold (``scale_rewards: batch``)."""
 OF_TRAINING = ("training/global_step", "global_step", "step")
 """Names of the step of training; a logger counts rows under other names."""
 SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole")
@@ -116,9 +114,10 @@ def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
         step = _first(plain, NAMES["step"])
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
     ordered = [row for _, row in sorted(by_step.items())]
-    if not any(row.get(BLIND) for row in ordered):
-        ordered = [{name: value for name, value in row.items() if name != BLIND} for row in ordered]
     figures = [{name: _first(row, names) for name, names in NAMES.items()} for row in ordered]
+    if finite(figures, "blind") and not any(finite(figures, "flat")):
+        # With scale_rewards: batch TRL logs 0 whatever the groups hold.
+        figures = [found | {"flat": math.nan} for found in figures]
     numbers = [_first(row, OF_TRAINING) for row in ordered]
     logged = [not math.isnan(found["reward"] + found["response"]) for found in figures]
     between = [gap for gap in np.diff(np.array(numbers)[logged]) if gap > 0]

@@ -164,5 +164,5 @@ def test_bad_calls_are_errors_that_name_what_is_wrong():
 
 
 def test_only_beside_a_cut_are_tokens_said_to_stand_before_it():
-    assert str(TokenPruning(head_rate=0.5)).startswith("0.5 of the tokens kept from the head (")
-    assert "; 0.5 of the tokens before it kept from the head (" in str(TokenPruning(rate=0.5, head_rate=0.5))
+    assert str(TokenPruning(head_rate=0.5)).startswith("0.5 of the tokens withheld from the head (")
+    assert "; 0.5 of the tokens before it withheld from the head (" in str(TokenPruning(rate=0.5, head_rate=0.5))

@@ -71,6 +71,9 @@ REFUSED = [
     (DPPOConfig, dict(prune_until=0.5), "prune_schedule: stop"),
     (DPPOConfig, dict(prompt_mode="fill"), "prompt_prune_rate: auto"),
     (DPPODPOConfig, dict(layout="packed"), "layout: rows"),
+    (DPPOConfig, dict(token_prune_rate="auto", prune_floor=0.6), "prune_floor=0.6 must be in (0, 0.45]"),
+    (DPPOSFTConfig, dict(prune_until=0.5), "prune_schedule: stop"),
+    (DPPOSFTConfig, dict(method="infobatch", sampling_design="systematic"), "sampling_design='systematic'"),
 ]
 
 

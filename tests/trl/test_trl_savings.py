@@ -57,7 +57,7 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     early = replace(COSTS, fixed=False)
     assert found.figures(early) == {} and "in seconds not known" in found.lines(early)[1], "no guess before it is known"
     never = TokenCosts(fixed=True)  # of a checkpoint before anything was measured
-    assert found.figures(never) == {} and found.lines(never)[1].endswith("Raise save_steps")
+    assert found.figures(never) == {} and found.lines(never)[1].endswith("In a longer run raise save_steps")
     assert Savings().lines(COSTS) == []
 
 

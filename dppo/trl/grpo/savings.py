@@ -134,7 +134,7 @@ class Savings:
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
-        """What ``dataclasses.asdict`` gave; nothing of an empty one, as in earlier checkpoints."""
+        """What ``dataclasses.asdict`` gave."""
         try:
             values: Any = {name: value if name == "seconds" else tuple(value) for name, value in saved.items()}
             return cls(**values)
@@ -179,7 +179,10 @@ class Savings:
                 "prune nothing, by what tokens cost in the first generations"
             )
         if costs.fixed:
-            return "in seconds not known: the first checkpoint came before generation 2 had ended. Raise save_steps"
+            return (
+                "in seconds not known: the first checkpoint, or the end, came before generation 2 had ended. In a "
+                "longer run raise save_steps"
+            )
         return (
             f"in seconds not known: what tokens cost is measured in generations 2 to {MEASURED + 1}, and this run "
             "has not come to their end"

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
-from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_rate, setting_problems
+from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_problems, row_rate, setting_problems
 from dppo.packing.rows import UNSCORED
 from dppo.pruning.level import floor_problems
 from dppo.settings import RowSettings
@@ -41,6 +41,7 @@ class RowConfig(NamedFields, RowSettings):
         """
         where = type(self).__name__
         problems = [sentence for wrong, sentence in [*_refused_of_every_trainer(self), *refused] if wrong]
+        problems += row_problems(self)
         if self.prune_floor is not None:
             rate = row_rate(self)
             problems += floor_problems(self.prune_floor, rate, "prune_floor", f"row_prune_rate={rate:g} keeps")

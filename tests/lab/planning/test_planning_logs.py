@@ -166,7 +166,9 @@ def test_a_share_that_is_0_whatever_the_groups_hold_is_not_believed(tmp_path):
         return plan_log(read_log(write_json_lines(tmp_path, rows_of(**others))))
 
     blind, seen = plan(frac_reward_zero_std=0.0), plan(**{"candidates/zero_signal_groups": 0.0})
-    assert blind.flat.high > 0.6 and any("scale_rewards: batch" in each for each in blind.unknown)
+    assert (
+        blind.flat.low < 0.1 and blind.flat.high > 0.6 and any("scale_rewards: batch" in each for each in blind.unknown)
+    )
     assert seen.flat.high == 0 and seen.saved["exact skipping"].value < 0.1
 
 
