@@ -290,7 +290,7 @@ class PromptSource:
             )
             self.history.forget_rewards()
         self.stream.load_state_dict(position)
-        self.visits, self.completions, self.first_visits = (Evidence.of_saved(position[name]) for name in EVIDENCE)
+        self.visits, self.completions, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
         if position.get("disbelieved"):
             self.prior = None
         if self.learned is not None and "learned" in position:
