@@ -52,7 +52,7 @@ def problems(options: list[str]) -> list[str]:
     get = partial(OmegaConf.select, config)
     trainer = get("trainer.v1.trainer_mode")
     mode = get("actor_rollout_ref.actor.loss_agg_mode")
-    method = method_of(read_settings(get(PRUNING)), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
+    method = method_of(read_settings(get(PRUNING) or {}), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
     assert not method.biases()
     found = unsupported_options(get, method, trainer.removeprefix("dynamic_pruning").removeprefix("_") or "sync")
     if not found:  # verl's own checks of what is given to a trainer
