@@ -17,7 +17,8 @@ from in_process import PRUNING, parameters, sized, train, trainer  # noqa: E402
 
 OPTIONS = (*sized(8, 2, mini_batch=4), "data.train_max_samples=16", "data.shuffle=True", "data.seed=1")
 OPTIONS += ("trainer.total_training_steps=6", "trainer.save_freq=2", "trainer.resume_mode=auto")
-OPTIONS += (f"{PRUNING}.prompt_prune_rate=0.4",)
+# A filler of verl has 128 tokens.
+OPTIONS += (f"{PRUNING}.prompt_prune_rate=0.4", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=256")
 
 
 def main(toy, checkpoints, steps, out, killed_at=None):
