@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import json
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,11 @@ def write(path: Path | None, rows: Sequence[Record], seeds: Sequence[int]) -> No
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"rows": list(rows), "environment": environment(seeds=list(seeds))})
+
+
+def earlier(path: Path | None) -> Record:
+    """What a file has of earlier measurements; nothing where there is none."""
+    return {} if path is None or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
 
 
 def spread(values: ArrayLike, prefix: str = "") -> dict[str, float]:

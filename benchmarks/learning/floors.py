@@ -10,7 +10,6 @@ of the full batch: then it is a sum over tokens. A gradient is linear in advanta
 pass of each term serves them all. Rows of other names stay in FILE.
 """
 
-import json
 import sys
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from benchmarks.shared import Record, options, write
+from benchmarks.shared import Record, earlier, options, write
 from dppo.context import NOTHING_KNOWN
 from dppo.environment import environment, one_thread
 from dppo.evidence import OtherTerms
@@ -240,11 +239,8 @@ def main() -> int:
     for row in rows:
         row["commit"] = commit
         print(*(f"{name} {value:.3f}" if isinstance(value, float) else value for name, value in row.items()))
-    earlier: list[Record] = []
-    if given.output is not None and given.output.exists():
-        earlier = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
-    again = {row["policy"] for row in rows}
-    write(given.output, [*(row for row in earlier if row["policy"] not in again), *rows], [SEED])
+    again, known = {row["policy"] for row in rows}, earlier(given.output).get("rows", [])
+    write(given.output, [*(row for row in known if row["policy"] not in again), *rows], [SEED])
     return 0
 
 

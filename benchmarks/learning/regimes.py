@@ -17,7 +17,7 @@ from typing import Any
 from answer_judge.files import write_json
 from benchmarks.learning.points import CONTROL, STOCK, commits, logged, merged, plans, point, seconds_ratio
 from benchmarks.learning.tables import cell, speedup, table
-from benchmarks.shared import Record, options
+from benchmarks.shared import Record, earlier, options
 
 CONFIG = Path(__file__).with_suffix(".yaml")
 
@@ -157,8 +157,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/regimes"), help="where the runs go")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    known: Path | None = given.output if given.output is not None and given.output.exists() else None
-    points: dict[str, Record] = json.loads(known.read_text(encoding="utf-8"))["regimes"] if known else {}
+    points: dict[str, Record] = earlier(given.output).get("regimes", {})
     for name in given.regimes:
         record = run(name, given.folder, given.seeds, given.methods)
         own = [each for each in {**record["methods"], **record.get("at_same_steps", {})} if each != STOCK]

@@ -7,7 +7,6 @@ is read off the training steps. A group is silent where all its completions have
 in the file stay.
 """
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 from transformers import TrainerCallback, set_seed
 
 from benchmarks.learning.regimes import CONFIG, RARE, SILENT
-from benchmarks.shared import Record, options, write
+from benchmarks.shared import Record, earlier, options, write
 from dppo.install import commit
 from dppo.rng import Purpose, torch_generator
 from dppo.trl.grpo.config import DPPOConfig
@@ -179,10 +178,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/tasks"), help="where the runs go")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    known = (
-        json.loads(given.output.read_text(encoding="utf-8"))["rows"] if given.output and given.output.exists() else []
-    )
-    others, rows = [row for row in known if row["task"] != given.task], list[Record]()
+    others, rows = [row for row in earlier(given.output).get("rows", []) if row["task"] != given.task], list[Record]()
     for seed in map(int, given.seeds.split(",")):
         rows.append(measure(given.task, seed, given.folder / f"{given.task}-{seed}", given.learning_rate))
         print(rows[-1], flush=True)

@@ -14,7 +14,6 @@ one, and 15% of them.
 
 import argparse
 import copy
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3ForCausalLM
 
 from answer_judge.files import write_json
-from benchmarks.shared import in_turns, options, spread
+from benchmarks.shared import earlier, in_turns, options, spread
 from benchmarks.speed.cases import highest_resident_mib, in_own_process
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
 from benchmarks.speed.tokens_in_trl import left_off, passes
@@ -291,8 +290,7 @@ def main() -> None:
     )
     arguments: argparse.Namespace = parser.parse_args()
     torch.set_num_threads(1)
-    known: Path | None = arguments.output if arguments.output is not None and arguments.output.exists() else None
-    found: dict[str, Any] = json.loads(known.read_text(encoding="utf-8")) if known else {}
+    found = earlier(arguments.output)
     for name in arguments.part or PARTS:
         print(name)
         found[name] = PARTS[name](arguments.quick) | {"environment": environment(seeds=[SEED])}

@@ -125,11 +125,14 @@ def plan_rows(
     prompt_tokens_N: Sequence[int],
     completion_tokens_N: Sequence[int],
     max_tokens: int,
+    *,
+    whole: bool = False,
 ) -> list[list[int]]:
     """Which completions share a row: lists of indices, those of a group next to each other.
 
     Groups are kept whole where a row has room for them, split into the fewest parts where not, and the parts are
-    packed best-fit-decreasing. A completion that does not fit by itself gets a row of its own: nothing is cut.
+    packed best-fit-decreasing. A completion that does not fit by itself gets a row of its own: nothing is cut. With
+    ``whole`` so does a group, which is never split.
     With all group numbers different prompts are not shared, which is what other trainers call packing. Completions of 0
     tokens are in no row.
     """
@@ -141,7 +144,7 @@ def plan_rows(
     for indices in members.values():
         trunk = prompt_tokens_N[indices[0]] - 1
         sizes = [completion_tokens_N[i] for i in indices]
-        for part in split_group(trunk, sizes, max_tokens):
+        for part in [[*range(len(sizes))]] if whole else split_group(trunk, sizes, max_tokens):
             parts.append([indices[i] for i in part])
             costs.append(trunk + sum(sizes[i] for i in part))
     # Sorted by group, so that two parts of one group that meet in a row share the trunk after all.

@@ -125,11 +125,8 @@ class RowLayout(Layout):
         """As ``Layout`` says; completions of one prompt are kept together."""
         kept = weight_B.nonzero().squeeze(1).tolist()
         group, prompts, completions = self._sizes(rank_batch, kept)
-        if rank_batch.together > 1:  # what belongs together is never split, however small rows are
-            whole = [kept[at : at + rank_batch.together] for at in range(0, len(kept), rank_batch.together)]
-            max_tokens = max([max_tokens, *(self.tokens(rank_batch, unit) for unit in whole)])
         made = []
-        for places in plan_rows(group, prompts, completions, max_tokens):
+        for places in plan_rows(group, prompts, completions, max_tokens, whole=rank_batch.together > 1):
             here = [kept[place] for place in places]
             rows = torch.tensor(here, device=weight_B.device)
             made.append(MicroBatch(rank_batch, rows, weight_B[rows], self.tokens(rank_batch, here)))

@@ -6,7 +6,8 @@ from typing import Any
 
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods import METHODS, Method, in_words
-from dppo.methods.settings import bias_problems, fill_in, method_problems, pruned, read_rates, setting_problems
+from dppo.methods.from_settings import pruned
+from dppo.methods.settings import bias_problems, fill_in, method_problems, read_rates, setting_problems
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser
 from dppo.settings import VerlSettings
 

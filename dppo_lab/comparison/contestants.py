@@ -9,7 +9,8 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import ALL_PROMPTS, METHODS, Method
-from dppo.methods.settings import RATES, not_chosen
+from dppo.methods.from_settings import RATES
+from dppo.methods.settings import not_chosen
 from dppo.pruning import Pruning, advantage_with_length, constant
 from dppo.settings import AUTO, DEFAULT_METHOD
 from dppo.trl.grpo.config import DPPOConfig, fields_of, unread_by

@@ -165,9 +165,12 @@ function compute(input) {
     const work = workOf(input, option), all = whole(option.baseline === "group" ? input.step.scaled : "none");
     const noiseOf = (made) => (all > 0 ? made.moment / all : 1);
     const noise = noiseOf(work), seconds = secondsOf(work, option);
-    const before = { ...option, prompt_rate: 0 }, early = workOf(input, before);
     const first = option.prompt_rate ? Math.min(input.first_epoch, input.steps) : 0;
-    const phases = [[first, early, secondsOf(early, before)], [input.steps - first, work, seconds]];
+    const phases = [[input.steps - first, work, seconds]];
+    if (first) {
+      const before = { ...option, prompt_rate: 0 }, early = workOf(input, before);
+      phases.push([first, early, secondsOf(early, before)]);
+    }
     const over = (each) => sum(phases.map(([steps, made, spent]) => steps * each(made, total(spent))));
     const hours = over((made, spent) => spent) / 3600;
     return { name: option.name, work, noise, seconds, per_step: total(seconds), hours,

@@ -253,7 +253,7 @@ def _missing(steps: Sequence[Row]) -> list[str]:
     if not finite(steps, "flat"):
         least, most = _silent(steps)
         why = "as papers report. TRL logs frac_reward_zero_std; verl does not"
-        if finite(steps, "blind"):
+        if finite(steps, "flat_of_trl"):
             why = "since frac_reward_zero_std, 0 in every step, is so with scale_rewards: batch whatever groups hold"
         said.append(f"How many groups have equal rewards: {least:.0%} to {most:.0%} is assumed, {why}.")
     if math.isnan(_reach(steps)):
@@ -278,7 +278,7 @@ def _missing(steps: Sequence[Row]) -> list[str]:
 
 def _silent(steps: Sequence[Row]) -> tuple[float, float]:
     """Between what the share of silent groups is assumed where a log does not say, or says 0 of all steps."""
-    return (0.0, SILENT[1]) if finite(steps, "blind") else SILENT
+    return (0.0, SILENT[1]) if finite(steps, "flat_of_trl") else SILENT
 
 
 def _reach(steps: Sequence[Row]) -> float:

@@ -50,8 +50,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "reward": ("critic/score/mean", "candidates/reward", "reward"),
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
-    "flat": ("candidates/zero_signal_groups", "frac_reward_zero_std"),
-    "blind": ("frac_reward_zero_std",),
+    "flat": ("candidates/zero_signal_groups",),
+    "flat_of_trl": ("frac_reward_zero_std",),
     # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
     # prompts that were not rolled out, and of tokens behind a cut.
     "kept": ("prune/kept_share",),
@@ -115,9 +115,9 @@ def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
         by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
     ordered = [row for _, row in sorted(by_step.items())]
     figures = [{name: _first(row, names) for name, names in NAMES.items()} for row in ordered]
-    if finite(figures, "blind") and not any(finite(figures, "flat")):
-        # With scale_rewards: batch TRL logs 0 whatever the groups hold.
-        figures = [found | {"flat": math.nan} for found in figures]
+    if not finite(figures, "flat") and any(finite(figures, "flat_of_trl")):
+        # Where it is 0 in every step it may say nothing: so it is with scale_rewards: batch, whatever the groups hold.
+        figures = [found | {"flat": found["flat_of_trl"]} for found in figures]
     numbers = [_first(row, OF_TRAINING) for row in ordered]
     logged = [not math.isnan(found["reward"] + found["response"]) for found in figures]
     between = [gap for gap in np.diff(np.array(numbers)[logged]) if gap > 0]

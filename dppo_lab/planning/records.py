@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dppo.errors import ConfigError, raise_problems
-from dppo.methods.settings import DEFAULT_FLOOR, LEAST
+from dppo.methods.from_settings import DEFAULT_FLOOR, LEAST
 from dppo.pruning.tokens import FLOOR
 
 PILOT, FEWEST = 32, 4

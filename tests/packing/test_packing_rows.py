@@ -112,6 +112,7 @@ def test_plans_by_hand():
     assert sorted(map(len, plan)) == [1, 2] and row_tokens([0] * 3, [5] * 3, [6] * 3, plan) == 16 + 10
     assert plan_rows([0, 0, 0], [5, 5, 5], [6, 6, 6], 22) == [[0, 1, 2]]
     assert [0] in plan_rows([0, 0, 1], [3, 3, 4], [50, 2, 3], 10), "longer than the row: alone and whole"
+    assert plan_rows([0, 0, 1, 1], [5] * 4, [6, 6, 1, 2], 14, whole=True) == [[0, 1], [2, 3]], "a group is not split"
     assert plan_rows([0, 0], [3, 3], [0, 0], 10) == [] and plan_rows([], [], [], 10) == []
 
 

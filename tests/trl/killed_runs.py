@@ -13,7 +13,7 @@ from sft_runs import ours, solutions
 from test_trl_resume import trainer
 from transformers import TrainerCallback
 
-from dppo.methods import settings as method_settings
+from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto
 from dppo.trl.checkpoints.files import latest_checkpoint
 

@@ -14,7 +14,7 @@ from trl_recorder_runs import lines, make
 from dppo.errors import ConfigError, DataError
 from dppo.evidence import MEASURED, OtherTerms, TokenCosts
 from dppo.methods import METHODS
-from dppo.methods import settings as method_settings
+from dppo.methods import from_settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidence, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.plan import step_plan

@@ -67,7 +67,7 @@ def mean_of_outcomes(path, folder, level, **options):
             )
             patch.setattr(cuts, "SYSTEMATIC", replace(cuts.SYSTEMATIC, draw=every_fourth))
             patch.setattr(cuts.draw_tokens, "__kwdefaults__", {"design": cuts.SYSTEMATIC})
-            patch.setattr("dppo.methods.settings._tokens", lambda args, own, made=made: made)
+            patch.setattr("dppo.methods.from_settings._tokens", lambda args, own, made=made: made)
             found, trainer = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
             tokens.append(logged(trainer, "prune/tokens_trained")[0])
             steps = [{name: grad / len(outcomes) for name, grad in step.items()} for step in found]

@@ -28,7 +28,7 @@ from sft_two_ranks import RUNS, run_on_rows
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.methods import settings as method_settings
+from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module

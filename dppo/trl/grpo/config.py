@@ -17,7 +17,8 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
-from dppo.methods.settings import CHOICES, bias_problems, fill_in, method_problems, pruned, read_rates, setting_problems
+from dppo.methods.from_settings import pruned
+from dppo.methods.settings import CHOICES, bias_problems, fill_in, method_problems, read_rates, setting_problems
 from dppo.objective import (
     ADVANTAGE_RULES,
     DAPO_TOKENS,

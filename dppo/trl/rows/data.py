@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
-from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_problems, row_rate, setting_problems
+from dppo.methods.from_settings import row_method, row_rate
+from dppo.methods.settings import ROW_CHOICES, bias_problems, row_problems, setting_problems
 from dppo.packing.rows import UNSCORED
 from dppo.pruning.level import floor_problems
 from dppo.settings import RowSettings

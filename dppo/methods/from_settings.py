@@ -1,0 +1,147 @@
+"""The method that settings describe: rates, floors, designs and scores, the same for every engine."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dppo.methods.method import Method
+from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.rows import RowMethod
+from dppo.pruning import (
+    COMPLETION_AUTO,
+    DESIGNS,
+    PROMPT_AUTO,
+    SCHEDULES,
+    SCORES,
+    TOKEN_AUTO,
+    Auto,
+    Pruning,
+    Schedule,
+    Score,
+    TokenPruning,
+    advantage_with_length,
+    constant,
+    proportional,
+)
+from dppo.pruning.ceiling import PROMPT_FLOOR
+from dppo.settings import AUTO
+
+RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO, "token_prune_rate": TOKEN_AUTO}
+"""Settings that are a share or ``auto``, and how that chooses."""
+DEFAULT_FLOOR = 0.2
+"""Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
+LEAST = 0.02
+"""The floor of a completion that has nothing to lose, by its score: weights of 50 at most (docs/estimators.md)."""
+
+
+def prunes_anything(method: Method) -> bool:
+    """Whether a method drops prompts, completions or tokens at its own rates."""
+    return bool(method.completions.rate or method.prompts.rate or method.tokens.active)
+
+
+def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
+    """A method with the run's rates, floors, designs, scores, schedule and rounds."""
+    rounds, own = method.rounds, METHODS[method.name]
+    if rounds is not None:
+        limit = rounds.limit if args.max_rounds is None else args.max_rounds
+        rounds = replace(rounds, limit=limit, factor=args.round_factor or rounds.factor)
+    if not prunes_anything(own):
+        return replace(method, rounds=rounds)
+    prompt_rate, prompt_auto = _rate_of(args, "prompt_prune_rate")
+    rate, auto = _rate_of(args, "completion_prune_rate")
+    completions = method.completions.at_rate(rate)
+    design = DESIGNS[args.sampling_design]
+    if isinstance(completions, Pruning):
+        completions = replace(
+            completions,
+            score=_score(args, method, sampler_log_probs),
+            floor=_floor(args, rate, auto),
+            least=LEAST if args.prune_floor is None and completions.rule is proportional else None,
+            auto=auto,
+            budget=args.completion_budget,
+            design=design if completions.design.unbiased else completions.design,
+        )
+    floor = _floor(args, prompt_rate, prompt_auto, DEFAULT_FLOOR if prompt_auto is None else PROMPT_FLOOR)
+    prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
+    if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
+        prompts = replace(prompts, design=design)
+    return replace(
+        method,
+        completions=completions,
+        tokens=_tokens(args, method.tokens),
+        prompts=prompts,
+        rounds=rounds,
+        schedule=schedule_of(args, method.schedule),
+    )
+
+
+def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
+    """What a run leaves out of completions: nothing on an engine without the settings."""
+    if not hasattr(args, "token_prune_rate"):
+        return own
+    rate, auto = _rate_of(args, "token_prune_rate")
+    head, floor = args.head_prune_rate, own.floor if args.prune_floor is None else args.prune_floor
+    return replace(
+        own,
+        rate=rate,
+        auto=auto,
+        head_rate=head,
+        floor=min(floor, (1 - rate) / 2),
+        head_floor=min(own.head_floor, (1 - head) / 2),
+    )
+
+
+def row_method(args: Any) -> RowMethod:
+    """The method that settings of a trainer on rows describe."""
+    base = ROW_METHODS[args.method]
+    rate = row_rate(args)
+    floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor
+    design = base.rows.design if base.per_epoch else DESIGNS[args.sampling_design]
+    return replace(
+        base,
+        rows=replace(base.rows, rate=rate, floor=floor, design=design),
+        score=base.score if args.row_score == AUTO else args.row_score,
+        schedule=schedule_of(args, base.schedule),
+    )
+
+
+def row_rate(args: Any) -> float:
+    """The rate of a run on rows: as given, or the method's own."""
+    return ROW_METHODS[args.method].rows.rate if args.row_prune_rate is None else args.row_prune_rate
+
+
+def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
+    """The rate of a level, or the most that it may choose and how it chooses."""
+    rate = getattr(args, name)
+    if rate != AUTO:
+        return rate, None
+    auto = RATES[name]
+    if name != "prompt_prune_rate" and args.rollout_cost is not None:
+        auto = replace(auto, rollout_cost=args.rollout_cost)
+    # A floor that was asked for is kept at every rate: at a higher one it would give way.
+    return min(auto.largest, 1 - 2 * (args.prune_floor or 0.0)), auto
+
+
+def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
+    """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
+    if args.completion_score != AUTO:
+        return SCORES[args.completion_score]
+    if method.score is not advantage_with_length:
+        return method.score
+    if sampler_log_probs:
+        return SCORES["confidence"]
+    # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
+    return SCORES["advantage" if method.normaliser.per_sequence else "length"]
+
+
+def _floor(args: Any, rate: float, auto: Auto | None, usual: float = DEFAULT_FLOOR) -> float:
+    if args.prune_floor is not None:
+        return args.prune_floor
+    # A rate that is chosen lowers the floor by itself where it must.
+    return min(usual, (1 - rate) / (2 if auto is None else 1))
+
+
+def schedule_of(args: Any, own: Schedule) -> Schedule:
+    """The schedule asked for, or the method's own, with its share of full rates."""
+    schedule = own if args.prune_schedule == AUTO else SCHEDULES[args.prune_schedule]
+    return schedule if schedule is constant else partial(schedule, until=args.prune_until)
