@@ -8,6 +8,7 @@ Their gradients come back by index addition, which in half precision does not ad
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -53,10 +54,14 @@ def gathered(segments: Segments, device: torch.device) -> Gathered:
 def torch_varlen(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
-    """Attention by torch's own variable-length flash kernel."""
+    """Attention by torch's own variable-length flash kernel, of torch 2.11 or newer."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: Any = {"scale": scale, "window_size": _reach(window), "enable_gqa": True}
+    options: Any = {"scale": scale, "window_size": _reach(window)}
+    if "enable_gqa" in signature(varlen_attn).parameters:
+        options["enable_gqa"] = True
+    else:  # torch 2.11 wants a key and a value for every query's head
+        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
     return _over_gathered_keys(varlen_attn, query, key, value, segments, options)
 
 

@@ -77,6 +77,17 @@ def test_torch_varlen_gets_what_it_documents(heads, kv_heads, head_dim, dtype, m
     assert "its output is off by" in probe(kernel, CPU, dtype, head_dim, heads=(heads, kv_heads))
 
 
+def test_a_varlen_without_grouped_heads_gets_one_for_every_query(monkeypatch):
+    """As torch 2.11 has it."""
+    now = stand_in()
+
+    def of_2_11(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        return now(q, k, v, cu_q, cu_k, max_q, max_k, scale=scale, window_size=window_size)
+
+    monkeypatch.setattr(varlen, "varlen_attn", of_2_11)
+    assert probe(Kernel(name="torch varlen", attend=cuda_kernels.torch_varlen), CPU, torch.float32, 16) == ""
+
+
 def test_flash_attn_gets_what_it_documents(flash):
     def function(q, k, v, cu_q, cu_k, max_q, max_k, *, softmax_scale, window_size, causal):
         assert causal
