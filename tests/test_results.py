@@ -332,6 +332,16 @@ def floors(read):
     yield f"at a rate of 0.8 this floor adds {added[0]}, and 0.02 would add {added[1]}"
 
 
+def on_a_gpu(read):
+    """Kernels, and the gradient of each layout against float32."""
+    rows = read("gpu")["rows"]
+    (off,) = {f"{row['gradient_difference']:.1e}" for row in rows if row.get("layout") in ("padded", "shared")}
+    yield f"gradients are {off.replace('e-0', 'e-')} off float32"
+    taken = {row["kernel"]: row["median"] for row in rows if row["figure"] == "kernel time"}
+    one, other, last = (taken[name] for name in ("torch varlen", "flex", "sdpa per segment"))
+    yield f"{one:.2f} s with `torch varlen`, {other:.2f} s with `flex`, {last:.2f} s by segments"
+
+
 PASSES = ("old", "reference")
 
 
@@ -398,6 +408,7 @@ CASES = {
     "readme": ("README.md", readme),
     "tokens": ("docs/estimators.md", tokens),
     "floors": ("docs/estimators.md", floors),
+    "on a gpu": ("docs/packing.md", on_a_gpu),
     "predicted steps": ("docs/savings.md", predicted_steps),
     "ranks": ("docs/ranks.md", ranks),
     "supervised": ("docs/supervised.md", supervised),

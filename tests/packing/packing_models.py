@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -20,12 +21,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from dppo.packing import sorted_micro_batches
+from dppo.packing import head, sorted_micro_batches
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
 from dppo.packing.rows import Row, build_row, plan_rows
 
+SCORINGS = [head.chunked_log_probs, head.checkpointed_log_probs][not hasattr(F, "linear_cross_entropy") :]
+"""Losses of the head that this torch has: the first one came with 2.13."""
 VOCABULARY = 61
 WINDOW = 8
 """Sliding window of the models that have one: shorter than most sequences below and than the longest trunks."""

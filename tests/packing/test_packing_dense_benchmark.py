@@ -224,7 +224,15 @@ def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
     )
     subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=True, cwd=ROOT)
     rows = json.loads(output.read_text())["rows"]
-    assert {row["figure"] for row in rows} == {"kernel", "exactness", "matrix rate", "layouts", "row length", "tokens"}
+    assert {row["figure"] for row in rows} == {
+        "kernel",
+        "exactness",
+        "matrix rate",
+        "kernel time",
+        "layouts",
+        "row length",
+        "tokens",
+    }
     tokens = {row["case"]: row for row in rows if row["figure"] == "tokens"}
     assert list(tokens) == list(gpu.TOKEN_CASES) and tokens[gpu.FUSED]["ratio_median"] == 1
     assert all(row.get("passed") is not False for row in rows)

@@ -11,6 +11,7 @@ import torch
 from packing_models import (
     GROUPS,
     MODELS,
+    SCORINGS,
     VOCABULARY,
     WINDOW,
     Setting,
@@ -166,7 +167,7 @@ def test_entropy_is_computed_only_where_asked_for():
     assert entropy is None and logp.requires_grad
 
 
-@pytest.mark.parametrize("scoring", [head.chunked_log_probs, head.checkpointed_log_probs])
+@pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("rows_of_logits", [1, 7, 1000])
 def test_the_head_in_blocks(monkeypatch, scoring, rows_of_logits):
     """Scored a few positions at a time, with torch's own loss and with the one for earlier versions of torch."""

@@ -20,6 +20,9 @@ from dppo.trl.checkpoints.files import latest_checkpoint
 
 WORDS = [f"w{i}" for i in range(28)]
 GENERATIONS = 4
+DEVICE = os.environ.get("TEST_ON", "cpu")
+"""Where the runs of these tests are: ``TEST_ON=cuda`` on a machine that has a GPU."""
+ON_CPU = DEVICE == "cpu"
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +79,7 @@ def processes(count: int, script: str, *words: object) -> subprocess.CompletedPr
     tests = Path(__file__).parents[1]
     folders = os.pathsep.join([str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
+    environment["TEST_ON"] = "cpu"  # ranks would share a GPU
     command = [sys.executable, *launch, str(tests / "trl" / script), *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, timeout=400)
 
@@ -143,13 +147,13 @@ SHORT = dict(
     save_strategy="no",
     logging_steps=1,
     disable_tqdm=True,
-    use_cpu=True,
+    use_cpu=ON_CPU,
     bf16=False,
     seed=3,
     gradient_checkpointing=False,
 )
 """Settings of a short run on a CPU."""
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=ON_CPU, bf16=False)
 """Settings of a configuration that is not run."""
 
 UNEVEN = dict(
@@ -227,5 +231,5 @@ def alike(*folders) -> bool:
 def relative_difference(left: dict, right: dict) -> float:
     """Norm of the difference of two gradients over the norm of the second."""
     assert left.keys() == right.keys() and left
-    difference = sum((left[n] - right[n]).double().square().sum() for n in right).sqrt()
-    return float(difference / sum(g.double().square().sum() for g in right.values()).sqrt())
+    difference = sum((left[n].cpu() - right[n].cpu()).double().square().sum() for n in right).sqrt()
+    return float(difference / sum(g.cpu().double().square().sum() for g in right.values()).sqrt())

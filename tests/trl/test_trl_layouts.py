@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import PADDED_TOO, logged, problems, relative_difference, scripted
+from conftest_trl import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_difference, scripted
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
 from test_trl_contract import TOLERANCE, compare, gradients
@@ -20,7 +20,7 @@ from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
 from dppo.trl.served import unserved_models
 
-ROWS_LINE = "dppo | layout: rows of segments, attention by sdpa per segment (cpu and float32)"
+ROWS_LINE = f"dppo | layout: rows of segments, attention by sdpa per segment ({DEVICE} and float32)"
 
 
 class TestWhichLayout:
@@ -191,7 +191,8 @@ class TestModelsInTraining:
         exact, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
         padded, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, bf16=True)
         rows, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, bf16=True, completion_prune_rate=0.0)
-        assert "layout: rows of segments, attention by sdpa per segment (cpu and bfloat16)" in capsys.readouterr().out
+        line = "layout: rows of segments, attention by "
+        assert line + "sdpa per segment (cpu and bfloat16)" * ON_CPU in capsys.readouterr().out
         noise = relative_difference(padded[0], exact[0])
         assert 1e-3 < relative_difference(rows[0], exact[0]) < 1.5 * noise < 0.1
 

@@ -39,7 +39,7 @@ class Rewards:
     def _calculate_rewards(self, inputs, prompts, completions, ids):
         found = super()._calculate_rewards(inputs, prompts, completions, ids)
         longer = torch.tensor([[float(len(each) % 2)] for each in ids])
-        return found + longer
+        return found + longer.to(found)
 
 
 class SingleTurn:

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, scripted
+from conftest_trl import DEVICE, GENERATIONS, length_reward, scripted
 from refusals import refused
 from safetensors.torch import load_file
 from transformers import TrainerCallback
@@ -39,7 +39,7 @@ def test_a_recorder_that_draws_from_the_global_generator_would_show(tiny_path, t
         trainer, recorder = make(tiny_path, tmp_path / name, recorded=name == "with", completion_score="length")
         trainer.rollout_func = None
         if recorder is not None:
-            recorder.journal.append = lambda *_: torch.rand(1)
+            recorder.journal.append = lambda *_: torch.rand(1, device=DEVICE)
         trainer.train()
         weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters()})
     assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_last_visit(tiny_path, tmp_path):
     _, trainer = trained(ours, tiny_path, tmp_path, learning_rate=0.0, row_score="loss")
     rows, model = trainer.train_dataset, trainer.model.eval()
     for place, score in enumerate(trainer.source.scores.score.tolist()):
-        ids, labels = torch.tensor([rows[place]["input_ids"]]), torch.tensor([rows[place]["labels"]])
+        ids, labels = (torch.tensor([rows[place][name]], device=model.device) for name in ("input_ids", "labels"))
         assert score == pytest.approx(model(input_ids=ids, labels=labels).loss.item(), rel=1e-4)
 
 

@@ -49,7 +49,7 @@ def test_the_score_of_a_packed_row_is_that_of_all_its_texts(tiny_path, tmp_path)
     _, trainer = trained(ours, tiny_path, tmp_path, row_score="loss", **options)
     model = trainer.model.eval()
     for row, score in zip(trainer.train_dataset, trainer.source.scores.score.tolist(), strict=True):
-        parts = torch.tensor(row["input_ids"]).split(row["seq_lengths"])
+        parts = torch.tensor(row["input_ids"], device=model.device).split(row["seq_lengths"])
         losses = [model(input_ids=ids[None], labels=ids[None]).loss.item() * (len(ids) - 1) for ids in parts]
         assert score == pytest.approx(sum(losses) / sum(len(ids) - 1 for ids in parts), rel=1e-4)
 

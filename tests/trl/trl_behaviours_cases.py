@@ -186,6 +186,7 @@ def scripted_model(trainer: Any) -> None:
             seen[text] = seen.get(text, -1) + 1
             said.append(torch.tensor(tokenizer(talk(text, seen[text]) + tokenizer.eos_token)["input_ids"]))
         padded = torch.nn.utils.rnn.pad_sequence(said, batch_first=True, padding_value=tokenizer.pad_token_id)
+        padded = padded.to(input_ids.device)
         return torch.cat([input_ids, padded[:, : generation_config.max_new_tokens]], 1)
 
     trainer.model.generate = generate
