@@ -50,7 +50,7 @@ from benchmarks.speed.workload import (
 )
 from dppo.packing.attention import use_rows
 from dppo.packing.head import add_scored_head
-from dppo.packing.kernels import Kernel, choose_kernel
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, candidates, choose_kernel, probe
 
 SEED = 0
 GROUP_SIZE = 8
@@ -79,6 +79,8 @@ MODELS: dict[str, Callable[..., Any]] = {
 TOKEN_CASES = {"plain head": (1.0, 1.0), "fused head": (1.0, 1.0), "cuts 0.5": (0.5, 1.0), "cuts 0.3": (0.3, 1.0),
                "head 0.15": (1.0, 0.15), "cuts 0.5, head 0.15": (0.5, 0.15)}  # fmt: skip
 """Shares of the tokens that are kept, and that reach the head, by name."""
+KERNEL_LAYERS = 4
+"""Of the first model, by which kernels are timed."""
 FUSED = "fused head"
 """Today's step, which the others are measured against."""
 NOISE, NOISE_LIMIT = 3.0, 0.2
@@ -104,7 +106,7 @@ class Settings:
 
 
 SETTINGS = {
-    ("cuda", False): Settings(prompts={"0.6B": 16, "1.7B": 16, "4B": 8}),
+    ("cuda", False): Settings(prompts={"0.6B": 8, "1.7B": 8, "4B": 4}),
     ("cuda", True): Settings(prompts={"0.6B cut to 4 layers": 8}, row_lengths=(8192,)),
     ("cpu", True): Settings(
         prompts={"tiny": 4},
@@ -161,8 +163,26 @@ def check_rows(settings: Settings, config: Any, kernel: Kernel, device: torch.de
     )
     build = partial(prepared, config, device)
     named = layouts(settings.max_tokens, kernel)
+    exact = layouts(settings.max_tokens, SEGMENT_SDPA)["shared"]
     yield from layout_rows(build, settings.dtype, work, named)
-    yield from head_rows(build, work, tokens_left_out(work.to("cpu"), 1.0, 0.15, SEED).to(device), named["shared"])
+    yield from head_rows(build, work, tokens_left_out(work.to("cpu"), 1.0, 0.15, SEED).to(device), exact)
+
+
+def kernel_times(settings: Settings, config: Any, name: str, device: torch.device) -> Iterator[Record]:
+    """A step on shared rows by each kernel that is right here, in turns."""
+    model = prepared(config, device, settings.dtype)
+    heads = (config.num_attention_heads, config.num_key_value_heads)
+    work = kept_work(settings, config, settings.prompts[name], 0.0, device)
+    steps = {}
+    for kernel in candidates(device, settings.dtype):
+        if not probe(kernel, device, settings.dtype, config.head_dim, heads=heads):
+            steps[kernel.name] = partial(train_step, model, work, layouts(settings.max_tokens, kernel)["shared"])
+    for step in steps.values():
+        step()
+    runs = {kernel: partial(seconds, step, device) for kernel, step in steps.items()}
+    for kernel, taken in in_turns(runs, settings.repetitions).items():
+        row = {"figure": "kernel time", "kernel": kernel, "layers": KERNEL_LAYERS, "scored": work.scored}
+        yield {**row, "unit": "s", **spread(taken)}
 
 
 def compared(
@@ -298,6 +318,8 @@ def measure(settings: Settings, models: list[str], device: torch.device, output:
     rate = matrix_rate(settings.matrix, device, settings.dtype)
     figures = {"figure": "matrix rate", "side": settings.matrix, "unit": "FLOP/s", "median": rate}
     show(iter([figures]), lambda row: f"\nmatrix rate: {row['median'] / 1e12:,.3g} TFLOP/s, side {row['side']}")
+    cut = MODELS[models[0]](layers=KERNEL_LAYERS)
+    show(kernel_times(settings, cut, models[0], device), lambda row: f"{row['kernel']:20}{row['median']:.3f} s")
     print(
         f"\nForward and backward, padded as wide as a batch of {BATCH_PROMPTS} prompts; {GROUP_SIZE} completions each"
     )

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rng import Purpose, generator
-from dppo.trl.metrics import PhaseClock
+from dppo.trl.metrics import PhaseClock, synchronised
 
 PHASES = (
     "rollout",
@@ -64,7 +64,7 @@ class StepClock(PhaseClock):
     """The clock of a ``DPPOTrainer``, or of TRL's trainer, with what one step took kept for whoever reads it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(synchronised)
         self.taken: dict[str, float] = {}
         self.tokens = self.scored = 0
         self.generated: tuple[list[list[int]], list[list[int]]] = [], []
@@ -134,11 +134,11 @@ class Watch(TrainerCallback):
     def begin(self) -> None:
         """Wait for the next turn and start its clock."""
         self.baton.wait(self.player)
-        self._start = time.perf_counter(), time.process_time()
+        self._start = synchronised(), time.process_time()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by ``Trainer`` after every optimizer step."""
-        seconds, cpu = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+        seconds, cpu = synchronised() - self._start[0], time.process_time() - self._start[1]
         clock = self.clock
         phases = clock.phases(seconds)
         seen = _completions(*clock.generated)
