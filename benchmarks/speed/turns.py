@@ -3,12 +3,12 @@
 Noise of the machine then hits all alike: a step of one trainer lies seconds from the same step of every other.
 """
 
+import contextlib
 import gc
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rng import Purpose, generator
-from dppo.trl.metrics import PhaseClock, synchronised
+from dppo.trl.metrics import PhaseClock, wall
 
 PHASES = (
     "rollout",
@@ -64,7 +64,7 @@ class StepClock(PhaseClock):
     """The clock of a ``DPPOTrainer``, or of TRL's trainer, with what one step took kept for whoever reads it."""
 
     def __init__(self) -> None:
-        super().__init__(synchronised)
+        super().__init__()
         self.taken: dict[str, float] = {}
         self.tokens = self.scored = 0
         self.generated: tuple[list[list[int]], list[list[int]]] = [], []
@@ -112,7 +112,7 @@ class Baton:
             self._at += 1
             self._changed.notify_all()
 
-    @contextmanager
+    @contextlib.contextmanager
     def stops_all_on_failure(self) -> Iterator[None]:
         """Wake all players with ``TurnStopped`` if the block fails."""
         try:
@@ -134,11 +134,11 @@ class Watch(TrainerCallback):
     def begin(self) -> None:
         """Wait for the next turn and start its clock."""
         self.baton.wait(self.player)
-        self._start = synchronised(), time.process_time()
+        self._start = wall(), time.process_time()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by ``Trainer`` after every optimizer step."""
-        seconds, cpu = synchronised() - self._start[0], time.process_time() - self._start[1]
+        seconds, cpu = wall() - self._start[0], time.process_time() - self._start[1]
         clock = self.clock
         phases = clock.phases(seconds)
         seen = _completions(*clock.generated)
@@ -181,6 +181,14 @@ def clock_of_trl(trainer: GRPOTrainer) -> StepClock:
     }
     for name, phase in phases.items():
         setattr(trainer, name, clock(phase)(getattr(trainer, name)))
+    log_probs = trainer._get_per_token_logps_and_entropies
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        """Of the old or the reference policy; the one that is trained on is part of the loss."""
+        with contextlib.nullcontext() if torch.is_grad_enabled() else clock("log_probs"):
+            return log_probs(*args, **kwargs)
+
+    trainer._get_per_token_logps_and_entropies = timed
     trainer.add_callback(OptimizerPhase(clock))
     return clock
 

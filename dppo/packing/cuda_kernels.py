@@ -44,9 +44,10 @@ def gathered(segments: Segments, device: torch.device) -> Gathered:
         seen.append(segments.past_S[s] + length[s])
 
     def ends(counts: list[int]) -> Tensor:
-        return torch.tensor([0, *counts]).cumsum(0).to(device, torch.int32)
+        return torch.tensor([0, *counts]).cumsum(0).to(device, torch.int32, non_blocking=True)
 
-    result = Gathered(torch.cat(pieces).to(device), ends(list(length)), ends(seen), max(length), max(seen))
+    index = torch.cat(pieces).to(device, non_blocking=True)
+    result = Gathered(index, ends(list(length)), ends(seen), max(length), max(seen))
     segments.memory["gathered", device] = result
     return result
 
@@ -57,12 +58,16 @@ def torch_varlen(
     """Attention by torch's own variable-length flash kernel, of torch 2.11 or newer."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: Any = {"scale": scale, "window_size": _reach(window)}
-    if "enable_gqa" in signature(varlen_attn).parameters:
+    options: dict[str, Any] = {"scale": scale, "window_size": _reach(window)}
+    if _has_groups(varlen_attn):
         options["enable_gqa"] = True
-    else:  # torch 2.11 wants a key and a value for every query's head
-        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
-    return _over_gathered_keys(varlen_attn, query, key, value, segments, options)
+    return _over_gathered_keys(varlen_attn, query, key, value, segments, options, groups=_has_groups(varlen_attn))
+
+
+@cache
+def _has_groups(function: Callable[..., Any]) -> bool:
+    """Whether queries' heads may share a key: torch 2.11 wants one for each."""
+    return "enable_gqa" in signature(function).parameters
 
 
 def flash_varlen(
@@ -88,13 +93,26 @@ def _reach(window: int | None) -> tuple[int, int]:
 
 
 def _over_gathered_keys(
-    function: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, segments: Segments, options: dict[str, Any]
+    function: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    segments: Segments,
+    options: dict[str, Any],
+    *,
+    groups: bool = True,
 ) -> Tensor:
-    """A variable-length ``function`` on queries as they lie, and on keys and values gathered per segment."""
+    """A variable-length ``function`` on queries as they lie, and on keys and values gathered per segment.
+
+    Without ``groups`` keys and values are repeated for every query's head.
+    """
+    repeat = 1 if groups else query.shape[1] // key.shape[1]
     where = gathered(segments, query.device)
     key, value = (x[0].transpose(0, 1) for x in (key, value))
     if max(segments.trunk_S) >= 0:  # otherwise keys lie as they are wanted
         key, value = (x.index_select(0, where.key_index) for x in (key, value))
+    if repeat > 1:
+        key, value = (x.repeat_interleave(repeat, 1) for x in (key, value))
     key, value = key.contiguous(), value.contiguous()
     query = query[0].transpose(0, 1).contiguous()
     ends = (where.query_ends, where.key_ends, where.most_queries, where.most_keys)
@@ -128,7 +146,7 @@ def block_mask(segments: Segments, window: int | None, device: torch.device) -> 
     lengths = torch.tensor(segments.length_S)
 
     def per_token(value_S: Any) -> Tensor:
-        return torch.as_tensor(value_S).repeat_interleave(lengths).to(device)
+        return torch.as_tensor(value_S).repeat_interleave(lengths).to(device, non_blocking=True)
 
     own_T, trunk_T = per_token(range(len(lengths))), per_token(segments.trunk_S)
     past_T, start_T = per_token(segments.past_S), per_token(segments.start_S)

@@ -238,11 +238,12 @@ def _row(
         back = place_L[kept], completion_L[kept], offset_L[kept]
     else:
         back = place_L, completion_L, offset_L
-    labels_T = torch.full_like(tokens_T, UNSCORED).index_put((place_L.to(device),), target_L)
-    place, completion, offset = (x.to(device) for x in back)
+    # No transfer waits for what the device has still to do: from memory that is not pinned this is safe.
+    labels_T = torch.full_like(tokens_T, UNSCORED).index_put((place_L.to(device, non_blocking=True),), target_L)
+    place, completion, offset = (x.to(device, non_blocking=True) for x in back)
     return Row(
         input_ids=tokens_T[None],
-        position_ids=position_T.to(device)[None],
+        position_ids=position_T.to(device, non_blocking=True)[None],
         labels=labels_T[None],
         segments=segments,
         scored_L=place,

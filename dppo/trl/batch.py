@@ -188,7 +188,7 @@ class MicroBatch:
     tokens: int
     """What its forward pass computes, padding included where the layout pads."""
 
-    @property
+    @cached_property
     def completion_width(self) -> int:
         """Longest completion among the rows, at least 1."""
         return max(1, *(self.rank_batch.completion_tokens[row] for row in self.rows.tolist()))

@@ -51,15 +51,11 @@ def share_done(state: TrainerState) -> float:
     return min(state.global_step / max(state.max_steps, 1), 1.0)
 
 
-def synchronised() -> float:
-    """Seconds of the wall's clock once accelerators have done what they were asked for."""
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
-    return time.perf_counter()
-
-
 def wall() -> float:
-    """Seconds of the wall's clock."""
+    """Seconds of the wall's clock, once the accelerator has done what this process asked it for, if anything."""
+    device = torch.accelerator.current_accelerator()
+    if device is not None and getattr(torch.get_device_module(device), "is_initialized", lambda: True)():
+        torch.accelerator.synchronize()
     return time.perf_counter()
 
 

@@ -45,7 +45,7 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
 def _factors(data: Any, value: Any) -> Tensor:
     """(tokens of all rows,) what multiplies the gradient of each entry of a nested output of the model."""
     length_B = value.offsets().diff()
-    factor = data[WEIGHT].to(value.values()).repeat_interleave(length_B)
+    factor = data[WEIGHT].to(value.values()).repeat_interleave(length_B, output_size=len(value.values()))
     if TOKEN_WEIGHT not in data:
         return factor
     # An output stands one before the token that it is about; those of the prompt's tokens are in no loss.

@@ -19,7 +19,7 @@ from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidenc
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.grpo.savings import CeilingLines, CostMeter, at_cost, forwarded
-from dppo.trl.metrics import PhaseClock, synchronised, wall
+from dppo.trl.metrics import PhaseClock
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
@@ -153,15 +153,26 @@ class Plan:
 def test_the_first_process_measures_and_all_others_take_its_word():
     clock, processes = PhaseClock(), Scripted([4.0, 1.0, 1.0])
     meter = CostMeter(clock, processes)
-    assert clock.now is synchronised
     for _ in range(MEASURED + 1):
         clock.total["rollout"] += 1000.0
         meter.generation(Plan())
     assert meter.costs.tokens == (100.0 * MEASURED, 80.0 * MEASURED, 150.0 * MEASURED)
     assert meter.costs.seconds == (4.0 * MEASURED, 1.0 * MEASURED, 1.0 * MEASURED)
-    assert meter.costs.rollout_cost == 4.0 and clock.now is wall
+    assert meter.costs.rollout_cost == 4.0
     meter.generation(Plan())
     assert processes.gathered == MEASURED + 1, "nothing is measured or told any more"
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_the_clock_waits_for_an_accelerator_that_this_process_uses(used, monkeypatch):
+    """A run on the CPU beside a GPU makes no context on it."""
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waited.append(True))
+    with PhaseClock()("rollout"):
+        pass
+    assert len(waited) == (2 if used else 0)
 
 
 def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():

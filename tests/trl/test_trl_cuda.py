@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
+from conftest_trl import SHORT, length_reward, logged, problems, relative_difference, scripted
 from sft_runs import ours as supervised
 from test_trl_contract import gradients
 from test_trl_dpo import ours as preferences
@@ -24,15 +24,15 @@ LONG = Segments(length_S=(150, 400, 1, 77, 130, 129, 513, 33), trunk_S=(-1, 0, 0
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_kernel_is_chosen_that_agrees_on_long_segments_too(dtype, head_dim):
     kernel = choose_kernel(CUDA, dtype, head_dim)
-    print(f"{dtype}, head_dim {head_dim}: {kernel.name}: {kernel.reason}")
+    if dtype != torch.float32 and head_dim >= 64 and torch.cuda.get_device_capability() >= (8, 0):
+        assert kernel.name == "torch varlen", kernel.reason
     assert probe(kernel, CUDA, dtype, head_dim, segments=LONG, windows=(None, 128)) == ""
 
 
 @pytest.mark.parametrize("kernel", candidates(CUDA, torch.bfloat16), ids=lambda kernel: kernel.name)
 def test_no_kernel_is_silently_wrong(kernel):
     problem = probe(kernel, CUDA, torch.bfloat16, 64, segments=LONG, windows=(None, 128))
-    print(f"{kernel.name}: {problem or 'agrees'}")
-    assert not problem.startswith("its ")
+    assert not problem.startswith("its "), problem
     assert kernel is not SEGMENT_SDPA or not problem
 
 
@@ -48,7 +48,6 @@ def test_the_gradient_is_trls_up_to_rounding(options, tiny_path, tmp_path):
     )
     assert next(trainer.model.parameters()).is_cuda
     for ours, theirs, wanted in zip(mine, stock, exact, strict=True):
-        print(relative_difference(theirs, wanted), relative_difference(ours, wanted))
         assert relative_difference(ours, wanted) < max(2 * relative_difference(theirs, wanted), 1e-3)
 
 
@@ -79,8 +78,7 @@ def test_a_run_that_generates_goes_to_its_end_and_on(options, tiny_path, tmp_pat
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     for run in (first, again):
         assert run.state.global_step == 6 and all(math.isfinite(value) for value in logged(run, "loss"))
-        print(run.state.log_history[-2])
-    assert torch.cuda.max_memory_allocated() > 0 and GENERATIONS == 4
+        assert next(run.model.parameters()).is_cuda
 
 
 @pytest.mark.parametrize("make", [supervised, preferences])

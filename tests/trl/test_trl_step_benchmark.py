@@ -82,6 +82,9 @@ def test_the_step_on_a_gpu_is_dry_run_on_a_cpu(tmp_path, monkeypatch, capsys):
     assert all(row["same_completions"] for row in rows if row["figure"] == "ratio")
     norms = [row for row in rows if row["figure"] == "gradient norm"]
     assert len(norms) == 2 and all(abs(row[end] - 1) < 1e-4 for row in norms for end in ("lowest", "highest"))
+    reference = {(r["backend"], r["contestant"]): r["median"] for r in rows if r.get("phase") == "log_probs"}
+    assert all(seconds > 1e-3 for (work, _), seconds in reference.items() if work == "beta 0.04")
+    assert reference["beta 0", "TRL"] == 0
     tokens = {(r["backend"], r["contestant"]): r["median"] for r in rows if r["figure"] == "tokens_forwarded"}
     assert tokens["beta 0.04", "0.8 dropped"] < tokens["beta 0.04", "half dropped"] < tokens["beta 0.04", "control"]
     assert tokens["beta 0", "control"] < tokens["beta 0.04", "control"] < tokens["beta 0.04", "TRL"]

@@ -15,7 +15,7 @@ from dppo.methods import Method
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, PromptPruning, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST, WORTH
 from dppo.step import StepPlan
-from dppo.trl.metrics import RECORD, PhaseClock, synchronised, wall
+from dppo.trl.metrics import RECORD, PhaseClock
 
 GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward_backward",)
 
@@ -30,8 +30,6 @@ class CostMeter:
         self._clock, self._accelerator = clock, accelerator
         self._before, self._counted = self._seconds(), 0.0
         self.costs = TokenCosts()
-        if clock.now is wall:
-            clock.now = synchronised
 
     def spent(self) -> float:
         """Seconds of all phases on this process since this was last asked."""
@@ -53,8 +51,6 @@ class CostMeter:
     def restore(self, costs: TokenCosts) -> None:
         """Go on from these costs."""
         self.costs = costs
-        if costs.fixed and self._clock.now is synchronised:
-            self._clock.now = wall
 
     def settle(self) -> TokenCosts:
         """Fix the costs, as of a checkpoint."""

@@ -35,22 +35,30 @@ class PartFigures:
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
-        self._sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(parts, 2, dtype=torch.float64))
+        self._added: dict[str, list[tuple[Tensor, ...]]] = defaultdict(list)
 
     def add(self, name: str, value_B: Tensor, count_B: Tensor, weight_B: Tensor, part_B: Tensor) -> None:
         """Add sums of B sequences or pairs over what they are counted in, by the weights of their rows.
 
-        ``part_B`` is (B,) int64, the micro-batch of each, on a CPU.
+        ``part_B`` is (B,) int64, the micro-batch of each, on a CPU. The others stay where they are until the step's
+        end: nothing waits for the device.
         """
-        value_B, count_B, weight_B = (each.detach().cpu().double() for each in (value_B, count_B, weight_B))
-        self._sums[name].index_add_(0, part_B, torch.stack([value_B, count_B], 1) * weight_B[:, None])
+        self._added[name].append((part_B, *(each.detach() for each in (value_B, count_B, weight_B))))
+
+    def _sums(self, name: str) -> Tensor:
+        """(parts, 2) float64: values, and what they are counted in."""
+        sums_P2 = torch.zeros(self._parts, 2, dtype=torch.float64)
+        for part_B, *added in self._added[name]:
+            value_B, count_B, weight_B = (each.cpu().double() for each in added)
+            sums_P2.index_add_(0, part_B, torch.stack([value_B, count_B], 1) * weight_B[:, None])
+        return sums_P2
 
     def reduced(self, accelerator: Any, names: tuple[str, ...]) -> list[dict[str, float]]:
         """The figures of each micro-batch over all processes; left out where nothing of it is kept.
 
         All processes call together, with the same names, of which those that none has are left out.
         """
-        here = torch.stack([self._sums[name] for name in names]).float().to(accelerator.device)
+        here = torch.stack([self._sums(name) for name in names]).float().to(accelerator.device)
         total: Any = accelerator.reduce(here, reduction="sum")
         value_KP, count_KP = total.cpu().double().unbind(2)
         found: list[dict[str, float]] = [{} for _ in range(self._parts)]
