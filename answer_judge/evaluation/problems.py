@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from answer_judge.errors import ConfigError, DataError
-from answer_judge.grading.rules import DETAILS, RULES
+from answer_judge.grading.rules import DETAILS, RULES, Grading, with_details
 from answer_judge.problems.catalogue import BENCHMARKS, Benchmark, is_rule
 from answer_judge.problems.checkers import is_check
 from answer_judge.problems.checks import numbered, text_key
@@ -175,8 +175,10 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     ids = [_said(cell) or f"{benchmark.name}/{row}" for row, cell in enumerate(values["id"])]
     problems = [_said(cell) or "" for cell in values["problem"]]
     _check(where, ids, problems, answers, benchmark.path)
+    details = list(_details(rows))
+    _checked(details, where)
     labels = (map(_said, values[part]) for part in ("level", "subject"))
-    found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, _details(rows), strict=True))
+    found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, details, strict=True))
     content = content_hash(zip(problems, answers, strict=True))
     notes = _notes(benchmark, content, len(found))
     if limit is not None and limit < len(found):  # those whose identifiers have the smallest hashes, in their order
@@ -221,6 +223,15 @@ def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
         meta = row.pop("meta", None)
         said = {**(meta if isinstance(meta, dict) else {}), **row}
         yield {name: said[name] for name in DETAILS if said.get(name) is not None} or None
+
+
+def _checked(details: list[dict[str, Any] | None], where: str) -> None:
+    """Raise an error that names the first row whose details say nothing that answers can be judged by."""
+    for row, said in enumerate(details):
+        try:
+            with_details(Grading(), said)
+        except DataError as error:
+            raise DataError(f"{where}, {numbered([row])}: {error}") from error
 
 
 def _check(where: str, ids: list[str], problems: list[str], answers: list[str], path: str | None) -> None:

@@ -160,7 +160,9 @@ def _run_of_boxes(text: str, joins: Callable[[str, int, int], bool]) -> list[str
 def _joins(text: str, start: int, end: int) -> bool:
     """Whether what stands between two boxes makes one list of them."""
     part = _NEXT_PART.fullmatch(text, start, end)
-    return bool(_JOINT.fullmatch(text, start, end) or (part and not unsays(part["said"] or "")))
+    if _JOINT.fullmatch(text, start, end) or _BESIDE.fullmatch(text, start, end):
+        return True
+    return part is not None and not unsays(part["said"] or "")
 
 
 def after_hashes(text: str) -> str | None:
@@ -207,7 +209,10 @@ def _fenced(text: str) -> str | None:
 def _phrased(text: str, start: int) -> str | None:
     """What the last phrase from ``start`` on states, or None."""
     for phrase in reversed(list(_PHRASE.finditer(text, start))):
-        answer = _trimmed(_listed(text, phrase) or _stated(text, phrase.end()))
+        at = phrase.end()
+        if "\n" in phrase[0] and (bullet := _BULLET.match(text[at : at + 10])):  # of one line: no sign of a number
+            at += bullet.end()
+        answer = _trimmed(_listed(text, phrase) or _stated(text, at))
         if answer:
             return answer
     return None

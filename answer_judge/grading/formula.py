@@ -122,7 +122,7 @@ def parse(latex: str) -> Any:
     Numbers, too, go through the grammar as names, and are put in their places afterwards: the library hands the text of
     a number to ``sympy.Number``, which evaluates it as Python. So formulas of one shape are parsed once.
     """
-    from sympy import Integer, Symbol
+    from sympy import Integer, Symbol, real_root
 
     values = _NUMBERS.findall(latex)
     places = iter(range(len(values)))
@@ -130,7 +130,7 @@ def parse(latex: str) -> Any:
     try:
         tree, numbers = _shape(shape), {str(place): int(value) for place, value in enumerate(values)}
         check_size(tree, numbers)
-        return tree.xreplace({Symbol(name): Integer(number) for name, number in numbers.items()})
+        return real_root(tree.xreplace({Symbol(name): Integer(number) for name, number in numbers.items()}))
     except (MemoryError, Unreadable):
         raise
     except Exception as error:  # the generated parser raises bare Exception, sympy many types

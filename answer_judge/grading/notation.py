@@ -2,6 +2,7 @@
 
 import re
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import sympy
@@ -45,14 +46,21 @@ def _turned(text: str) -> str:
     pairs = list(zip(found[::2], found[1::2], strict=False))
     if len(found) % 2 or not any(left[0] == "]" or right[0] == "[" for left, right in pairs):
         return text
-    if not all(_ENDS.fullmatch(text, left.end(), right.start()) for left, right in pairs):
-        return text
+    inside = [(left.end(), right.start()) for left, right in pairs]
+    if not all(_ENDS.fullmatch(text, *ends) and _closed(text[slice(*ends)]) for ends in inside):
+        return text  # such as (1,2] \cup (3,4], with a pair from one interval to the next
     parts, last = [], 0
     for left, right in pairs:
         parts += [text[last : left.start()], "[" if left[0] == "[" else "("]
         parts += [text[left.end() : right.start()], "]" if right[0] == "]" else ")"]
         last = right.end()
     return "".join(parts) + text[last:]
+
+
+def _closed(text: str) -> bool:
+    """Whether round brackets that open close again, and the other way round."""
+    depth = list(accumulate((sign == "(") - (sign == ")") for sign in text))
+    return min(depth) >= 0 and depth[-1] == 0
 
 
 def _counted(text: str) -> str:

@@ -189,7 +189,10 @@ class _Reader:
         return tuple(items)
 
     def two_signs(self, text: str) -> v.Value | None:
-        if not _PLUS_MINUS.search(text) or (text.startswith((r"\{", "(", "[")) and outer_brackets(text)):
+        signs = len(_PLUS_MINUS.findall(text))
+        one_in_a_point = signs == 1 and text.startswith("(")
+        bracketed = text.startswith((r"\{", "(", "[")) and outer_brackets(text)
+        if not signs or (bracketed and not one_in_a_point):
             return None
         return v.Items("", (self.value(rewritten(text, _UPPER)), self.value(rewritten(text, _LOWER))))
 

@@ -30,7 +30,8 @@ def _items(value: v.Items) -> Any | None:
     if value.brackets == "{}":
         return sympy.FiniteSet(*map(_end, value.items))
     if not value.brackets:
-        parts = [as_set(item) for item in value.items]
+        points = value.joiner != "and" and any(isinstance(item, v.Inequality) for item in value.items)
+        parts = [as_set(_point(item) if points else item) for item in value.items]
         if any(part is None or isinstance(item, v.Everything) for part, item in zip(parts, value.items, strict=True)):
             return None
         if all(isinstance(item, v.Inequality) for item in value.items):
@@ -43,6 +44,11 @@ def _items(value: v.Items) -> Any | None:
     if not bool(start < end) and not (start == end and value.brackets == "[]"):
         return None
     return sympy.Interval(start, end, value.brackets[0] == "(", value.brackets[1] == ")")
+
+
+def _point(value: v.Value) -> v.Value:
+    """``x = 5`` beside inequalities as the set of 5; anything else as it is."""
+    return v.Items("{}", value.members) if isinstance(value, v.Named) and len(value.members) == 1 else value
 
 
 def _end(value: v.Value) -> Any:

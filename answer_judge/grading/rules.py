@@ -40,7 +40,7 @@ RULES: Mapping[str, Grading] = MappingProxyType(
 """How answers are judged, by benchmark name."""
 
 DETAILS = ("is_multiple_answer", "unit", "tolerance")
-"""What a problem may say about its own answer, by OlympiadBench's names."""
+"""What a problem may say about its own answer, by OlympiadBench's names, where ``tolerance`` is ``error``."""
 
 
 def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading:

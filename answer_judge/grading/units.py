@@ -120,7 +120,7 @@ _OTHER_MONEY = pattern(r"[A-Z]{3}|Rs|[€£₹¥]", {"CHF 5": "CHF", "£5": "£"
 _PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
-_END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
+_END_OF_VALUE = pattern(r"(?:[\d)}\]!%]|\\pi)$", {"(x+1)": ")", "5": "5", r"36\pi": r"\pi"})
 _AROUND = (*_LINEAR, "per")
 _UNIT_WORDS = 6
 _WESTERN = pattern(r"[\x00-\xd6\xd8-\xf6\xf8-\xffœ]+", ("élèves", "Äpfel"))

@@ -22,7 +22,7 @@ from answer_judge.sandbox import Task
 CODE_TEMPLATE = "{problem}\n\nPlease write the whole program in one ```python block."
 """The user's turn for a problem whose answer is a program."""
 
-_FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n]*+\n(.*?)(?:^[ \t]*+```[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]*+)```[ \t]*+(\w*+)[^\n]*+\n(.*?)(?:^[ \t]*+```[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
 """Repetitions never give back what they took: a fence that does not end would take time in the square of its length."""
 _PYTHON = ("", "python", "python3", "py")
 _AFTER_BODY = re.compile(r"\n(?=class |def |#|if |print|@)")
@@ -159,7 +159,11 @@ def program_in(completion: str, tests: CodeTests) -> str | None:
     The last block in a fence that defines what was asked for, or else the last block; without a fence all of the
     text. What does not define it goes on from the prompt, up to the end of the function's body.
     """
-    blocks = [block for language, block in _FENCE.findall(completion) if language.lower() in _PYTHON and block.strip()]
+    blocks = [
+        re.sub(rf"^{indent}", "", block, flags=re.M)
+        for indent, language, block in _FENCE.findall(completion)
+        if language.lower() in _PYTHON and block.strip()
+    ]
     entry = re.compile(
         rf"^(?:async[ ]+def|def|class)[ ]+{re.escape(tests.names[0])}\b|^{re.escape(tests.names[0])}[ ]*=", re.M
     )
