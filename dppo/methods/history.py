@@ -12,6 +12,7 @@ _OTHERS = (
     "the siblings' mean and the history's are mixed by their precisions, where SPO has one completion a prompt and no "
     "siblings",
     "the history's counts decay with each visit and not by the policy's divergence",
+    "advantages are not normalised over the batch, nor prompts sampled by priority, as in SPO",
 )
 
 GRPO_HISTORY = replace(

@@ -193,6 +193,10 @@ class Method:
                 pruned and not self.advantages.prompt_exact,
             ),
             (
+                f"the choice of completions {where}: they are ranked across the prompts that are rolled out",
+                pruned and not getattr(self.completions, "prompt_exact", True),
+            ),
+            (
                 "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
                 "over the completions kept, weighted: biased O(1/n), unless its coefficient is 0",
                 self.router_coef > 0 and (pruned or uneven or self.completions.rate > 0),

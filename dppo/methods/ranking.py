@@ -55,6 +55,11 @@ class Ranking:
         ranked, *weighted = self.reasons
         return "; ".join((ranked, DETERMINISTIC.reason, *weighted)) if self.rate else ""
 
+    @property
+    def prompt_exact(self) -> bool:
+        """Whether what is kept of a prompt does not depend on the prompts beside it."""
+        return self.compete is whole_prompts or self.rate == 0
+
     def at_rate(self, rate: float) -> Self:
         """The same ranking that drops another share."""
         return replace(self, rate=rate)

@@ -133,7 +133,8 @@ class PromptPruning(Level):
 
     def _total(self, candidates: Candidates, owed: float) -> int:
         """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
-        rounded = _unseen(candidates) + round(self._seen_sum(candidates, self.rate) + owed)
+        seen = min(round(self._seen_sum(candidates, self.rate) + owed), int(candidates.seen_P.sum()))
+        rounded = _unseen(candidates) + seen
         return max(rounded, math.ceil(self.fewest(candidates) - WHOLE), 1)
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dppo.context import Expected, StepContext
@@ -41,6 +42,8 @@ from dppo.types import Block, Rewards
 EVIDENCE = ("visits", "completions", "first_visits")
 """What a source remembers of units that were expected and found."""
 HISTORY_FILE = "dppo_history.npz"
+LATEST = 32
+"""Visits at the least by which a denominator follows the lengths of completions: their mean is off by percents."""
 
 
 class PromptSource:
@@ -89,6 +92,7 @@ class PromptSource:
             raise ConfigError("values and prior are priors of the same prompts. Give one: prior=None.")
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
         self.weight_F, self.values = weight_F, values
+        self._given, self._disbelieved = prior, False
         self.prior, self.first_visits = prior, Evidence.none()
         """Pass rates that are believed, None once they were found to mislead; what they expected of prompts at their
         first visit, and what these gave."""
@@ -116,16 +120,30 @@ class PromptSource:
             parts: shares of a pass that prompts, where these are pruned, are drawn for one by one: ``Passes.parts``.
         """
         pruning = self.method.at(done).prompts.at_chosen_rate(self.visits)
-        if not self.history.observations and (self.method.normaliser.counts_tokens or self.method.entropy_coef):
-            pruning = pruning.at_rate(0.0)  # a prior knows no tokens, and the denominator is a number of them
+        # A prior knows no tokens, and the denominator may be a number of them.
+        known = self.history.observations > 0 or not (self.method.normaliser.counts_tokens or self.method.entropy_coef)
+        if not known:
+            pruning = pruning.at_rate(0.0)
         parts = parts if self.method.prompts.rate else 1
         blocks = self._blocks(pruning, step, generations, multiple=multiple, parts=parts)
         block, part_P = (blocks[0], None) if parts == 1 else side_by_side(blocks)
         context, sizes, size_Q = self.context(block.row_Q, step), self.method.sizes, None
-        if sizes is not None and context.expected is not None:
+        if sizes is not None and context.expected is not None and known:
             tokens_Q = block.candidates.tokens_P[block.draw.keep_N]
             size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
-        return replace(drawn_block(block, generations, size_Q, part_P), context=context)
+        prompts = replace(drawn_block(block, generations, size_Q, part_P), context=context)
+        if prompts.expected_tokens is not None:
+            prompts = replace(prompts, expected_tokens=prompts.expected_tokens * self._growth())
+        return prompts
+
+    def _growth(self) -> float:
+        """Tokens of the latest visits over what history expected of them: while a run learns, lengths drift.
+
+        It is known before a draw, so a denominator by it stays free of bias. 1 where nothing tells.
+        """
+        latest = self.visits.part(torch.arange(len(self.visits)) >= len(self.visits) - max(LATEST, 2 * self.prompts))
+        expected, found = ((latest.weight_N * cost_N).sum() for cost_N in (latest.expected_cost_N, latest.cost_N))
+        return float(found / expected) if expected > 0 and found > 0 else 1.0
 
     def _blocks(self, pruning: PromptPruning, step: int, generations: int, *, multiple: int, parts: int) -> list[Block]:
         """The next candidates of the stream in parts, each with a draw of its own.
@@ -243,7 +261,7 @@ class PromptSource:
             return
         gain = gain_of(self.first_visits, self.method.prompts.half(self.first_visits))
         if gain.high < 1:
-            self.prior = None
+            self.prior, self._disbelieved = None, True
             self.lines.append(
                 f"prompt_prior is turned off: of {gain.units} prompts that it spoke of, those that it called worth a "
                 f"visit gave no more than others; half of them pruned by it would be worth {gain} of none"
@@ -266,8 +284,7 @@ class PromptSource:
         self.history.save(folder / HISTORY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
         found = {name: getattr(self, name).saved() for name in EVIDENCE}
-        disbelieved = self.prior is None and len(self.first_visits) > 0
-        return self.stream.state_dict() | learned | found | {"disbelieved": disbelieved}
+        return self.stream.state_dict() | learned | found | {"disbelieved": self._disbelieved}
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
         """Read back what ``save`` wrote and returned.
@@ -291,8 +308,8 @@ class PromptSource:
             self.history.forget_rewards()
         self.stream.load_state_dict(position)
         self.visits, self.completions, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
-        if position.get("disbelieved"):
-            self.prior = None
+        self._disbelieved = bool(position.get("disbelieved"))
+        self.prior = None if self._disbelieved else self._given
         if self.learned is not None and "learned" in position:
             try:
                 self.learned = finite_numbers(type(self.learned), position["learned"])

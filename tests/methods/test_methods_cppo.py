@@ -82,6 +82,15 @@ def test_cppo_as_in_its_code_for_verl(rate, count):
     assert loss_of(method, step_of(method, *GROUPS)) == pytest.approx(by_hand, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["cppo", "cppo_trl", "cppo_verl", "pods"])
+def test_who_ranks_across_prompts_is_biased_by_pruning_them_too(name):
+    """What is kept of a prompt then depends on the prompts that were drawn beside it."""
+    said = "ranked across the prompts"
+    half, none = (METHODS[name].with_rates(prompt=rate).biases() for rate in (0.5, 0.0))
+    assert any(said in reason for reason in half) == (name in ("cppo_trl", "cppo_verl"))
+    assert not any(said in reason for reason in none)
+
+
 def test_dividing_by_the_tokens_kept_is_biased_with_the_right_weights_too():
     """The wrong twin of a fixed denominator: a ratio of two random numbers, here over every independent draw."""
     value, tokens, prob = (torch.tensor(v).double() for v in ([1, -2, 4], [5, 1, 2], [0.5, 0.5, 0.5]))

@@ -13,7 +13,7 @@ from refusals import refused, warned
 from dppo.errors import CheckpointError, DataError, DesignError
 from dppo.methods import METHODS
 from dppo.methods.greso import EASY, HARD
-from dppo.pruning import Auto, PromptHistory, PromptPruning, PromptStream
+from dppo.pruning import Auto, PromptHistory, PromptPrior, PromptPruning, PromptStream
 from dppo.step import PromptSource, drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
@@ -303,3 +303,40 @@ def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where
     assert len(counted) > 1
     whole = replace(run.method.prompts, rate=0.0).draw(candidates, np.random.default_rng(0))
     assert drawn_block(Block(candidates=candidates, draw=whole), GROUP).expected_tokens is None
+
+
+def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
+    """The rule by a threshold keeps all of a part whose signals tie, and a part before it was rounded down."""
+    for seed in range(40):
+        run = PromptSource(
+            PromptStream(70, seed),
+            PromptHistory(np.arange(70, dtype=np.uint64), half_life=np.inf),
+            METHODS["infobatch"],
+            prompts=14,
+        )
+        live_P = torch.from_numpy(np.random.default_rng(seed).permutation(70) < 14)
+        for step in range(20):
+            prompts = run.block(step, generations=4, parts=2)
+            reward_QG = torch.zeros(len(prompts.row_Q), 4)
+            reward_QG[:, 0] = live_P[prompts.row_Q].float()
+            run.learn(draft_of(run.method, prompts, Rewards.of_groups(reward_QG), tokens=5), step)
+
+
+def test_a_prior_that_was_left_out_once_comes_back(tmp_path):
+    prior = PromptPrior(rate_P=torch.linspace(0.1, 0.9, SIZE).double(), completions=4.0)
+
+    def made(given):
+        run = source()
+        return PromptSource(run.stream, run.history, run.method, prompts=PROMPTS, prior=given)
+
+    def through(run, given):
+        other = made(given)
+        other.load(tmp_path, json.loads(json.dumps(run.save(tmp_path))))
+        return other
+
+    run = made(prior)
+    taught(run, 3)
+    without = through(run, None)
+    assert without.prior is None and through(without, prior).prior is prior
+    run._disbelieved = True  # as where it was found to mislead
+    assert through(run, prior).prior is None and through(through(run, None), prior).prior is None

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 from conftest_trl import (
@@ -184,3 +185,12 @@ def test_trl_alone_replays_the_first_epoch(tiny_path, tmp_path):
     straight = run(tmp_path / "a")
     run(tmp_path / "b", stop=3)
     assert run(tmp_path / "b", resume=str(tmp_path / "b" / "checkpoint-3")) != straight[3:]
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_generation_in_use_is_among_what_was_saved_once(step, tiny_path, tmp_path):
+    runs = [trainer(tiny_path, tmp_path / name, seen=[], **TWO_PASSES) for name in ("whole", "again")]
+    runs[0].train()
+    runs[1].train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
+    whole, again = (replace(run.savings, seconds=0.0) for run in runs)
+    assert again == whole

@@ -129,8 +129,11 @@ class SavedGeneration(TrainingLoop, Joints):
         if not calls:
             self._account()
         costs = self._at_costs(self.meter.settle())
+        savings = self.savings
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
+            if self.in_use.plan is not None:  # whoever goes on from here has the generation in use, and not its plan
+                savings = savings.after(self.in_use.plan, forwarded(self.in_use.plan), 0.0)
         if not self.args.should_save:
             return
         state = RunState(
@@ -140,7 +143,7 @@ class SavedGeneration(TrainingLoop, Joints):
             evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
             others=asdict(self.others),
             costs=asdict(costs),
-            savings=asdict(self.savings),
+            savings=asdict(savings),
             skipped=self.guard.skipped,
             settings=settings_of(self),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
