@@ -37,6 +37,7 @@ _SENTENCE_END = pattern(
 )
 _ITEM = r"[ \t]{0,9}(?:[-•*][ \t]{1,9})?"
 _BULLET = pattern(r"^[-•*][ \t]{1,9}", {"- A": "- "})
+_BULLET_ALONE = pattern(r"[•*][ \t]{1,9}|-[ \t]{1,9}(?=\$|\\\(|[A-Za-z])", {"- $5$": "- ", "• 5": "• ", "- A": "- "})
 _MARK = r"(?:\([A-Ja-j]\)|[A-J][.:)])"
 _LINES = pattern(
     rf"(?:{_ITEM}(?:{_MARK}|[A-J]|[-+]?\d[\d.,/]{{0,20}})[ \t*.,;]{{0,9}}(?:\n\s*|\Z)){{2,}}",
@@ -210,7 +211,7 @@ def _phrased(text: str, start: int) -> str | None:
     """What the last phrase from ``start`` on states, or None."""
     for phrase in reversed(list(_PHRASE.finditer(text, start))):
         at = phrase.end()
-        if "\n" in phrase[0] and (bullet := _BULLET.match(text[at : at + 10])):  # of one line: no sign of a number
+        if "\n" in phrase[0] and (bullet := _BULLET_ALONE.match(text[at : at + 10])):
             at += bullet.end()
         answer = _trimmed(_listed(text, phrase) or _stated(text, at))
         if answer:

@@ -116,13 +116,19 @@ def name_of(text: str) -> tuple[str, str] | None:
 _NUMBERS = pattern(r"(?<=\\variable\{)\d+(?=\})", {r"\variable{x}+\variable{12}": "12"})
 
 
+def _is_odd_root(tree: Any) -> bool:
+    """Whether it is a power by a fraction with an odd denominator of a negative number, which is real here."""
+    odd = tree.is_Pow and tree.exp.is_Rational and tree.exp.q > 1 and tree.exp.q % 2 == 1
+    return bool(odd and tree.base.is_negative)
+
+
 def parse(latex: str) -> Any:
     """The sympy expression of what ``canonical`` wrote.
 
     Numbers, too, go through the grammar as names, and are put in their places afterwards: the library hands the text of
     a number to ``sympy.Number``, which evaluates it as Python. So formulas of one shape are parsed once.
     """
-    from sympy import Integer, Symbol, real_root
+    from sympy import Integer, Symbol
 
     values = _NUMBERS.findall(latex)
     places = iter(range(len(values)))
@@ -130,7 +136,8 @@ def parse(latex: str) -> Any:
     try:
         tree, numbers = _shape(shape), {str(place): int(value) for place, value in enumerate(values)}
         check_size(tree, numbers)
-        return real_root(tree.xreplace({Symbol(name): Integer(number) for name, number in numbers.items()}))
+        tree = tree.xreplace({Symbol(name): Integer(number) for name, number in numbers.items()})
+        return tree.replace(_is_odd_root, lambda power: (-1) ** power.exp.p * (-power.base) ** power.exp)
     except (MemoryError, Unreadable):
         raise
     except Exception as error:  # the generated parser raises bare Exception, sympy many types

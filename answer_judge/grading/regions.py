@@ -30,8 +30,8 @@ def _items(value: v.Items) -> Any | None:
     if value.brackets == "{}":
         return sympy.FiniteSet(*map(_end, value.items))
     if not value.brackets:
-        points = value.joiner != "and" and any(isinstance(item, v.Inequality) for item in value.items)
-        parts = [as_set(_point(item) if points else item) for item in value.items]
+        letters = _letters(value) if value.joiner == "or" else set()
+        parts = [as_set(_point(item, letters)) for item in value.items]
         if any(part is None or isinstance(item, v.Everything) for part, item in zip(parts, value.items, strict=True)):
             return None
         if all(isinstance(item, v.Inequality) for item in value.items):
@@ -46,9 +46,17 @@ def _items(value: v.Items) -> Any | None:
     return sympy.Interval(start, end, value.brackets[0] == "(", value.brackets[1] == ")")
 
 
-def _point(value: v.Value) -> v.Value:
-    """``x = 5`` beside inequalities as the set of 5; anything else as it is."""
-    return v.Items("{}", value.members) if isinstance(value, v.Named) and len(value.members) == 1 else value
+def _letters(value: v.Items) -> set[str]:
+    """The letters of the inequalities in a list."""
+    sides = [side for item in value.items if isinstance(item, v.Inequality) for side in item.sides]
+    return {symbol.name for side in sides if isinstance(side, v.Formula) for symbol in tree(side).free_symbols}
+
+
+def _point(value: v.Value, letters: set[str]) -> v.Value:
+    """``x = 5`` beside inequalities of x alone as the set of 5; anything else as it is."""
+    if not isinstance(value, v.Named) or value.argument or {value.name} != letters or len(value.members) != 1:
+        return value
+    return v.Items("{}", value.members)
 
 
 def _end(value: v.Value) -> Any:

@@ -170,6 +170,8 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         return _rest(value, parse_unit(code[0]) if code else DOLLAR)
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
+    if value.endswith(r"\pi") and len(names.strip()) == 1:  # 2\pi h is a formula
+        return None
     return _rest(value, parse_unit(names))
 
 

@@ -160,7 +160,7 @@ def program_in(completion: str, tests: CodeTests) -> str | None:
     text. What does not define it goes on from the prompt, up to the end of the function's body.
     """
     blocks = [
-        re.sub(rf"^{indent}", "", block, flags=re.M)
+        (re.sub(rf"^{indent}", "", block, flags=re.M), block)
         for indent, language, block in _FENCE.findall(completion)
         if language.lower() in _PYTHON and block.strip()
     ]
@@ -169,10 +169,11 @@ def program_in(completion: str, tests: CodeTests) -> str | None:
     )
     if not blocks and not completion.strip():
         return None
-    text = next((block for block in reversed(blocks) if entry.search(block)), blocks[-1] if blocks else completion)
+    last = blocks[-1] if blocks else (completion, completion)
+    text, as_written = next((both for both in reversed(blocks) if entry.search(both[0])), last)
     if entry.search(text) or not tests.prompt:
         return f"{tests.prompt}\n\n{text}" if tests.prompt else text
-    return tests.prompt + _AFTER_BODY.split(text, maxsplit=1)[0]
+    return tests.prompt + _AFTER_BODY.split(as_written, maxsplit=1)[0]
 
 
 def task_of(completion: str, answer: str) -> Task | None:

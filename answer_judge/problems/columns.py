@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from answer_judge.errors import ConfigError, DataError
-from answer_judge.grading.answers import after_hashes, boxes_beside, last_boxed, without_delimiters
+from answer_judge.grading.answers import after_hashes, last_boxed, without_delimiters
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,18 +28,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NEEDED = ("problem", "answer")
 """The parts that must be there."""
 
-
-def _boxed(text: str) -> str | None:
-    r"""The last box, with those beside it as one list: ``$x = \boxed{1}$ or $x = \boxed{2}$``."""
-    last = last_boxed(text)
-    return None if last is None else ", ".join((*boxes_beside(text), last))
-
-
 EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
-    {"hashes": after_hashes, "boxed": _boxed, "verbatim": str.strip}
+    {"hashes": after_hashes, "boxed": last_boxed, "verbatim": str.strip}
 )
-r"""How an answer is taken from its column: after the last ``####``, from the last ``\boxed{...}`` and those beside it,
-or as it is."""
+r"""How an answer is taken from its column: after the last ``####``, from the last ``\boxed{...}``, or as it is."""
 
 
 def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: str, how: str) -> tuple[str, list[Any]]:

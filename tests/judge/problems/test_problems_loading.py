@@ -159,7 +159,7 @@ def test_messages_stay_as_they_are(write):
     ("column", "texts", "answers"),
     [
         ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
-        ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"1, \frac{1}{2}", "3"]),
+        ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"\frac{1}{2}", "3"]),
         ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
         ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
     ],
