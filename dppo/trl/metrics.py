@@ -54,8 +54,10 @@ def share_done(state: TrainerState) -> float:
 def wall() -> float:
     """Seconds of the wall's clock, once the accelerator has done what this process asked it for, if anything."""
     device = torch.accelerator.current_accelerator()
-    if device is not None and getattr(torch.get_device_module(device), "is_initialized", lambda: True)():
-        torch.accelerator.synchronize()
+    if device is not None:
+        used = getattr(torch.get_device_module(device), "is_initialized", torch.accelerator.is_available)
+        if used():
+            torch.accelerator.synchronize()
     return time.perf_counter()
 
 

@@ -132,8 +132,9 @@ class SavedGeneration(TrainingLoop, Joints):
         savings = self.savings
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
-            if self.in_use.plan is not None:  # whoever goes on from here has the generation in use, and not its plan
-                savings = savings.after(self.in_use.plan, forwarded(self.in_use.plan), 0.0)
+            plan = self.in_use.plan
+            if plan is not None and self._accounted < self.generation:  # who goes on from here has no plan of it
+                savings = savings.after(plan, forwarded(plan), self.meter.since())
         if not self.args.should_save:
             return
         state = RunState(

@@ -31,10 +31,14 @@ class CostMeter:
         self._before, self._counted = self._seconds(), 0.0
         self.costs = TokenCosts()
 
+    def since(self) -> float:
+        """Seconds of all phases on this process since ``spent`` was last asked."""
+        return sum(seconds for phase, seconds in self._clock.total.items() if phase != RECORD) - self._counted
+
     def spent(self) -> float:
         """Seconds of all phases on this process since this was last asked."""
-        whole = sum(seconds for phase, seconds in self._clock.total.items() if phase != RECORD)
-        spent, self._counted = whole - self._counted, whole
+        spent = self.since()
+        self._counted += spent
         return spent
 
     def generation(self, plan: StepPlan) -> None:
