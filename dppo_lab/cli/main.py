@@ -94,6 +94,11 @@ def _run(words: list[str]) -> int:
         line = install_line(EXTRAS.get(words[0], "trl"))
         print(f"dppo {words[0]} needs {error.name}, which is not installed: {line}", file=sys.stderr)
         return 2
+    except ImportError as error:  # a library's own words about a package that a field asks for
+        if error.name is not None:
+            raise
+        print(f"dppo {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

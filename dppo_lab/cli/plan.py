@@ -86,6 +86,8 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
 
     if options.pilot is not None:
         check_pilot(options.pilot)
+    if options.output is not None and options.output.is_file():
+        raise ConfigError(f"--output {options.output} is a file, and a plan is a folder. Try --output plan.")
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
 

@@ -11,7 +11,7 @@ from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.trl.checkpoints.files import LOCK_FILE, WRITER_FILE
 from dppo_lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
-from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RUNS, STARTS
+from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RESULTS_FILE, RUNS, STARTS
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.folder import FORMAT, STOCK
@@ -184,6 +184,8 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
         for _, places in changed.values():
             for place in places:
                 shutil.rmtree(place, ignore_errors=True)
+        if changed:
+            (folder / RESULTS_FILE).unlink(missing_ok=True)  # of the runs that are gone, too
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, comparison.as_json())
@@ -212,8 +214,17 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tupl
             then, now = read_file(place / CONFIG_FILE), comparison.fields(contestant, seed)
         except ConfigError as error:
             raise ConfigError(f"{place} is damaged: {error}. Remove it.") from error
-        changed = {name for name in then.keys() | now.keys() if then.get(name) != now.get(name)}
+        changed = {name for name in then.keys() | now.keys() if _meant(then.get(name)) != _meant(now.get(name))}
         if changed:
             fields.setdefault(contestant.name, set()).update(changed)
             places.setdefault(contestant.name, []).append(place)
     return {name: (sorted(fields[name]), places[name]) for name in fields}
+
+
+def _meant(value: Any) -> Any:
+    """A value of a field by what it says: YAML reads ``1e-4`` as text, and a list of one may be written without."""
+    one = value[0] if isinstance(value, list) and len(value) == 1 else value
+    try:
+        return float(one) if isinstance(one, str | int | float) and not isinstance(one, bool) else one
+    except ValueError:
+        return one

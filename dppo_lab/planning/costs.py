@@ -13,7 +13,7 @@ ALIKE = 0.05
 """Relative spread of tokens below which steps are too alike to tell fixed seconds from those of tokens."""
 SAMPLED = 0.5
 """The head's cost is told apart where, of each forwarded token, some step sends it at most this share of the most."""
-TOO_NOISY = "Time more steps, on a machine that does nothing else: --pilot 64"
+TOO_NOISY = "Time larger steps, on a machine that does nothing else: --pilot 64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ REACH = (0.25, 0.9)
 SILENT = (0.3, 0.8)
 """Share of groups of equal rewards, as papers report it, where a log does not say."""
 PHASES = ("old", "reference", "update")
+ALL_SILENT = 1 - 1e-3
+"""Share of silent groups from which a log holds no signal."""
 PER_STEP = 64
 """Prompts of a step: shares of seconds do not depend on it."""
 
@@ -130,7 +132,7 @@ def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
     low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
     pass_rate = (mean("reward", 0.5) - low) / (high - low)
     pass_rate = min(max(pass_rate, 1e-3), 1 - 1e-3) if 0 <= pass_rate <= 1 else 0.5  # else a reward is no pass rate
-    flat = min(max(mean("flat", any_of(_silent(steps))), 0.0), 1 - 1e-3)
+    flat = min(max(mean("flat", any_of(_silent(steps))), 0.0), ALL_SILENT)
     tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
     rollout, reach = mean("rollout", math.nan), _reach(steps)
     if math.isnan(reach):
@@ -212,7 +214,7 @@ def _best(level: Level, worlds: Sequence[World], step: Step) -> tuple[float, Est
         return gain(world.figures, step, level.at(rate), 1, PACKED)
 
     best = max(rates_to(level.auto.largest), key=lambda rate: gained(worlds[0], rate))
-    if gained(worlds[0], best) <= 1:
+    if gained(worlds[0], best) <= 1 or worlds[0].flat >= ALL_SILENT:  # without a signal nothing says what to prune
         return 0.0, Estimate(0.0, 0.0, 0.0)
     return best, interval([1 - 1 / max(gained(world, best), 1e-9) for world in worlds])
 

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from dppo.errors import ConfigError
+from dppo_lab.runs.folder import METRICS_FILE
 
 Row = dict[str, float]
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 """How numpy's numbers are printed."""
 PREFIXES = ("train/", "train_")
+TRAINER_STATE = "trainer_state.json"
 WRITES = (
     "Give verl's console output or JSON lines, TRL's trainer_state.json, a CSV or JSON export of wandb, or "
     "TensorBoard's event file"
@@ -149,6 +151,9 @@ def _first(row: Row, names: Sequence[str]) -> float:
 
 
 def _read(path: Path) -> tuple[str, Iterable[Row]]:
+    inside = [path / name for name in (TRAINER_STATE, METRICS_FILE) if (path / name).is_file()]
+    if inside:  # a checkpoint, or a run of ours
+        return _read(inside[0])
     if path.is_dir() or "tfevents" in path.name:
         return "TensorBoard's events", _needs("tensorboard", _tensorboard, path)
     if path.suffix == ".wandb":

@@ -13,7 +13,7 @@ from dppo.pruning.tokens import TOKEN_AUTO
 from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.records import EVERYTHING, Kept, Length, Option, Prices, Seconds, Step, Work
 from dppo_lab.planning.tokens import TokenSample
-from dppo_lab.planning.work import UNPRUNED, completion_ceiling, prompt_ceiling, work_of
+from dppo_lab.planning.work import UNPRUNED, completion_ceiling, has_gradient, prompt_ceiling, work_of
 from dppo_lab.planning.workload import Workload
 
 SMALL_GROUP = 2
@@ -318,15 +318,17 @@ def _advice(
         return interval([gain(world, step, level.at(rate), gpus, level.base) for world in worlds])
 
     found = gain_at(rate)
-    no_history = level is PROMPTS and length.first_epoch >= length.steps
+    nothing = ""
+    if not has_gradient(worlds[0].workload, step):
+        nothing = "no group has answers of differing reward: nothing is learned here, and nothing says what to prune"
+    elif level is PROMPTS and length.first_epoch >= length.steps:
+        nothing = "the run is over before prompts come back, and none has a history: nothing can be pruned"
     return Advice(
         level=level.name,
-        rate=rate if found.low >= level.auto.least_gain and not no_history else 0.0,
+        rate=rate if found.low >= level.auto.least_gain and not nothing else 0.0,
         gain=found,
         ceiling=interval([level.ceiling(world, step) for world in worlds]),
-        why="the run is over before prompts come back, and none has a history: nothing can be pruned"
-        if no_history
-        else _why(rate, found, best, level.auto.least_gain),
+        why=nothing or _why(rate, found, best, level.auto.least_gain),
         own=own,
         own_gain=None if own is None else gain_at(own),
     )

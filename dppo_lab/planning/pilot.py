@@ -57,7 +57,7 @@ STOCK_STEPS = 3
 """Of TRL's own trainer, the first not timed."""
 LEFT_OUT = (
     *("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method"),
-    "prompt_values",
+    *("prompt_values", "prune_floor", "logging_strategy"),
     *("steps_per_generation", "eval_benchmarks", "eval_steps", "save_steps", "processes"),
     *("resume", "resume_from_checkpoint", "eval_on_start", "push_to_hub", "log_completions_hub_repo"),
 )

@@ -159,14 +159,17 @@ def _step_problems(run: Run) -> list[str]:
 
 
 def length_of(run: Run, step: Step, prompts: int | None) -> Length:
-    """How many optimizer steps a run takes, and how many of them are its first epoch of so many ``prompts``."""
+    """How many optimizer steps a run takes, and how many of them are its first epoch of so many ``prompts``.
+
+    Prompts that do not fill the last generation of an epoch are left out of it, as TRL's sampler does.
+    """
     training = run.training
     if prompts is None:
         raise ConfigError(
             f"how long an epoch of {run.data.dataset_name or run.data.dataset_path} is depends on its prompts, and it "
             "is not at hand. Write their number into the figures: dataset_prompts: 12000"
         )
-    epoch = max(math.ceil(prompts / step.prompts) * step.passes, 1)
+    epoch = max(prompts // (step.prompts * step.shares), 1) * step.shares * step.passes
     steps = training.max_steps if training.max_steps > 0 else math.ceil(training.num_train_epochs * epoch)
     return Length(steps=steps, first_epoch=min(epoch, steps))
 

@@ -211,6 +211,11 @@ def _noise(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X
     return cells.moment(prob_2X) / whole if whole > 0 else 1.0
 
 
+def has_gradient(workload: Workload, step: Step) -> bool:
+    """Whether any group has a gradient, without which there is nothing to choose by."""
+    return _whole(workload, step) > 0
+
+
 @functools.lru_cache(maxsize=256)  # every resample of a plan is asked for under each of its options
 def _whole(workload: Workload, step: Step) -> float:
     """Second moment of the gradient of a step that prunes nothing."""

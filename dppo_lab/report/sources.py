@@ -13,7 +13,7 @@ from dppo_lab.report.text import visible
 from dppo_lab.runs.folder import METRICS_FILE
 from dppo_lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, read_record, read_run, sequence
 
-PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir"}
+PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir", "resume", "resume_from_checkpoint"}
 """Settings in which the seeds of one method may differ."""
 SOFTWARE = ("versions", "commit", "python")
 MACHINE = ("processor", "cores", "gpu", "threads")

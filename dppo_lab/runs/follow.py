@@ -14,7 +14,7 @@ Progress = Callable[[float, float, Mapping[str, float]], None]
 
 
 class Follow(TrainerCallback):
-    """Calls ``progress`` after every step and at every log."""
+    """Calls ``progress`` after every step and at every log; after the last step once its figures are there."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -28,6 +28,10 @@ class Follow(TrainerCallback):
         trainer.add_callback(cls(progress))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step < state.max_steps:
+            self.on_train_end(args, state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._progress(state.global_step, state.max_steps, dict(self._figures))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:

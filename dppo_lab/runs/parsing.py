@@ -167,6 +167,8 @@ def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
 
 def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
     """The value as its field's flag parses its words; one without words, such as None, must be of the field's type."""
+    if name == "scale_rewards" and isinstance(value, bool):  # as TRL reads it
+        value = "group" if value else "none"
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = [get_origin(part) or part for part in parts]
     if isinstance(value, list) and list in kinds:

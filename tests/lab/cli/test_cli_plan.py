@@ -34,7 +34,7 @@ def test_figures_by_hand_give_an_estimate_with_its_sources(tmp_path, capsys):
         assert f"{name}:" in text, "every figure is named with its source"
     assert "update free: at most" in text and "kWh" in text and "price" in text
     assert saved["prices"] == {"gpus": 8, "gpu_hour": 2.5, "watts": 700.0}, "processes of the configuration"
-    assert saved["step"]["prompts"] == 256 and saved["length"] == {"steps": 705, "first_epoch": 47}
+    assert saved["step"]["prompts"] == 256 and saved["length"] == {"steps": 690, "first_epoch": 46}
     trl, *others = saved["rows"]
     work, per_gpu = trl["work"], 8 * trl["seconds"]["rollout"]
     assert per_gpu == pytest.approx(work["generated"] / 13000)

@@ -7,6 +7,7 @@ from refusals import refused
 from answer_judge.errors import FileError
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
+from dppo_lab.comparison.folder import RESULTS_FILE
 from dppo_lab.comparison.plan import check_folder, open_folder, plan
 
 FIELDS = {
@@ -154,6 +155,29 @@ def test_changed_fields_are_refused_by_name_and_only_those_runs_go(config):
     assert all(folder.exists() for folder in folders)
     open_folder(changed, overwrite=True)
     assert [folder.exists() for folder in folders] == ["dppo" in str(folder) for folder in folders]
+
+
+def test_a_value_that_is_written_otherwise_is_no_change(config):
+    """YAML reads ``1e-5`` as text; a flag is a number."""
+    comparison = plan(config(learning_rate="1e-5", reward_funcs="embedded"), methods=["grpo"])
+    open_folder(comparison, overwrite=False)
+    folder = made(comparison, *comparison.order()[0])
+    open_folder(plan(config(learning_rate=1e-5, reward_funcs=["embedded"]), methods=["grpo"]), overwrite=False)
+    with refused(ConfigError, "learning_rate"):
+        open_folder(plan(config(learning_rate=1e-4), methods=["grpo"]), overwrite=False)
+    assert folder.exists()
+
+
+def test_results_of_runs_that_are_made_anew_go_with_them(config):
+    comparison = plan(config(), methods=["grpo", "dppo"])
+    open_folder(comparison, overwrite=False)
+    made(comparison, *comparison.order()[0])
+    results = comparison.folder / RESULTS_FILE
+    results.write_text("{}")
+    open_folder(comparison, overwrite=True)
+    assert results.exists(), "nothing changed"
+    open_folder(plan(config(learning_rate=1e-4), methods=["grpo", "dppo"]), overwrite=True)
+    assert not results.exists()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -192,6 +192,26 @@ def test_advantages_divided_by_their_deviation_leave_less_to_choose(tmp_path):
     assert [any("deviation" in line for line in each.unknown) for each in (divided, plain, unsaid)] == [0, 0, 1]
 
 
+def test_a_folder_with_a_log_is_that_log(tmp_path, capsys):
+    folder = tmp_path / "checkpoint-20"
+    folder.mkdir()
+    fixed = {"completions/mean_length": 300.0, "reward": 0.5, "frac_reward_zero_std": 0.6, "step_time": 9.0}
+    history = [{"step": n, **fixed} for n in range(1, 21)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert main(["plan", "--log", str(folder), "--generations", "8"]) == 0
+    assert "TRL's state, 20 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("flat", "worth"), [(1.0, False), (0.8, True)])
+def test_a_run_that_solves_nothing_is_offered_no_pruned_prompts(flat, worth, tmp_path, capsys):
+    """Of groups that are all silent, none says which to prune."""
+    path = tmp_path / "trainer_state.json"
+    fixed = {"completions/mean_length": 300.0, "step_time": 9.0, "reward": 1 - flat, "frac_reward_zero_std": flat}
+    path.write_text(json.dumps({"log_history": [{"step": n, **fixed} for n in range(1, 21)]}))
+    assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
+    assert ("prompts at 0." in capsys.readouterr().out) == worth
+
+
 def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
     """Of 10 s generation takes 3 and rewards 1, so exact skipping of half of the groups saves half of 6.
 

@@ -1,6 +1,7 @@
 """Costs, kinds of prompts and plans: recovered from what they made, and moved by what should move them."""
 
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from dppo.errors import ConfigError
 from dppo_lab.planning.costs import fitted, free_tokens
 from dppo_lab.planning.model import EXACT, Figures, gain
 from dppo_lab.planning.observed import Observed
-from dppo_lab.planning.records import Length, Option
+from dppo_lab.planning.records import Length, Option, Step
+from dppo_lab.planning.run_plan import length_of
 from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
 from dppo_lab.planning.written import as_json, findings, pasted
 
@@ -130,3 +132,25 @@ def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
     assert once.rate == 0 and "before prompts come back" in once.why
     assert gain(WORLD, STEP, Option(name="x"), 1) == 1
+
+
+def test_without_a_signal_nothing_is_recommended():
+    """A base model that solves nothing yet: every rate would be free, and none is known to be right."""
+    silent = Figures(workload=workload((0.0, 1.0)), costs=COSTS)
+    for advice in planned(silent).advice[:2]:
+        assert advice.rate == 0.0 and "differing reward" in advice.why
+    assert planned().advice[0].rate > 0 or planned().advice[1].rate > 0
+
+
+@pytest.mark.parametrize(
+    ("prompts", "step", "epochs", "wanted"),
+    [
+        (7, Step(prompts=2, generations=4), 3, Length(steps=9, first_epoch=3)),
+        (7, Step(prompts=2, generations=4, passes=2, shares=2), 2, Length(steps=8, first_epoch=4)),
+        (1, Step(prompts=2, generations=4), 1, Length(steps=1, first_epoch=1)),
+    ],
+)
+def test_an_epoch_is_of_whole_generations(prompts, step, epochs, wanted):
+    """As many steps as TRL's sampler gives, which leaves out what fills no generation."""
+    training = SimpleNamespace(max_steps=-1, num_train_epochs=epochs)
+    assert length_of(SimpleNamespace(training=training), step, prompts) == wanted

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from refusals import refused
+from trl import GRPOConfig
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig
@@ -116,3 +117,9 @@ def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
     monkeypatch.delenv("DPPO_TEST", raising=False)
     parse_fields({**REQUIRED, "env": {"DPPO_TEST": 3}}, DPPOConfig)
     assert os.environ.pop("DPPO_TEST") == "3"
+
+
+@pytest.mark.parametrize(("given", "meant"), [(True, "group"), (False, "none"), ("batch", "batch")])
+def test_advantages_are_divided_or_not_as_trl_reads_it(given, meant, tmp_path):
+    assert parse_fields({**REQUIRED, "scale_rewards": given}, DPPOConfig).training.scale_rewards == meant
+    assert parse_fields({**REQUIRED, "scale_rewards": given}, GRPOConfig).training.scale_rewards == meant
