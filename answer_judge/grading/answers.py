@@ -211,8 +211,8 @@ def _phrased(text: str, start: int) -> str | None:
     """What the last phrase from ``start`` on states, or None."""
     for phrase in reversed(list(_PHRASE.finditer(text, start))):
         at = phrase.end()
-        if "\n" in phrase[0] and (bullet := _BULLET_ALONE.match(text[at : at + 10])):
-            at += bullet.end()
+        if "\n" in phrase[0] and (bullet := _BULLET_ALONE.match(text, at)):
+            at = bullet.end()
         answer = _trimmed(_listed(text, phrase) or _stated(text, at))
         if answer:
             return answer

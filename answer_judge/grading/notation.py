@@ -2,12 +2,12 @@
 
 import re
 from fractions import Fraction
-from itertools import accumulate
 from typing import Any
 
 import sympy
 
 import answer_judge.grading.values as v
+from answer_judge.grading.brackets import brackets, readable
 from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.words import NUMBER_WORDS
@@ -47,7 +47,9 @@ def _turned(text: str) -> str:
     if len(found) % 2 or not any(left[0] == "]" or right[0] == "[" for left, right in pairs):
         return text
     inside = [(left.end(), right.start()) for left, right in pairs]
-    if not all(_ENDS.fullmatch(text, *ends) and _closed(text[slice(*ends)]) for ends in inside):
+    if not all(_ENDS.fullmatch(text, *ends) for ends in inside):
+        return text
+    if any(readable(list, brackets(text[slice(*ends)])) is None for ends in inside):
         return text  # such as (1,2] \cup (3,4], with a pair from one interval to the next
     parts, last = [], 0
     for left, right in pairs:
@@ -55,12 +57,6 @@ def _turned(text: str) -> str:
         parts += [text[left.end() : right.start()], "]" if right[0] == "]" else ")"]
         last = right.end()
     return "".join(parts) + text[last:]
-
-
-def _closed(text: str) -> bool:
-    """Whether round brackets that open close again, and the other way round."""
-    depth = list(accumulate((sign == "(") - (sign == ")") for sign in text))
-    return min(depth) >= 0 and depth[-1] == 0
 
 
 def _counted(text: str) -> str:

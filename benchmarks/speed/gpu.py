@@ -12,7 +12,7 @@ that holds all logits and today's fused one. ``--device cpu --quick`` runs a tin
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,14 @@ from benchmarks.speed.gpu_tables import (
     TOKEN_HEAD,
     exactness_line,
     kernel_line,
+    kernel_time_line,
     time_line,
     token_line,
 )
 from benchmarks.speed.layouts import Layout, flops, layouts, shared, step_each, train_step
 from benchmarks.speed.workload import (
     BATCH_PROMPTS,
+    MODELS,
     QUICK,
     REALISTIC,
     Lengths,
@@ -44,7 +46,6 @@ from benchmarks.speed.workload import (
     build_model,
     generation_batch,
     prune,
-    qwen3,
     tokens_left_out,
     typical_prompts,
 )
@@ -55,32 +56,11 @@ from dppo.packing.kernels import SEGMENT_SDPA, Kernel, candidates, choose_kernel
 SEED = 0
 GROUP_SIZE = 8
 RATES = (0.0, 0.5, 0.75)
-QWEN3: dict[str, Any] = {
-    "vocabulary": 151_936,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40_960,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-}
-MODELS: dict[str, Callable[..., Any]] = {
-    "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
-    "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
-    "4B": partial(qwen3, hidden=2560, layers=36, heads=32, intermediate_size=9728, **QWEN3),
-    "0.6B cut to 4 layers": partial(qwen3, hidden=1024, layers=4, heads=16, intermediate_size=3072, **QWEN3),
-    "tiny": partial(
-        qwen3,
-        hidden=64,
-        layers=2,
-        intermediate_size=128,
-        **QWEN3 | {"vocabulary": 512, "num_key_value_heads": 2, "head_dim": 16},
-    ),
-}
-"""Configurations by name; ``layers`` may be given."""
 TOKEN_CASES = {"plain head": (1.0, 1.0), "fused head": (1.0, 1.0), "cuts 0.5": (0.5, 1.0), "cuts 0.3": (0.3, 1.0),
                "head 0.15": (1.0, 0.15), "cuts 0.5, head 0.15": (0.5, 0.15)}  # fmt: skip
 """Shares of the tokens that are kept, and that reach the head, by name."""
-KERNEL_LAYERS = 4
-"""Of the first model, by which kernels are timed."""
+KERNEL_LAYERS, KERNEL_PROMPTS = 4, 16
+"""Of the first model, and of how many prompts completions are forwarded, where kernels are timed."""
 FUSED = "fused head"
 """Today's step, which the others are measured against."""
 NOISE, NOISE_LIMIT = 3.0, 0.2
@@ -168,11 +148,11 @@ def check_rows(settings: Settings, config: Any, kernel: Kernel, device: torch.de
     yield from head_rows(build, work, tokens_left_out(work.to("cpu"), 1.0, 0.15, SEED).to(device), exact)
 
 
-def kernel_times(settings: Settings, config: Any, name: str, device: torch.device) -> Iterator[Record]:
+def kernel_times(settings: Settings, config: Any, device: torch.device) -> Iterator[Record]:
     """A step on shared rows by each kernel that is right here, in turns."""
     model = prepared(config, device, settings.dtype)
     heads = (config.num_attention_heads, config.num_key_value_heads)
-    work = kept_work(settings, config, settings.prompts[name], 0.0, device)
+    work = kept_work(settings, config, KERNEL_PROMPTS, 0.0, device)
     steps = {}
     for kernel in candidates(device, settings.dtype):
         if not probe(kernel, device, settings.dtype, config.head_dim, heads=heads):
@@ -324,7 +304,7 @@ def measure(settings: Settings, models: list[str], device: torch.device, output:
     figures = {"figure": "matrix rate", "side": settings.matrix, "unit": "FLOP/s", "median": rate}
     show(iter([figures]), lambda row: f"\nmatrix rate: {row['median'] / 1e12:,.3g} TFLOP/s, side {row['side']}")
     cut = MODELS[models[0]](layers=KERNEL_LAYERS)
-    show(kernel_times(settings, cut, models[0], device), lambda row: f"{row['kernel']:20}{row['median']:.3f} s")
+    show(kernel_times(settings, cut, device), kernel_time_line)
     print(
         f"\nForward and backward, padded as wide as a batch of {BATCH_PROMPTS} prompts; {GROUP_SIZE} completions each"
     )

@@ -28,11 +28,10 @@ from transformers import PrinterCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.shared import Record, options, spread_with_ends, write
-from benchmarks.speed.gpu import MODELS
 from benchmarks.speed.step import Contestant, ours, quiet, trl
 from benchmarks.speed.step_report import ratio_records, step_records
 from benchmarks.speed.turns import Step, take_turns
-from benchmarks.speed.workload import REALISTIC, Lengths, build_model, generation_batch
+from benchmarks.speed.workload import MODELS, REALISTIC, Lengths, build_model, generation_batch
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer
 
 SEED = 0

@@ -24,6 +24,11 @@ def kernel_line(row: Record) -> str:
     return f"{row['kernel']:20}{verdict}{row['reason'] and ': '}{row['reason']}"
 
 
+def kernel_time_line(row: Record) -> str:
+    """A line of the table of kernels in a step."""
+    return f"{row['kernel']:20}{row['tokens']:>9,} tokens{row['median']:>9.3f} s"
+
+
 def exactness_line(row: Record) -> str:
     """A line of the table of exactness."""
     verdict = "passed" if row["passed"] else "WRONG"

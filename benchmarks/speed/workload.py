@@ -4,8 +4,9 @@ Which completions are kept is drawn uniformly over the batch. Training would use
 is compute, which depends on lengths alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,29 @@ def qwen3(layers: int, hidden: int, vocabulary: int, *, heads: int = 4, **others
         tie_word_embeddings=True,
         **fields | others,
     )
+
+
+QWEN3: dict[str, Any] = {
+    "vocabulary": 151_936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+}
+MODELS: dict[str, Callable[..., Any]] = {
+    "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
+    "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
+    "4B": partial(qwen3, hidden=2560, layers=36, heads=32, intermediate_size=9728, **QWEN3),
+    "0.6B cut to 4 layers": partial(qwen3, hidden=1024, layers=4, heads=16, intermediate_size=3072, **QWEN3),
+    "tiny": partial(
+        qwen3,
+        hidden=64,
+        layers=2,
+        intermediate_size=128,
+        **QWEN3 | {"vocabulary": 512, "num_key_value_heads": 2, "head_dim": 16},
+    ),
+}
+"""Configurations by name; ``layers`` may be given."""
 
 
 def build_model(config: PretrainedConfig, seed: int, *, device: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -58,10 +58,9 @@ def torch_varlen(
     """Attention by torch's own variable-length flash kernel, of torch 2.11 or newer."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: dict[str, Any] = {"scale": scale, "window_size": _reach(window)}
-    if _has_groups(varlen_attn):
-        options["enable_gqa"] = True
-    return _over_gathered_keys(varlen_attn, query, key, value, segments, options, groups=_has_groups(varlen_attn))
+    groups = _has_groups(varlen_attn)
+    options = {"scale": scale, "window_size": _reach(window)} | ({"enable_gqa": True} if groups else {})
+    return _over_gathered_keys(varlen_attn, query, key, value, segments, options, groups=groups)
 
 
 @cache

@@ -92,9 +92,8 @@ class PromptSource:
             raise ConfigError("values and prior are priors of the same prompts. Give one: prior=None.")
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
         self.weight_F, self.values = weight_F, values
-        self._given, self._disbelieved = prior, False
-        self.prior, self.first_visits = prior, Evidence.none()
-        """Pass rates that are believed, None once they were found to mislead; what they expected of prompts at their
+        self._given, self._disbelieved, self.first_visits = prior, False, Evidence.none()
+        """Pass rates, and whether they were found to mislead; what they expected of prompts at their
         first visit, and what these gave."""
         self.lines: list[str] = []
         """What is to be said of the run, for whoever trains to take away."""
@@ -242,6 +241,11 @@ class PromptSource:
                 Evidence.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
             )
 
+    @property
+    def prior(self) -> PromptPrior | None:
+        """Pass rates that are believed; None without any, and once they were found to mislead."""
+        return None if self._disbelieved else self._given
+
     def _believed(self, generations: int) -> tuple[Tensor, float] | None:
         """What is believed of the squared signal of every prompt, and the groups that it is worth."""
         if self.prior is None:
@@ -261,7 +265,7 @@ class PromptSource:
             return
         gain = gain_of(self.first_visits, self.method.prompts.half(self.first_visits))
         if gain.high < 1:
-            self.prior, self._disbelieved = None, True
+            self._disbelieved = True
             self.lines.append(
                 f"prompt_prior is turned off: of {gain.units} prompts that it spoke of, those that it called worth a "
                 f"visit gave no more than others; half of them pruned by it would be worth {gain} of none"
@@ -309,7 +313,6 @@ class PromptSource:
         self.stream.load_state_dict(position)
         self.visits, self.completions, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
         self._disbelieved = bool(position.get("disbelieved"))
-        self.prior = None if self._disbelieved else self._given
         if self.learned is not None and "learned" in position:
             try:
                 self.learned = finite_numbers(type(self.learned), position["learned"])

@@ -104,10 +104,14 @@ class SavedGeneration(TrainingLoop, Joints):
         training = self.training and "train_runtime" not in logs
         super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
 
+    @property
+    def _unaccounted(self) -> StepPlan | None:
+        """The plan of the generation in use until it is accounted for; a run that resumed within it has no plan."""
+        return None if self.in_use is None or self._accounted >= self.generation else self.in_use.plan
+
     def _account(self) -> None:
         """Add the generation that was trained on to what tokens cost and to what was saved; all ranks together."""
-        plan = None if self.in_use is None else self.in_use.plan
-        if plan is not None and self._accounted < self.generation:
+        if (plan := self._unaccounted) is not None:
             self._accounted = self.generation
             self.meter.generation(plan)
             self._at_costs(self.meter.costs)
@@ -129,12 +133,11 @@ class SavedGeneration(TrainingLoop, Joints):
         if not calls:
             self._account()
         costs = self._at_costs(self.meter.settle())
-        savings = self.savings
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
-            plan = self.in_use.plan
-            if plan is not None and self._accounted < self.generation:  # who goes on from here has no plan of it
-                savings = savings.after(plan, forwarded(plan), self.meter.since())
+        plan, savings = self._unaccounted, self.savings
+        if plan is not None:  # who goes on from here does not have it
+            savings = savings.after(plan, forwarded(plan), self.meter.since())
         if not self.args.should_save:
             return
         state = RunState(
