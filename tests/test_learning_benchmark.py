@@ -320,7 +320,7 @@ def test_a_comparison_is_run_again_until_seconds_agree(tmp_path, monkeypatch, ca
         record = recorded(folder, faster, SEEDS[:3], "default", ["control"], ["control"])
         output.write_text(json.dumps(record))
 
-    monkeypatch.setattr(regimes, "_module", module)
+    monkeypatch.setattr(regimes, "module", module)
     found = regimes.run("kl", tmp_path, 3, "control,default")
     assert [steps for steps, *_ in asked] == [100, 200] and asked[1] == (200, False, False)
     assert regimes.corrected(found["methods"]) == {} and capsys.readouterr().out == ""
@@ -341,7 +341,7 @@ def test_each_method_beside_trl_is_compared_with_trl_alone(tmp_path, monkeypatch
             asked.append([value[f"--{each}"] for each in ("methods", "ours", "against", "targets")])
             Path(value["--output"]).write_text(json.dumps({"methods": {}, "ours": value["--ours"]}))
 
-    monkeypatch.setattr(regimes, "_module", module)
+    monkeypatch.setattr(regimes, "module", module)
     found = regimes.run("kl", tmp_path, 3, "control,trl_g8,four_updates,prior")
     every = "control,trl_g8"
     assert asked[0] == ["control,trl_g8,four_updates,prior", "default", every, every]

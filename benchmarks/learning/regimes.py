@@ -107,7 +107,7 @@ def _tune(regime: str, folder: Path, methods: str, steps: Mapping[str, int], out
     words += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
     words += ["--steps", ",".join(f"{name}={count}" for name, count in steps.items())] if steps else []
     changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
-    _module("tune", str(CONFIG), *words, *changed)
+    module("tune", str(CONFIG), *words, *changed)
 
 
 def _compared(
@@ -116,13 +116,13 @@ def _compared(
     """Compare ``methods``; opponents are what ``ours`` is compared with, and whose accuracy is the target."""
     words = ["--methods", ",".join(methods), "--ours", ours]
     words += [word for name in ("--against", "--targets") for word in (name, ",".join(opponents))]
-    _module("compare", str(tuned), "--seeds", str(seeds), *words, "--output", str(output))
+    module("compare", str(tuned), "--seeds", str(seeds), *words, "--output", str(output))
     return json.loads(output.read_text(encoding="utf-8"))
 
 
-def corrected(methods: Record) -> dict[str, int]:
-    """Steps that take the control's seconds, of each method whose runs took more or less of them than ``NEAR``."""
-    ratios = {name: seconds_ratio(methods[CONTROL], found)["mean"] for name, found in methods.items()}
+def corrected(methods: Record, first: str = CONTROL) -> dict[str, int]:
+    """Steps that take the first's seconds, of each method whose runs took more or less of them than ``NEAR``."""
+    ratios = {name: seconds_ratio(methods[first], found)["mean"] for name, found in methods.items()}
     return {
         name: round(methods[name]["overrides"]["max_steps"] / ratio)
         for name, ratio in ratios.items()
@@ -130,7 +130,8 @@ def corrected(methods: Record) -> dict[str, int]:
     }
 
 
-def _module(name: str, *words: str) -> None:
+def module(name: str, *words: str) -> None:
+    """Run a program of this folder."""
     subprocess.run([sys.executable, "-m", f"benchmarks.learning.{name}", *words], check=True)
 
 

@@ -1,0 +1,153 @@
+"""Methods at points that were measured before, which stay as they are: CPPO, GRESO, and TRL with groups of 8.
+
+python -m benchmarks.learning.beside REGIME... [--methods cppo,greso] [--seeds 5] [--output FILE.json]
+
+Settings come from ``benchmarks/results/regimes.json``, and what is found is added to FILE, which may be that file. CPPO
+and GRESO run in turns with the control, with its settings and for its seconds; TRL, at its own tuned rate and
+completions of a step, with the default. Seconds are those of this machine and day: the first seed says how many steps
+take them. The same command goes on where a stopped one was.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from answer_judge.files import write_json, write_text
+from benchmarks.learning.points import (
+    CONTROL,
+    PER_METHOD,
+    STOCK,
+    beside_stock,
+    commits,
+    logged,
+    mean_curve,
+    point,
+    seconds_ratio,
+)
+from benchmarks.learning.regimes import CONFIG, NEAR, REGIMES, corrected, module
+from benchmarks.shared import Record, earlier, options
+from dppo_lab.cli.words import listed
+from dppo_lab.comparison.plan import read_config
+
+RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
+PARTNERS = {STOCK: "default", "cppo": CONTROL, "greso": CONTROL}
+"""By method, what it runs in turns with."""
+TRIES = 3
+Settings = dict[str, dict[str, Any]]
+"""Fields of methods by name, as the block ``compare`` of a configuration has them."""
+
+
+def settings_of(regime: str, known: Record, partner: str, names: Sequence[str], folder: Path) -> Settings:
+    """Fields of a partner and of methods: what the point has, the partner's with the method's own, or TRL's tuned."""
+    overrides, blocks = known["overrides"], read_config(CONFIG)[0]["tune"]["methods"]
+    found = {}
+    for name in (partner, *names):
+        tuned = name == STOCK and name not in overrides
+        own = tuned_stock(regime, folder) if tuned else overrides.get(name, overrides[partner])
+        found[name] = {"method": blocks[name]["method"], **own}
+    return found
+
+
+def tuned_stock(regime: str, folder: Path) -> dict[str, Any]:
+    """TRL's fields at the learning rate and completions of a step that are best for it."""
+    output = folder / f"{STOCK}.yaml"
+    if not output.exists():
+        words = ["--methods", STOCK, "--output", str(output), "--output_dir", str(folder / STOCK)]
+        module("tune", str(CONFIG), *words, *changed(regime))
+    return yaml.safe_load(output.read_text(encoding="utf-8"))["compare"]["methods"][STOCK]
+
+
+def changed(regime: str) -> list[str]:
+    """The fields of a regime as flags."""
+    return [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
+
+
+def in_turns(regime: str, settings: Settings, seeds: int, folder: Path) -> Record:
+    """The record of a comparison of methods that all take the seconds of the first of them."""
+    fields, _ = read_config(CONFIG, changed(regime))
+    tune, file = fields.pop("tune"), folder / "compare.yaml"
+    whole = {**fields, "output_dir": str(folder / "reported"), "seed": tune["seed"]}
+    methods = yaml.safe_load(file.read_text(encoding="utf-8"))["compare"]["methods"] if file.exists() else settings
+    found, off = Record(), dict[str, int]()
+    for count in (1, seeds):
+        for left in reversed(range(TRIES)):
+            for own in methods.values():
+                own["eval_benchmark_every"] = -(-own["max_steps"] // tune["evaluations"])
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(file, yaml.safe_dump({**whole, "compare": {"methods": methods}}, sort_keys=False))
+            found = compared(file, list(methods), count)
+            off = corrected(found["methods"], next(iter(methods)))
+            if not off or not left:
+                break
+            for name in off if count == 1 else methods:  # of all seeds the partner too, so that they ran in turns
+                shutil.rmtree(folder / "reported" / "runs" / name)
+                methods[name]["max_steps"] = off.get(name, methods[name]["max_steps"])
+    if off:
+        print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the partner's", flush=True)
+    return found
+
+
+def compared(file: Path, methods: Sequence[str], seeds: int) -> Record:
+    """The record of ``compare``, to the final accuracy of TRL, or else of the first method."""
+    first, *others = methods
+    ours, opponent = (first, STOCK) if STOCK in others else (others[0], first)
+    words = ["--methods", ",".join(methods), "--ours", ours, "--against", opponent, "--targets", opponent]
+    output = file.with_suffix(".json")
+    module("compare", str(file), "--seeds", str(seeds), *words, "--output", str(output))
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def added(known: Record, record: Record, names: Sequence[str], folder: Path) -> Record:
+    """A point with what a comparison says of the methods with these names."""
+    if STOCK in names:
+        methods, ours = record["methods"], PARTNERS[STOCK]
+        chosen = {ours: logged(folder, record["seeds"], ours)}
+        lane = beside_stock(record, ours, chosen)
+        known = {**known, f"against_{STOCK}": lane[f"against_{STOCK}"]}
+        new: Record = {part: {STOCK: lane[part][STOCK]} for part in ("final_accuracy", "overrides")}
+        new |= {"seconds": {STOCK: seconds_ratio(methods[ours], methods[STOCK])}, "beside_stock": {ours: lane}}
+        new |= {"curves": {STOCK: mean_curve([run["curve"] for run in methods[STOCK]["runs"]])}}
+        names = [*names, ours]
+    else:
+        new = point(record, {name: logged(folder, record["seeds"], name) for name in (CONTROL, *names)})
+    new["commits"] = commits(folder, record)
+    return {
+        **known,
+        **{
+            part: {**known.get(part, {}), **{name: new[part][name] for name in names if name in new.get(part, {})}}
+            for part in PER_METHOD
+        },
+    }
+
+
+def main() -> int:
+    """Run methods at points, and add them to the file."""
+    parser = options(__doc__)
+    parser.add_argument("regimes", nargs="+", choices=REGIMES)
+    parser.add_argument("--methods", default="cppo,greso", help="that have one partner, or TRL's alone")
+    parser.add_argument("--seeds", type=int, default=5, help="how many, from the configuration's seed on")
+    parser.add_argument("--folder", type=Path, default=Path("runs/beside"), help="where the runs go")
+    given = parser.parse_args()
+    names, known = listed(given.methods) or [], earlier(RESULTS)["regimes"]
+    partners = {PARTNERS.get(name) for name in names}
+    if len(partners) != 1 or None in partners:
+        parser.error(f"--methods {given.methods} have no one partner. Write --methods cppo,greso or --methods {STOCK}")
+    for regime in given.regimes:
+        folder = given.folder / regime
+        settings = settings_of(regime, known[regime], *partners, names, folder)
+        lane = folder / "_".join(names)
+        found = added(known[regime], in_turns(regime, settings, given.seeds, lane), names, lane)
+        print(json.dumps({name: found["final_accuracy"][name] for name in names}))
+        if given.output is not None:
+            points = earlier(given.output).get("regimes", {})
+            write_json(given.output, {"regimes": {**points, regime: found}})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
