@@ -11,7 +11,7 @@ take them. The same command goes on where a stopped one was.
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,17 @@ def settings_of(regime: str, known: Record, partner: str, names: Sequence[str], 
     found = {}
     for name in (partner, *names):
         tuned = name == STOCK and name not in overrides
-        own = tuned_stock(regime, folder) if tuned else overrides.get(name, overrides[partner])
+        own = tuned_stock(regime, folder, overrides[partner]) if tuned else overrides.get(name, overrides[partner])
         found[name] = {"method": blocks[name]["method"], **own}
     return found
 
 
-def tuned_stock(regime: str, folder: Path) -> dict[str, Any]:
-    """TRL's fields at the learning rate and completions of a step that are best for it."""
+def tuned_stock(regime: str, folder: Path, partner: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL's fields at the learning rate and completions of a step that are best for it, with the partner's steps."""
     output = folder / f"{STOCK}.yaml"
     if not output.exists():
-        words = ["--methods", STOCK, "--output", str(output), "--output_dir", str(folder / STOCK)]
+        words = ["--methods", STOCK, "--steps", f"{STOCK}={partner['max_steps']}", "--output", str(output)]
+        words += ["--output_dir", str(folder / STOCK)]
         module("tune", str(CONFIG), *words, *changed(regime))
     return yaml.safe_load(output.read_text(encoding="utf-8"))["compare"]["methods"][STOCK]
 
