@@ -134,19 +134,20 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="how many, from the configuration's seed on")
     parser.add_argument("--folder", type=Path, default=Path("runs/beside"), help="where the runs go")
     given = parser.parse_args()
-    names, known = listed(given.methods) or [], earlier(RESULTS)["regimes"]
+    names = listed(given.methods) or []
     partners = {PARTNERS.get(name) for name in names}
-    if len(partners) != 1 or None in partners:
+    partner = partners.pop() if len(partners) == 1 else None
+    if partner is None:
         parser.error(f"--methods {given.methods} have no one partner. Write --methods cppo,greso or --methods {STOCK}")
     for regime in given.regimes:
+        points = {**earlier(RESULTS)["regimes"], **earlier(given.output).get("regimes", {})}
         folder = given.folder / regime
-        settings = settings_of(regime, known[regime], *partners, names, folder)
         lane = folder / "_".join(names)
-        found = added(known[regime], in_turns(regime, settings, given.seeds, lane), names, lane)
-        print(json.dumps({name: found["final_accuracy"][name] for name in names}))
+        settings = settings_of(regime, points[regime], partner, names, folder)
+        points[regime] = added(points[regime], in_turns(regime, settings, given.seeds, lane), names, lane)
+        print(json.dumps({name: points[regime]["final_accuracy"][name] for name in names}))
         if given.output is not None:
-            points = earlier(given.output).get("regimes", {})
-            write_json(given.output, {"regimes": {**points, regime: found}})
+            write_json(given.output, {"regimes": points})
     return 0
 
 

@@ -15,12 +15,20 @@ from dppo.install import install_line
 from dppo.trl.grpo.plan import step_plan
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.errors import EXPLAINED
+from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import load_tokenizer, model_of, model_problems, positions
 from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint
-from dppo_lab.runs.preflight import data_problems, output_problems, tracker_problems, value_problems, weight_problems
+from dppo_lab.runs.preflight import (
+    data_problems,
+    output_problems,
+    schedule_problems,
+    tracker_problems,
+    value_problems,
+    weight_problems,
+)
 from dppo_lab.runs.rewards import load_rewards, load_rollouts
 
 TEMPLATE = {True: "with a chat template", False: "without a chat template: prompts will be plain text"}
@@ -46,7 +54,8 @@ def dry_run(run: Run) -> list[Finding]:
     except EXPLAINED as error:
         findings += _wrong(str(error))
     findings += of_model
-    findings += _wrong(*tracker_problems(run), *weight_problems(run), *value_problems(run))
+    checks = (tracker_problems, weight_problems, value_problems, schedule_problems)
+    findings += _wrong(*(problem for check in checks for problem in check(run)))
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
         findings.append(Finding("unchecked", text))
@@ -80,6 +89,7 @@ def _model(run: Run) -> tuple[Any, list[Finding]]:
     try:
         config = AutoConfig.from_pretrained(name)
         template = load_tokenizer(run, name).chat_template
+        adapters_of(run, name)
     except (OSError, ValueError) as error:
         return None, _wrong(f"model {name}: {error}")
     return config, [Finding("ok", f"model {name}: {config.model_type}, {TEMPLATE[bool(template)]}")]

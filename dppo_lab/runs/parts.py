@@ -1,14 +1,14 @@
 """The parts of a run, each loaded and checked: output folder, data, model, trainer; ``rewards`` has what it calls."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
 from datasets import Dataset
 from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.utils import get_peft_config, get_quantization_config
+from trl.trainer.utils import get_quantization_config
 
 from answer_judge import problems as judged
 from answer_judge.problems.checkers import is_check
@@ -20,6 +20,7 @@ from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task
 from dppo_lab.demo.scratch import SCRATCH, OnStep
+from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
@@ -146,12 +147,15 @@ def cleared(folder: Path) -> list[Path]:
     return [*folder.glob("checkpoint-*"), folder / START_FOLDER]
 
 
-def clear(folder: Path) -> None:
-    """Remove ``cleared`` and the records of an earlier run in ``folder``."""
-    for old in cleared(folder):
-        shutil.rmtree(old, ignore_errors=True)
-    for name in RECORDS:
-        (folder / name).unlink(missing_ok=True)
+def clear(old: Iterable[Path]) -> None:
+    """Remove files and folders of an earlier run, when every process has come here."""
+    PartialState().wait_for_everyone()
+    for path in old if PartialState().is_main_process else ():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    PartialState().wait_for_everyone()
 
 
 def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | None = None) -> str:
@@ -181,7 +185,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
 
     ``prompts`` limits the training set to that many, drawn by the run's seed.
     """
-    tokenizer = load_tokenizer(run, model)
+    tokenizer, adapters = load_tokenizer(run, model), adapters_of(run, model)
     if tokenizer.chat_template is None:
         PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
     dataset = fitting(run, load_dataset(run, tokenizer=tokenizer), tokenizer, positions(model, run))
@@ -209,7 +213,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
         eval_dataset=load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None,
         processing_class=tokenizer,
         quantization_config=get_quantization_config(run.model),
-        peft_config=get_peft_config(run.model),
+        peft_config=adapters,
     )
 
 
@@ -240,11 +244,11 @@ def train_with(
     with sole_writers_of(folder):
         checkpoint = output_checkpoint(run)
         benchmarks = load_benchmarks(run)
-        PartialState().wait_for_everyone()  # all have looked before one writes
-        if not within(checkpoint, folder) and PartialState().is_main_process:
-            clear(folder)
-        PartialState().wait_for_everyone()
+        old = [] if within(checkpoint, folder) else [*cleared(folder), *(folder / name for name in RECORDS)]
+        first = [folder / START_FOLDER] if old and model_of(run).startswith(SCRATCH) else []  # made anew at its place
+        clear(first)
         trainer = build_trainer(run, prepare_model(run, progress), kind)
+        clear(path for path in old if path not in first)  # and not before it is known that this run can begin
         about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
         recorder = RunRecorder(folder, task=about, now=now).attach(trainer)
         if benchmarks:

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
+from torch.optim import SGD
+from transformers import SchedulerType, get_scheduler
 from transformers.integrations import integration_utils
 
 from answer_judge.problems.loading import is_local
-from dppo.errors import ConfigError, did_you_mean, raise_problems
+from dppo.errors import ConfigError, did_you_mean, first_line, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
 from dppo.trl.served import RANGES
@@ -49,6 +52,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
         value_problems,
         tracker_problems,
         weight_problems,
+        schedule_problems,
         reward_problems,
     )
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
@@ -112,6 +116,19 @@ def weight_problems(run: AnyRun) -> Iterator[str]:
     """Another number of ``reward_weights`` than of rewards."""
     if wrong := weights_mismatch(run.training.reward_weights, len(run.data.reward_funcs or [""])):
         yield wrong
+
+
+def schedule_problems(run: AnyRun) -> Iterator[str]:
+    """A schedule that lacks one of its ``lr_scheduler_kwargs``, or has one that it does not know."""
+    name, given = SchedulerType(run.training.lr_scheduler_type).value, run.training.lr_scheduler_kwargs
+    given = given if isinstance(given, dict) else {}  # a text was read when the fields were
+    try:
+        get_scheduler(name, SGD([torch.zeros(())]), 0, 2, given)
+    except (TypeError, ValueError) as error:
+        yield (
+            f"lr_scheduler_type={name}, lr_scheduler_kwargs={given}: {first_line(error)}. Write what it needs, as in "
+            "lr_scheduler_kwargs: {min_lr_rate: 0.1}, or lr_scheduler_type: linear"
+        )
 
 
 def reward_problems(run: AnyRun) -> Iterator[str]:

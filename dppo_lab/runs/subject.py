@@ -12,7 +12,6 @@ import torch
 from peft import get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
-from trl.trainer.utils import get_peft_config
 
 from dppo.environment import SMALL
 from dppo.errors import ConfigError
@@ -22,6 +21,7 @@ from dppo.verification.sampling import SubjectSampling
 from dppo.verification.subject import Scorer, Subject, frozen_subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
+from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.follow import no_progress_bars
 from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of, prompt_tokens
@@ -93,7 +93,7 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(cannot_load(name, error)) from None
-    adapters = get_peft_config(run.model)
+    adapters = adapters_of(run, name)
     if adapters is not None:
         model = get_peft_model(model, adapters)
     model.to("cuda" if torch.cuda.is_available() and not run.training.use_cpu else "cpu")

@@ -15,7 +15,7 @@ from dppo.install import install_line
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import clear, fitting, load_dataset, output_checkpoint, train
+from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint, train
 from dppo_lab.runs.rewards import load_rewards
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
@@ -159,13 +159,33 @@ def test_prompts_beyond_the_positions_of_the_model_are_refused_or_left_out(tmp_p
     assert "max_completion_length=8 goes beyond" in capsys.readouterr().out
 
 
-def test_overwrite_leaves_nothing_of_the_old_run(tmp_path):
-    for name in ("checkpoint-9", "start"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "metrics.jsonl").write_text("{}")
-    (tmp_path / "notes.txt").write_text("mine")
-    clear(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+@pytest.mark.usefixtures("made_quickly")
+def test_overwrite_leaves_nothing_of_the_old_run_once_the_new_one_can_begin(tmp_path, untrained):
+    """The wrong twin removes it first: a run that cannot begin has then cost the one before."""
+    out = tmp_path / "out"
+    (out / "checkpoint-9").mkdir(parents=True)
+    (out / "start").mkdir()
+    (out / "metrics.jsonl").write_text("{}")
+    (out / "notes.txt").write_text("mine")
+    words = ("--overwrite", "true", "--max_steps", "1")
+    lora = ("--use_peft", "true", "--lora_target_modules")
+    with refused(ConfigError, "lora_target_modules=q_proj", "k_proj, lm_head", "all-linear, or '.*q_proj'"):
+        train(run_of(tmp_path, "embedded", *words, *lora, "q_proj", model=untrained))
+    assert {path.name for path in out.iterdir()} >= {"checkpoint-9", "start", "metrics.jsonl", "notes.txt"}
+    train(run_of(tmp_path, "embedded", *words, *lora, ".*q_proj", model=untrained))
+    assert not {"checkpoint-9", "start"} & {path.name for path in out.iterdir()} and (out / "notes.txt").exists()
+    assert (out / "metrics.jsonl").read_text() != "{}"
+    (out / "start").mkdir()
+    train(run_of(tmp_path, "embedded", *words))
+    assert (out / "start" / "config.json").exists(), "a model from scratch is made anew too"
+
+
+def test_a_dry_run_tries_lora_on_a_model_that_is_there(tmp_path, untrained):
+    lora = ("--use_peft", "true", "--lora_target_modules")
+    for names, wrong in ((["nowhere"], ["lora_target_modules=nowhere: matches no layer"]), (["q_proj", "v_proj"], [])):
+        found = dry_run(run_of(tmp_path, "embedded", *lora, *names, model=untrained))
+        said = [finding.text for finding in found if finding.kind == "wrong"]
+        assert len(said) == len(wrong) and all(map(str.__contains__, said, wrong)), said
 
 
 @pytest.mark.usefixtures("confined")

@@ -37,6 +37,10 @@ def nothing_is_loaded(monkeypatch):
         ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
         ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
         ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
+        (
+            "--lr_scheduler_type cosine_with_min_lr",
+            "lr_scheduler_type=cosine_with_min_lr, lr_scheduler_kwargs={}: One",
+        ),
         ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )

@@ -1,0 +1,46 @@
+"""The LoRA adapters of a run, tried on its model without weights: peft refuses their names only when it is loaded."""
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import torch
+from peft import inject_adapter_in_model
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl.trainer.utils import get_peft_config
+
+from dppo.errors import ConfigError
+from dppo_lab.runs.models import hub_options
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+    from dppo_lab.runs.parsing import AnyRun
+
+
+def adapters_of(run: "AnyRun", name: str) -> "PeftConfig | None":
+    """The configuration of the run's adapters for the model ``name``; None without ``use_peft``.
+
+    Raises:
+        ConfigError: ``lora_target_modules`` matches no layer of the model.
+    """
+    config = get_peft_config(run.model)
+    if config is None or run.model.lora_target_modules is None:
+        return config
+    shape = AutoConfig.from_pretrained(name, **hub_options(run))
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=run.training.trust_remote_code)
+    except ValueError:  # a kind of model that only TRL knows to load
+        return config
+    layers = sorted({where.rpartition(".")[2] for where, each in model.named_modules() if isinstance(each, nn.Linear)})
+    try:
+        inject_adapter_in_model(deepcopy(config), model)
+    except ValueError:
+        found = run.model.lora_target_modules
+        alone = f", or '.*{found}' (one name alone is a pattern for whole paths)" if found in layers else ""
+        raise ConfigError(
+            f"lora_target_modules={found}: matches no layer of {name}. Its linear layers are called "
+            f"{', '.join(layers)}. Write lora_target_modules: all-linear{alone}"
+        ) from None
+    return config
