@@ -1,7 +1,8 @@
 """What work costs: seconds by phase, fitted to steps that were timed."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from scipy.optimize import nnls
@@ -13,6 +14,7 @@ ALIKE = 0.05
 """Relative spread of tokens below which steps are too alike to tell fixed seconds from those of tokens."""
 SAMPLED = 0.5
 """The head's cost is told apart where, of each forwarded token, some step sends it at most this share of the most."""
+PHASES = tuple(field.name for field in fields(Seconds))
 TOO_NOISY = "Time larger steps, on a machine that does nothing else: --pilot 64"
 
 
@@ -58,8 +60,15 @@ class Costs:
 
     def seconds(self, work: Work, option: Option, processes: int) -> Seconds:
         """Of a step by phase, its work being spread evenly over ``processes``."""
-        share = self.processes / processes
-        padded = option.layout == "padded"
+        return self._of(work, option.layout, self.processes / processes)
+
+    def of_timed(self, step: Timed) -> Seconds:
+        """What a step that was timed would have taken by these costs, on as many processes."""
+        found = self._of(step, step.layout, 1.0)
+        return found if step.generated > 0 else replace(found, rollout=0.0, reward=0.0)
+
+    def _of(self, work: Work | Timed, layout: str, share: float) -> Seconds:
+        padded = layout == "padded"
         token, head = (self.padded_token, 0.0) if padded else (self.row_token, self.head_token or 0.0)
         return Seconds(
             rollout=self.rollout_fixed + share * self.rollout_token * work.generated,
@@ -103,6 +112,25 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
         processes=processes,
         head_token=head[0] if head else None,
     )
+
+
+def with_noise(timed: Sequence[Timed], costs: Costs, rng: np.random.Generator) -> list[Timed]:
+    """The steps as ``costs``, which were fitted to them, have them, each with the noise of a step drawn at random.
+
+    A step's noise is what its phases took beyond their fit, drawn among the steps of its layout, and scaled for what
+    the fit has taken of it. Source: the bootstrap of residuals, Efron & Tibshirani (1993), An Introduction to the
+    Bootstrap, section 9.4.
+    """
+    found = list[Timed]()
+    for each in timed:
+        alike = [other for other in timed if other.layout == each.layout]
+        drawn = alike[rng.integers(len(alike))]
+        free = len(alike) - (1 if each.layout == "padded" else 2)  # fixed seconds are fitted to rows alone
+        scale = math.sqrt(len(alike) / free) if free > 0 else 0.0
+        fit, before = costs.of_timed(each), costs.of_timed(drawn)
+        noisy = {name: getattr(fit, name) + scale * (getattr(drawn, name) - getattr(before, name)) for name in PHASES}
+        found.append(replace(each, **{name: max(value, 0.0) for name, value in noisy.items()}))
+    return found
 
 
 def head_is_told_apart(rows: Sequence[Timed]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
 from dppo.verification.findings import CeilingRow
-from dppo_lab.planning.costs import Timed, fitted, free_tokens
+from dppo_lab.planning.costs import Timed, fitted, free_tokens, with_noise
 from dppo_lab.planning.model import Figures
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve
@@ -23,7 +23,7 @@ from dppo_lab.runs.reader import Log, RunRecord, number, sequence
 MOST = 1024
 """Groups used: the latest, since a policy moves on."""
 RESAMPLED = 16
-"""Fewest timed steps that are resampled too: fewer could not tell fixed seconds from those of tokens."""
+"""Fewest timed steps that are resampled: fewer could not tell fixed seconds from those of tokens, so noise alone is."""
 GENERATIONS = 8
 """TRL's default of ``num_generations``."""
 SECONDS, ROLLOUTS, ROLLOUT_TOKENS, TRAINED = TOTALS.values()
@@ -58,15 +58,17 @@ class Observed:
         return Figures(workload=workload, costs=costs, tokens=self.tokens)
 
     def resampled(self, limit: float) -> list[Figures]:
-        """The same in resamples of prompts and, where there are enough, of timed steps.
+        """The same in resamples of prompts and of timed steps or, where these are few, of their noise.
 
         In a resample tokens may cost nothing: where timings are that noisy, an interval has to say so.
         """
         rng = generator(0, Purpose.CHECK, len(self.timed), 8)
-        found = []
+        found, fit = [], fitted(self.timed, self.processes)
         for weight_Q in self.groups.resampled():
-            places = rng.integers(len(self.timed), size=len(self.timed))
-            timed = self.timed if len(self.timed) < RESAMPLED else [self.timed[place] for place in places]
+            if len(self.timed) < RESAMPLED:
+                timed = with_noise(self.timed, fit, rng)
+            else:
+                timed = [self.timed[place] for place in rng.integers(len(self.timed), size=len(self.timed))]
             costs = fitted(timed, self.processes)
             tokens = self.tokens
             if tokens is not None:

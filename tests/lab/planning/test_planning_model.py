@@ -9,11 +9,12 @@ from planning_worlds import COSTS, MIXED, STEP, WORLD, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.planning.costs import fitted, free_tokens
+from dppo_lab.planning.costs import PHASES, fitted, free_tokens, with_noise
 from dppo_lab.planning.model import EXACT, Figures, gain
 from dppo_lab.planning.observed import Observed
 from dppo_lab.planning.records import Length, Option, Step
 from dppo_lab.planning.run_plan import length_of
+from dppo_lab.planning.work import work_of
 from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
 from dppo_lab.planning.written import as_json, findings, pasted
 
@@ -60,6 +61,33 @@ def test_kinds_are_recovered_from_groups_and_say_what_groups_of_other_sizes_will
         assert other == 2 or abs(naive - flat) > 0.01, "pass rates taken as counted say too much"
     assert {round(kind.right_tokens) for kind in found.kinds} == {20}
     assert {round(kind.wrong_tokens) for kind in found.kinds if kind.pass_rate < 1} == {40}
+
+
+def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
+    """Five steps, seconds off by 5%: over many such pilots, what a large step is said to take.
+
+    The wrong twin has the seconds as they are in every resample: its interval is a point, whatever the noise.
+    """
+    rng, whole, padded = np.random.default_rng(0), Option(name="exact"), Option(name="TRL", layout="padded")
+    true = [timed(whole, prompts) for prompts in (4, 2, 2, 4, 4)]
+    true += [replace(timed(padded, 4), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
+    work = work_of(MIXED, STEP, whole, None)
+
+    def seconds(steps):
+        return fitted(steps).seconds(work, whole, 1).total
+
+    def off(step):
+        return replace(step, **{name: getattr(step, name) * (1 + 0.05 * rng.normal()) for name in PHASES})
+
+    found, said, covered = [], [], 0
+    for _ in range(60):
+        steps = [off(step) for step in true]
+        draws = [seconds(with_noise(steps, fitted(steps), rng)) for _ in range(40)]
+        found.append(seconds(steps))
+        said.append(np.std(draws))
+        covered += min(draws) <= seconds(true) <= max(draws)
+    assert 0.6 < np.mean(said) / np.std(found) < 1.4 and covered >= 0.8 * 60
+    assert with_noise(true, fitted(true), rng)[0].update == pytest.approx(true[0].update), "no noise, none is added"
 
 
 def groups_of(right_Q, size):
