@@ -58,6 +58,7 @@ def test_trl_takes_the_seconds_of_the_default_it_runs_beside(ran):
     found = beside.added(known(100), record, [STOCK], folder)
     assert found["against_trl_g8"]["median"] == pytest.approx(1.0) and found["seeds"] == 10
     assert all(found[part].keys() - known(100).get(part, {}).keys() == {STOCK} for part in ADDED)
+    assert found["commits"].keys() == {STOCK} and "default" not in found["final_accuracy"]
     assert found["final_accuracy"][CONTROL] == {"mean": 0.7}, "what was measured stays"
     assert found["beside_stock"]["default"]["seconds"]["mean"] == pytest.approx(1.0)
     beside.in_turns("kl", settings, 3, folder)

@@ -105,25 +105,23 @@ def compared(file: Path, methods: Sequence[str], seeds: int) -> Record:
 
 def added(known: Record, record: Record, names: Sequence[str], folder: Path) -> Record:
     """A point with what a comparison says of the methods with these names."""
-    if STOCK in names:
-        methods, ours = record["methods"], PARTNERS[STOCK]
-        chosen = {ours: logged(folder, record["seeds"], ours)}
-        lane = beside_stock(record, ours, chosen)
-        known = {**known, f"against_{STOCK}": lane[f"against_{STOCK}"]}
-        new: Record = {part: {STOCK: lane[part][STOCK]} for part in ("final_accuracy", "overrides")}
-        new |= {"seconds": {STOCK: seconds_ratio(methods[ours], methods[STOCK])}, "beside_stock": {ours: lane}}
-        new |= {"curves": {STOCK: mean_curve([run["curve"] for run in methods[STOCK]["runs"]])}}
-        names = [*names, ours]
-    else:
+    made, ours = commits(folder, record), PARTNERS[STOCK]
+    if STOCK not in names:
         new = point(record, {name: logged(folder, record["seeds"], name) for name in (CONTROL, *names)})
-    new["commits"] = commits(folder, record)
-    return {
-        **known,
-        **{
-            part: {**known.get(part, {}), **{name: new[part][name] for name in names if name in new.get(part, {})}}
-            for part in PER_METHOD
-        },
-    }
+        return _with(known, {**new, "commits": made}, names)
+    methods = record["methods"]
+    lane = beside_stock(record, ours, {ours: logged(folder, record["seeds"], ours)}) | {"commits": made}
+    new = {part: lane[part] for part in ("final_accuracy", "overrides", "commits")}
+    new["seconds"] = {STOCK: seconds_ratio(methods[ours], methods[STOCK])}
+    new["curves"] = {STOCK: mean_curve([run["curve"] for run in methods[STOCK]["runs"]])}
+    found = _with(_with(known, new, [STOCK]), {"beside_stock": {ours: lane}}, [ours])
+    return {**found, f"against_{STOCK}": lane[f"against_{STOCK}"]}
+
+
+def _with(known: Record, new: Record, names: Sequence[str]) -> Record:
+    """A point with the parts of some methods from a new one."""
+    parts = {part: {name: new[part][name] for name in names if name in new.get(part, {})} for part in PER_METHOD}
+    return {**known, **{part: {**known.get(part, {}), **found} for part, found in parts.items()}}
 
 
 def main() -> int:
