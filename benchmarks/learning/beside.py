@@ -75,7 +75,8 @@ def in_turns(regime: str, settings: Settings, seeds: int, folder: Path) -> Recor
     whole = {**fields, "output_dir": str(folder / "reported"), "seed": tune["seed"]}
     methods = yaml.safe_load(file.read_text(encoding="utf-8"))["compare"]["methods"] if file.exists() else settings
     found, off = Record(), dict[str, int]()
-    for count in (1, seeds):
+    known = [len(earlier(file.with_suffix(".json")).get("seeds", [])), *_begun(folder, tune["seed"] + 1)]
+    for count in (1, seeds) if max(known) < 2 else (seeds,):  # the first seed has said how many steps
         for left in reversed(range(TRIES)):
             for own in methods.values():
                 own["eval_benchmark_every"] = -(-own["max_steps"] // tune["evaluations"])
@@ -83,7 +84,7 @@ def in_turns(regime: str, settings: Settings, seeds: int, folder: Path) -> Recor
             write_text(file, yaml.safe_dump({**whole, "compare": {"methods": methods}}, sort_keys=False))
             found = compared(file, list(methods), count)
             off = corrected(found["methods"], next(iter(methods)))
-            if not off or not left:
+            if not off or not left or known[0] == seeds:
                 break
             for name in off if count == 1 else methods:  # of all seeds the partner too, so that they ran in turns
                 shutil.rmtree(folder / "reported" / "runs" / name)
@@ -91,6 +92,11 @@ def in_turns(regime: str, settings: Settings, seeds: int, folder: Path) -> Recor
     if off:
         print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the partner's", flush=True)
     return found
+
+
+def _begun(folder: Path, seed: int) -> list[int]:
+    """2 for each run of a seed that there is."""
+    return [2 for _ in (folder / "reported" / "runs").glob(f"*/seed_{seed}")]
 
 
 def compared(file: Path, methods: Sequence[str], seeds: int) -> Record:

@@ -20,6 +20,8 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.seeds < 1:
         raise ConfigError(f"seeds={options.seeds} must be at least 1. Try dppo demo --seeds 5")
+    if options.threads < 1:
+        raise ConfigError(f"threads={options.threads} must be at least 1. Try dppo demo --threads 2")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
     import torch
 

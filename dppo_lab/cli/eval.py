@@ -38,6 +38,7 @@ from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.words import listed, numbers, wide_console
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.models import made_from_scratch
+from dppo_lab.runs.words import bare
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -194,7 +195,7 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
             raise ConfigError(
                 f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
             )
-        place = place.with_name(f"{place.name}-{minutes:g}min-{Path(data).name.split('.')[0]}")
+        place = place.with_name(f"{place.name}-{minutes:g}min-{bare(data)}")
     made_from_scratch(model, place, lambda: load_problems(str(data)), seed=seed, minutes=minutes)
     return str(place)
 

@@ -15,7 +15,7 @@ from dppo.pruning import Pruning, advantage_with_length, constant
 from dppo.settings import AUTO, DEFAULT_METHOD
 from dppo.trl.grpo.config import DPPOConfig, fields_of, unread_by
 from dppo_lab.runs.folder import STOCK
-from dppo_lab.runs.parsing import TRAINING_OURS, AnyRun, parse_fields
+from dppo_lab.runs.parsing import ENVIRONMENT, TRAINING_OURS, AnyRun, parse_fields
 
 STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", "dry_run", "processes", "method"}
@@ -152,7 +152,7 @@ def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
         where = f"method {method!r}" if method == name else f"method {method!r} of {name}"
         raise ConfigError(f"{where} is unknown. {did_you_mean(str(method), listed)}There are: {', '.join(listed)}.")
     overrides = {field: value for field, value in own.items() if field != "method"}
-    shared = sorted(overrides.keys() & (SHARED | GIVEN))
+    shared = sorted(overrides.keys() & (SHARED | GIVEN | {ENVIRONMENT}))
     if shared:
         raise ConfigError(
             f"{name}: {shared[0]} belongs to the task or to the comparison, so all contestants have one value: "

@@ -136,7 +136,7 @@ def plan(
     if not str(first).isdigit():
         raise ConfigError(f"seed={first!r} must be a whole number >= 0. Write seed: 0")
     return Comparison(
-        folder=Path(folder),
+        folder=Path(str(folder)),
         contestants=choose(methods, block, fields),
         seeds=tuple(int(first) + index for index in range(seeds)),
         config=fields,

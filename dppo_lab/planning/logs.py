@@ -177,6 +177,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
 
 def _csv(text: str, path: Path) -> list[Row]:
     """Figures of an export; wandb writes those of several runs side by side, as ``run name - metric``."""
+    csv.field_size_limit(max(len(text), 131_072))  # a cell may hold a completion
     table = csv.DictReader(text.splitlines())
     runs = {name.rsplit(" - ", 1)[0]: None for name in table.fieldnames or () if " - " in name}
     if len(runs) > 1:
@@ -244,6 +245,14 @@ def _tensorboard(path: Path) -> list[Row]:
     return list(rows.values())
 
 
+def _next(scan: Callable[[], bytes | None]) -> bytes | None:
+    """The next record, None at the end, or where a run was killed while it wrote one."""
+    try:
+        return scan()
+    except AssertionError:
+        return None
+
+
 def _wandb(path: Path) -> list[Row]:
     """Records of wandb's own file, by its own reader, which 0.29 was the last to have."""
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore
@@ -251,7 +260,7 @@ def _wandb(path: Path) -> list[Row]:
 
     store, rows = DataStore(), []
     store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
+    while (data := _next(store.scan_data)) is not None:
         record = Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "history":

@@ -216,8 +216,8 @@ def make_plan(
         prices=prices,
         figures=found.figures,
         rows=tuple(_row(worlds, first, step, option, found.length, prices) for option in chosen),
-        update_free=interval([each.total / (each.total - each.update) for each in exact]),
-        rollout_free=interval([each.total / (each.total - each.rollout) for each in exact]),
+        update_free=interval([_without(each.total, each.update) for each in exact]),
+        rollout_free=interval([_without(each.total, each.rollout) for each in exact]),
         advice=_advices(worlds, step, prices.gpus, found.length, rates, by_token=by_token),
         method=dict(method),
         notes=found.notes,
@@ -233,6 +233,11 @@ def gain(figures: Figures, step: Step, option: Option, gpus: int, base: Option |
         return figures.costs.seconds(work, option, gpus).total * work.noise
 
     return to_equal_noise(base or none) / to_equal_noise(option)
+
+
+def _without(total: float, part: float) -> float:
+    """How many times as fast a step is without a part of it; 1 where it has no other, as with figures by hand."""
+    return total / (total - part) if total > part else 1.0
 
 
 def _row(

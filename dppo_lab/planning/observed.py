@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,8 @@ NEEDED = ("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "time/rollout", "time/forwa
 """Figures that a log needs to be a timed step."""
 LENGTHS = ("num_tokens", ROLLOUTS, ROLLOUT_TOKENS, "completions/max_length", "rows/padded_tokens")
 """Figures that a log needs for lengths."""
+WHOLE = 0.05
+"""How far from whole the right completions of a group may be, by its mean reward, which was rounded."""
 COLUMNS = ("right_Q", "size_Q", "right_tokens_Q", "wrong_tokens_Q", "weight_Q", "prompt_Q")
 """Fields of ``Groups`` in the order of what is collected of each."""
 Curve = tuple[float, ...]
@@ -142,15 +144,15 @@ def groups_of(run: RunRecord) -> Groups:
     the middle of those that were seen is right; with more than two rewards only recorded completions count.
     """
     rewards = {reward for line in run.completions if math.isfinite(reward := number(line.reward))}
-    low, high = (min(rewards), max(rewards)) if len(rewards) > 1 else (0.0, 1.0)
-    recorded = _by_outcome(run, (low + high) / 2)
     size = int(number(run.config.get("num_generations", GENERATIONS)))
-    rows = [] if len(rewards) > 2 else list(_of_prompts(run, size, (low, high), recorded))
+    low, high = span = _span(run, rewards, size)
+    recorded = _by_outcome(run, (low + high) / 2)
+    rows = list(_of_prompts(run, size, span, recorded)) if high > low and len(rewards) < 3 else []
     rows = rows or [(*found, 1.0, number(place[1])) for place, found in recorded.items()]
     if not rows:
         raise ConfigError(
             f"{run.folder} has no groups: {PROMPTS_FILE} and {COMPLETIONS_FILE} are missing or empty, which dppo train "
-            "writes. Try dppo plan CONFIG.yaml --pilot 32"
+            "writes, or rewards of more than two values came without completions. Try dppo plan CONFIG.yaml --pilot 32"
         )
     columns = dict(zip(COLUMNS, np.array(rows[-MOST:], dtype=float).T, strict=True))
     return Groups(**columns, **_lengths(run))
@@ -160,6 +162,21 @@ Place = tuple[int, int | None, int]
 """Step, row of the dataset and group of some completions."""
 Found = tuple[float, float, float, float]
 """Right completions of a group, all of them, tokens of the right and of the wrong ones."""
+
+
+def _span(run: RunRecord, rewards: Set[float], size: int) -> tuple[float, float]:
+    """The lowest and the highest reward; twice the same where too few were recorded and means of groups are of others.
+
+    Where no two were recorded they are taken to be 0 and 1, or what the means of groups of ``size`` ask for: -1 and 1.
+    """
+    if len(rewards) > 1:
+        return min(rewards), max(rewards)
+    means = [mean for line in run.prompts for each in sequence(line.mean_reward) if math.isfinite(mean := number(each))]
+    seen = {0.0, 1.0, *rewards, *means}
+    most = max(map(abs, seen))
+    low = -most if min(seen) < 0 else 0.0
+    counts = [(mean - low) / (most - low) * size for mean in means]
+    return (low, most) if all(abs(count - round(count)) < WHOLE for count in counts) else (0.0, 0.0)
 
 
 def _by_outcome(run: RunRecord, middle: float) -> dict[Place, Found]:

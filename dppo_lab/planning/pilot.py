@@ -59,6 +59,7 @@ LEFT_OUT = (
     *("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method"),
     *("prompt_values", "prune_floor", "logging_strategy"),
     *("steps_per_generation", "eval_benchmarks", "eval_steps", "save_steps", "processes"),
+    *("lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
     *("resume", "resume_from_checkpoint", "eval_on_start", "push_to_hub", "log_completions_hub_repo"),
 )
 """Fields that only some methods take, while a pilot is of ``dppo``, and others of no use: it publishes nothing."""
@@ -112,6 +113,7 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock
         "max_steps": steps * passes,
         "logging_steps": passes,
         "learning_rate": 0.0,
+        "lr_scheduler_type": "constant",
         "save_strategy": "no",
         "eval_strategy": "no",
         "report_to": "none",

@@ -178,7 +178,7 @@ def _saved(runs: Sequence[RunRecord], group: Group) -> str:
     trained, skipped = (sum(_logged(runs, f"prune/tokens_{what}")) for what in ("trained", "skipped"))
     prompts = _mean(runs, "prune/prompts_kept_share")
     if not trained or not prompts:
-        return "not known: no log has prune/tokens_trained."
+        return "not known: no log has prune/tokens_trained, or nothing was trained on."
     phases = [phase_seconds(run, group) for run in runs]
     update, rollout = (float(np.mean([p.get(name, 0.0) for p in phases])) for name in ("forward_backward", "rollout"))
     saved = update * skipped / trained + rollout * (1 - prompts) / prompts

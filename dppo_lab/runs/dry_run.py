@@ -18,7 +18,7 @@ from dppo_lab.errors import EXPLAINED
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.embedded import TASKS
-from dppo_lab.runs.models import load_tokenizer, model_of, model_problems, positions
+from dppo_lab.runs.models import hub_options, load_tokenizer, model_of, model_problems, positions
 from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint
 from dppo_lab.runs.preflight import (
@@ -87,7 +87,7 @@ def _model(run: Run) -> tuple[Any, list[Finding]]:
     if not Path(name).exists():
         return None, [Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")]
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, **hub_options(run))
         template = load_tokenizer(run, name).chat_template
         adapters_of(run, name)
     except (OSError, ValueError) as error:

@@ -154,6 +154,11 @@ def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu
         data, training, model = parser.parse_dict(typed)
     except ConfigError:
         raise
+    except TypeError as error:  # of a field that a library reckons with
+        empty = [name for name, value in typed.items() if value is None]
+        if not empty:
+            raise
+        raise ConfigError(f"{', '.join(empty)}: no value ({error}). Write one, or leave the field out.") from error
     except (ValueError, PackageNotFoundError) as error:  # TRL's and transformers' own checks of a field
         raise ConfigError(" ".join(str(error).split())) from error
     return Run(data=data, training=training, model=model, without_gpu=without_gpu)

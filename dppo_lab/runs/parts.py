@@ -23,10 +23,11 @@ from dppo_lab.demo.scratch import SCRATCH, OnStep
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import TASKS, embedded_rows
-from dppo_lab.runs.folder import RECORDS
+from dppo_lab.runs.folder import RECORDS, RUN_FILE
 from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions, prompt_tokens
 from dppo_lab.runs.parsing import AnyRun, Run
 from dppo_lab.runs.preflight import check_run
+from dppo_lab.runs.reader import read_record
 from dppo_lab.runs.recorder import RunRecorder
 from dppo_lab.runs.rewards import load_rewards, load_rollouts
 
@@ -57,7 +58,12 @@ def output_checkpoint(run: AnyRun) -> Path | None:
             raise CheckpointError(
                 f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
             )
-        return found
+        if within(found, folder) or run.data.overwrite or read_record(folder / RUN_FILE).get("status") != "finished":
+            return found
+        raise ConfigError(
+            f"output_dir={folder} holds a finished run, which one that goes on from {found} would replace. Train "
+            f"elsewhere, --output_dir {folder}-2, or add --overwrite."
+        )
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
         resume = "--resume to go on, or " if latest_checkpoint(folder) else ""

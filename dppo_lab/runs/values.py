@@ -34,6 +34,7 @@ from dppo_lab.runs.parts import load_dataset, prepare_model
 from dppo_lab.runs.preflight import data_problems, raise_all, weight_problems
 from dppo_lab.runs.rewards import load_rewards
 from dppo_lab.runs.subject import scored
+from dppo_lab.runs.words import bare
 
 GO_ON = "the same command goes on from what is there"
 UNREAD: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
@@ -70,7 +71,7 @@ def values_path(run: Run) -> Path:
         raise ConfigError(
             "there is no file of problems to write values beside. Set prompt_values: problems.values.jsonl"
         )
-    return Path(name).with_name(f"{Path(name).name.split('.')[0]}.values.jsonl")
+    return Path(name).with_name(f"{bare(name)}.values.jsonl")
 
 
 def estimate_values(

@@ -1,5 +1,6 @@
 """The words after a command: a configuration file, then flags."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,22 @@ def check_output(output: Path) -> None:
 
 
 def check_file(output: Path | None) -> None:
-    """Raise a ``ConfigError`` where ``--output`` should be a file and is a folder."""
-    if output is not None and output.is_dir():
+    """Raise a ``ConfigError`` where ``--output`` should be a file and is a folder, or cannot be written."""
+    if output is None:
+        return
+    if output.is_dir():
         raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")
+    try:
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"--output {output} cannot be written: {why}. Try --output results.json") from error
+
+
+def bare(file: str | Path) -> str:
+    """The name of a file of problems without what says how it is written: ``gsm8k.test`` of ``gsm8k.test.jsonl.gz``."""
+    name = Path(file).name
+    for ending in (".gz", ".jsonl", ".json", ".parquet"):
+        name = name.removesuffix(ending)
+    return name

@@ -125,6 +125,21 @@ def test_a_run_without_groups_is_refused(tmp_path, capsys):
     assert "has no groups" in capsys.readouterr().err
 
 
+def test_rewards_that_were_not_recorded_are_0_and_1_or_the_two_that_means_of_groups_ask_for(tmp_path, capsys):
+    """The wrong twin takes them for 0 and 1 whatever the means say: groups of -1 and 1, half right, are all wrong."""
+    found = {}
+    for name, low, high in (("usual", 0.0, 1.0), ("signed", -1.0, 1.0), ("three", -1.0, 0.5)):
+        folder = write_run(tmp_path / name)
+        lines = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["mean_reward"] = [low + (high - low) * mean for mean in line["mean_reward"]]
+        (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        found[name] = main(["plan", EMBEDDED, "--run", str(folder), "--output", str(tmp_path / f"{name}-plan")])
+    assert found == {"usual": 0, "signed": 0, "three": 2} and "more than two values" in capsys.readouterr().err
+    usual, signed = (json.loads((tmp_path / f"{name}-plan" / "plan.json").read_text()) for name in ("usual", "signed"))
+    assert usual["figures"]["workload"] == signed["figures"]["workload"]
+
+
 def test_steps_of_several_generations_are_not_planned(tmp_path, capsys):
     assert main(["plan", EMBEDDED, "--gradient_accumulation_steps", "3", "--steps_per_generation", "2"]) == 2
     assert "steps_per_generation: 6" in capsys.readouterr().err
@@ -181,6 +196,8 @@ def test_a_run_whose_timings_are_noise_is_refused_with_what_was_measured(tmp_pat
 def test_a_pilot_publishes_nothing_and_evaluates_nothing(tmp_path):
     """transformers makes the repository with the trainer, TRL that of completions: a plan would make both."""
     asked = {"push_to_hub": True, "log_completions": True, "log_completions_hub_repo": "me/mine", "eval_on_start": True}
+    asked |= {"lr_scheduler_kwargs": {"min_lr": 1e-5}, "warmup_steps": 5}
     for stock in (False, True):
         made = pilot_fields({**CPU, "model_name_or_path": "m", **asked}, 8, tmp_path, stock=stock)
+        assert made["lr_scheduler_type"] == "constant", "at a learning rate of 0 others divide by it"
         assert made.keys() & asked.keys() == {"log_completions"} and made["model_name_or_path"] == "m"

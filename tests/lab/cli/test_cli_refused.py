@@ -44,6 +44,7 @@ def place(tmp_path_factory, untrained):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
     (folder / "refused_rewards.py").write_text(REWARDS)
     (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (folder / "empty.yaml").write_text(yaml.safe_dump(TRAIN | {"num_generations": None}))
     (folder / "broken.yaml").write_text("a: [1, 2\nb: }")
     fields = {"train": TRAIN, "values": VALUES, "compare": yaml.safe_load(QUICK.read_text()) | COMPARE}
     for name, each in fields.items():
@@ -67,6 +68,7 @@ REFUSED = [
     ("train train.yaml --learning_rate fast", "invalid float value: 'fast'"),
     ("train train.yaml --loss_type ppo", "loss_type='ppo'", "'dr_grpo'"),
     ("train compare.yaml", "'compare'", "dppo compare"),
+    ("train empty.yaml", "num_generations: no value", "leave the field out"),
     ("train broken.yaml", "broken.yaml is not YAML"),
     ("train --output_dir out --use_cpu true --bf16 false", "dataset_name is not set"),
     ("train train.yaml --completion_prune_rat 0.5", "Did you mean completion_prune_rate?"),
@@ -106,6 +108,8 @@ REFUSED = [
     ("compare --frozen --rates 0.5,half", "--rates 0.5,half"),
     ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),
     ("verify --output /nowhere/all.json", "no folder /nowhere"),
+    ("verify --output /proc/all.json", "--output /proc/all.json cannot be written", "Try --output"),
+    ("demo --threads 0", "threads=0", "--threads 2"),
     ("values values.yaml --beta1 0", "beta=0.0"),
     ("values values.yaml --samples 0", "samples=0"),
     ("values", "no configuration is named"),

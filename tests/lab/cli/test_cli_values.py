@@ -15,6 +15,7 @@ from dppo.rewards import identities
 from dppo_lab.cli.main import main
 from dppo_lab.runs.parsing import parse_run
 from dppo_lab.runs.parts import load_dataset
+from dppo_lab.runs.words import bare
 
 REWARD = """
 import os, signal
@@ -141,6 +142,12 @@ def test_values_that_are_all_0_fail_and_are_written_all_the_same(words, capsys):
     out, err = capsys.readouterr()
     assert "no sample of 9 prompts had a reward: their value is 0" in out and "all values are 0" in err
     assert all(line["value"] == 0 for line in written())
+
+
+def test_files_that_differ_behind_a_dot_have_values_of_their_own():
+    """The wrong twin writes both into gsm8k.values.jsonl."""
+    names = {"gsm8k.test.jsonl.gz": "gsm8k.test", "a/gsm8k.train.jsonl": "gsm8k.train", "data.v2": "data.v2"}
+    assert {name: bare(name) for name in names} == names
 
 
 def test_without_a_place_it_says_so(words, capsys, tmp_path):

@@ -107,6 +107,7 @@ def block(**methods):
         ({}, {"methods": []}, ("--methods",)),
         (block(mine={"method": "cpo"}), {}, ("'cpo' of mine", "cppo")),
         (block(a={"method": "grpo", "dataset_name": "x"}), {}, ("a:", "dataset_name")),
+        (block(a={"method": "grpo", "env": {"X": 1}}), {}, ("a:", "env", "outside of compare:")),
         (block(a={"method": "trl", "prune_floor": 0.2}), {}, ("a:", "prune_floor", "method: grpo")),
         (block(**{"a/b": {"method": "trl"}}), {}, ("'a/b'",)),
         ({"compare": {"method": {}}}, {}, ("compare:", "'method'", "{methods:")),

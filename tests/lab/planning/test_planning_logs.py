@@ -3,7 +3,9 @@
 import csv
 import json
 import math
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -264,7 +266,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch, capsys):
         read_log(path)
     with refused(ConfigError, "no such file"):
         read_log(tmp_path / "missing")
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     run = tmp_path / "run-1.wandb"
     run.write_bytes(b"")
     with refused(ConfigError, "wandb", "pip install wandb", "CSV"):
@@ -275,6 +277,41 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch, capsys):
     assert main(["plan", "examples/embedded.yaml", "--generations", "8"]) == 2
     assert main(["plan", "--log", str(path), "--generations", "1"]) == 2
     assert any("not known" in line for line in lines_of(plan_log(read_log(write_console(tmp_path, rows_of())))))
+
+
+def test_a_wandb_file_of_a_killed_run_is_read_to_where_it_ends(tmp_path, monkeypatch):
+    """Its reader asserts the checksum of a record that was half written."""
+    rows = [{"_step": step, "frac_reward_zero_std": 0.3, "reward": 0.5, "completions/mean_length": 9.0} for step in range(STEPS)]
+
+    class Record:
+        def ParseFromString(self, row):
+            items = [SimpleNamespace(key=name, nested_key=[], value_json=json.dumps(row[name])) for name in row]
+            self.history = SimpleNamespace(item=items)
+
+        def WhichOneof(self, _):
+            return "history"
+
+    class DataStore:
+        def open_for_scan(self, path):
+            self.left = [*rows]
+
+        def scan_data(self):
+            assert self.left, "record checksum is invalid"
+            return self.left.pop(0)
+
+    modules = {"proto.wandb_internal_pb2": {"Record": Record}, "sdk.internal.datastore": {"DataStore": DataStore}}
+    for name in ("", ".proto", ".sdk", ".sdk.internal", *(f".{name}" for name in modules)):
+        monkeypatch.setitem(sys.modules, f"wandb{name}", SimpleNamespace(**modules.get(name[1:], {})))
+    (tmp_path / "run-1.wandb").write_bytes(b"")
+    assert len(read_log(tmp_path / "run-1.wandb").steps) == STEPS
+
+
+def test_a_long_cell_of_a_table_is_read(tmp_path):
+    """Completions may be logged beside figures; the wrong twin stops at 131,072 characters."""
+    path = tmp_path / "log.csv"
+    lines = [f'{step},0.3,0.5,9.0,"{"x" * 200_000}"' for step in range(STEPS)]
+    path.write_text("\n".join(["step,frac_reward_zero_std,reward,completions/mean_length,completion", *lines]))
+    assert len(read_log(path).steps) == STEPS
 
 
 def test_rewards_that_are_no_pass_rates_leave_the_share_of_silent_groups_as_it_is(tmp_path):

@@ -9,7 +9,7 @@ from planning_worlds import COSTS, MIXED, STEP, WORLD, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.planning.costs import PHASES, fitted, free_tokens, with_noise
+from dppo_lab.planning.costs import PHASES, Costs, fitted, free_tokens, with_noise
 from dppo_lab.planning.model import EXACT, Figures, gain
 from dppo_lab.planning.observed import Observed
 from dppo_lab.planning.records import Length, Option, Step
@@ -88,6 +88,12 @@ def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
         covered += min(draws) <= seconds(true) <= max(draws)
     assert 0.6 < np.mean(said) / np.std(found) < 1.4 and covered >= 0.8 * 60
     assert with_noise(true, fitted(true), rng)[0].update == pytest.approx(true[0].update), "no noise, none is added"
+
+
+def test_figures_without_a_gradient_or_other_seconds_than_rollouts_make_a_plan():
+    nothing = Costs(rollout_token=1e-3, row_token=1e-3, padded_token=1e-3, rest=0.0)
+    plan = planned(Figures(workload=workload((1.0, 1.0)), costs=nothing))
+    assert plan.rollout_free.value == plan.update_free.value == 1.0 and not any(each.rate for each in plan.advice)
 
 
 def groups_of(right_Q, size):

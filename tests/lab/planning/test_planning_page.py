@@ -69,6 +69,13 @@ def test_figures_are_those_of_the_model(browser, tmp_path, step, tokens):
     assert not browser.console_errors()
 
 
+def test_a_plan_of_any_rate_and_group_is_shown(browser, tmp_path):
+    """The wrong twin takes multiples of 0.05 and groups of up to 64, and shows nothing of another plan."""
+    plan = planned(step=Step(prompts=2, generations=96), rates=(0.333, 0.97, None, None))
+    opened(browser, tmp_path, plan)
+    assert len(computed(browser)) == 8 and browser.evaluate("document.getElementById('problem').innerText") == ""
+
+
 def test_figures_follow_what_is_typed_and_go_back(browser, tmp_path):
     opened(browser, tmp_path, planned(**PRICES))
     before = browser.evaluate("document.getElementById('rows').innerText")
