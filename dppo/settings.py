@@ -96,11 +96,12 @@ class OwnSettings:
         "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
         "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
         "others work on the objective that TRL's fields describe.",
+        remembered=BATCH,
     )
     loss_type: str = setting(
         LEFT_OUT,
         "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
-        remembered=UPDATE,
+        remembered=BATCH,
     )
     importance_sampling_level: str = setting(
         LEFT_OUT,
@@ -131,7 +132,7 @@ class OwnSettings:
     entropy_coef: float = setting(
         LEFT_OUT,
         "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.",
-        remembered=UPDATE,
+        remembered=BATCH,
     )
     completion_prune_rate: float | str | None = setting(
         LEFT_OUT,

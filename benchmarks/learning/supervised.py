@@ -217,7 +217,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from 0")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    task, seeds = task_of(arguments.data, quick=arguments.quick), tuple(range(1 if arguments.quick else arguments.seeds))
+    task = task_of(arguments.data, quick=arguments.quick)
+    seeds = tuple(range(1 if arguments.quick else arguments.seeds))
     best, rows = (dict.fromkeys(CONTESTANTS, 2e-3), list[Record]()) if arguments.quick else tuned(task)
     others = list(CONTESTANTS)[1:]
     ratios: dict[str, dict[int, float]] = {name: {} for name in others}

@@ -1,5 +1,7 @@
 """Which prompts are candidates, in which order: an endless stream of epochs, and blocks cut from it before any draw."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,17 +58,24 @@ class PromptStream:
         return {"epoch": self.epoch, "offset": self.offset}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to where ``state_dict`` was.
+        """Go to where ``state_dict`` was; of a dataset that has lost the rows behind that place, to its next epoch.
 
         Raises:
-            CheckpointError: if a number is missing or outside this dataset.
+            CheckpointError: if a number is missing or negative.
         """
         epoch, offset = state.get("epoch"), state.get("offset")
-        if not isinstance(epoch, int) or not isinstance(offset, int) or epoch < 0 or not 0 <= offset < self.size:
+        if not isinstance(epoch, int) or not isinstance(offset, int) or epoch < 0 or offset < 0:
             raise CheckpointError(
-                f"the prompt stream's state is epoch={epoch}, offset={offset}; expected integers, epoch >= 0 and "
-                f"offset in [0, {self.size}), the dataset's size. Resume with the dataset of the checkpoint."
+                f"the prompt stream's state is epoch={epoch}, offset={offset}; expected integers >= 0. Resume from an "
+                "earlier checkpoint folder."
             )
+        if offset >= self.size:
+            warnings.warn(
+                f"the run stood at prompt {offset} of an epoch, and the dataset has {self.size} now: its next epoch "
+                "begins.",
+                stacklevel=2,
+            )
+            epoch, offset = epoch + 1, 0
         self.epoch, self.offset = epoch, offset
 
     def _order(self, epoch: int) -> np.ndarray:

@@ -290,13 +290,13 @@ class PromptSource:
         found = {name: getattr(self, name).saved() for name in EVIDENCE}
         return self.stream.state_dict() | learned | found | {"disbelieved": self._disbelieved}
 
-    def load(self, folder: Path, position: dict[str, Any]) -> None:
-        """Read back what ``save`` wrote and returned.
+    def load(self, folder: Path, position: dict[str, Any], *, history: bool = True) -> None:
+        """Read back what ``save`` wrote and returned; without ``history`` only the place among the prompts.
 
         Raises:
             CheckpointError: if the history is missing, damaged, or of another dataset, or the place is damaged.
         """
-        found = self.history.load(folder / HISTORY_FILE)
+        found = self.history.load(folder / HISTORY_FILE) if history else len(self.history)
         if found < len(self.history):
             warnings.warn(
                 f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset: they "

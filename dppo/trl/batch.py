@@ -58,9 +58,10 @@ class RankBatch(Padded):
     """() float64 tokens of the full batch of all ranks, over which an entropy bonus is a mean."""
     attended: Tensor
     """() float64 the same with prompts, over which a router loss is a mean."""
-    counts_U3C: Tensor
-    """(U, 3, C) float64 of each of TRL's micro-batches of every optimizer step's share of the full batch: tokens that
-    carry loss, completions, completions that have such tokens and no advantage."""
+    counts_U5C: Tensor
+    """(U, 5, C) float64 of each of TRL's micro-batches of every optimizer step's share of the full batch: tokens that
+    carry loss, completions, completions that have such tokens and no advantage; tokens and completions with a gradient,
+    kept or not."""
     call_B: Tensor
     """(B,) int64 TRL's micro-batch of each completion, in its optimizer step: figures are means over those."""
     old_logp: Tensor | None = None

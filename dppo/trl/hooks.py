@@ -116,6 +116,12 @@ class Joints(CheckpointHooks, GRPOTrainer):
         for log in (*whole, *self._logs["rewards"].values(), self._logs["extra"]):
             log.clear()  # of extra columns the names too: a reward may log them in some generations only
 
+    def show_advantages(self, advantage_N: Tensor) -> None:
+        """Put the advantages that are trained with into TRL's table of completions; (N,) of all ranks, in its order."""
+        table = self._logs["advantages"]
+        table.clear()
+        table.extend(advantage_N.tolist())
+
     @property
     def loaded_dataset(self) -> Any:
         """The training set, with those columns that TRL's loader hands on."""

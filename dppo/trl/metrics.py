@@ -143,8 +143,9 @@ class WeightedSums:
 
 
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}
-"""Means over completions kept, each by its weight: they estimate the mean over all that have a gradient. The others are
-shares of all tokens, or completions, of the full batch: one without an advantage is never clipped."""
+"""Estimates of the mean over all completions that have a gradient, from those kept, each by its weight. A micro-batch's
+sum is divided by what it held before the draw: over what is kept of it, one or two completions, weights would cancel.
+The others are shares of all tokens, or completions, of the full batch: one without an advantage is never clipped."""
 
 
 OTHERS = "squares of other terms", "squares of advantages"
@@ -234,13 +235,13 @@ class LossFigures:
         of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
         return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
-    def reduced(self, accelerator: Any, counts_3C: Tensor, *, denominator: float) -> list[dict[str, float]]:
+    def reduced(self, accelerator: Any, counts_5C: Tensor, *, denominator: float) -> list[dict[str, float]]:
         """The figures of each micro-batch over all ranks, of the step with the first. All ranks call together.
 
-        ``counts_3C`` are those of ``RankBatch``: where a micro-batch has no tokens, figures are 0 as in TRL; where only
-        what is forwarded of it has none, they are not known. ``denominator`` is that of the step's share of the loss.
+        ``counts_5C`` are those of ``RankBatch``: where a micro-batch has no tokens, figures are 0 as in TRL; where it
+        has none with a gradient, they are not known. ``denominator`` is that of the step's share of the loss.
         """
-        tokens_C, sequences_C, unclipped_C = counts_3C.tolist()
+        tokens_C, sequences_C, unclipped_C, live_tokens_C, live_sequences_C = counts_5C.tolist()
         sums = self._sums.reduced(accelerator)
         whole = {name: sum(value_C) for name, value_C in sums.items()}
         self.others = whole.get(OTHERS[0], 0.0), whole.get(OTHERS[1], 0.0)
@@ -252,9 +253,13 @@ class LossFigures:
         if "aux_loss" in whole:
             attended = whole["kept attended"]
             found[0]["aux_loss"] = whole["aux_loss"] / attended if attended > 0 else float("nan")
-        totals = {"tokens": tokens_C, "sequences": sequences_C}
+        totals: dict[str, list[float]] = {"tokens": tokens_C, "sequences": sequences_C}
+        live: dict[str, list[float]] = {"tokens": live_tokens_C, "sequences": live_sequences_C}
         for name, unit in self._units.items():
-            total_C = sums[f"kept {unit}"] if name in OF_KEPT else totals[unit]
+            total_C = totals[unit]
+            if name in OF_KEPT:  # by what the step kept in all: its weights add up to what there was only on average
+                share = whole[f"kept {unit}"] / (sum(live[unit]) or 1.0)
+                total_C = [share * count for count in live[unit]]
             for figures, value, total, tokens in zip(found, sums[name], total_C, tokens_C, strict=True):
                 figures[name] = value / total if total > 0 else float("nan") if tokens else 0.0
         if self._clipped_shares:

@@ -1,5 +1,6 @@
 """Checkpoints that lack something, are damaged, or cannot be written: a clear error, and never another run unsaid."""
 
+import contextlib
 import json
 import os
 import resource
@@ -11,7 +12,7 @@ import pytest
 import test_trl_dpo
 import test_trl_sft
 from accelerate import PartialState
-from conftest_trl import alike
+from conftest_trl import alike, logged
 from datasets import Dataset
 from refusals import refused, warned
 from sft_runs import ours, solutions
@@ -54,7 +55,8 @@ NAMES = (*BINARY, "dppo_state.json")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_file_is_named_with_an_older_checkpoint(name, run):
     (run / "checkpoint-3" / name).unlink()
-    with refused(CheckpointError, "checkpoint-3", name, "checkpoint-2", "accept_missing"):
+    accept = () if name == BINARY[0] else ("accept_missing",)
+    with refused(CheckpointError, "checkpoint-3", name, "checkpoint-2", *accept):
         check_whole(run / "checkpoint-3")
 
 
@@ -133,6 +135,30 @@ def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, strai
     with warned("optimizer.pt"):
         resumed(tiny_path, run, accept_missing=True)
     assert not alike(run, straight), "what went unsaid before"
+
+
+@pytest.mark.parametrize("name", ["dppo_batch_0.safetensors", "dppo_history.npz"])
+def test_a_run_without_its_generation_or_history_goes_on_where_that_is_accepted(name, tiny_path, tmp_path):
+    """The wrong twin offers ``accept_missing`` and then cannot read the file."""
+    options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
+    trainer(tiny_path, tmp_path, seen=[], max_steps=3, **options).train()
+    (tmp_path / "checkpoint-3" / name).unlink()
+    with pytest.warns(UserWarning, match=f"lacks its {name}"):
+        made = resumed(tiny_path, tmp_path, max_steps=5, accept_missing=True, **options)
+    assert made.state.global_step == 5
+
+
+@pytest.mark.parametrize("kind", [test_trl_sft, test_trl_dpo], ids=["sft", "dpo"])
+def test_rows_go_on_without_their_scores_and_count_their_tokens_on(kind, tiny_path, tmp_path):
+    saving = dict(max_steps=3, save_strategy="steps", save_steps=1)
+    whole = kind.ours(tiny_path, tmp_path / "a", **saving)
+    whole.train()
+    for name in (None, "dppo_rows.npz"):
+        (tmp_path / "a" / "checkpoint-2" / (name or "")).unlink() if name else None
+        again = kind.ours(tiny_path, tmp_path / "b", accept_missing=bool(name), **saving)
+        with pytest.warns(UserWarning, match=f"lacks its {name}") if name else contextlib.nullcontext():
+            again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+        assert logged(again, "num_tokens")[-1] == logged(whole, "num_tokens")[-1] or name
 
 
 def said(caught):

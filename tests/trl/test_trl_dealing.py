@@ -35,7 +35,7 @@ def rolled_out(rank, *, keep=0.5, sampler=True, draws=2):
         denominator=torch.tensor(3.0),
         tokens=torch.tensor(5.0),
         attended=torch.tensor(7.0),
-        counts_U3C=torch.ones(draws, 3, 2),
+        counts_U5C=torch.ones(draws, 5, 2),
         call_B=torch.randint(2, (SIZE,), generator=rng),
         sampler_logp=torch.randn(completion_mask.shape, generator=rng) if sampler else None,
     )

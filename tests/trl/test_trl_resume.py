@@ -152,6 +152,19 @@ def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):
     assert resumed.state.global_step == 5 and len(seen) == 1
 
 
+@pytest.mark.parametrize("change", [{"loss_type": "dapo"}, {"entropy_coef": 0.5}], ids=["loss", "bonus"])
+def test_a_generation_made_for_another_loss_is_rolled_out_again(change, tiny_path, tmp_path):
+    """Its denominator, and which completions are in it, are the loss's: the wrong twin's step was 7 times too long."""
+    options = {"steps_per_generation": 2, "per_device_train_batch_size": 8, "loss_type": "grpo", "max_steps": 4}
+    trainer(tiny_path, tmp_path, seen=[], **options).train()
+    for asked, seen in (({}, []), (change, [])):
+        made = trainer(tiny_path, tmp_path / "b", seen=seen, **options | asked)
+        checkpoint = str(tmp_path / "checkpoint-3")
+        with pytest.warns(UserWarning, match="rolled out again") if asked else contextlib.nullcontext():
+            made.train(resume_from_checkpoint=checkpoint)
+        assert bool(seen) == bool(asked)
+
+
 def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
     for step in (2, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()

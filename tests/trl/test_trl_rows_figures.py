@@ -1,5 +1,8 @@
 """Figures that bear TRL's names are TRL's, of all three trainers on the same batch with nothing dropped."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import test_trl_dpo as dpo
 import torch
@@ -8,8 +11,11 @@ from sft_runs import ours, stock, texts, trained
 from test_trl_contract import gradients, split
 from trl import GRPOConfig, GRPOTrainer
 
+from dppo.objective.losses import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import rollouts
+from dppo.trl.metrics import LossFigures
+from dppo.trl.rows.figures import PartFigures
 
 TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos")
 OF_RUN = {"sft": (stock, ours), "dpo": (dpo.stock, dpo.ours)}
@@ -91,6 +97,65 @@ def several(options, tiny_path, tmp_path):
     _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
     _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
     return us, them
+
+
+ALONE = SimpleNamespace(reduce=lambda tensor, reduction: tensor, gather=lambda tensor: tensor, device="cpu")
+"""In place of accelerate on one process."""
+UNITS = 128
+
+
+def drawn_figures(estimate, draws=200):
+    """A figure's true mean over micro-batches of two units, and that of its estimates with one unit drawn of each.
+
+    The larger a unit's value the more often it is drawn; ``estimate`` is given values, weights and micro-batches.
+    """
+    rng = np.random.default_rng(0)
+    value_N = rng.uniform(0.1, 2.0, UNITS)
+    prob_N = (value_N.reshape(-1, 2) / value_N.reshape(-1, 2).sum(1, keepdims=True)).ravel()
+    found = []
+    for _ in range(draws):
+        second = rng.random(UNITS // 2) < prob_N[1::2]
+        kept = 2 * np.arange(UNITS // 2) + second
+        parts = (torch.from_numpy(each) for each in (value_N[kept], 1 / prob_N[kept], kept // 2))
+        found.append(np.mean(estimate(*parts)))
+    return value_N.mean(), np.mean(found)
+
+
+@pytest.mark.parametrize(("dropped", "off"), [(True, 0.03), (False, None)])
+def test_a_figure_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(dropped, off):
+    """The wrong twin divides by the weights in each, which cancel: it is as if large rows were more."""
+
+    def estimate(value_K, weight_K, part_K):
+        figures = PartFigures(UNITS // 2)
+        figures.add("rewards/margins", value_K, torch.ones_like(value_K), weight_K, part_K)
+        return [each["rewards/margins"] for each in figures.reduced(ALONE, ("rewards/margins",), dropped=dropped)]
+
+    true, found = drawn_figures(estimate)
+    assert found > 1.1 * true if off is None else found == pytest.approx(true, rel=off)
+
+
+def test_a_figure_of_one_kept_completion_in_each_micro_batch_estimates_that_of_all():
+    """Of tokens: the completions have two each. The wrong twin divides by what is kept of each micro-batch."""
+    method = DPPOConfig(output_dir="runs", use_cpu=True, bf16=False, report_to="none").build_method()
+
+    def estimate(value_K, weight_K, part_K):
+        count, like = len(value_K), torch.zeros(len(value_K), 2)
+        tokens = Tokens(logp_BT=like, old_logp_BT=like, mask_BT=like + 1, advantage_B=like[:, 0] + 1, ref_logp_BT=None)
+        figures = LossFigures(method, count)
+        entropy_BT = value_K[:, None].expand(-1, 2).float()
+        figures.add(tokens, weight_K.float(), entropy_BT, None, torch.full((count,), 2.0), part_K)
+        counts_5C = torch.tensor([4.0, 2.0, 0.0, 4.0, 2.0])[:, None].expand(-1, count)
+        return [each["entropy"] for each in figures.reduced(ALONE, counts_5C, denominator=1.0)]
+
+    true, found = drawn_figures(estimate)
+    assert found == pytest.approx(true, rel=0.03)
+
+
+def test_the_table_of_completions_has_the_advantages_that_are_trained_with(tiny_path, tmp_path):
+    """The wrong twin leaves TRL's there, which are not divided by what history says."""
+    _, made = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, method="dppo_history", log_completions=True)
+    assert made.in_use is not None and len({*made._logs["advantages"]}) > 1
+    assert [*made._logs["advantages"]] == pytest.approx(made.in_use.batch.advantage_B.tolist())
 
 
 @pytest.mark.parametrize("options", one_in(3, SEVERAL))

@@ -44,6 +44,10 @@ TOGETHER = ("optimizer", "learning rate scheduler")
 """Parts that transformers loads both, or neither."""
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".distcp")
 """Endings of the files that a run reads and no user edits: these must be there, and be what was written."""
+ITS = "its {}"
+"""What ``check_whole`` says of a file that is missing."""
+OF_THE_MODEL = ("model", "adapter_model", "pytorch_model")
+"""Beginnings of the names of files without which nothing can be resumed."""
 RANDOM = "random number generators"
 PARTS = {
     "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*"),
@@ -192,7 +196,7 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
         if size != listed[name] and name != OUR_STATE:
             raise CheckpointError(f"{folder / name} has {size} bytes and had {listed[name]}: damaged. {advice(folder)}")
     missing = [name for name in listed if name not in sizes]
-    lacking, known = [f"its {name}" for name in missing], [*folder.iterdir(), *map(Path, missing)]
+    lacking, known = [ITS.format(name) for name in missing], [*folder.iterdir(), *map(Path, missing)]
     for part, names in PARTS.items():
         wanted = same_ranks or part != RANDOM
         if wanted and not any(path.match(name) for path in known for name in names):
@@ -201,6 +205,8 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     if len(lost) == 1:  # transformers loads both or neither
         (other,) = set(TOGETHER) - set(lost)
         lacking.append(f"with it the state of the {other}")
+    if weights := [name for name in missing if name.startswith(OF_THE_MODEL)]:
+        raise CheckpointError(f"{folder} lacks its {' and its '.join(weights)}. {advice(folder)}")
     if lacking and not accept_missing:
         raise CheckpointError(
             f"{folder} lacks {' and '.join(lacking)}: a resumed run would go on with a new one, and be another run. "

@@ -42,6 +42,10 @@ class CheckpointHooks(_BaseTrainer):
         """What stands on the card of a saved model below TRL's own text, as Markdown."""
         return ""
 
+    def lacks(self, name: str) -> bool:
+        """Whether the checkpoint that was resumed from had lost a file of that name, and that was accepted."""
+        return files.ITS.format(name) in self.lacking
+
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
         folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"

@@ -32,7 +32,7 @@ OF_TRL = {
     # Log-probabilities of a generation in use are at the old temperature.
     **dict.fromkeys(("processes", "temperature", "num_generations", "generation_batch_size"), BATCH),
     **dict.fromkeys(("per_device_train_batch_size", "steps_per_generation", "num_iterations"), BATCH),
-    "gradient_accumulation_steps": BATCH,
+    **dict.fromkeys(("gradient_accumulation_steps", "router_aux_loss_coef"), BATCH),
 }
 """What of TRL's and of the trainer's a change has an effect on, where that is not ``UPDATE``."""
 EFFECTS = OF_TRL | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}

@@ -99,9 +99,9 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     here, device = slice(rank * size, (rank + 1) * size), mask.device
     place_N = accelerator.gather(generated.place_B).cpu()
     call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
-    tokens_N = plan.completions.tokens_N
+    tokens_N, live_N = plan.completions.tokens_N, plan.completions.live_N
     unclipped_N = (plan.advantage_N == 0) & (tokens_N > 0)
-    counts_N3 = torch.stack([tokens_N, torch.ones_like(tokens_N), unclipped_N], 1).double()
+    counts_N5 = torch.stack([tokens_N, torch.ones_like(tokens_N), unclipped_N, tokens_N * live_N, live_N], 1).double()
     return RankBatch(
         **{name: getattr(generated, name) for name in PADDED},
         loss_mask=mask,
@@ -110,7 +110,7 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         denominator=torch.tensor(plan.denominator, dtype=torch.float64),
         tokens=torch.tensor(plan.tokens, dtype=torch.float64),
         attended=torch.tensor(plan.attended, dtype=torch.float64),
-        counts_U3C=torch.einsum("un,nk,nc->ukc", plan.counted_UN, counts_N3, F.one_hot(call_N, calls).double()),
+        counts_U5C=torch.einsum("un,nk,nc->ukc", plan.counted_UN, counts_N5, F.one_hot(call_N, calls).double()),
         call_B=call_N[here].to(device),
         sampler_logp=generated.sampler_logp,
         **_token_parts(plan, here, mask),

@@ -14,6 +14,7 @@ from dppo.methods import Method
 from dppo.pruning import SCORES, Evidence, OtherTerms, TokenCosts, advantage_with_confidence
 from dppo.settings import AUTO
 from dppo.step import PromptSource, StepPlan
+from dppo.step.prompts import HISTORY_FILE
 from dppo.trl.batch import RankBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
@@ -202,7 +203,7 @@ class SavedGeneration(TrainingLoop, Joints):
         lost = any("optimizer" in part for part in self.lacking)
         goes_on = batch_goes_on(folder, state, settings_of(self), new_optimizer=lost)
         if self.source is not None and state.position is not None:
-            self.source.load(folder, state.position)
+            self.source.load(folder, state.position, history=not self.lacks(HISTORY_FILE))
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
         self._at_costs(TokenCosts.of_saved(state.costs))
         self.savings = Savings.of_saved(state.savings)
@@ -211,7 +212,8 @@ class SavedGeneration(TrainingLoop, Joints):
             self.source.others = self.others
         self.generation, self.guard.skipped = state.generation, state.skipped
         self._accounted = state.generation
-        if goes_on:
+        ranks = range(self.accelerator.num_processes)
+        if goes_on and not any(self.lacks(batch_file(folder, rank).name) for rank in ranks):
             file = batch_file(folder, self.accelerator.process_index)
             figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]
             batch = RankBatch.load(file, self.accelerator.device)

@@ -158,6 +158,8 @@ class DPPOTrainer(SavedGeneration):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
             plan = self._plan(prompts, generated)
+            if self.method.rounds is None:  # of rounds TRL has another order
+                self.show_advantages(plan.advantage_N)
             own = rank_batch(generated, plan, self.accelerator, self.cycle.calls)
             batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
         with self.recorder.phase("record"), self.clock(RECORD):
@@ -263,7 +265,7 @@ class DPPOTrainer(SavedGeneration):
         whole, (draw, call) = micro_batches[-1].rank_batch, self.cycle.locate(self.calls % self.cycle.length)
         if call == self.cycle.calls - 1:  # of the optimizer step
             denominator = float(whole.denominator) / self.cycle.passes.shares
-            for each in figures.reduced(self.accelerator, whole.counts_U3C[draw], denominator=denominator):
+            for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
                 self.add_figures(each)
             self._learn_others(figures)
             self._figures = LossFigures(self.method, self.cycle.calls)

@@ -201,7 +201,7 @@ def batch_of(
         "denominator": none,
         "tokens": none,
         "attended": none,
-        "counts_U3C": none.expand(1, 3, 1),
+        "counts_U5C": none.expand(1, 5, 1),
         "call_B": torch.zeros(len(sequences), dtype=torch.int64),
         "row_tokens_B": torch.tensor(row_tokens),
     }

@@ -19,6 +19,7 @@ from dppo.methods import RowMethod
 from dppo.packing.forward import Scored
 from dppo.step import RowSource
 from dppo.step.resumed import changed, warn_of
+from dppo.step.rows import SCORES_FILE
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
@@ -53,14 +54,18 @@ class PartFigures:
             sums_P2.index_add_(0, part_B, torch.stack([value_B, count_B], 1) * weight_B[:, None])
         return sums_P2
 
-    def reduced(self, accelerator: Any, names: tuple[str, ...]) -> list[dict[str, float]]:
-        """The figures of each micro-batch over all processes; left out where nothing of it is kept.
+    def reduced(self, accelerator: Any, names: tuple[str, ...], *, dropped: bool) -> list[dict[str, float]]:
+        """The figures of each micro-batch over all processes.
 
-        All processes call together, with the same names, of which those that none has are left out.
+        Where rows were ``dropped``, those of the whole step for each: over the one or two rows that are kept of a
+        micro-batch their weights would cancel. All processes call together, with the same names, of which those that
+        none has are left out.
         """
         here = torch.stack([self._sums(name) for name in names]).float().to(accelerator.device)
         total: Any = accelerator.reduce(here, reduction="sum")
         value_KP, count_KP = total.cpu().double().unbind(2)
+        if dropped:
+            value_KP, count_KP = (each.sum(1, keepdim=True).expand_as(each) for each in (value_KP, count_KP))
         found: list[dict[str, float]] = [{} for _ in range(self._parts)]
         for name, value_P, count_P in zip(names, value_KP.tolist(), count_KP.tolist(), strict=True):
             for figures, value, count in zip(found, value_P, count_P, strict=True):
@@ -80,6 +85,7 @@ class MeasuredRows(TrainingLoop):
     args: Any
     source: RowSource
     guard: NonFiniteGuard
+    _total_train_tokens: int
     _streamed: bool
     _unpruned: str
     _calls: int
@@ -87,6 +93,8 @@ class MeasuredRows(TrainingLoop):
     _figures: PartFigures
     _part_N: Tensor
     _place_B: list[int]
+    _dropped: bool
+    """Whether rows of the step are left out."""
 
     @property
     def method(self) -> RowMethod:
@@ -126,6 +134,7 @@ class MeasuredRows(TrainingLoop):
             self.source.save(folder)
             rows = len(self.source.scores)
         state = {"rows": rows, "skipped": self.guard.skipped, "settings": settings_of(self)}
+        state["num_tokens"] = self._total_train_tokens
         write_json(folder / OUR_STATE, state)
 
     def load_extra(self, folder: Path) -> None:
@@ -137,15 +146,17 @@ class MeasuredRows(TrainingLoop):
         lost = any("optimizer" in part for part in self.lacking)
         state = read_state(
             folder,
-            lambda found: (dict(found["settings"]), int(found["skipped"])),
+            lambda found: (dict(found["settings"]), int(found["skipped"]), int(found.get("num_tokens", 0))),
             trainer=type(self).__name__,
             without="no row has a recorded score, and all are kept until they have one.",
         )
         if state is None:
             return
-        before, self.guard.skipped = state
+        before, self.guard.skipped, self._total_train_tokens = state
         warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
         if self._streamed:
+            return
+        if self.lacks(SCORES_FILE):
             return
         known, rows = self.source.load(folder), len(self.source.scores)
         if known < rows:
@@ -184,5 +195,5 @@ class MeasuredRows(TrainingLoop):
             names += ("aux_loss",)
             none, one = torch.zeros(self._calls), torch.ones(self._calls)
             self._figures.add("aux_loss", none, one, one, torch.arange(self._calls))
-        for figures in self._figures.reduced(self.accelerator, names):
+        for figures in self._figures.reduced(self.accelerator, names, dropped=self._dropped):
             self.add_figures(figures)

@@ -160,6 +160,7 @@ class RowTrainer(MeasuredRows):
             figures = row_figures(self.source.scores.candidates(self._block), draw)
             self.add_figures(figures)
             count_tokens(self, int(self._rows.attended[self._block[draw.keep_N].numpy()].sum()))
+            self._dropped = not bool(draw.keep_N.all())
             batch = self._own(draw)
             router = bool(self.method.router_coef)
             call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None

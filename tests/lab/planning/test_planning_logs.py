@@ -281,7 +281,10 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch, capsys):
 
 def test_a_wandb_file_of_a_killed_run_is_read_to_where_it_ends(tmp_path, monkeypatch):
     """Its reader asserts the checksum of a record that was half written."""
-    rows = [{"_step": step, "frac_reward_zero_std": 0.3, "reward": 0.5, "completions/mean_length": 9.0} for step in range(STEPS)]
+    rows = [
+        {"_step": step, "frac_reward_zero_std": 0.3, "reward": 0.5, "completions/mean_length": 9.0}
+        for step in range(STEPS)
+    ]
 
     class Record:
         def ParseFromString(self, row):
