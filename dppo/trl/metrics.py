@@ -5,7 +5,7 @@ The figures are estimated from the completions kept.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -148,21 +148,32 @@ sum is divided by what it held before the draw: over what is kept of it, one or 
 The others are shares of all tokens, or completions, of the full batch: one without an advantage is never clipped."""
 
 
+OF_STEP = {"prune/effective_rows", "prune/tokens_trained", "prune/tokens_skipped"}
+OF_STEP |= {"rows/tokens", "rows/forwards", "rows/padded_tokens", "rows/sequence_tokens"}
+"""Figures that add up over the shares of an optimizer step."""
+
+
+def of_step(figures: Mapping[str, float], together: int) -> dict[str, float]:
+    """Figures of one share, as means over shares give those of an optimizer step of so many ``together``."""
+    return {name: value * together if name in OF_STEP else value for name, value in figures.items()}
+
+
 OTHERS = "squares of other terms", "squares of advantages"
 
 
 class LossFigures:
     """Collects the figures of one optimizer step, those of each of TRL's micro-batches by themselves, as TRL does.
 
-    They do not depend on how completions fall into forward passes.
+    They do not depend on how completions fall into forward passes. A step of ``together`` shares has one of each.
     """
 
-    def __init__(self, method: Method, calls: int) -> None:
+    def __init__(self, method: Method, calls: int, together: int = 1) -> None:
         loss = method.token_loss
         if isinstance(loss, partial) and loss.func is off_policy_masked:
             loss = loss.keywords["loss"]
         self._loss, self._constants = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
         self._method, self._calls, self._sums = method, calls, WeightedSums(calls)
+        self._parts = calls * together if method.normaliser.name == DAPO_TOKENS.name else 1
         self._units: dict[str, str] = {}
         self._clipped_shares: list[Tensor] = []
         self.others = 0.0, 0.0
@@ -247,8 +258,7 @@ class LossFigures:
         self.others = whole.get(OTHERS[0], 0.0), whole.get(OTHERS[1], 0.0)
         found: list[dict[str, float]] = [{} for _ in range(self._calls)]
         if self._method.entropy_coef:  # with a denominator over all calls TRL logs the mean of their parts
-            parts = self._calls if self._method.normaliser.name == DAPO_TOKENS.name else 1
-            policy_loss = whole["policy_loss"] / denominator / parts
+            policy_loss = whole["policy_loss"] / denominator / self._parts
             found[0] |= {"entropy_coef": self._method.entropy_coef, "policy_loss": policy_loss}
         if "aux_loss" in whole:
             attended = whole["kept attended"]

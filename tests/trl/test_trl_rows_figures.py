@@ -151,6 +151,20 @@ def test_a_figure_of_one_kept_completion_in_each_micro_batch_estimates_that_of_a
     assert found == pytest.approx(true, rel=0.03)
 
 
+def test_figures_of_a_step_are_of_all_the_generations_it_takes_parts_of(tiny_path, tmp_path):
+    """Four micro-batches a step, of one generation, two or four. The wrong twin says half or a quarter."""
+    options = dict(loss_type="dapo", entropy_coef=1e-4, beta=0.1, learning_rate=0.0, shuffle_dataset=False, max_steps=2)
+    options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=4)
+    found = {}
+    for steps in (4, 2, 1):
+        _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, steps_per_generation=steps, **options)
+        ours = options | {"completion_prune_rate": 0.0, "steps_per_generation": steps}
+        _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **ours)
+        assert logged(us, "policy_loss") == pytest.approx(logged(them, "policy_loss"), rel=1e-4)
+        found[steps] = [logged(us, name)[0] for name in ("rows/tokens", "prune/tokens_trained")]
+    assert found[4] == pytest.approx(found[2], rel=0.02) and found[4] == pytest.approx(found[1], rel=0.05)
+
+
 def test_the_table_of_completions_has_the_advantages_that_are_trained_with(tiny_path, tmp_path):
     """The wrong twin leaves TRL's there, which are not divided by what history says."""
     _, made = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, method="dppo_history", log_completions=True)

@@ -32,6 +32,8 @@ class Cycle:
     passes: Passes
     calls: int
     """Calls of the loss that make up one share of a generation, >= 1: those that are always of one optimizer step."""
+    together: int = 1
+    """Shares of an optimizer step, of several generations where it is more than one."""
 
     @classmethod
     def of_arguments(cls, args: GRPOConfig, steps: int | None = None) -> "Cycle":
@@ -42,7 +44,8 @@ class Cycle:
         """
         steps = steps or args.steps_per_generation or 1
         calls = math.gcd(steps, args.gradient_accumulation_steps)
-        return cls(passes=Passes(passes=args.num_iterations, shares=steps // calls), calls=calls)
+        passes = Passes(passes=args.num_iterations, shares=steps // calls)
+        return cls(passes=passes, calls=calls, together=args.gradient_accumulation_steps // calls)
 
     @property
     def length(self) -> int:

@@ -32,7 +32,7 @@ from dppo.trl.grpo.rollouts import (
 )
 from dppo.trl.grpo.saved import InUse, SavedGeneration
 from dppo.trl.grpo.savings import CeilingLines, CostMeter, Savings
-from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
+from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
     NonFiniteGuard,
@@ -117,7 +117,7 @@ class DPPOTrainer(SavedGeneration):
         self.meter = CostMeter(self.clock, self.accelerator)
         self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
-        self._figures = LossFigures(self.method, self.cycle.calls)
+        self._figures = LossFigures(self.method, self.cycle.calls, self.cycle.together)
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
@@ -127,7 +127,7 @@ class DPPOTrainer(SavedGeneration):
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
-        self._dealt, self._figures = [], LossFigures(self.method, self.cycle.calls)
+        self._dealt, self._figures = [], LossFigures(self.method, self.cycle.calls, self.cycle.together)
         super().load_extra(folder)
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
@@ -143,11 +143,11 @@ class DPPOTrainer(SavedGeneration):
         draw, call = self.cycle.locate(phase)
         batch, figures_of = self.in_use.batch, self.in_use.draw_figures
         if call == 0:
-            self.add_figures(figures_of[draw])
+            self.add_figures(of_step(figures_of[draw], self.cycle.together))
         if call == 0 or not self._dealt:
             part = batch.cut(slice(draw, draw + 1))
             self._dealt, figures = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
-            self.add_figures(figures)
+            self.add_figures(of_step(figures, self.cycle.together))
         return {"draw": draw, "micro_batches": self._dealt[call]}
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
@@ -268,7 +268,7 @@ class DPPOTrainer(SavedGeneration):
             for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
                 self.add_figures(each)
             self._learn_others(figures)
-            self._figures = LossFigures(self.method, self.cycle.calls)
+            self._figures = LossFigures(self.method, self.cycle.calls, self.cycle.together)
         return loss
 
     def _learn_others(self, figures: LossFigures) -> None:
