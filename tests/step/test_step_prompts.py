@@ -281,12 +281,14 @@ def test_a_damaged_place_is_refused(tmp_path):
     taught(run, 2, rounds=True)
     position = run.save(tmp_path)
     damaged = [{"temperature": 1}, *(position["learned"] | {"easy": value} for value in ("0.5", float("nan"), [0.5]))]
-    for change in (*({"learned": learned} for learned in damaged), {"offset": SIZE}):
+    for change in (*({"learned": learned} for learned in damaged), {"offset": -1}):
         with pytest.raises(CheckpointError):
             run.load(tmp_path, position | change)
     (tmp_path / HISTORY_FILE).unlink()
     with refused(CheckpointError, HISTORY_FILE):
         run.load(tmp_path, position)
+    run.load(tmp_path, position, history=False)  # accepted
+    assert run.stream.state_dict() == {"epoch": position["epoch"], "offset": position["offset"]}
 
 
 def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where_none_is_pruned():
