@@ -296,8 +296,8 @@ class OwnSettings:
     )
     accept_missing: bool = setting(
         False,
-        "Must be set to resume from a checkpoint without its optimizer, scheduler or random numbers, with "
-        "new ones: the run is then another one.",
+        "Must be set to resume from a checkpoint that has lost its optimizer, scheduler, random numbers, "
+        "history or generation in use, with new ones: the run is then another one.",
         remembered="",
     )
 

@@ -2,10 +2,10 @@
 
 python -m benchmarks.learning.beside REGIME... [--methods cppo,greso] [--seeds 5] [--output FILE.json]
 
-Settings come from ``benchmarks/results/regimes.json``, and what is found is added to FILE, which may be that file. CPPO
-and GRESO run in turns with the control, with its settings and for its seconds; TRL, at its own tuned rate and
-completions of a step, with the default. Seconds are those of this machine and day: the first seed says how many steps
-take them. The same command goes on where a stopped one was.
+Settings come from ``benchmarks/results/regimes.json``, and what is found is added to FILE: that file, or another which
+begins as a copy of it. CPPO and GRESO run in turns with the control, with its settings and for its seconds; TRL, at its
+own tuned rate and completions of a step, with the default. Seconds are those of this machine and day: the first seed
+says how many steps take them. The same command goes on where a stopped one was.
 """
 
 import json
@@ -86,6 +86,7 @@ def in_turns(regime: str, settings: Settings, seeds: int, folder: Path) -> Recor
             off = corrected(found["methods"], next(iter(methods)))
             if not off or not left or known[0] == seeds:
                 break
+            file.with_suffix(".json").unlink()  # first: stopped from here on, the old steps are corrected once more
             for name in off if count == 1 else methods:  # of all seeds the partner too, so that they ran in turns
                 shutil.rmtree(folder / "reported" / "runs" / name)
                 methods[name]["max_steps"] = off.get(name, methods[name]["max_steps"])
@@ -118,6 +119,7 @@ def added(known: Record, record: Record, names: Sequence[str], folder: Path) -> 
     methods = record["methods"]
     lane = beside_stock(record, ours, {ours: logged(folder, record["seeds"], ours)}) | {"commits": made}
     new = {part: lane[part] for part in ("final_accuracy", "overrides", "commits")}
+    # Over the default's: it takes the control's, which is not run beside TRL.
     new["seconds"] = {STOCK: seconds_ratio(methods[ours], methods[STOCK])}
     new["curves"] = {STOCK: mean_curve([run["curve"] for run in methods[STOCK]["runs"]])}
     found = _with(_with(known, new, [STOCK]), {"beside_stock": {ours: lane}}, [ours])

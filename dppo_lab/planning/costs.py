@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from scipy import stats
 from scipy.optimize import nnls
 
 from dppo.errors import ConfigError
@@ -117,20 +118,34 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
 def with_noise(timed: Sequence[Timed], costs: Costs, rng: np.random.Generator) -> list[Timed]:
     """The steps as ``costs``, which were fitted to them, have them, each with the noise of a step drawn at random.
 
-    A step's noise is what its phases took beyond their fit, drawn among the steps of its layout, and scaled for what
-    the fit has taken of it. Source: the bootstrap of residuals, Efron & Tibshirani (1993), An Introduction to the
-    Bootstrap, section 9.4.
+    A step's noise is what its phases took beyond their fit, drawn among the steps of its layout, and widened for what
+    the fit has taken of it and for how few steps there are. Source: the bootstrap of residuals, Efron & Tibshirani
+    (1993), An Introduction to the Bootstrap, section 9.4.
     """
-    found = list[Timed]()
+    rows, found = [each for each in timed if each.layout != "padded"], list[Timed]()
+    head = costs.head_token is not None
+    if head:  # around the fit of all steps, and not around the lowest of those that leave one out
+        update_fixed, row_token, head_token = _fit(rows, ("forwarded", "scored"), "update")
+        costs = replace(costs, update_fixed=update_fixed, row_token=row_token, head_token=head_token)
+    fitted_to_rows = {"rollout": 2, "update": 2 + head}  # of all else a mean is taken
     for each in timed:
         alike = [other for other in timed if other.layout == each.layout]
         drawn = alike[rng.integers(len(alike))]
-        free = len(alike) - (1 if each.layout == "padded" else 2)  # fixed seconds are fitted to rows alone
-        scale = math.sqrt(len(alike) / free) if free > 0 else 0.0
-        fit, before = costs.of_timed(each), costs.of_timed(drawn)
-        noisy = {name: getattr(fit, name) + scale * (getattr(drawn, name) - getattr(before, name)) for name in PHASES}
-        found.append(replace(each, **{name: max(value, 0.0) for name, value in noisy.items()}))
+        fit, before, noisy = costs.of_timed(each), costs.of_timed(drawn), dict[str, float]()
+        for name in PHASES:
+            scale = _widened(len(alike), 1 if each.layout == "padded" else fitted_to_rows.get(name, 1))
+            noisy[name] = max(getattr(fit, name) + scale * (getattr(drawn, name) - getattr(before, name)), 0.0)
+        found.append(replace(each, **noisy))
     return found
+
+
+def _widened(steps: int, fitted: int) -> float:
+    """What the noise of so many steps is multiplied by, for what a fit has taken of it and for how few they are.
+
+    The second as in ``statistics.expanded_tail``: Student's t over the normal at 97.5%.
+    """
+    free = max(steps - fitted, 0)
+    return math.sqrt(steps / free) * float(stats.t.ppf(0.975, free) / stats.norm.ppf(0.975)) if free else 0.0
 
 
 def head_is_told_apart(rows: Sequence[Timed]) -> bool:

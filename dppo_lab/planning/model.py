@@ -1,5 +1,6 @@
 """A plan: what a run costs under each option, with intervals, and what is worth pruning. Records in, records out."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -236,8 +237,8 @@ def gain(figures: Figures, step: Step, option: Option, gpus: int, base: Option |
 
 
 def _without(total: float, part: float) -> float:
-    """How many times as fast a step is without a part of it; 1 where it has no other, as with figures by hand."""
-    return total / (total - part) if total > part else 1.0
+    """How many times as fast a step is without a part of it; infinity where it has no other, as figures by hand may."""
+    return total / (total - part) if total > part else math.inf
 
 
 def _row(

@@ -146,13 +146,13 @@ def groups_of(run: RunRecord) -> Groups:
     rewards = {reward for line in run.completions if math.isfinite(reward := number(line.reward))}
     size = int(number(run.config.get("num_generations", GENERATIONS)))
     low, high = span = _span(run, rewards, size)
-    recorded = _by_outcome(run, (low + high) / 2)
+    recorded = _by_outcome(run, (low + high) / 2) if high > low else {}
     rows = list(_of_prompts(run, size, span, recorded)) if high > low and len(rewards) < 3 else []
     rows = rows or [(*found, 1.0, number(place[1])) for place, found in recorded.items()]
     if not rows:
         raise ConfigError(
             f"{run.folder} has no groups: {PROMPTS_FILE} and {COMPLETIONS_FILE} are missing or empty, which dppo train "
-            "writes, or rewards of more than two values came without completions. Try dppo plan CONFIG.yaml --pilot 32"
+            "writes, or rewards outside of [0, 1] came without completions. Try dppo plan CONFIG.yaml --pilot 32"
         )
     columns = dict(zip(COLUMNS, np.array(rows[-MOST:], dtype=float).T, strict=True))
     return Groups(**columns, **_lengths(run))
@@ -165,9 +165,9 @@ Found = tuple[float, float, float, float]
 
 
 def _span(run: RunRecord, rewards: Set[float], size: int) -> tuple[float, float]:
-    """The lowest and the highest reward; twice the same where too few were recorded and means of groups are of others.
+    """The lowest and the highest reward; twice the same where too few were recorded to tell.
 
-    Where no two were recorded they are taken to be 0 and 1, or what the means of groups of ``size`` ask for: -1 and 1.
+    Where no two were recorded they are taken to be 0 and 1, or -1 and 1 where means of groups of ``size`` are those.
     """
     if len(rewards) > 1:
         return min(rewards), max(rewards)
@@ -175,6 +175,8 @@ def _span(run: RunRecord, rewards: Set[float], size: int) -> tuple[float, float]
     seen = {0.0, 1.0, *rewards, *means}
     most = max(map(abs, seen))
     low = -most if min(seen) < 0 else 0.0
+    if low == 0 and most == 1:
+        return 0.0, 1.0
     counts = [(mean - low) / (most - low) * size for mean in means]
     return (low, most) if all(abs(count - round(count)) < WHOLE for count in counts) else (0.0, 0.0)
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ def findings(plan: Plan) -> list[str]:
         "that pruning completions can do",
         f"rollouts free: at most {_spread(plan.rollout_free)} faster",
     ]
+    if math.isinf(max(plan.update_free.value, plan.rollout_free.value)):
+        lines = ["the step has seconds of one phase alone: there is no bound to what freeing it would do"]
     for advice in plan.advice:
         verdict = LEVELS[advice.level][not advice.rate].format(f"{advice.rate:g}")
         lines.append(f"{verdict}: choosing can save at most {_spread(advice.ceiling)}; {advice.why}")

@@ -1,5 +1,6 @@
 """The LoRA adapters of a run, tried on its model without weights: peft refuses their names only when it is loaded."""
 
+import re
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import get_peft_config
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, first_line
 from dppo_lab.runs.models import hub_options
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from dppo_lab.runs.parsing import AnyRun
 
 
+ALL = "all-linear"
+
+
 def adapters_of(run: "AnyRun", name: str) -> "PeftConfig | None":
     """The configuration of the run's adapters for the model ``name``; None without ``use_peft``.
 
     Raises:
-        ConfigError: ``lora_target_modules`` matches no layer of the model.
+        ConfigError: a name of ``lora_target_modules`` matches no layer of the model, or peft refuses a field.
     """
     config = get_peft_config(run.model)
     if config is None or run.model.lora_target_modules is None:
@@ -33,14 +37,21 @@ def adapters_of(run: "AnyRun", name: str) -> "PeftConfig | None":
             model = AutoModelForCausalLM.from_config(shape, trust_remote_code=run.training.trust_remote_code)
     except ValueError:  # a kind of model that only TRL knows to load
         return config
-    layers = sorted({where.rpartition(".")[2] for where, each in model.named_modules() if isinstance(each, nn.Linear)})
-    try:
-        inject_adapter_in_model(deepcopy(config), model)
-    except ValueError:
-        found = run.model.lora_target_modules
+    found, paths = run.model.lora_target_modules, [where for where, _ in model.named_modules()]
+    if isinstance(found, str):
+        unknown = [] if found == ALL or any(re.fullmatch(found, where) for where in paths) else [found]
+    else:
+        unknown = [each for each in found if not any(f".{where}".endswith(f".{each}") for where in paths)]
+    if unknown:
+        linear = {where.rpartition(".")[2] for where, each in model.named_modules() if isinstance(each, nn.Linear)}
+        layers = sorted(linear - {"lm_head"})
         alone = f", or '.*{found}' (one name alone is a pattern for whole paths)" if found in layers else ""
         raise ConfigError(
-            f"lora_target_modules={found}: matches no layer of {name}. Its linear layers are called "
-            f"{', '.join(layers)}. Write lora_target_modules: all-linear{alone}"
-        ) from None
+            f"lora_target_modules={found}: {unknown[0]} matches no layer of {name}. Its linear layers are called "
+            f"{', '.join(layers)}. Write lora_target_modules: {ALL}{alone}"
+        )
+    try:
+        inject_adapter_in_model(deepcopy(config), model)
+    except ValueError as error:
+        raise ConfigError(f"LoRA for {name}: {first_line(error)} Write lora_target_modules: {ALL}") from error
     return config

@@ -1,7 +1,8 @@
 """The parts of a run, each loaded and checked: output folder, data, model, trainer; ``rewards`` has what it calls."""
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -164,6 +165,24 @@ def clear(old: Iterable[Path]) -> None:
     PartialState().wait_for_everyone()
 
 
+@contextmanager
+def aside(folder: Path) -> Iterator[None]:
+    """Meanwhile a folder is out of the way: it comes back if the block raises, and is removed where it does not."""
+    kept, main = folder.with_name(f"{folder.name}.old"), PartialState().is_main_process
+    clear([kept])
+    if main and folder.exists():
+        folder.rename(kept)
+    try:
+        PartialState().wait_for_everyone()
+        yield
+    except BaseException:
+        if main and kept.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            kept.rename(folder)
+        raise
+    clear([kept])
+
+
 def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | None = None) -> str:
     """The path or hub name of the run's model, or the folder of a model made from scratch.
 
@@ -251,10 +270,10 @@ def train_with(
         checkpoint = output_checkpoint(run)
         benchmarks = load_benchmarks(run)
         old = [] if within(checkpoint, folder) else [*cleared(folder), *(folder / name for name in RECORDS)]
-        first = [folder / START_FOLDER] if old and model_of(run).startswith(SCRATCH) else []  # made anew at its place
-        clear(first)
-        trainer = build_trainer(run, prepare_model(run, progress), kind)
-        clear(path for path in old if path not in first)  # and not before it is known that this run can begin
+        scratch = bool(old) and model_of(run).startswith(SCRATCH)
+        with aside(folder / START_FOLDER) if scratch else nullcontext():  # a new one is made at its place
+            trainer = build_trainer(run, prepare_model(run, progress), kind)
+        clear(path for path in old if not (scratch and path.name == START_FOLDER))  # now that this run can begin
         about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
         recorder = RunRecorder(folder, task=about, now=now).attach(trainer)
         if benchmarks:

@@ -28,6 +28,10 @@ TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """By name: the word in transformers' ``is_..._available``, and the package to install."""
 
 
+OF_FIGURES = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that follow what is evaluated, with fields for each group of parameters."""
+
+
 def check_run(run: AnyRun) -> None:
     """Raise a ``ConfigError`` with a line for each of ``preflight_problems``."""
     raise_all("this run", preflight_problems(run))
@@ -122,12 +126,15 @@ def schedule_problems(run: AnyRun) -> Iterator[str]:
     """A schedule that lacks one of its ``lr_scheduler_kwargs``, or has one that it does not know."""
     name, given = SchedulerType(run.training.lr_scheduler_type).value, run.training.lr_scheduler_kwargs
     given = given if isinstance(given, dict) else {}  # a text was read when the fields were
+    if name in OF_FIGURES or not run.training.learning_rate >= 0:  # which has a sentence of its own
+        return
     try:
-        get_scheduler(name, SGD([torch.zeros(())]), 0, 2, given)
-    except (TypeError, ValueError) as error:
+        get_scheduler(name, SGD([torch.zeros(())], lr=run.training.learning_rate), 0, 2, given)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        example = "lr_scheduler_kwargs: {min_lr_rate: 0.1}, or " * ("min_lr" in str(error))
         yield (
-            f"lr_scheduler_type={name}, lr_scheduler_kwargs={given}: {first_line(error)}. Write what it needs, as in "
-            "lr_scheduler_kwargs: {min_lr_rate: 0.1}, or lr_scheduler_type: linear"
+            f"lr_scheduler_type={name}, lr_scheduler_kwargs={given}: {first_line(error)}. Write {example}"
+            "lr_scheduler_type: linear"
         )
 
 

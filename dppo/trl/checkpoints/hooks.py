@@ -2,8 +2,9 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,7 +68,9 @@ class CheckpointHooks(_BaseTrainer):
             return None
         same_ranks = saved_settings(folder).get("processes") in (None, self.accelerator.num_processes)
         accept_missing = cast(DPPOConfig, self.args).accept_missing
-        self.lacking = files.check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
+        self.lacking = _together(
+            partial(files.check_whole, folder, same_ranks=same_ranks, accept_missing=accept_missing)
+        )
         self.last_checkpoint = folder
         lines = [f"{folder} lacks {part}: the run goes on with a new one, and is another run" for part in self.lacking]
         if edited := self._contents_checked(folder):
@@ -88,14 +91,7 @@ class CheckpointHooks(_BaseTrainer):
         state, own = self.accelerator.state, self.args.save_on_each_node
         readers = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if own else state.num_processes
         reader = state.local_process_index if own else state.process_index
-        try:
-            said: list[str | CheckpointError] = [*files.check_contents(folder, reader=reader, readers=readers)]
-        except CheckpointError as error:
-            said = [error]
-        found: list[Any] = gather_object(said)
-        if errors := [each for each in found if isinstance(each, CheckpointError)]:
-            raise errors[0]
-        return sorted({*found})
+        return sorted(_together(partial(files.check_contents, folder, reader=reader, readers=readers)))
 
     # -- in TRL's place -----------------------------------------------------------------------------------------
 
@@ -201,3 +197,15 @@ def sole_writers_of(folder: Path) -> Iterator[None]:
         if refusal[0]:
             raise ConfigError(refusal[0])
         yield
+
+
+def _together(check: Callable[[], list[str]]) -> list[str]:
+    """What any process has found, as every process has it; an error of one is one of all. Nodes may differ."""
+    try:
+        said: list[str | CheckpointError] = [*check()]
+    except CheckpointError as error:
+        said = [error]
+    found: list[Any] = gather_object(said)
+    if errors := [each for each in found if isinstance(each, CheckpointError)]:
+        raise errors[0]
+    return list(dict.fromkeys(found))

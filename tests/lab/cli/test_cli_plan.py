@@ -128,14 +128,15 @@ def test_a_run_without_groups_is_refused(tmp_path, capsys):
 def test_rewards_that_were_not_recorded_are_0_and_1_or_the_two_that_means_of_groups_ask_for(tmp_path, capsys):
     """The wrong twin takes them for 0 and 1 whatever the means say: groups of -1 and 1, half right, are all wrong."""
     found = {}
-    for name, low, high in (("usual", 0.0, 1.0), ("signed", -1.0, 1.0), ("three", -1.0, 0.5)):
+    for name, low, high in (("usual", 0.0, 1.0), ("signed", -1.0, 1.0), ("three", -1.0, 0.5), ("thirds", 0.0, 2 / 3)):
         folder = write_run(tmp_path / name)
         lines = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
         for line in lines:
             line["mean_reward"] = [low + (high - low) * mean for mean in line["mean_reward"]]
         (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         found[name] = main(["plan", EMBEDDED, "--run", str(folder), "--output", str(tmp_path / f"{name}-plan")])
-    assert found == {"usual": 0, "signed": 0, "three": 2} and "more than two values" in capsys.readouterr().err
+    assert found == {"usual": 0, "signed": 0, "three": 2, "thirds": 0}, "groups of other sizes have other means"
+    assert "outside of [0, 1]" in capsys.readouterr().err
     usual, signed = (json.loads((tmp_path / f"{name}-plan" / "plan.json").read_text()) for name in ("usual", "signed"))
     assert usual["figures"]["workload"] == signed["figures"]["workload"]
 

@@ -63,14 +63,19 @@ def test_kinds_are_recovered_from_groups_and_say_what_groups_of_other_sizes_will
     assert {round(kind.wrong_tokens) for kind in found.kinds if kind.pass_rate < 1} == {40}
 
 
-def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
-    """Five steps, seconds off by 5%: over many such pilots, what a large step is said to take.
+@pytest.mark.parametrize("head", [None, 5e-4])
+def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs(head):
+    """Five steps, and three that send few tokens to the head, seconds off by 5%: what a large step is said to take.
 
     The wrong twin has the seconds as they are in every resample: its interval is a point, whatever the noise.
     """
     rng, whole, padded = np.random.default_rng(0), Option(name="exact"), Option(name="TRL", layout="padded")
-    true = [timed(whole, prompts) for prompts in (4, 2, 2, 4, 4)]
-    true += [replace(timed(padded, 4), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
+    costs = replace(COSTS, head_token=head)
+    true = [timed(whole, prompts, costs) for prompts in (4, 2, 2, 4, 4)]
+    true += [replace(timed(padded, 4, costs), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
+    if head:
+        few = [replace(each, scored=0.15 * each.scored) for each in true[:3]]
+        true += [replace(each, update=costs.of_timed(each).update) for each in few]
     work = work_of(MIXED, STEP, whole, None)
 
     def seconds(steps):
@@ -85,15 +90,16 @@ def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
         draws = [seconds(with_noise(steps, fitted(steps), rng)) for _ in range(40)]
         found.append(seconds(steps))
         said.append(np.std(draws))
-        covered += min(draws) <= seconds(true) <= max(draws)
-    assert 0.6 < np.mean(said) / np.std(found) < 1.4 and covered >= 0.8 * 60
+        low, high = np.quantile(draws, (0.025, 0.975))
+        covered += low <= seconds(true) <= high
+    assert 0.8 < np.mean(said) / np.std(found) < 3 and covered >= 0.85 * 60
     assert with_noise(true, fitted(true), rng)[0].update == pytest.approx(true[0].update), "no noise, none is added"
 
 
 def test_figures_without_a_gradient_or_other_seconds_than_rollouts_make_a_plan():
     nothing = Costs(rollout_token=1e-3, row_token=1e-3, padded_token=1e-3, rest=0.0)
     plan = planned(Figures(workload=workload((1.0, 1.0)), costs=nothing))
-    assert plan.rollout_free.value == plan.update_free.value == 1.0 and not any(each.rate for each in plan.advice)
+    assert "no bound" in findings(plan)[0] and not any(each.rate for each in plan.advice)
 
 
 def groups_of(right_Q, size):

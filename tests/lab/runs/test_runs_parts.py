@@ -173,20 +173,28 @@ def test_overwrite_leaves_nothing_of_the_old_run_once_the_new_one_can_begin(tmp_
     (out / "notes.txt").write_text("mine")
     words = ("--overwrite", "true", "--max_steps", "1")
     lora = ("--use_peft", "true", "--lora_target_modules")
-    with refused(ConfigError, "lora_target_modules=q_proj", "k_proj, lm_head", "all-linear, or '.*q_proj'"):
+    with refused(ConfigError, "lora_target_modules=q_proj", "k_proj, o_proj", "all-linear, or '.*q_proj'"):
         train(run_of(tmp_path, "embedded", *words, *lora, "q_proj", model=untrained))
     assert {path.name for path in out.iterdir()} >= {"checkpoint-9", "start", "metrics.jsonl", "notes.txt"}
     train(run_of(tmp_path, "embedded", *words, *lora, ".*q_proj", model=untrained))
     assert not {"checkpoint-9", "start"} & {path.name for path in out.iterdir()} and (out / "notes.txt").exists()
     assert (out / "metrics.jsonl").read_text() != "{}"
     (out / "start").mkdir()
+    (out / "start" / "old").touch()
+    with refused(ConfigError, "lora_target_modules=nowhere"):
+        train(run_of(tmp_path, "embedded", *words, *lora, "nowhere"))
+    assert [path.name for path in (out / "start").iterdir()] == ["old"] and not (out / "start.old").exists()
     train(run_of(tmp_path, "embedded", *words))
     assert (out / "start" / "config.json").exists(), "a model from scratch is made anew too"
 
 
 def test_a_dry_run_tries_lora_on_a_model_that_is_there(tmp_path, untrained):
     lora = ("--use_peft", "true", "--lora_target_modules")
-    for names, wrong in ((["nowhere"], ["lora_target_modules=nowhere: matches no layer"]), (["q_proj", "v_proj"], [])):
+    for names, wrong in (
+        (["nowhere"], ["lora_target_modules=nowhere: nowhere matches no layer"]),
+        (["q_proj", "nope"], ["lora_target_modules=['q_proj', 'nope']: nope matches no layer"]),
+        (["q_proj", "v_proj"], []),
+    ):
         found = dry_run(run_of(tmp_path, "embedded", *lora, *names, model=untrained))
         said = [finding.text for finding in found if finding.kind == "wrong"]
         assert len(said) == len(wrong) and all(map(str.__contains__, said, wrong)), said

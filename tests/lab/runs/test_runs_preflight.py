@@ -55,6 +55,16 @@ def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_schedule_is_tried_at_the_learning_rate_of_the_run(tmp_path):
+    """The wrong twin tries it at torch's 1e-3, which refuses the one and lets the other pass."""
+    more = ["--lr_scheduler_type", "polynomial", "--lr_scheduler_kwargs"]
+    for rate, end, wrong in (("1e-2", "2e-3", 0), ("1e-6", "1e-5", 1)):
+        words = words_of(tmp_path, *more, f'{{"lr_end": {end}}}', "--learning_rate", rate)
+        assert len(preflight_problems(parse_run(words))) == wrong
+    figures = ["--lr_scheduler_type", "reduce_lr_on_plateau", *EVALUATED, "--eval_dataset_name", "embedded"]
+    assert preflight_problems(parse_run(words_of(tmp_path, *figures))) == []
+
+
 def test_all_problems_are_said_at_once(tmp_path, capsys):
     words = words_of(tmp_path, "--report_to", "wandb", "--reward_weights", "1", "2")
     assert main(["train", *words]) == 2
