@@ -140,6 +140,10 @@ TWO_PASSES = ("silent_two_passes", "silent_kl_two_passes")
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
+FALLEN = {"TRL": "trl_g8", "dppo": "default"}
+"""Where a run of TRL fell below its start."""
+
+
 def of_16_ahead(found):
     """The default with groups of 16 to plain groups of 4, by seed."""
     of_16, plain = (found[name]["final_accuracy"] for name in ("large_groups", "plain"))
@@ -154,10 +158,13 @@ def lower(ahead):
 def regimes(read):
     found = read("regimes")["regimes"]
     yield from regime_map.show(found).split("\n\n")
+    fallen = [found[name]["beside_stock"]["default"]["final_accuracy"] for name in ("large_steps", "large_groups")]
+    ends = {label: " and ".join(f"{each[name]['mean']:.3f}" for each in fallen) for label, name in FALLEN.items()}
+    yield f"({', '.join(f'{label} {accuracies}' for label, accuracies in ends.items())})"
     spent = [
         steps["default"]["max_steps"] / steps["control"]["max_steps"] / point["step_ratio"]["default"]["mean"]
         for point in found.values()
-        if "seconds" not in point and (steps := point["overrides"])
+        if "default" not in point.get("seconds", {}) and (steps := point["overrides"])
     ]
     yield f"{min(spent):.2f} to {max(spent):.2f}."
     beside = {name: found[name]["beside_stock"] for name in ("silent_kl", *TWO_PASSES)}
