@@ -8,7 +8,7 @@ import pytest
 import yaml
 from test_learning_benchmark import REGIME, SEEDS, recorded
 
-from benchmarks.learning import beside
+from benchmarks.learning import beside, regimes
 from benchmarks.learning.points import CONTROL, STOCK
 
 ADDED = ("final_accuracy", "curves", "overrides", "seconds")
@@ -39,7 +39,8 @@ def ran(tmp_path, monkeypatch):
         record = recorded(folder, slopes, SEEDS[:count], ends[0], [ends[1]], [ends[2]])
         Path(given["--output"]).write_text(json.dumps(record))
 
-    monkeypatch.setattr(beside, "module", module)
+    for program in (beside, regimes):
+        monkeypatch.setattr(program, "module", module)
     return tmp_path, asked
 
 

@@ -26,15 +26,15 @@ from benchmarks.learning.points import (
     commits,
     logged,
     mean_curve,
+    merged,
     point,
     seconds_ratio,
 )
-from benchmarks.learning.regimes import CONFIG, NEAR, REGIMES, corrected, module
+from benchmarks.learning.regimes import CONFIG, NEAR, REGIMES, RESULTS, compared, corrected, flags, module
 from benchmarks.shared import Record, earlier, options
 from dppo_lab.cli.words import listed
 from dppo_lab.comparison.plan import read_config
 
-RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
 PARTNERS = {STOCK: "default", "cppo": CONTROL, "greso": CONTROL}
 """By method, what it runs in turns with."""
 TRIES = 3
@@ -59,55 +59,41 @@ def tuned_stock(regime: str, folder: Path, partner: Mapping[str, Any]) -> dict[s
     if not output.exists():
         words = ["--methods", STOCK, "--steps", f"{STOCK}={partner['max_steps']}", "--output", str(output)]
         words += ["--output_dir", str(folder / STOCK)]
-        module("tune", str(CONFIG), *words, *changed(regime))
+        module("tune", str(CONFIG), *words, *flags(regime))
     return yaml.safe_load(output.read_text(encoding="utf-8"))["compare"]["methods"][STOCK]
 
 
-def changed(regime: str) -> list[str]:
-    """The fields of a regime as flags."""
-    return [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
-
-
 def in_turns(regime: str, settings: Settings, seeds: int, folder: Path) -> Record:
-    """The record of a comparison of methods that all take the seconds of the first of them."""
-    fields, _ = read_config(CONFIG, changed(regime))
-    tune, file = fields.pop("tune"), folder / "compare.yaml"
+    """The record of a comparison of methods that all take the seconds of the first of them.
+
+    Targets are the final accuracies of TRL, or else of the first.
+    """
+    fields, _ = read_config(CONFIG, flags(regime))
+    tune, file, output = fields.pop("tune"), folder / "compare.yaml", folder / "compare.json"
     whole = {**fields, "output_dir": str(folder / "reported"), "seed": tune["seed"]}
     methods = yaml.safe_load(file.read_text(encoding="utf-8"))["compare"]["methods"] if file.exists() else settings
-    found, off = Record(), dict[str, int]()
-    known = [len(earlier(file.with_suffix(".json")).get("seeds", [])), *_begun(folder, tune["seed"] + 1)]
-    for count in (1, seeds) if max(known) < 2 else (seeds,):  # the first seed has said how many steps
+    first, *others = methods
+    ours, opponent = (first, STOCK) if STOCK in others else (others[0], first)
+    found, off, runs = Record(), dict[str, int](), folder / "reported" / "runs"
+    complete = len(earlier(output).get("seeds", [])) == seeds
+    begun = complete or any(runs.glob(f"*/seed_{tune['seed'] + 1}"))  # the first seed has said how many steps
+    for count in (seeds,) if begun else (1, seeds):
         for left in reversed(range(TRIES)):
             for own in methods.values():
                 own["eval_benchmark_every"] = -(-own["max_steps"] // tune["evaluations"])
             folder.mkdir(parents=True, exist_ok=True)
             write_text(file, yaml.safe_dump({**whole, "compare": {"methods": methods}}, sort_keys=False))
-            found = compared(file, list(methods), count)
-            off = corrected(found["methods"], next(iter(methods)))
-            if not off or not left or known[0] == seeds:
+            found = compared(file, count, list(methods), ours, [opponent], output)
+            off = corrected(found["methods"], first)
+            if not off or not left or complete:
                 break
-            file.with_suffix(".json").unlink()  # first: stopped from here on, the old steps are corrected once more
+            output.unlink()  # first: stopped from here on, the old steps are corrected once more
             for name in off if count == 1 else methods:  # of all seeds the partner too, so that they ran in turns
-                shutil.rmtree(folder / "reported" / "runs" / name)
+                shutil.rmtree(runs / name)
                 methods[name]["max_steps"] = off.get(name, methods[name]["max_steps"])
     if off:
         print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the partner's", flush=True)
     return found
-
-
-def _begun(folder: Path, seed: int) -> list[int]:
-    """2 for each run of a seed that there is."""
-    return [2 for _ in (folder / "reported" / "runs").glob(f"*/seed_{seed}")]
-
-
-def compared(file: Path, methods: Sequence[str], seeds: int) -> Record:
-    """The record of ``compare``, to the final accuracy of TRL, or else of the first method."""
-    first, *others = methods
-    ours, opponent = (first, STOCK) if STOCK in others else (others[0], first)
-    words = ["--methods", ",".join(methods), "--ours", ours, "--against", opponent, "--targets", opponent]
-    output = file.with_suffix(".json")
-    module("compare", str(file), "--seeds", str(seeds), *words, "--output", str(output))
-    return json.loads(output.read_text(encoding="utf-8"))
 
 
 def added(known: Record, record: Record, names: Sequence[str], folder: Path) -> Record:
@@ -128,8 +114,9 @@ def added(known: Record, record: Record, names: Sequence[str], folder: Path) -> 
 
 def _with(known: Record, new: Record, names: Sequence[str]) -> Record:
     """A point with the parts of some methods from a new one."""
-    parts = {part: {name: new[part][name] for name in names if name in new.get(part, {})} for part in PER_METHOD}
-    return {**known, **{part: {**known.get(part, {}), **found} for part, found in parts.items()}}
+    return merged(
+        known, {part: {name: new[part][name] for name in names if name in new.get(part, {})} for part in PER_METHOD}
+    )
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox, BboxBase
 
 from benchmarks.learning.points import CONTROL, STOCK
-from benchmarks.learning.regimes import REGIMES, SIZES
+from benchmarks.learning.regimes import REGIMES, RESULTS, SIZES
 from benchmarks.learning.tables import cell, from_below, speedup, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
@@ -28,7 +28,6 @@ from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
 from dppo_lab.planning.model import COMPLETIONS, gain
 from dppo_lab.planning.records import Step
 
-RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
 USUAL, TOKENS = {"completions": 64, "groups": 4}, (12.0, 60.0)
 """Completions of a step and of a prompt where ``SIZES`` has no other, and mean tokens of a prompt and a completion."""
 PAPERS = ("cppo", "greso")

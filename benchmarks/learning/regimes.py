@@ -20,6 +20,7 @@ from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, earlier, options
 
 CONFIG = Path(__file__).with_suffix(".yaml")
+RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
 
 SPARSE = {"model_name_or_path": "scratch:embedded_sparse", "dataset_name": "embedded_sparse"}
 SPARSE |= {"eval_benchmarks": "embedded_sparse", "embedded_problems": 72}
@@ -71,7 +72,7 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     timed = [name for name in given if name not in SAME_STEPS]
     steps: dict[str, int] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     _tune(regime, folder, methods, steps, tuned)
-    found = _compared(tuned, seeds, timed, "default", opponents, record)
+    found = compared(tuned, seeds, timed, "default", opponents, record)
     for _ in range(CORRECTIONS):
         if not (others := corrected(found["methods"])):
             break
@@ -82,19 +83,19 @@ def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
         steps |= others
         write_json(kept, steps)
         _tune(regime, folder, methods, steps, tuned)
-        found = _compared(tuned, seeds, timed, "default", opponents, record)
+        found = compared(tuned, seeds, timed, "default", opponents, record)
     if off := corrected(found["methods"]):
         print(f"{regime}: seconds of {', '.join(off)} are more than {NEAR:.0%} from the control's", flush=True)
     if same := [name for name in SAME_STEPS if name in given]:
         output = record.with_suffix(".same_steps.json")
-        beside = _compared(tuned, seeds, [CONTROL, *same], same[0], [CONTROL], output)
+        beside = compared(tuned, seeds, [CONTROL, *same], same[0], [CONTROL], output)
         sooner = beside["speedup"][CONTROL]
         found["at_same_steps"] = {
             name: {**each, "against_control": sooner[name]} for name, each in beside["methods"].items()
         }
     if STOCK in given:
         found["beside_stock"] = {
-            name: _compared(tuned, seeds, [STOCK, name], name, [STOCK], record.with_suffix(f".{name}.json"))
+            name: compared(tuned, seeds, [STOCK, name], name, [STOCK], record.with_suffix(f".{name}.json"))
             for name in BESIDE_STOCK
             if name in given
         }
@@ -106,11 +107,15 @@ def _tune(regime: str, folder: Path, methods: str, steps: Mapping[str, int], out
     words = ["--methods", methods, "--output", str(output), "--output_dir", str(folder / regime)]
     words += [word for name, value in SIZES.get(regime, {}).items() for word in (f"--{name}", str(value))]
     words += ["--steps", ",".join(f"{name}={count}" for name, count in steps.items())] if steps else []
-    changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
-    module("tune", str(CONFIG), *words, *changed)
+    module("tune", str(CONFIG), *words, *flags(regime))
 
 
-def _compared(
+def flags(regime: str) -> list[str]:
+    """The fields of a regime as words of a command."""
+    return [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
+
+
+def compared(
     tuned: Path, seeds: int, methods: Sequence[str], ours: str, opponents: Sequence[str], output: Path
 ) -> Record:
     """Compare ``methods``; opponents are what ``ours`` is compared with, and whose accuracy is the target."""

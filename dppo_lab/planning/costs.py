@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import numpy as np
 from scipy import stats
@@ -139,6 +140,7 @@ def with_noise(timed: Sequence[Timed], costs: Costs, rng: np.random.Generator) -
     return found
 
 
+@cache
 def _widened(steps: int, fitted: int) -> float:
     """What the noise of so many steps is multiplied by, for what a fit has taken of it and for how few they are.
 

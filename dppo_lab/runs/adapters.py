@@ -37,12 +37,8 @@ def adapters_of(run: "AnyRun", name: str) -> "PeftConfig | None":
             model = AutoModelForCausalLM.from_config(shape, trust_remote_code=run.training.trust_remote_code)
     except ValueError:  # a kind of model that only TRL knows to load
         return config
-    found, paths = run.model.lora_target_modules, [where for where, _ in model.named_modules()]
-    if isinstance(found, str):
-        unknown = [] if found == ALL or any(re.fullmatch(found, where) for where in paths) else [found]
-    else:
-        unknown = [each for each in found if not any(f".{where}".endswith(f".{each}") for where in paths)]
-    if unknown:
+    found = run.model.lora_target_modules
+    if unknown := _unmatched(found, [where for where, _ in model.named_modules()]):
         linear = {where.rpartition(".")[2] for where, each in model.named_modules() if isinstance(each, nn.Linear)}
         layers = sorted(linear - {"lm_head"})
         alone = f", or '.*{found}' (one name alone is a pattern for whole paths)" if found in layers else ""
@@ -55,3 +51,15 @@ def adapters_of(run: "AnyRun", name: str) -> "PeftConfig | None":
     except ValueError as error:
         raise ConfigError(f"LoRA for {name}: {first_line(error)} Write lora_target_modules: {ALL}") from error
     return config
+
+
+def _unmatched(found: str | list[str], paths: list[str]) -> list[str]:
+    """Names that are the end of no path, or the pattern that matches none, as peft reads them."""
+    if found == ALL:
+        return []
+    if not isinstance(found, str):
+        return [each for each in found if not any(f".{where}".endswith(f".{each}") for where in paths)]
+    try:
+        return [] if any(re.fullmatch(found, where) for where in paths) else [found]
+    except re.error:  # no pattern, such as *q_proj
+        return [found]

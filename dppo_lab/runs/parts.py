@@ -159,7 +159,7 @@ def clear(old: Iterable[Path]) -> None:
     PartialState().wait_for_everyone()
     for path in old if PartialState().is_main_process else ():
         if path.is_dir():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
     PartialState().wait_for_everyone()

@@ -1,6 +1,5 @@
 """Errors that would stop a run late, found before anything is loaded: by dry runs, and when a run starts."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun
 from dppo_lab.runs.rewards import reward_maker
+from dppo_lab.runs.words import unwritable
 
 TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"azure_ml": ("azureml", "azureml-mlflow"), "comet_ml": ("comet", "comet-ml"), "flyte": ("flytekit", "flytekit")}
@@ -67,13 +67,7 @@ def output_problems(run: AnyRun) -> Iterator[str]:
     """An output folder that cannot be made or written into; tried with a temporary file."""
     folder = Path(run.training.output_dir or "")
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    try:
-        if not there.is_dir():
-            raise NotADirectoryError(f"{there} is a file")
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        why = error.strerror or error
+    if why := unwritable(there) if there.is_dir() else f"{there} is a file":
         yield f"output_dir={folder} cannot be written: {why}. Try --output_dir runs/mine"
 
 

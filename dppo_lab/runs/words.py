@@ -32,12 +32,17 @@ def check_file(output: Path | None) -> None:
         return
     if output.is_dir():
         raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")
+    if why := unwritable(output.parent):
+        raise ConfigError(f"--output {output} cannot be written: {why}. Try --output results.json")
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written into a folder that is there, tried with a temporary file; "" where it can."""
     try:
-        with tempfile.TemporaryFile(dir=output.parent):
-            pass
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
     except OSError as error:
-        why = error.strerror or error
-        raise ConfigError(f"--output {output} cannot be written: {why}. Try --output results.json") from error
+        return error.strerror or str(error)
 
 
 def bare(file: str | Path) -> str:

@@ -193,6 +193,7 @@ def test_a_dry_run_tries_lora_on_a_model_that_is_there(tmp_path, untrained):
     for names, wrong in (
         (["nowhere"], ["lora_target_modules=nowhere: nowhere matches no layer"]),
         (["q_proj", "nope"], ["lora_target_modules=['q_proj', 'nope']: nope matches no layer"]),
+        (["*q_proj"], ["lora_target_modules=*q_proj: *q_proj matches no layer"]),
         (["q_proj", "v_proj"], []),
     ):
         found = dry_run(run_of(tmp_path, "embedded", *lora, *names, model=untrained))
