@@ -214,6 +214,8 @@ def _said(cell: Any) -> str | None:
 
 def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
     """What each dataset row says about its answer, in its own columns or in a column ``meta``."""
+    if {"is_multiple_answer", "error"} <= set(rows.column_names) and "tolerance" not in rows.column_names:
+        rows = rows.rename_column("error", "tolerance")  # OlympiadBench as it was published
     columns = [name for name in (*DETAILS, "meta") if name in rows.column_names]
     if not columns:
         yield from [None] * len(rows)

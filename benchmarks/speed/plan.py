@@ -26,7 +26,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from benchmarks.shared import options, write
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo_lab.planning.model import Figures, seconds_of
+from dppo_lab.planning.figures import Figures, seconds_of
 from dppo_lab.planning.observed import timed_steps
 from dppo_lab.planning.pilot import quietly, run_pilot
 from dppo_lab.planning.records import Option, Step

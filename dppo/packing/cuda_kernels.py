@@ -157,7 +157,7 @@ def block_mask(segments: Segments, window: int | None, device: torch.device) -> 
         return related & (q >= k) & (position_T[q] - position_T[k] < reach)
 
     # Compiled, it never makes the mask of all pairs, which takes gigabytes for long rows.
-    compiled = device.type == "cuda"
-    mask = create_block_mask(visible, None, None, segments.total, segments.total, str(device), _compile=compiled)
+    create = torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask
+    mask = create(visible, None, None, segments.total, segments.total, str(device))
     segments.memory[memory_key] = mask
     return mask

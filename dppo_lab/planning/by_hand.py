@@ -10,7 +10,7 @@ from dppo.methods.settings import setting_problems
 from dppo.settings import setting
 from dppo.typed import mismatch
 from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.model import Figures
+from dppo_lab.planning.figures import Figures
 from dppo_lab.planning.workload import Kind, Workload, log_normal_curve
 from dppo_lab.runs.parsing import read_file
 from dppo_lab.shipped import offered

@@ -17,9 +17,10 @@ from scipy.stats import beta as beta_distribution
 from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import rates_to
 from dppo.rng import Purpose, generator
+from dppo_lab.planning.advice import COMPLETIONS, PROMPTS, Level
 from dppo_lab.planning.costs import Costs
+from dppo_lab.planning.figures import Figures, gain, interval, seconds_of
 from dppo_lab.planning.logs import SECONDS, Row, RunLog, finite
-from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Figures, Level, gain, interval, seconds_of
 from dppo_lab.planning.records import Option, Step
 from dppo_lab.planning.workload import RESAMPLES, Kind, Workload, log_normal_curve
 

@@ -13,7 +13,7 @@ from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
 from dppo.verification.findings import CeilingRow
 from dppo_lab.planning.costs import Timed, fitted, free_tokens, with_noise
-from dppo_lab.planning.model import Figures
+from dppo_lab.planning.figures import Figures
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve
 from dppo_lab.runs.ceilings import run_ceilings

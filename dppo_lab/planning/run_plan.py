@@ -10,9 +10,10 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.trl.grpo.config import fields_of
 from dppo.trl.grpo.plan import generation_sizes
+from dppo_lab.planning.advice import Rates
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens
-from dppo_lab.planning.model import Plan, Rates, Source, make_plan
+from dppo_lab.planning.model import Plan, Source, make_plan
 from dppo_lab.planning.observed import Observed, observed_run
 from dppo_lab.planning.pilot import run_pilot
 from dppo_lab.planning.records import PILOT, Length, Prices, Step, check_pilot

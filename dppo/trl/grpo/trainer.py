@@ -117,7 +117,7 @@ class DPPOTrainer(SavedGeneration):
         self.meter = CostMeter(self.clock, self.accelerator)
         self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
-        self._figures = LossFigures(self.method, self.cycle.calls, self.cycle.together)
+        self._figures = self._no_figures()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
@@ -127,7 +127,7 @@ class DPPOTrainer(SavedGeneration):
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
-        self._dealt, self._figures = [], LossFigures(self.method, self.cycle.calls, self.cycle.together)
+        self._dealt, self._figures = [], self._no_figures()
         super().load_extra(folder)
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
@@ -268,8 +268,12 @@ class DPPOTrainer(SavedGeneration):
             for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
                 self.add_figures(each)
             self._learn_others(figures)
-            self._figures = LossFigures(self.method, self.cycle.calls, self.cycle.together)
+            self._figures = self._no_figures()
         return loss
+
+    def _no_figures(self) -> LossFigures:
+        """Those of an optimizer step that has not begun."""
+        return LossFigures(self.method, self.cycle.calls, self.cycle.together)
 
     def _learn_others(self, figures: LossFigures) -> None:
         """Remember what the KL term and the entropy bonus weighed in an optimizer step, for the next draws."""

@@ -65,6 +65,11 @@ def test_what_a_problem_says_of_its_answer(written):
     assert [p.details for p in load_set(written(rows)).problems] == [{"unit": "km", "is_multiple_answer": False}, None]
     rows = [{"problem": "a", "answer": "1,2", "is_multiple_answer": True, "tolerance": "1e-2", "unit": None}]
     assert load_set(written(rows)).problems[0].details == {"is_multiple_answer": True, "tolerance": "1e-2"}
+    published = [{"problem": "a", "answer": "4.2", "is_multiple_answer": False, "error": "1e-1", "unit": "%"}]
+    said = {"is_multiple_answer": False, "unit": "%", "tolerance": "1e-1"}
+    assert load_set(written(published)).problems[0].details == said
+    other = [{"problem": "a", "answer": "4.2", "error": "none found"}]
+    assert load_set(written(other)).problems[0].details is None
 
 
 @pytest.mark.parametrize(

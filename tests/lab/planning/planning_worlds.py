@@ -7,7 +7,8 @@ import torch
 
 from dppo.pruning.cuts import token_moments
 from dppo_lab.planning.costs import Costs, Timed
-from dppo_lab.planning.model import Figures, Source, make_plan
+from dppo_lab.planning.figures import Figures
+from dppo_lab.planning.model import Source, make_plan
 from dppo_lab.planning.records import Length, Prices, Step
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.work import work_of

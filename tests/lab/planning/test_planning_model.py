@@ -10,7 +10,8 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo_lab.planning.costs import PHASES, Costs, fitted, free_tokens, with_noise
-from dppo_lab.planning.model import EXACT, Figures, gain
+from dppo_lab.planning.figures import Figures, gain
+from dppo_lab.planning.model import EXACT
 from dppo_lab.planning.observed import Observed
 from dppo_lab.planning.records import Length, Option, Step
 from dppo_lab.planning.run_plan import length_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from planning_worlds import COSTS, STEP, WORLD, planned, sample_of, tokens_of, workload
 
-from dppo_lab.planning.model import Figures
+from dppo_lab.planning.figures import Figures
 from dppo_lab.planning.records import Length, Step
 from dppo_lab.planning.written import calculator
 

@@ -10,7 +10,7 @@ from dppo.pruning import TokenPruning
 from dppo.pruning.cuts import draw_tokens
 from dppo.rng import Purpose, generator
 from dppo_lab.planning.costs import fitted
-from dppo_lab.planning.model import Figures
+from dppo_lab.planning.figures import Figures
 from dppo_lab.planning.records import Option
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.written import as_json, findings, pasted
