@@ -52,7 +52,7 @@ def known(steps):
 def test_trl_takes_the_seconds_of_the_default_it_runs_beside(ran):
     """100 steps of the default are 40 s, and 50 of TRL. The wrong twin takes seconds of another day for it."""
     folder, asked = ran
-    settings = beside.settings_of("kl", known(100), "default", [STOCK], folder)
+    settings = beside.settings_of("kl", {"kl": known(100)}, "default", [STOCK], folder)
     assert settings[STOCK]["per_device_train_batch_size"] == 32 and settings["default"]["method"] == "dppo"
     record = beside.in_turns("kl", settings, 3, folder)
     assert asked == [(1, 100, 100), (1, 100, 50), (3, 100, 50)]
@@ -68,7 +68,7 @@ def test_trl_takes_the_seconds_of_the_default_it_runs_beside(ran):
 
 def test_all_run_again_in_turns_where_all_seeds_say_that_steps_are_off(ran, capsys):
     folder, asked = ran
-    settings = beside.settings_of("kl", known(100), CONTROL, ["cppo"], folder)
+    settings = beside.settings_of("kl", {"kl": known(100)}, CONTROL, ["cppo"], folder)
     assert settings["cppo"] == {"method": "cppo", **known(100)["overrides"][CONTROL]}
     record = beside.in_turns("kl", settings, 3, folder)
     assert asked == [(1, 100, 100), (3, 100, 100), (3, 100, 80)] and capsys.readouterr().out == ""
@@ -77,6 +77,17 @@ def test_all_run_again_in_turns_where_all_seeds_say_that_steps_are_off(ran, caps
     found = beside.added(known(100), record, ["cppo"], folder)
     assert "against_trl_g8" not in found and found["seconds"]["cppo"]["mean"] == pytest.approx(1.0)
     assert found["step_ratio"].keys() == {"cppo"} and found["step_ratio"]["cppo"]["mean"] == pytest.approx(0.8)
+
+
+def test_a_method_begins_with_the_steps_that_other_points_would_give_it(tmp_path):
+    """A step of GRESO is several times as long: with the control's steps its first seed would take minutes for one."""
+    points = {"kl": known(100)}
+    for regime, steps in (("plain", 30), ("silent", 40), ("rare", 90)):
+        control = known(100)["overrides"][CONTROL]
+        points[regime] = {"overrides": {CONTROL: control, "greso": {**control, "max_steps": steps}}}
+    settings = beside.settings_of("kl", points, CONTROL, ["cppo", "greso"], tmp_path)
+    assert settings["greso"] == {"method": "greso", **known(100)["overrides"][CONTROL], "max_steps": 40}
+    assert settings["cppo"]["max_steps"] == 100, "no point has it"
 
 
 def test_methods_of_two_partners_are_refused(monkeypatch, capsys):

@@ -10,6 +10,7 @@ says how many steps take them. The same command goes on where a stopped one was.
 
 import json
 import shutil
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,15 +43,25 @@ Settings = dict[str, dict[str, Any]]
 """Fields of methods by name, as the block ``compare`` of a configuration has them."""
 
 
-def settings_of(regime: str, known: Record, partner: str, names: Sequence[str], folder: Path) -> Settings:
-    """Fields of a partner and of methods: what the point has, the partner's with the method's own, or TRL's tuned."""
-    overrides, blocks = known["overrides"], read_config(CONFIG)[0]["tune"]["methods"]
+def settings_of(regime: str, points: Record, partner: str, names: Sequence[str], folder: Path) -> Settings:
+    """Fields of a partner and of methods: what the point has, TRL's tuned, or else the partner's with other steps."""
+    overrides, blocks = points[regime]["overrides"], read_config(CONFIG)[0]["tune"]["methods"]
     found = {}
     for name in (partner, *names):
-        tuned = name == STOCK and name not in overrides
-        own = tuned_stock(regime, folder, overrides[partner]) if tuned else overrides.get(name, overrides[partner])
+        own = overrides.get(name)
+        if own is None and name == STOCK:
+            own = tuned_stock(regime, folder, overrides[partner])
+        if own is None:
+            own = {**overrides[partner], "max_steps": likely_steps(points, partner, name, overrides[partner])}
         found[name] = {"method": blocks[name]["method"], **own}
     return found
+
+
+def likely_steps(points: Record, partner: str, name: str, own: Mapping[str, Any]) -> int:
+    """Steps that take a method about a partner's seconds: by the median of the points that have both."""
+    known = [point["overrides"] for point in points.values() if {partner, name} <= set(point["overrides"])]
+    ratios = [each[name]["max_steps"] / each[partner]["max_steps"] for each in known]
+    return round(own["max_steps"] * (statistics.median(ratios) if ratios else 1))
 
 
 def tuned_stock(regime: str, folder: Path, partner: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +147,7 @@ def main() -> int:
         points = {**earlier(RESULTS)["regimes"], **earlier(given.output).get("regimes", {})}
         folder = given.folder / regime
         lane = folder / "_".join(names)
-        settings = settings_of(regime, points[regime], partner, names, folder)
+        settings = settings_of(regime, points, partner, names, folder)
         points[regime] = added(points[regime], in_turns(regime, settings, given.seeds, lane), names, lane)
         print(json.dumps({name: points[regime]["final_accuracy"][name] for name in names}))
         if given.output is not None:

@@ -44,9 +44,8 @@ def summary(record: Found, names: Iterable[str]) -> str:
         setting = f"{fields['per_device_train_batch_size'] // group} x {group}, {fields['learning_rate']:g}"
         final = cell(record["methods"][name]["final"], "mean", "{:.3f}")
         sooner = speedup(found, record["targets"][target]["missing"])
-        rows.append(
-            [LABELS.get(name, name), setting, final, sooner, found["reached"], f"{whole:.2f}", f"{rollout / whole:.0%}"]
-        )
+        spent = (f"{whole:.2f}", f"{rollout / whole:.0%}") if whole else ("-", "-")  # no run was finished
+        rows.append([LABELS.get(name, name), setting, final, sooner, found["reached"], *spent])
     return table((*headings, "s / step", "rollout"), rows)
 
 
