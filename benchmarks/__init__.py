@@ -8,3 +8,8 @@
 | ``judge`` | whether verifier, sandbox, votes and intervals can be trusted |
 | ``results`` | committed figures, which pages and their tests read |
 """
+
+import os
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
+os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -4,7 +4,8 @@ import hashlib
 import json
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import datasets
@@ -78,7 +79,7 @@ def _bad_rows(dataset: datasets.Dataset, tokenizer: Any, longest: int | None) ->
         bad["empty answer"] = [row for row, answer in enumerate(answers) if answer is None or not str(answer).strip()]
     if longest is not None:
         asked = {row: prompt for row, prompt in enumerate(prompts) if row not in bad["empty prompt"]}
-        counts = {row: _tokens(tokenizer, prompt) for row, prompt in asked.items()}
+        counts = {row: len(prompt_tokens(tokenizer, prompt)) for row, prompt in asked.items()}
         reason = f"prompt of more than max_prompt_tokens={longest} tokens (longest: {max(counts.values(), default=0)})"
         bad[reason] = [row for row, count in counts.items() if count > longest]
     return bad
@@ -94,11 +95,13 @@ def _text(prompt: Any) -> str:
     )
 
 
-def _tokens(tokenizer: Any, prompt: Any) -> int:
+def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = MappingProxyType({})) -> list[int]:
+    """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template."""
     if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
-    found = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=True)
-    return len(found["input_ids"])
+        return list(tokenizer(prompt)["input_ids"])
+    return list(
+        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False, **template)
+    )
 
 
 def numbered(rows: Sequence[int]) -> str:

@@ -10,11 +10,13 @@ import csv
 import json
 import os
 import random
+import re
 import resource
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +124,7 @@ def unreadable(problem: dict[str, Any]) -> bool:
 
 def neighbours(gold: str) -> list[str]:
     """The gold answer with one of its numbers made twice as large and one larger, for each of the first four."""
-    spans, position = [], 0
-    while position < len(gold) and len(spans) < 4:
-        if gold[position].isdigit():
-            end = position
-            while end < len(gold) and gold[end].isdigit():
-                end += 1
-            spans.append((position, end))
-            position = end
-        position += 1
+    spans = [number.span() for number in islice(re.finditer(r"\d+", gold), 4)]
     return [f"{gold[:start]}{2 * int(gold[start:end]) + 1}{gold[end:]}" for start, end in spans]
 
 

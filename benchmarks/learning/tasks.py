@@ -7,15 +7,11 @@ is read off the training steps. A group is silent where all its completions have
 in the file stay.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch

@@ -10,7 +10,6 @@ it with the clock that was used here. Seconds are CPU seconds of the one thread 
 where a stopped one was.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +18,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
 import numpy as np
 import torch
 import yaml
 
 from answer_judge.files import write_text
-from benchmarks.shared import Record, options, write
+from benchmarks.shared import options
 from dppo.errors import ConfigError
 from dppo_lab.cli.words import listed, read_words
 from dppo_lab.comparison.contestants import Contestant
@@ -117,8 +113,6 @@ class Tuning:
     def __init__(self, config: Mapping[str, Any], tune: Mapping[str, Any], folder: Path) -> None:
         self.config, self.tune, self.folder = config, tune, folder
         self.methods: Mapping[str, Mapping[str, Any]] = tune["methods"]
-        self.records: list[Record] = []
-        self.seeds = [*(seed for each in tune["rounds"] for seed in each["seeds"]), *tune["pilot_seeds"]]
 
     def run(self, name: str, run: str, fields: Mapping[str, Any], seeds: Sequence[int]) -> list[RunResult]:
         """What the runs of a method with these fields reached, by seed; those that are missing are trained."""
@@ -159,7 +153,6 @@ class Tuning:
                 results = self.run(name, run, fields, rounds[number]["seeds"])
                 if all(result.finished for result in results):
                     found[each] = float(np.mean([result.curve[-1].accuracy for result in results]))
-                    self.records.append({"run": run, "round": number + 1, "accuracy": found[each]})
             return found
 
         return best_setting(grid, [each["best"] for each in rounds[1:]], reached, self.config["embedded_problems"])
@@ -245,7 +238,6 @@ def main() -> int:
         tune["methods"][name]["steps"] = steps
     methods = tuning.tuned(names)
     whole = {**fields, "output_dir": str(folder / "reported"), "seed": tune["seed"], "compare": {"methods": methods}}
-    write(given.output.with_suffix(".json"), tuning.records, tuning.seeds)
     write_text(given.output, yaml.safe_dump(whole, sort_keys=False))
     return 0
 

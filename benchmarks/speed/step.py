@@ -13,7 +13,6 @@ gradient is zero. ``scored`` in the table counts tokens that carry loss, to tell
 
 import contextlib
 import io
-import os
 import sys
 import tempfile
 import warnings
@@ -22,9 +21,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from datasets import Dataset

@@ -1,45 +1,33 @@
-"""What leaving out tokens costs in variance and saves in time: true gradients, a training step, a head of real size.
+"""What leaving out tokens costs in variance and saves in time: true gradients, and the passes before a step.
 
 python -m benchmarks.speed.tokens [--quick] [--output FILE.json]
 
 ``added_variance`` is ``E|g_drawn - g|^2`` over the sum of the completions' squared gradients, by the draws and the
 gradients of tokens of ``dppo compare --frozen``: on the embedded task with groups of 4, at the start, after 60 and
 after 120 steps; the later two also under a KL term to the start (k3, beta 0.04), which gives every completion one.
-``step`` compares a training step on the same completions, in turns.
 ``passes`` are the old and the reference pass, up to a cut and over all tokens.
 ``left_off`` is a step in which ``auto`` cuts nothing, and one without it.
-``head`` is one forward and backward of a model with a vocabulary of 152k: all labels by a plain head, all by the fused
-one, and 15% of them.
 """
 
 import argparse
 import copy
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3ForCausalLM
 
 from answer_judge.files import write_json
-from benchmarks.shared import earlier, in_turns, options, spread
-from benchmarks.speed.cases import highest_resident_mib, in_own_process
-from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
+from benchmarks.shared import earlier, options
 from benchmarks.speed.tokens_in_trl import left_off, passes
-from benchmarks.speed.workload import qwen3
 from dppo.environment import environment
 from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
 from dppo.objective import DR_GRPO, Tokens
-from dppo.packing.head import add_scored_head
-from dppo.packing.rows import UNSCORED
 from dppo.pruning import Pruning, TokenPruning, advantage_with_confidence, random_prefix
 from dppo.step import other_terms
 from dppo.verification.frozen import sample
@@ -56,8 +44,6 @@ from dppo_lab.demo.warmup import warm_up
 from examples.engine import Loop
 
 SEED, GROUPS, GENERATIONS = 1, 96, 4
-VOCABULARY = 151_936
-"""Words of Qwen3."""
 KEPT = (0.7, 0.5, 0.3)
 STAGES = ("start", "later", "last")
 BETA = 0.04
@@ -180,105 +166,10 @@ def at_stage(name: str, stage: Stage, draws: int) -> dict[str, Any]:
     return {f"{kept:g}": rows[f"cuts {kept:g}"]["value"] for kept in KEPT} | {"draws": rows}
 
 
-def steps(quick: bool) -> dict[str, Any]:
-    """Seconds of forward and backward of a step, each contestant on the same completions."""
-    auto: dict[str, Any] = {"loss_type": "dr_grpo", "scale_rewards": "none"}
-    contestants = [
-        ours(name="completions auto", options=auto),
-        ours(name="cuts 0.5", options={**auto, "token_prune_rate": 0.5}),
-        ours(name="cuts 0.7", options={**auto, "token_prune_rate": 0.7}),
-        ours(name="cuts auto", options={**auto, "token_prune_rate": "auto"}),
-        ours(name="cuts 0.5, head 0.15", options={**auto, "token_prune_rate": 0.5, "head_prune_rate": 0.85}),
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        setting = QUICK_SETTING if quick else Setting(prompts=16, generations=8, repetitions=12)
-        taken = run_backend(build_bench(Path(folder), setting), contestants, "replayed")
-    first, found = taken["completions auto"], {}
-    for name, own in taken.items():
-        pairs = zip(own, first, strict=True)
-        ratio = [a.phases["forward_backward"] / b.phases["forward_backward"] for a, b in pairs]
-        plan = [step.phases["prune"] / step.seconds for step in own]
-        seconds = float(np.median([step.phases["forward_backward"] for step in own]))
-        found[name] = {
-            **spread(ratio, "ratio_"),
-            "forward_backward_s": seconds,
-            "tokens": float(np.mean([step.tokens for step in own])),
-            "plan_share": float(np.median(plan)),
-        }
-        print(
-            f"  {name:24} forward and backward {seconds:.4f} s, {found[name]['ratio_median']:.2f} of completions auto"
-        )
-    return {"forward_backward_ratio": found["cuts 0.5"]["ratio_median"], "contestants": found}
-
-
-HEADS = ("plain", "fused", "sampled")
-
-
-def head_model(quick: bool) -> Qwen3ForCausalLM:
-    """Random weights, a vocabulary of 152k."""
-    torch.manual_seed(SEED)
-    hidden, layers = (128, 2) if quick else (512, 8)
-    return Qwen3ForCausalLM(qwen3(layers, hidden, VOCABULARY))
-
-
-def head_step(model: Qwen3ForCausalLM, kind: str, tokens: int) -> float:
-    """CPU seconds of a forward and backward of one sequence whose labels are all tokens, or 15% of them."""
-    rng = torch.Generator().manual_seed(SEED)
-    ids = torch.randint(0, VOCABULARY, (1, tokens), generator=rng)
-    labels = torch.cat([ids[:, 1:], torch.full((1, 1), UNSCORED)], 1)
-    if kind == "sampled":
-        labels = labels.masked_fill(torch.rand(labels.shape, generator=rng) > 0.15, UNSCORED)
-    start = time.process_time()
-    if kind == "plain":
-        logits = model(input_ids=ids, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits[0], labels[0], ignore_index=UNSCORED)
-    else:
-        forward: Any = model
-        loss = -forward(input_ids=ids, shift_labels=labels, fused_lm_head=True).log_probs.sum() / tokens
-    loss.backward()
-    return time.process_time() - start
-
-
-def head_memory(kind: str, tokens: int, quick: bool) -> float:
-    """MiB that the step adds at its peak to a process with model and gradients; to be called in a fresh process."""
-    torch.set_num_threads(1)
-    model = head_model(quick)
-    if kind != "plain":
-        add_scored_head(model)
-    head_step(model, kind, 16)
-    before = highest_resident_mib()
-    head_step(model, kind, tokens)
-    return highest_resident_mib() - before
-
-
-def heads(quick: bool) -> dict[str, Any]:
-    """Time in turns and peak memory, each over today's fused head."""
-    tokens = 256 if quick else 1536
-    plain = head_model(quick)
-    fused = copy.deepcopy(plain)
-    add_scored_head(fused)
-    runs = {kind: partial(head_step, plain if kind == "plain" else fused, kind, tokens) for kind in HEADS}
-    taken = {kind: values[1:] for kind, values in in_turns(runs, 2 if quick else 6).items()}
-    memory = {kind: in_own_process(head_memory, kind, tokens, quick) for kind in HEADS}
-    for kind in HEADS:
-        print(f"  {kind:8} {np.median(taken[kind]):.2f} CPU s, {memory[kind]:.0f} MiB")
-    parameters = sum(p.numel() for p in plain.parameters())
-    return {
-        "time_ratio": float(np.median(np.divide(taken["sampled"], taken["fused"]))),
-        "memory_ratio": memory["sampled"] / memory["fused"],
-        "cpu_seconds": {kind: spread(values) for kind, values in taken.items()},
-        "memory_mib": memory,
-        "parameters": parameters,
-        "tokens": tokens,
-    }
-
-
 PARTS = {
     "added_variance": variances,
-    "step": steps,
     "passes": partial(passes, beta=BETA),
     "left_off": left_off,
-    "head": heads,
 }
 
 

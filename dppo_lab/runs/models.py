@@ -5,7 +5,7 @@ TRL is not needed here.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
@@ -74,16 +74,6 @@ def positions(name: str, run: "AnyRun") -> int | None:
     config = AutoConfig.from_pretrained(name, **hub_options(run)).get_text_config()
     stretched = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") != "default"
     return None if stretched else getattr(config, "max_position_embeddings", None)
-
-
-def prompt_tokens(tokenizer: Any, prompt: Any, template: dict[str, Any]) -> list[int]:
-    """Token ids of a prompt as the model is given it to answer."""
-    if isinstance(prompt, str):
-        return list(tokenizer(prompt)["input_ids"])
-    ids = tokenizer.apply_chat_template(
-        prompt, add_generation_prompt=True, tokenize=True, return_dict=False, **template
-    )
-    return list(cast(list[int], ids))
 
 
 def chat_options(run: "AnyRun", tokenizer: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from trl.trainer.utils import get_quantization_config
 
 from answer_judge import problems as judged
 from answer_judge.problems.checkers import is_check
+from answer_judge.problems.checks import prompt_tokens
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import LOCK_FILE, STATE, WRITER_FILE, asked_for, latest_checkpoint
@@ -25,7 +26,7 @@ from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS, RUN_FILE
-from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions, prompt_tokens
+from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions
 from dppo_lab.runs.parsing import AnyRun, Run
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.reader import read_record

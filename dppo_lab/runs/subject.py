@@ -13,6 +13,7 @@ from peft import get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
+from answer_judge.problems.checks import prompt_tokens
 from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.rewards import guarded
@@ -24,7 +25,7 @@ from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.follow import no_progress_bars
-from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of, prompt_tokens
+from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of
 from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import START_FOLDER, load_dataset
 from dppo_lab.runs.rewards import load_rewards

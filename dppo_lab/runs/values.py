@@ -20,6 +20,7 @@ from answer_judge.evaluation.run import differences
 from answer_judge.evaluation.samples import batches_of
 from answer_judge.evaluation.sampling import sample_seed
 from answer_judge.files import append_lines, encoded, explaining, read_lines, replacing, sole_writer
+from answer_judge.problems.checks import prompt_tokens
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, DataError
 from dppo.objective import optimal_value
@@ -28,7 +29,7 @@ from dppo.rewards import guarded, identities
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.benchmarks import sampling_of
 from dppo_lab.runs.embedded import EMBEDDED
-from dppo_lab.runs.models import chat_options, hub_options, load_tokenizer, model_problems, prompt_tokens
+from dppo_lab.runs.models import chat_options, hub_options, load_tokenizer, model_problems
 from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import load_dataset, prepare_model
 from dppo_lab.runs.preflight import data_problems, raise_all, weight_problems
