@@ -76,19 +76,11 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
 
 
 def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
-    """What a run leaves out of completions: nothing on an engine without the settings."""
-    if not hasattr(args, "token_prune_rate"):
-        return own
+    """What a run leaves out of completions."""
     rate, auto = _rate_of(args, "token_prune_rate")
-    head, floor = args.head_prune_rate, own.floor if args.prune_floor is None else args.prune_floor
-    return replace(
-        own,
-        rate=rate,
-        auto=auto,
-        head_rate=head,
-        floor=min(floor, (1 - rate) / 2),
-        head_floor=min(own.head_floor, (1 - head) / 2),
-    )
+    floor = own.floor if args.prune_floor is None else args.prune_floor
+    # At rate 0, since a method's own may not allow this floor.
+    return replace(replace(own, rate=0.0, floor=floor).at_rate(rate, args.head_prune_rate), auto=auto)
 
 
 def row_method(args: Any) -> RowMethod:

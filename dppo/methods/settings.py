@@ -110,7 +110,7 @@ def fill_in(args: Any) -> None:
     """Settings that were left out get the method's own values, and rates in words become numbers."""
     args.method = DEFAULT_METHOD if args.method is None else args.method
     base = METHODS[args.method]
-    if getattr(args, "token_prune_rate", None) and args.completion_prune_rate is None and not base.completions.bias:
+    if args.token_prune_rate and args.completion_prune_rate is None and not base.completions.bias:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
     drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
     own = {
@@ -122,18 +122,13 @@ def fill_in(args: Any) -> None:
         "sampling_design": drawn.design.name if drawn.design.unbiased else PIVOTAL.name,
     }
     for name, value in own.items():
-        if getattr(args, name, value) is None:
+        if getattr(args, name) is None:
             setattr(args, name, value)
-
-
-def _rates(args: Any) -> list[str]:
-    """The settings of ``RATES`` that a trainer has."""
-    return [name for name in RATES if hasattr(args, name)]
 
 
 def read_rates(args: Any) -> None:
     """Rates that are numbers in words, as flags have them, become numbers; anything else stays as it is."""
-    for name in _rates(args):
+    for name in RATES:
         try:
             setattr(args, name, float(rate) if isinstance(rate := getattr(args, name), str) else rate)
         except ValueError:
@@ -146,7 +141,7 @@ def method_problems(args: Any) -> list[str]:
     prunes = prunes_anything(base)
     pruned = f"dppo_{args.method.removesuffix('_loss')}"
     pruned = pruned if pruned in METHODS else "dppo"
-    for name in [*_rates(args), *(["head_prune_rate"] if hasattr(args, "head_prune_rate") else [])]:
+    for name in (*RATES, "head_prune_rate"):
         rate = getattr(args, name)
         text = rate if rate == AUTO else f"{rate:g}"
         if rate and not prunes:

@@ -94,6 +94,11 @@ DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "
 """Names under which configurations drop attention weights."""
 
 
+def unwrapped(model: Any) -> PreTrainedModel:
+    """The model without its adapters' wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def sliding_layers(model: Any) -> int:
     """How many layers of ``model`` have a sliding window, by its configuration.
 

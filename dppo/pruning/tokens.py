@@ -13,6 +13,7 @@ from dppo.errors import DesignError, ShapeError, raise_problems
 from dppo.evidence import Evidence
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
+from dppo.pruning.level import floor_problems
 from dppo.pruning.probabilities import inclusion_probabilities
 from dppo.typed import check_fields
 from dppo.types import each_tensor
@@ -119,11 +120,8 @@ class TokenPruning:
             rate, floor = getattr(self, name), getattr(self, floor_name)
             if not 0 <= rate < 1:
                 problems.append(f"{name}={rate:g} must be in [0, 1). Try {name}=0.5.")
-            elif not 0 < floor <= 1 - rate + 1e-9:
-                problems.append(
-                    f"{floor_name}={floor:g} must be in (0, {1 - rate:g}] with {name}={rate:g}. Try "
-                    f"{floor_name}={(1 - rate) / 2:g}."
-                )
+            else:
+                problems += floor_problems(floor, rate, floor_name, f"{name}={rate:g} keeps")
         if self.auto is not None and self.cut_rule is not best_cuts:
             rule = self.cut_rule.__name__
             problems.append(f"a rate is chosen for best_cuts alone, not for {rule}. Use auto=None, rate=0.5.")

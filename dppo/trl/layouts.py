@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from dppo.errors import ConfigError
 from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
-from dppo.packing.attention import leave_rows, unsupported, use_rows
+from dppo.packing.attention import leave_rows, unsupported, unwrapped, use_rows
 from dppo.packing.forward import Scored, figures_of, row_log_probs
 from dppo.packing.head import unsupported_head
 from dppo.packing.rows import UNSCORED
@@ -22,39 +22,11 @@ TRITON_DEVICES = ("cuda", "xpu")
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Layout:
-    """A way to lay kept completions out for forward passes."""
-
-    shares_prompts: bool = False
-    """Whether completions of one prompt are forwarded behind one copy of it."""
-
-    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
-        """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, longest first."""
-        raise NotImplementedError
-
-    def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
-        """What one forward pass over ``rows`` computes, padding included."""
-        raise NotImplementedError
-
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
-        """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, figures."""
-        raise NotImplementedError
-
-    def enter(self) -> None:
-        """Get the models ready for training."""
-
-    def leave(self) -> bool:
-        """Give the models back as they were: engines look at the name of the attention implementation.
-
-        Says whether there was anything to give back.
-        """
-        return False
-
-
 @dataclass(frozen=True, kw_only=True)
-class PaddedLayout(Layout):
+class PaddedLayout:
     """Length-sorted micro-batches, each padded to its own longest prompt and completion."""
 
+    shares_prompts: ClassVar[bool] = False
     padded_forward: Callable[..., tuple[Any, Any, Any]]
     """TRL's forward over padded sequences, whose router loss knows no weights: log-probabilities, entropies, and of
     trainers on rows what its head measures of each token."""
@@ -64,7 +36,10 @@ class PaddedLayout(Layout):
     autocast: Callable[[], Any] = nullcontext
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
-        """As ``Layout`` says; padding counts as tokens, and sequences that belong together stay so."""
+        """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, padding too, longest first.
+
+        Sequences that belong together stay so.
+        """
         units = weight_B.nonzero().view(-1, rank_batch.together)
         sizes = [
             [(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in unit] for unit in units.tolist()
@@ -78,10 +53,12 @@ class PaddedLayout(Layout):
         return made
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
+        """What one forward pass over ``rows`` computes, padding included."""
         completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
         return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
+        """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, figures."""
         input_ids, mask = batch.inputs()
         width = batch.completion_width
         if not self.scored:
@@ -103,16 +80,24 @@ class PaddedLayout(Layout):
             figures_of(output, lambda value: value[:, predicts]) if figures else None,
         )
 
+    def enter(self) -> None:
+        """Nothing: models are trained as they are."""
+
+    def leave(self) -> bool:
+        """Nothing either; says so."""
+        return False
+
     def __str__(self) -> str:
         return f"layout: length-sorted padding ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLayout(Layout):
+class RowLayout:
     """Rows of segments: no padding, and the prompt of a group once."""
 
     kernel: Kernel
-    shares_prompts: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
+    shares_prompts: bool = True
+    """Whether completions of one prompt are forwarded behind one copy of it."""
     autocast: Callable[[], Any]
     others: tuple[Kernel, ...]
     """Kernels to turn to, in order, where this one fails on the model itself."""
@@ -122,7 +107,7 @@ class RowLayout(Layout):
     """Whether tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
-        """As ``Layout`` says; completions of one prompt are kept together."""
+        """As of ``PaddedLayout``; completions of one prompt are kept together."""
         kept = weight_B.nonzero().squeeze(1).tolist()
         group, prompts, completions = self._sizes(rank_batch, kept)
         made = []
@@ -175,10 +160,10 @@ class RowLayout(Layout):
 
 def choose_layout(
     trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]
-) -> tuple[Layout, tuple[PreTrainedModel, ...]]:
+) -> tuple[PaddedLayout | RowLayout, tuple[PreTrainedModel, ...]]:
     """Rows where the model and its reference allow it, otherwise padding with the reason; models for our own head."""
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
-    models = tuple(_unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
+    models = tuple(unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
     reason = "as asked for" if args.layout == "padded" else _unserved(trainer.model, models)
     for model in models:
         if router and (unserved := unsupported_head(model)):
@@ -225,7 +210,3 @@ def _kernels(policy: PreTrainedModel, accelerator: Any) -> tuple[Kernel, tuple[K
     grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
     kernel = choose_kernel(device, dtype, int(head_dim), heads=grouped)
     return kernel, kernels_after(kernel, device, dtype)
-
-
-def _unwrapped(model: Any) -> PreTrainedModel:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model

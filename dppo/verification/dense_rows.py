@@ -1,7 +1,6 @@
 """Dense rows against padding on a model of one's own, and layouts that are wrong and must be told apart."""
 
 import copy
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from transformers import PreTrainedModel
 from trl.trainer.utils import add_fused_lm_head
 
 from dppo.packing import SEGMENT_SDPA, Kernel, Segments
-from dppo.packing.attention import unsupported, use_rows
+from dppo.packing.attention import unsupported, unwrapped, use_rows
 from dppo.packing.check import LayoutCheck, check_rows
 from dppo.packing.head import add_scored_head, unsupported_head
 from dppo.packing.kernels import by_segment, segment_sdpa
@@ -19,7 +18,7 @@ from dppo.verification.tiny_model import build_model
 
 def padded_because(model: PreTrainedModel) -> str:
     """Why rows cannot serve a model, so that its training is padded; "" where they can."""
-    return unsupported(_base(model))
+    return unsupported(unwrapped(model))
 
 
 def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
@@ -31,18 +30,13 @@ def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: 
     """Log-probabilities and gradients by rows and by padding; the model stays as it is."""
     # A copy, since rows replace the model's attention and head; of everything but the weights, which may be large.
     prepared = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-    base = _base(prepared)
+    base = unwrapped(prepared)
     use_rows(base)
     if unsupported_head(base):
         add_fused_lm_head(base, temperature=temperature)
     else:
         add_scored_head(base, temperature=temperature)
     return check_rows(prepared, temperature=temperature, kernel=kernel)
-
-
-def _base(model: Any) -> PreTrainedModel:
-    """The model without its adapters' wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def wrong_kernels() -> dict[str, Kernel]:

@@ -51,15 +51,14 @@ def read_examples(
     return [copy.deepcopy(read[row]) for row in here]
 
 
-def loss_mask(generated: GeneratedBatch) -> Tensor:
+def loss_mask(completion_mask: Tensor, tool_mask: Tensor | None) -> Tensor:
     """(B, T) tokens that carry loss: not those of tools, nor of truncated completions that are masked."""
-    mask = generated.completion_mask
-    return mask if generated.tool_mask is None else mask * generated.tool_mask
+    return completion_mask if tool_mask is None else completion_mask * tool_mask
 
 
 def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *, tokens: bool = False) -> RolledOut:
     """What all ranks rolled out; with ``tokens`` each token of it."""
-    mask, logp = loss_mask(generated), generated.sampler_logp
+    mask, logp = loss_mask(generated.completion_mask, generated.tool_mask), generated.sampler_logp
     processes, gather = accelerator.num_processes, accelerator.gather
     sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
     return RolledOut(
@@ -95,7 +94,8 @@ def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -
 
 def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
     """What one rank trains on, as far as it is known before anything is forwarded; all ranks call together."""
-    rank, size, mask = accelerator.process_index, len(generated.completion_ids), loss_mask(generated)
+    rank, size = accelerator.process_index, len(generated.completion_ids)
+    mask = loss_mask(generated.completion_mask, generated.tool_mask)
     here, device = slice(rank * size, (rank + 1) * size), mask.device
     place_N = accelerator.gather(generated.place_B).cpu()
     call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)

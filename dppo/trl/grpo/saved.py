@@ -133,7 +133,7 @@ class SavedGeneration(TrainingLoop, Joints):
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
         if not calls:
             self._account()
-        costs = self._at_costs(self.meter.settle())
+        costs = self._at_costs(self.meter.costs.settled())
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
         plan, savings = self._unaccounted, self.savings
@@ -157,7 +157,7 @@ class SavedGeneration(TrainingLoop, Joints):
 
     def _at_costs(self, costs: TokenCosts) -> TokenCosts:
         """Choose by these costs from here on, unless the configuration says what a rollout costs."""
-        self.meter.restore(costs)
+        self.meter.costs = costs
         if self.args.rollout_cost is None:
             self.method = at_cost(self.method, costs)
         return costs

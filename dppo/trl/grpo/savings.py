@@ -50,16 +50,7 @@ class CostMeter:
         spent = torch.tensor([[a - b for a, b in zip(now, before, strict=True)]], device=self._accelerator.device)
         first = self._accelerator.gather(spent)[0].tolist()
         self._before = now
-        self.restore(self.costs.after(first, (float(plan.completions.tokens_N.sum()), scored, trained)))
-
-    def restore(self, costs: TokenCosts) -> None:
-        """Go on from these costs."""
-        self.costs = costs
-
-    def settle(self) -> TokenCosts:
-        """Fix the costs, as of a checkpoint."""
-        self.restore(self.costs.settled())
-        return self.costs
+        self.costs = self.costs.after(first, (float(plan.completions.tokens_N.sum()), scored, trained))
 
     def _seconds(self) -> list[float]:
         total = self._clock.total

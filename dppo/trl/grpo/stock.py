@@ -17,6 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.rewards import identities
 from dppo.trl.batch import PADDED
 from dppo.trl.grpo.plan import WHY, Cycle, Generation, Recorder
+from dppo.trl.grpo.rollouts import loss_mask
 from dppo.trl.hooks import Look, add_figures, logged_prompts, watch, written_by_model
 from dppo.trl.metrics import RECORD, PhaseClock, wall
 
@@ -113,7 +114,7 @@ class StockWatch(TrainerCallback):
             unpadded = masks[0].sum() + masks[1].sum()
             self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
             self._forwards += 1
-            self._recorder.trained(_loss_mask(inputs).sum())
+            self._recorder.trained(loss_mask(inputs["completion_mask"], inputs.get("tool_mask")).sum())
         return compute_loss(model, inputs)
 
     def _timed_step(self, training_step: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -143,16 +144,10 @@ class StockWatch(TrainerCallback):
             prob_N=ones_N,
             weight_N=ones_N,
             why_N=torch.full((count,), WHY.index("kept")),
-            tokens_N=gather(_loss_mask(output).sum(1)).cpu(),
+            tokens_N=gather(loss_mask(mask, output.get("tool_mask")).sum(1)).cpu(),
             first_row=trainer.accelerator.process_index * len(mask),
             **{name: output[name] for name in PADDED},
         )
-
-
-def _loss_mask(inputs: dict[str, Any]) -> Tensor:
-    """(B, T) completion tokens that carry loss: not those of tools."""
-    mask = inputs["completion_mask"]
-    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
 
 
 def rows_by_content(dataset: Any) -> dict[int, int]:
