@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -139,13 +140,16 @@ def read_lines(path: str | Path, *, damaged: list[Damage] | None = None, advice:
 
 
 def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
-    """A dataclass of numbers from what ``asdict`` made of it.
+    """A dataclass of numbers from what ``asdict`` made of it; a field may be None where that is its default.
 
     Raises:
         ValueError: a value is no finite number.
         TypeError: a field is missing, or not one of it.
     """
+    optional = {each.name for each in fields(kind) if each.default is None}
     for name, value in saved.items():
+        if value is None and name in optional:
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{name}={value!r} is no finite number")
     return kind(**saved)

@@ -241,7 +241,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("stop", [1, 6, 9])
+@pytest.mark.parametrize("stop", [0, 1, 6, 9])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_resumed_run_is_the_run_that_did_not_stop_bit_for_bit(tmp_path, name, stop):
     method, settings = RUNS[name]
