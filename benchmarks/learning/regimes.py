@@ -125,13 +125,13 @@ def compared(
     return json.loads(output.read_text(encoding="utf-8"))
 
 
-def corrected(methods: Record, first: str = CONTROL) -> dict[str, int]:
-    """Steps that take the first's seconds, of each method whose runs took more or less of them than ``NEAR``."""
+def corrected(methods: Record, first: str = CONTROL, near: float = NEAR) -> dict[str, int]:
+    """Steps that take the first's seconds, of each method whose runs took more or less of them than ``near``."""
     ratios = {name: seconds_ratio(methods[first], found)["mean"] for name, found in methods.items()}
     return {
         name: round(methods[name]["overrides"]["max_steps"] / ratio)
         for name, ratio in ratios.items()
-        if abs(ratio - 1) > NEAR
+        if abs(ratio - 1) > near
     }
 
 
