@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from answer_judge.errors import ConfigError, DataError
-from answer_judge.grading.rules import DETAILS, RULES, Grading, with_details
+from answer_judge.grading.rules import RULES
 from answer_judge.problems.catalogue import BENCHMARKS, Benchmark, is_rule
 from answer_judge.problems.checkers import is_check
 from answer_judge.problems.checks import numbered, text_key
 from answer_judge.problems.code import FORMATS, code_format, code_record, code_rows
-from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, read_part
+from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, read_part, row_details
 from answer_judge.problems.loading import read_rows
 
 _FIELD = re.compile(r":(?=\w+=)")
@@ -175,8 +175,7 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     ids = [_said(cell) or f"{benchmark.name}/{row}" for row, cell in enumerate(values["id"])]
     problems = [_said(cell) or "" for cell in values["problem"]]
     _check(where, ids, problems, answers, benchmark.path)
-    details = list(_details(rows))
-    _checked(details, where)
+    details = row_details(rows, where)
     labels = (map(_said, values[part]) for part in ("level", "subject"))
     found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, details, strict=True))
     content = content_hash(zip(problems, answers, strict=True))
@@ -210,30 +209,6 @@ def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark
 def _said(cell: Any) -> str | None:
     """A cell as text, or None where it is empty."""
     return None if cell is None or not str(cell).strip() else str(cell)
-
-
-def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
-    """What each dataset row says about its answer, in its own columns or in a column ``meta``."""
-    if {"is_multiple_answer", "error"} <= set(rows.column_names) and "tolerance" not in rows.column_names:
-        rows = rows.rename_column("error", "tolerance")  # OlympiadBench as it was published
-    columns = [name for name in (*DETAILS, "meta") if name in rows.column_names]
-    if not columns:
-        yield from [None] * len(rows)
-        return
-    for values in zip(*(list(rows[name]) for name in columns), strict=True):
-        row = dict(zip(columns, values, strict=True))
-        meta = row.pop("meta", None)
-        said = {**(meta if isinstance(meta, dict) else {}), **row}
-        yield {name: said[name] for name in DETAILS if said.get(name) is not None} or None
-
-
-def _checked(details: list[dict[str, Any] | None], where: str) -> None:
-    """Raise an error that names the first row whose details say nothing that answers can be judged by."""
-    for row, said in enumerate(details):
-        try:
-            with_details(Grading(), said)
-        except DataError as error:
-            raise DataError(f"{where}, {numbered([row])}: {error}") from error
 
 
 def _check(where: str, ids: list[str], problems: list[str], answers: list[str], path: str | None) -> None:

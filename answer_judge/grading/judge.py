@@ -40,9 +40,17 @@ def _read(text: str, several: bool | None, labels: bool) -> v.Value | None:
         return None
 
 
+_AMOUNT = pattern(r"\s*[-+]?\d[^\\]*? [A-Za-z][^\\]*", ("9.8 m/s^2", "1,200 kWh", "1 1/2 kg"))
+"""A number and words behind a space, which may be a product of letters too."""
+
+
 def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
     """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
-    value = _read(text, several, False)
+    value = _read(text, several, False) or _read(text, several, True)
+    if value is not None and _AMOUNT.fullmatch(text):
+        amount = _read(text, several, True)
+        if isinstance(amount, v.Quantity) and isinstance(amount.value, v.Number) and not amount.unit.label:
+            value = v.Either((*v.readings(value), amount))
     if not unit or not isinstance(value, v.Formula):
         return value
     measure = parse_unit(tidy(unit))

@@ -218,9 +218,36 @@ def compatible_label(known: Unit, label: str) -> bool:
 
 
 def compatible_labels(one: str, other: str) -> bool:
-    """Whether two labels that are not in the table can mean the same: not "units" and "square units", nor "pairs"."""
+    """Whether two labels that are not in the table can mean the same.
+
+    Not "units" and "square units", nor "pairs" and what they hold, nor degrees Celsius and Fahrenheit, north and south.
+    """
     powers = {_unnamed(one), _unnamed(other)} - {0}
-    return len(powers) < 2 and (in_pairs(one) == in_pairs(other) or ("pair" in one and "pair" in other))
+    ways = {way for label in (one, other) if (way := _ways(label))}
+    alike = in_pairs(one) == in_pairs(other) or ("pair" in one and "pair" in other)
+    return len(powers) < 2 and len(ways) < 2 and alike
+
+
+_WAYS = {
+    "centigrade": "celsius",
+    **{word: word for word in ("celsius", "fahrenheit", "left", "right", "up", "down", "clockwise")},
+    **dict.fromkeys(("counterclockwise", "anticlockwise"), "counterclockwise"),
+    **{start + end: start for start in ("north", "south", "east", "west") for end in ("", "ward", "wards", "ern")},
+    "upward": "up", "upwards": "up", "downward": "down", "downwards": "down",
+}  # fmt: skip
+_LETTERS = {
+    "degree": {"c": "celsius", "f": "fahrenheit"},
+    "of": {"n": "north", "s": "south", "e": "east", "w": "west"},
+}
+"""What letters mean beside a word."""
+
+
+def _ways(label: str) -> tuple[str, ...]:
+    """The scale of temperature or the directions that a label names, in its order."""
+    words = label.replace("counter-", "counter").replace("degrees", "degree").removesuffix(".").split()
+    letters = {letter: way for word, ways in _LETTERS.items() if word in words for letter, way in ways.items()}
+    known = {**letters, **_WAYS}
+    return tuple(known[word] for word in words if word in known)
 
 
 _PAIRS = pattern(r"(?:pairs?|couples?)(?: of .*)?", ("pairs of shoes", "couple"))

@@ -6,7 +6,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from answer_judge.errors import ConfigError, DataError
-from answer_judge.grading.answers import after_hashes, last_boxed, without_delimiters
+from answer_judge.grading.answers import after_hashes, joined_boxes, last_boxed, without_delimiters
+from answer_judge.grading.rules import DETAILS, Grading, with_details
+from answer_judge.grading.verifier import verify
+from answer_judge.problems.checks import numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,8 +31,17 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NEEDED = ("problem", "answer")
 """The parts that must be there."""
 
+
+def boxed_answer(text: str) -> str | None:
+    r"""The last ``\boxed{...}`` with those joined to it, as one list; alone where it says the same as they do."""
+    last, joined = last_boxed(text), joined_boxes(text)
+    if joined is None or last is None:
+        return last
+    return last if verify(rf"\boxed{{{last}}}", joined.removesuffix(f", {last}")).reason == "right" else joined
+
+
 EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
-    {"hashes": after_hashes, "boxed": last_boxed, "verbatim": str.strip}
+    {"hashes": after_hashes, "boxed": boxed_answer, "verbatim": str.strip}
 )
 r"""How an answer is taken from its column: after the last ``####``, from the last ``\boxed{...}``, or as it is."""
 
@@ -50,9 +62,13 @@ def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: 
     looked = COLUMNS[part] if named is None else (named,)
     found = [name for name in looked if name in present]
     if not found and (named is not None or part in NEEDED):
+        taken = {columns.get(other) for other in COLUMNS} | {
+            name for other, names in COLUMNS.items() if other != part for name in names
+        }
+        likely = next((name for name in present if name not in taken), "COLUMN")
         raise DataError(
             f"{where} has no column {' or '.join(map(repr, looked))}. Its columns are "
-            f"{', '.join(map(repr, present))}. Name the one with the {part}: {how.format(present[0])}"
+            f"{', '.join(map(repr, present))}. Name the one with the {part}: {how.format(likely)}"
         )
     if part == "problem" and len(found) > 1:
         warnings.warn(
@@ -94,8 +110,15 @@ def _answer(value: Any, where: str) -> str:
 def _needed(texts: Sequence[str], where: str, how: str) -> str:
     """The extraction that a column's own texts call for."""
     for extract in ("hashes", "boxed"):
-        count = sum(EXTRACTIONS[extract](text) is not None for text in texts)
+        without = [row for row, text in enumerate(texts) if EXTRACTIONS[extract](text) is None]
+        count = len(texts) - len(without)
         if count > len(texts) / 2:
+            if unread := [row for row in without if texts[row].strip()]:
+                warnings.warn(
+                    f"{where}: most rows hold an answer to be taken out ({extract}), {numbered(unread)} none, and "
+                    f"count as empty. To read the column as it is: {how.format('verbatim')}",
+                    stacklevel=5,
+                )
             return extract
         if count:
             raise DataError(
@@ -103,3 +126,24 @@ def _needed(texts: Sequence[str], where: str, how: str) -> str:
                 f"Say how to read it: {how.format(extract)}, or {how.format('verbatim')}"
             )
     return "verbatim"
+
+
+def row_details(rows: Any, where: str) -> list[dict[str, Any] | None]:
+    """What each dataset row says about its answer (``rules.DETAILS``), in its own columns or in a column ``meta``.
+
+    ``DataError`` names the first row that says nothing that answers can be judged by.
+    """
+    if {"is_multiple_answer", "error"} <= set(rows.column_names) and "tolerance" not in rows.column_names:
+        rows = rows.rename_column("error", "tolerance")  # OlympiadBench as it was published
+    columns = [name for name in (*DETAILS, "meta") if name in rows.column_names]
+    found: list[dict[str, Any] | None] = [None] * len(rows)
+    for place, values in enumerate(zip(*(list(rows[name]) for name in columns), strict=True)):
+        row = dict(zip(columns, values, strict=True))
+        meta = row.pop("meta", None)
+        said = {**(meta if isinstance(meta, dict) else {}), **row}
+        found[place] = {name: said[name] for name in DETAILS if said.get(name) is not None} or None
+        try:
+            with_details(Grading(), found[place])
+        except DataError as error:
+            raise DataError(f"{where}, {numbered([place])}: {error}") from error
+    return found

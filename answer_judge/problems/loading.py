@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from answer_judge.errors import ConfigError, DataError
+from answer_judge.grading.rules import DETAILS
 from answer_judge.problems.catalogue import Benchmark, known_set
 from answer_judge.problems.code import CODE_TEMPLATE, code_format, code_rows
-from answer_judge.problems.columns import gold_answers, read_part
+from answer_judge.problems.columns import gold_answers, read_part, row_details
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 SPLIT_NAMES = ("train", "test", "validation", "valid", "val", "dev", "eval")
@@ -68,6 +69,11 @@ def load_problems(
         return _with_column(dataset, "prompt", prompts)
     name, values = read_part("answer", dataset, record.columns, where=where, how="answer_column={!r}")
     golds = gold_answers(values, record.extract, where=f"{where}, column {name!r}", how="extract={!r}")
+    details = row_details(dataset, where)
+    for name in DETAILS:  # where rewards read them
+        said = [None if each is None else each.get(name) for each in details]
+        if name not in dataset.column_names and any(value is not None for value in said):
+            dataset = dataset.add_column(name, said)
     return _with_column(_with_column(dataset, "prompt", prompts), "answer", golds)
 
 
@@ -92,6 +98,12 @@ def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> 
                 f"column {name!r} holds messages, which are used as they are: leave out template and chat=False, or "
                 "name a column of plain text with prompt_column=..."
             )
+        answered = next((row for row, value in enumerate(values) if _is_answered(value)), None)
+        if answered is not None:
+            raise DataError(
+                f"column {name!r}, row {answered} ends with a message of the assistant: the answer would be in the "
+                f"prompt. Leave it out: dataset.map(lambda row: {{'prompt': row[{name!r}][:-1]}})"
+            )
         return [value or [] for value in values]
     wrong = next((row for row, value in enumerate(values) if isinstance(value, (dict, bytes))), None)
     if wrong is not None:
@@ -100,6 +112,11 @@ def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> 
     if template is not None:
         texts = [template.replace("{problem}", text) if text.strip() else "" for text in texts]
     return [[{"role": "user", "content": text}] for text in texts] if chat else texts
+
+
+def _is_answered(messages: Any) -> bool:
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return isinstance(last, dict) and last.get("role") == "assistant"
 
 
 def _with_column(dataset: datasets.Dataset, name: str, values: list[Any]) -> datasets.Dataset:
@@ -190,7 +207,7 @@ def _words(file: Path) -> set[str]:
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     try:
         if file.suffix == ".parquet":
-            yield from pq.read_table(file).to_pylist()
+            yield from _in_shortest_digits(pq.read_table(file)).to_pylist()
             return
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         text = raw.decode("utf-8-sig")
@@ -210,6 +227,16 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def _in_shortest_digits(table: pa.Table) -> pa.Table:
+    """Numbers of half and single precision as they were written: 0.1, which is no other number in double precision."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_float16(field.type) or pa.types.is_float32(field.type):
+            precise = field.type.to_pandas_dtype()
+            values = [None if value is None else float(str(precise(value))) for value in table[place].to_pylist()]
+            table = table.set_column(place, field.name, pa.array(values, pa.float64()))
+    return table
+
+
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
@@ -217,10 +244,21 @@ def _parsed(text: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error})") from error
 
 
+def _encodable(value: Any) -> Any:
+    """A value without halves of characters."""
+    return json.loads(json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace"))
+
+
 def _one_type(name: str, values: list[Any], place: Path) -> list[Any]:
     """The values of a column, as text where text and numbers are mixed."""
     try:
         pa.array(values)
+    except UnicodeEncodeError as error:
+        row = next(i for i, value in enumerate(values) if value != _encodable(value))
+        raise DataError(
+            f"{place}: column {name!r}, row {row} (counted from 0) holds half of a character ({error.reason}), as text "
+            "that was cut in an emoji does. Write that row anew"
+        ) from error
     except (pa.ArrowException, OverflowError) as error:
         if all(value is None or isinstance(value, (str, int, float)) for value in values):
             return [value if value is None or isinstance(value, str) else str(value) for value in values]

@@ -41,8 +41,8 @@ class PromptPrior:
         if bool(outside_P.any()):
             row = int(outside_P.nonzero()[0])
             raise DataError(
-                f"the pass rate of row {row} is {self.rate_P[row]:g}, and rates are in [0, 1]. Divide the column by "
-                f"its largest value, or name another: {EXAMPLE}."
+                f"the pass rate of row {row} is {self.rate_P[row]:g}, and rates are in [0, 1]. Divide the column "
+                f"by 100, or by the answers that it counts, or name another: {EXAMPLE}."
             )
         if not 0 < self.completions < math.inf:
             raise_problems("prompt_prior", [f"completions={self.completions:g} must be > 0. Try {EXAMPLE}."])

@@ -86,7 +86,7 @@ def test_rows_that_cannot_be_graded_are_named(written, change, named):
 
 
 def test_columns_and_files_that_are_not_there(written, tmp_path):
-    with refused(DataError, "'answer'", "'id', 'problem'", "FILE:answer=id"):
+    with refused(DataError, "'answer'", "'id', 'problem'", "FILE:answer=COLUMN"):
         load_set(written([{"id": "a", "problem": "b"}]))
     with refused(DataError, "'difficulty'"):
         load_set(written(ROWS, ":level=difficulty"))

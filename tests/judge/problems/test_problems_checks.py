@@ -51,8 +51,8 @@ class Words:
         return {"input_ids": text.split()}
 
     def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict):
-        assert add_generation_prompt and tokenize and return_dict
-        return {"input_ids": ["<user>", *" ".join(m["content"] for m in messages).split(), "<assistant>"]}
+        assert add_generation_prompt and tokenize and not return_dict
+        return ["<user>", *" ".join(m["content"] for m in messages).split(), "<assistant>"]
 
 
 def test_prompts_are_measured_as_the_model_sees_them():

@@ -5,11 +5,13 @@ import json
 from collections import Counter
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 
 from answer_judge.errors import DataError
-from answer_judge.problems import load_problems
+from answer_judge.problems import accuracy_reward, load_problems
 
 ROWS = [
     {"id": "a", "problem": "1 + 1 = ?", "answer": "2", "meta": {"level": 1}},
@@ -114,7 +116,7 @@ def test_columns_are_found_by_name_or_named(write):
     columns = "'question', 'final_answer', 'my_prompt', 'my_answer'"
     with refused(DataError, "p.jsonl", "'problem'", columns):
         load_problems(file, prompt_column="problem")
-    with refused(DataError, "'gold'", "answer_column='question'"):
+    with refused(DataError, "'gold'", "answer_column='final_answer'"):
         load_problems(file, answer_column="gold")
     with refused(DataError, "'problem' or 'question' or 'prompt'", "'text', "):
         load_problems(write("q.jsonl", jsonl([{"text": "a", "answer": "1"}])))
@@ -155,11 +157,49 @@ def test_messages_stay_as_they_are(write):
             load_problems(file, **setting)
 
 
+def test_messages_that_hold_the_answer_are_refused(write):
+    messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "1"}]
+    rows = [{"prompt": messages[:1], "answer": "1"}, {"prompt": messages, "answer": "1"}]
+    with refused(DataError, "row 1 ends with a message of the assistant", "row['prompt'][:-1]"):
+        load_problems(write("p.jsonl", jsonl(rows)))
+
+
+def test_numbers_of_single_precision_are_what_was_written(tmp_path):
+    """As a double 0.1 of single precision is 0.10000000149011612, which no right answer is equal to."""
+    for kind in (pa.float16(), pa.float32(), pa.float64()):
+        table = pa.table({"problem": ["a", "b"], "answer": pa.array([0.1, None], kind)})
+        pq.write_table(table, tmp_path / "p.parquet")
+        assert load_problems(str(tmp_path / "p.parquet"))["answer"][:] == ["0.1", ""]
+
+
+def test_half_of_a_character_is_named(write):
+    rows = '{"problem": "a", "answer": "1"}\n{"problem": "b \\ud83d", "answer": "2"}\n'
+    with refused(DataError, "column 'problem', row 1", "half of a character"):
+        load_problems(write("p.jsonl", rows))
+
+
+def test_what_a_problem_says_of_its_answer_is_there_for_rewards(write):
+    """As evaluation reads it: the wrong twin leaves it in ``meta``, where no reward looks."""
+    rows = [
+        {"problem": "a", "answer": "70,110", "meta": {"is_multiple_answer": True}},
+        {"problem": "b", "answer": "1.414", "meta": {"is_multiple_answer": False, "tolerance": "1e-1"}},
+    ]
+    found = load_problems(write("p.jsonl", jsonl(rows)))
+    assert (found["is_multiple_answer"][:], found["tolerance"][:]) == ([True, False], [None, "1e-1"])
+    assert "unit" not in found.column_names
+    said = {name: found[name] for name in ("answer", "is_multiple_answer", "tolerance")}
+    assert accuracy_reward()(["a", "b"], [r"\boxed{70110}", r"\boxed{1.41}"], **said) == [0.0, 1.0]
+    rows[1]["meta"]["tolerance"] = "small"
+    with refused(DataError, "tolerance='small'", "counted from 0: 1"):
+        load_problems(write("p.jsonl", jsonl(rows)))
+
+
 @pytest.mark.parametrize(
     ("column", "texts", "answers"),
     [
         ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
-        ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"\frac{1}{2}", "3"]),
+        ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"1, \frac{1}{2}", "3"]),
+        ("solution", [r"$\boxed{x+2}$ or $\boxed{2+x}$"], ["2+x"]),
         ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
         ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
     ],
