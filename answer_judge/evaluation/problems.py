@@ -67,7 +67,7 @@ def choose(names: list[str], own: list[str], *, folder: str | None, template: st
     if unknown:
         raise ConfigError(
             f"benchmark {unknown[0]!r} is not one of {', '.join(BENCHMARKS)}. "
-            f"For a file of your own: --benchmark {unknown[0]}=problems.jsonl"
+            f"For a file of your own: {unknown[0]}=problems.jsonl"
         )
     chosen = [parse_benchmark(name) if "=" in name else _in(BENCHMARKS[name], folder) for name in names]
     chosen += map(parse_benchmark, own)
@@ -85,13 +85,11 @@ def _in(record: Benchmark, folder: str | None) -> Benchmark:
         return record
     place = Path(folder).expanduser()
     if not place.is_dir():
-        raise ConfigError(f"--data {folder}: there is no such folder (looked in {Path.cwd()})")
+        raise ConfigError(f"{folder}: there is no such folder of problems (looked in {Path.cwd()})")
     looked = [place / f"{stem}{suffix}" for stem in (record.file, f"{record.name}.jsonl") for suffix in ("", ".gz")]
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
-        raise ConfigError(
-            f"--data {folder} has no {record.file} for {record.name}. Name the file: --benchmark {record.name}=FILE"
-        )
+        raise ConfigError(f"{folder} has no {record.file} for {record.name}. Name the file: {record.name}=FILE")
     return replace(record, path=str(found), columns={}, extract=None)
 
 

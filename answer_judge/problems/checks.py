@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import datasets
+from jinja2 import TemplateError
 
 from answer_judge.errors import ConfigError, DataError
 
@@ -96,12 +97,24 @@ def _text(prompt: Any) -> str:
 
 
 def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = MappingProxyType({})) -> list[int]:
-    """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template."""
-    if isinstance(prompt, str):
-        return list(tokenizer(prompt)["input_ids"])
-    return list(
-        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False, **template)
-    )
+    """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template.
+
+    ``DataError``: its characters are not in the vocabulary, or the chat template refuses it.
+    """
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
+    try:
+        if isinstance(prompt, str):
+            return list(tokenizer(prompt)["input_ids"])
+        return list(tokenizer.apply_chat_template(prompt, **settings))
+    except TemplateError as error:
+        raise DataError(f"the chat template refuses the prompt {prompt!r:.80}: {error}. Leave that role out") from error
+    except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
+        if type(error) is not Exception:
+            raise
+        raise DataError(
+            f"the tokenizer cannot encode the prompt {prompt!r:.80} ({error}). Train a model whose vocabulary has its "
+            "characters"
+        ) from error
 
 
 def numbered(rows: Sequence[int]) -> str:

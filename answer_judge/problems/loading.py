@@ -91,7 +91,7 @@ def _record(source: str, path: str | None, columns: Mapping[str, str | None], ex
 def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> list[Any]:
     """Prompts as asked for. A problem that is missing stays empty, template or not, so that it can be found."""
     if template is not None and "{problem}" not in template:
-        raise ConfigError(f"template={template!r} does not say where the problem goes. Try template='{{problem}}'")
+        raise ConfigError(f"template {template!r} does not say where the problem goes. Write {{problem}} in it")
     if any(isinstance(value, list) for value in values):
         if template is not None or not chat:
             raise DataError(

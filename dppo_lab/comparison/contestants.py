@@ -147,6 +147,8 @@ def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
         raise ConfigError(f"compare: methods: {name}: {own!r} is not a mapping of fields. Write {name}: {{}}")
     method = own.get("method", name)
     known = [STOCK, *METHODS]
+    if name in block and "method" not in own and name not in known:
+        raise ConfigError(f"compare: methods: {name} has no method. Write {name}: {{method: dppo}}, with its fields.")
     if method not in known or (name not in block and name not in known):
         listed = [*dict.fromkeys([*block, *known])]
         where = f"method {method!r}" if method == name else f"method {method!r} of {name}"

@@ -161,7 +161,7 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
 def check_folder(folder: Path) -> None:
     """Refuse a folder that is none, or that holds something else than a comparison."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"output_dir={folder} is not a folder. Name another one with --output_dir.")
+        raise ConfigError(f"output_dir={folder} is not a folder. Name another --output_dir (demo: --output).")
     held = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
     if held - {LOCK_FILE, WRITER_FILE} and COMPARISON_FILE not in held:
         raise ConfigError(

@@ -70,7 +70,7 @@ def prepare_text(
     """
     if not minutes > 0:
         raise ConfigError(f"scratch_minutes={minutes:g} must be > 0, for example scratch_minutes: 3")
-    prompts, completions = _pairs(dataset)
+    prompts, completions = worked_pairs(dataset)
     with _appearing(folder) as unfinished:
         tokenizer = train_tokenizer([*map(_text, prompts), *completions])
         examples = _examples(tokenizer, prompts, completions)
@@ -101,7 +101,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _pairs(dataset: datasets.Dataset) -> tuple[list[Any], list[str]]:
+def worked_pairs(dataset: datasets.Dataset) -> tuple[list[Any], list[str]]:
     """The prompts, and the completions to learn."""
     present = dataset.column_names
     column = next((name for name in SOLUTION_COLUMNS if name in present), None)

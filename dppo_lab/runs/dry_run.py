@@ -13,7 +13,8 @@ from answer_judge.evaluation import choose
 from answer_judge.problems.loading import is_local
 from dppo.install import install_line
 from dppo.trl.grpo.plan import step_plan
-from dppo_lab.demo.scratch import SCRATCH
+from dppo.trl.grpo.prompts import column_prior
+from dppo_lab.demo.scratch import SCRATCH, worked_pairs
 from dppo_lab.errors import EXPLAINED
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import load_benchmarks
@@ -24,6 +25,7 @@ from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint
 from dppo_lab.runs.preflight import (
     data_problems,
     output_problems,
+    rule_problems,
     schedule_problems,
     tracker_problems,
     value_problems,
@@ -54,7 +56,7 @@ def dry_run(run: Run) -> list[Finding]:
     except EXPLAINED as error:
         findings += _wrong(str(error))
     findings += of_model
-    checks = (tracker_problems, weight_problems, value_problems, schedule_problems)
+    checks = (tracker_problems, weight_problems, value_problems, schedule_problems, rule_problems)
     findings += _wrong(*(problem for check in checks for problem in check(run)))
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
@@ -107,6 +109,9 @@ def _data(run: Run, local_model: bool) -> tuple[int | None, list[Finding]]:
             dataset = load_dataset(run)
             columns = ", ".join(dataset.column_names)
             findings.append(Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}"))
+            column_prior(dataset, run.training)
+            if run.model.model_name_or_path == f"{SCRATCH}text":
+                worked_pairs(dataset)
             if local_model:
                 name = model_of(run)
                 tokenizer = load_tokenizer(run, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
+from answer_judge.files import explaining
 from dppo.errors import ConfigError, first_line
 from dppo.files import model_problem, near
 from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded, prepare_text
@@ -99,7 +100,8 @@ def made_from_scratch(
         raise ConfigError(problem)
     if folder.exists():
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with explaining(folder.parent, "name another folder with --output_dir (dppo eval: --output)"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
     kind = name.removeprefix(SCRATCH)
     if kind in TASKS:
         prepare_embedded(folder, seed=seed, task=TASKS[kind], on_step=on_step)

@@ -4,8 +4,10 @@ A value means the same in a file, as a flag, and in the fields of a comparison: 
 """
 
 import argparse
+import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from importlib.metadata import PackageNotFoundError
@@ -30,6 +32,8 @@ from dppo_lab.shipped import offered
 Config = TypeVar("Config", bound=GRPOConfig, default=DPPOConfig, covariant=True)
 TRAINING_OURS = {f.name for f in fields_of(DPPOConfig)} - {f.name for f in fields_of(GRPOConfig)}
 """Training fields that TRL's own trainer does not have."""
+MAPPINGS = {"prompt_prior", "lr_scheduler_kwargs", "model_init_kwargs", "generation_kwargs", "chat_template_kwargs"}
+"""Fields that hold names and values, and are no file that does."""
 COMPARISON = "compare"
 """The block of a configuration that names what is compared."""
 ENVIRONMENT = "env"
@@ -105,11 +109,24 @@ def parse_given(fields: Mapping[str, Any]) -> Run:
     return parse_fields({**fields, **({"use_cpu": True} if without_gpu else {})}, DPPOConfig, without_gpu=without_gpu)
 
 
+class OnceLoader(yaml.SafeLoader):
+    """YAML's safe loader, for which a name that is given twice in one mapping is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping; of two values of one name YAML takes the last."""
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
 def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
     """The fields of a YAML file; an error names ``example`` as a file that works."""
     check_config(path, example=example)
     try:
-        read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        read = yaml.load(Path(path).read_text(encoding="utf-8"), OnceLoader)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}). Try {offered(example)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -170,6 +187,15 @@ def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
     raise ConfigError(f"unknown fields: {' '.join(unknown)}. {meant}dppo train --help_all lists all of them.")
 
 
+def _mapping(text: str) -> dict[str, Any] | None:
+    """The mapping that a text writes, as JSON or as YAML, to which 1e-3 is no number; None where it writes none."""
+    for read in (json.loads, yaml.safe_load):
+        with suppress(ValueError, yaml.YAMLError):
+            found = read(text)
+            return found if isinstance(found, dict) else None
+    return None
+
+
 def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
     """The value as its field's flag parses its words; one without words, such as None, must be of the field's type."""
     if name == "scale_rewards" and isinstance(value, bool):  # as TRL reads it
@@ -179,8 +205,19 @@ def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list) and list in kinds:
         read = [parser.from_flag(name, str(part)) for part in value]
         return [entry for found in read for entry in (found if isinstance(found, list) else [found])]
+    if dict in kinds and isinstance(value, str | bool | int | float):
+        read = _mapping(value) if isinstance(value, str) else None
+        if read is not None:
+            return read
+        if name in MAPPINGS:
+            parser.error(f"argument --{name}: {value!r} is no mapping. Write {name}: {{key: value}}")
     if isinstance(value, str | bool | int | float):
-        return parser.from_flag(name, str(value))
+        try:
+            return parser.from_flag(name, str(value))
+        except ConfigError as error:
+            if not isinstance(value, bool):
+                raise
+            raise ConfigError(f"{name}: a bare no or off in YAML is false. Quote it: {name}: 'no'. {error}") from error
     if Any not in kinds and type(value) not in kinds:
         parser.error(f"argument --{name}: invalid value: {value!r}")
     return value

@@ -84,6 +84,10 @@ def within(checkpoint: Path | None, folder: Path) -> bool:
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
 
+WITHOUT_ANSWERS = {"format", "overlong", "majority_vote"}
+"""Rewards that read no gold answer."""
+
+
 def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
     """The problems of a run, or those to evaluate on, checked: enough for a generation, none empty or too long.
 
@@ -101,8 +105,9 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
         return embedded_rows(split.held_out if held_out else split.train, name)
     rewards = data.reward_funcs or []
-    # A checker judges without an answer, but another reward next to it may read one.
-    needs_answers = not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & {*rewards})
+    # A checker judges without an answer; a function of the user's own may read one, as a reward next to a checker may.
+    unknown = not any(map(is_check, rewards)) and bool({*rewards} - WITHOUT_ANSWERS)
+    needs_answers = not rewards or unknown or bool({"accuracy", "code_tests"} & {*rewards})
     dataset = judged.load_problems(
         name or str(path),
         path=path,

@@ -9,6 +9,7 @@ from torch.optim import SGD
 from transformers import SchedulerType, get_scheduler
 from transformers.integrations import integration_utils
 
+from answer_judge.grading.rules import RULES
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, first_line, raise_problems
 from dppo.methods.settings import setting_problems
@@ -57,6 +58,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
         tracker_problems,
         weight_problems,
         schedule_problems,
+        rule_problems,
         reward_problems,
     )
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
@@ -130,6 +132,12 @@ def schedule_problems(run: AnyRun) -> Iterator[str]:
             f"lr_scheduler_type={name}, lr_scheduler_kwargs={given}: {first_line(error)}. Write {example}"
             "lr_scheduler_type: linear"
         )
+
+
+def rule_problems(run: AnyRun) -> Iterator[str]:
+    """A rule to judge by that is none."""
+    if (rule := run.data.reward_rule) is not None and rule not in RULES:
+        yield f"reward_rule={rule!r} is no rule to judge by. {did_you_mean(rule, RULES)}Use one of {', '.join(RULES)}."
 
 
 def reward_problems(run: AnyRun) -> Iterator[str]:

@@ -58,7 +58,7 @@ def prompt_source(
             fill=args.prompt_mode == "fill",
             weight_F=weight_F,
             values=values,
-            prior=_prior(dataset, args),
+            prior=column_prior(dataset, args),
         )
     _check_streamed(args, method)
     return None
@@ -170,7 +170,7 @@ def _check_functions(args: Any, method: Method, functions: int) -> None:
             )
 
 
-def _prior(dataset: Any, args: Any) -> PromptPrior | None:
+def column_prior(dataset: Any, args: Any) -> PromptPrior | None:
     """The pass rates of the column that ``prompt_prior`` names."""
     if args.prompt_prior is None:
         return None

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 from datasets import Dataset
+from jinja2 import TemplateError
 from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
@@ -64,6 +65,20 @@ def test_prompts_are_measured_as_the_model_sees_them():
     check_problems(problems(messages), tokenizer=Words(), max_prompt_tokens=5)
     with refused(DataError, "longest: 5", "2 rows", ": 1, 2)"):
         check_problems(problems(messages), tokenizer=Words(), max_prompt_tokens=3)
+
+
+def test_a_prompt_that_the_tokenizer_cannot_encode_is_named():
+    class Small(Words):
+        def __call__(self, text):
+            raise Exception("WordLevel error: Missing [UNK] token from the vocabulary")
+
+        def apply_chat_template(self, messages, **_):
+            raise TemplateError("System role not supported")
+
+    with refused(DataError, "cannot encode the prompt 'Äpfel'", "Missing [UNK]"):
+        check_problems(problems(["Äpfel"]), tokenizer=Small(), max_prompt_tokens=3)
+    with refused(DataError, "the chat template refuses", "System role"):
+        check_problems(problems([user("a")]), tokenizer=Small(), max_prompt_tokens=3)
 
 
 def test_repeated_prompts_stay_and_contradicting_answers_are_reported():

@@ -75,6 +75,13 @@ def test_a_model_from_scratch_is_made_once_for_its_arguments(words, tmp_path, ma
     assert settings["engine"]["model"] == found[4][0] and settings["engine"]["format"] == "chat template"
 
 
+def test_an_output_that_is_a_file_is_refused_in_a_sentence(words, tmp_path, capsys):
+    (tmp_path / "out").write_text("mine")
+    assert main(["eval", "scratch:embedded", *words[2:]]) == 2
+    assert "name another folder with --output_dir (dppo eval: --output)" in capsys.readouterr().err
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_a_stop_and_engines_that_cannot_start_say_what_to_do(words, capsys, monkeypatch):
     def stop(*given):
         raise KeyboardInterrupt

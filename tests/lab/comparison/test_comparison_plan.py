@@ -105,6 +105,7 @@ def block(**methods):
     [
         ({}, {"methods": ["dpppo"]}, ("'dpppo'", "Did you mean dppo?", "trl, grpo")),
         ({}, {"methods": []}, ("--methods",)),
+        (block(half={"completion_prune_rate": 0.5}), {}, ("half has no method", "half: {method: dppo}")),
         (block(mine={"method": "cpo"}), {}, ("'cpo' of mine", "cppo")),
         (block(a={"method": "grpo", "dataset_name": "x"}), {}, ("a:", "dataset_name")),
         (block(a={"method": "grpo", "env": {"X": 1}}), {}, ("a:", "env", "outside of compare:")),

@@ -26,6 +26,7 @@ GIVEN = {
     "run_name": "007",
     "prompt_template": "--{problem}",
     "gradient_checkpointing_kwargs": '{"use_reentrant": false}',
+    "chat_template_kwargs": "{enable_thinking: false}",
 }
 REQUIRED = {"dataset_name": "d.jsonl", "output_dir": "out", "use_cpu": True, "bf16": False}
 
@@ -52,14 +53,19 @@ def test_a_value_means_the_same_in_a_file_as_a_flag_and_as_text(name, tmp_path):
     ]
     found = [getattr(run.data if hasattr(run.data, name) else run.training, name) for run in runs]
     assert all(value == found[0] for value in found)
-    read = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    read = {
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
     assert getattr(found[0], "value", found[0]) == read.get(name, GIVEN[name])
 
 
 WRONG = [
     ("max_steps", "many", ["--max_steps", "invalid int value: 'many'"]),
     ("max_steps", [3], ["--max_steps", "invalid value: [3]"]),
-    ("eval_strategy", False, ["--eval_strategy", "invalid choice: 'False'"]),
+    ("eval_strategy", False, ["--eval_strategy", "invalid choice: 'False'", "Quote it: eval_strategy: 'no'"]),
+    ("chat_template_kwargs", "enable_thinking", ["'enable_thinking' is no mapping"]),
+    ("generation_kwargs", 3, ["3 is no mapping. Write generation_kwargs: {key: value}"]),
     ("env", "PATH", ["env='PATH'"]),
     ("completion_prune_rat", 0.5, ["--completion_prune_rat 0.5", "Did you mean completion_prune_rate?"]),
 ]
@@ -72,6 +78,14 @@ def test_fields_of_a_wrong_type_are_refused_as_on_the_command_line(name, value, 
     if isinstance(value, str) and name != "env":
         with refused(ConfigError, *named):
             parse_run([*as_flags(REQUIRED), f"--{name}", value])
+
+
+def test_a_field_that_is_given_twice_is_refused(tmp_path):
+    """YAML takes the last, without a word."""
+    path = tmp_path / "config.yaml"
+    path.write_text("max_steps: 1\noutput_dir: out\nmax_steps: 3\n")
+    with refused(ConfigError, "max_steps is there twice", "line 3"):
+        parse_run([str(path)])
 
 
 def test_without_types_a_word_would_be_a_number_of_steps():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_data_and_rewards(tmp_path, problems_file):
     assert own(completions=texts, answer=["4", "4"]) == [1.0, 0.0]
 
 
+@pytest.mark.parametrize(("rewards", "refuses"), [("format", False), ("format accuracy", True)])
+def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path, rewards, refuses):
+    path = tmp_path / "problems.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"What is {i}?", "target": i}) for i in range(12)))
+    run = run_of(tmp_path, path, "--reward_funcs", *rewards.split())
+    with refused(judge.DataError, "Name the one with the answer: answer_column='target'") if refuses else nullcontext():
+        assert len(load_dataset(run)) == 12
+
+
 def test_rewards_with_settings(tmp_path, problems_file):
     run = run_of(
         tmp_path, problems_file, "--reward_funcs", "overlong", "accuracy", "--overlong_cache_tokens", "4",
@@ -107,6 +117,9 @@ def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
         load_rewards(run_of(tmp_path, problems_file, *other), None)
 
 
+PRIOR = "--prompt_prune_rate auto --prompt_prior "
+
+
 @pytest.mark.parametrize(
     ("dataset", "flags", "kind", "named"),
     [
@@ -114,6 +127,9 @@ def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
         ("owner/name", "--use_vllm true", "unchecked", install_line("vllm")),
         ("problems.jsonl", "", "ok", "12 problems"),
         ("problems.jsonl", "--per_device_train_batch_size 64", "wrong", "12 prompts are fewer than the 16"),
+        ("problems.jsonl", PRIOR + '{"column":"rate","completions":4}', "wrong", "no column 'rate'"),
+        ("problems.jsonl", PRIOR + '{"column":"answer","completions":4}', "wrong", "pass rates are numbers"),
+        ("problems.jsonl", "--model_name_or_path scratch:text", "wrong", "needs worked solutions"),
         ("embedded", "--processes 8 --generation_batch_size 160", "wrong", "8 processes"),
     ],
 )

@@ -41,6 +41,7 @@ def nothing_is_loaded(monkeypatch):
             "--lr_scheduler_type cosine_with_min_lr",
             "lr_scheduler_type=cosine_with_min_lr, lr_scheduler_kwargs={}: One",
         ),
+        ("--reward_rule aime", "reward_rule='aime' is no rule to judge by. Did you mean aime24? Use one of default, "),
         ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
