@@ -290,6 +290,24 @@ def test_prompts_in_flight_are_not_taken_for_other_rows_of_another_dataset(toy, 
     assert [each.candidate.row for each in again.ahead.flights] == [each.candidate.row for each in made.ahead.flights]
 
 
+def test_prompts_that_were_drawn_are_not_trained_on_without_their_weights(toy, tmp_path):
+    first = trainer(toy, COLOCATE, *SIZES, *RATES, *kept_in(tmp_path), "trainer.save_freq=4", agents=Several)
+    train(first, 4)
+    assert any(flight.candidate.weight != 1 for flight in first.ahead.flights)
+    refused = pytest.raises(CheckpointError, match=r"method='grpo' would train on them .*completion_prune_rate=0\.")
+    with refused, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the method is another one
+        trainer(toy, COLOCATE, *SIZES, f"{PRUNING}.method=grpo", *kept_in(tmp_path), agents=Several)
+
+
+def test_all_prompts_have_a_size_where_any_may(toy):
+    """verl asks again by the columns that all prompts in its queue have: with one that has none sizes would be lost."""
+    made = trainer(toy, COLOCATE, *SIZES, f"{PRUNING}.method=dppo_history_sizes", agents=Never)
+    train(made, 2)
+    asked = [row for tag, row in STORE["train"].values() if tag.get("is_prompt")]
+    assert asked and all("__rollout_n__" in row for row in asked)
+
+
 def test_where_nothing_is_in_flight_a_run_goes_on_with_other_numbers(toy, tmp_path):
     """Weights of prompts are fixed when they are asked for: before that, a run may have any."""
     options = (*SIZES, *RATES, *kept_in(tmp_path))

@@ -1,5 +1,6 @@
 """verl's trainer with dynamic pruning: stock where nothing is dropped, and on average the full batch's gradient."""
 
+import math
 import warnings
 
 import in_process
@@ -7,9 +8,10 @@ import pytest
 import torch
 from in_process import ACTOR, PRUNING, STORE, parameters, record_gradients, sized, train, trainer, whole
 from steps import ONE_STEP
+from tensordict import TensorDict
 
 import dppo.verl.sent
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, RewardError
 from dppo.verl.layout import place
 
 SIZES = sized(4, 4, mini_batch=2)
@@ -141,6 +143,70 @@ def test_a_session_that_failed_is_left_out_and_its_group_is_still_trained(toy):
     metrics = {}
     made._step_once(metrics, {}, 4)
     assert metrics["prune/live_share"] < 1 and metrics["rows/sent"] % 2 == 0 and metrics["actor/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_is_named(toy, value):
+    """verl's mean and deviation of its group are none then, and its loss would be."""
+    made = trainer(toy, "dynamic_pruning", *SIZES)
+    made.prepare_step()
+    first = next(key for key, (_, row) in STORE["train"].items() if "rm_scores" in row)
+    STORE["train"][first][1]["rm_scores"][-1] = value
+    with pytest.raises(RewardError, match=f"the reward of {first} is {value:g}, .*Return 0.0 in its place"):
+        made._step_once({}, {}, 4)
+
+
+@pytest.mark.parametrize("filters", [False, True])
+def test_a_group_whose_sessions_all_failed_changes_no_denominator(toy, filters):
+    """verl divides by it. The wrong twin divides by the groups that are left: weights of 4/3."""
+    filtering = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+    options = (*filtering, f"{PRUNING}.accept_bias=True") if filters else ()
+    made = trainer(
+        toy, "dynamic_pruning", *sized(4, 4), f"{PRUNING}.completion_prune_rate=0.0", *options, agents=Failing
+    )
+    train(made, 1)
+    assert set(made.sent.passes[0].weight_B.tolist()) == {1.0}
+
+
+class Failing(in_process.Agents):
+    """Rewards differ in each group, and all sessions of the second fail."""
+
+    def generate_sequences(self, batch):
+        for number, (prompt, text, size) in enumerate(self.prompts_of(batch)):
+            self._sessions(prompt, text, size)
+            for session in range(size):
+                key = f"{prompt['uid']}_{session}_0"
+                STORE["train"][key][1]["rm_scores"][-1] = float(session % 2)
+                if number == 1:
+                    del STORE["train"][key]
+            STORE["train"][prompt["uid"]][0]["status"] = "failure" if number == 1 else "finished"
+
+
+def test_what_is_logged_of_the_kl_term_is_weighted_as_its_gradient_is(toy):
+    """A reference one below every log-probability: one KL for each token. The wrong twin logs a quarter of it or so."""
+
+    class Below(in_process.LocalGroup):
+        def compute_ref_log_prob(self, batch):
+            batch = self.inferred("ref", batch)
+            logp = in_process.get(batch.keys, batch.partition_id, ["log_probs"])["log_probs"]
+            below = torch.nested.as_nested_tensor([row - 1.0 for row in logp.unbind()], layout=torch.jagged)
+            in_process.put(batch.keys, batch.partition_id, TensorDict({"log_probs": below}, batch_size=len(batch.keys)))
+            return batch
+
+    options = (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean")
+    pruned = (*options, f"{PRUNING}.completion_prune_rate=0.7")
+    made = trainer(toy, "dynamic_pruning", *sized(4, 4), *pruned, group=Below)
+    logged = train(made, 1)[0]
+    sent = made.sent.passes[0]
+    each = 1 - 1 + math.exp(-1)  # verl's k3 of a difference of -1
+    assert len(sent.row_B) < 16
+    assert logged["actor/kl_loss"] == pytest.approx(each * float(sent.weight_B.sum()) / 16, rel=1e-4)
+
+
+def test_every_start_takes_the_same_rows_where_verl_has_no_seed(toy):
+    options = (*sized(4, 2), "data.train_max_samples=8", "data.shuffle=True", "data.seed=null")
+    first, second = (trainer(toy, "dynamic_pruning", *options).train_dataset.dataframe["prompt"] for _ in range(2))
+    assert list(first) == list(second)
 
 
 def test_options_of_verl_that_cannot_be_exact_stop_the_run_at_its_start(toy):

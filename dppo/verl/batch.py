@@ -19,6 +19,7 @@ from verl.trainer.ppo.rollout_corr_helper import (  # pyright: ignore[reportMiss
 )
 from verl.workers.utils.padding import response_to_nested  # pyright: ignore[reportMissingImports]
 
+from dppo.errors import RewardError
 from dppo.groups import each_group
 from dppo.methods import Method
 from dppo.objective import Tokens
@@ -85,6 +86,12 @@ def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
         ],
         dtype=torch.float64,
     )
+    for row, key in completions.items():
+        if not bool(columns[row, 0].isfinite()):
+            raise RewardError(
+                f"the reward of {key} is {columns[row, 0]:g}, and verl's advantages need a number for each completion "
+                "of a group. Return 0.0 in its place, or let the session fail."
+            )
     missing_N = row_N < 0
     reward_N, advantage_N = (
         column.masked_fill(missing_N, value) for column, value in zip(columns[row_N].T, (torch.nan, 0.0), strict=True)

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from verl.trainer.ppo.core_algos import agg_loss, kl_penalty  # pyright: ignore[reportMissingImports]
+from verl.utils.metric import Metric  # pyright: ignore[reportMissingImports]
 from verl.workers.utils.losses import ppo_loss  # pyright: ignore[reportMissingImports]
+from verl.workers.utils.padding import no_padding_2_padding  # pyright: ignore[reportMissingImports]
 
 from dppo.verl.layout import scaled_gradient
 
@@ -19,7 +22,7 @@ TOKEN_WEIGHT = "pruning_token_weight"
 
 
 def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
-    """verl's loss and its metrics for a micro-batch. What is logged is unweighted; the gradient is weighted.
+    """verl's loss and its metrics for a micro-batch. The gradient is weighted, and so are KL and entropy as logged.
 
     Args:
         config: verl's ``ActorConfig``.
@@ -39,7 +42,31 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
         if value is not None:
             scaled = scaled_gradient(value.values(), _factors(data, value))
             weighted[name] = torch.nested.nested_tensor_from_jagged(scaled, value.offsets())
-    return ppo_loss(config=config, model_output=weighted, data=data, dp_group=dp_group)
+    loss, metrics = ppo_loss(config=config, model_output=weighted, data=data, dp_group=dp_group)
+    with torch.no_grad():
+        metrics.update(_weighted_terms(config, model_output, data, metrics))
+    return loss, metrics
+
+
+def _weighted_terms(config: Any, model_output: Any, data: Any, metrics: dict[str, Any]) -> dict[str, Any]:
+    """The KL term and the entropy bonus as means over all rows, estimated from those kept, as their gradients are."""
+    padded = data.select(*(name for name in ("response_mask", "ref_log_prob", TOKEN_WEIGHT) if name in data))
+    padded = padded.to_padded_tensor()
+    mask_BT, weight_BT = padded["response_mask"].bool(), data[WEIGHT][:, None]
+    if TOKEN_WEIGHT in padded:
+        weight_BT = weight_BT * padded[TOKEN_WEIGHT]
+    terms = {}
+    if config.use_kl_loss:
+        logp_BT = no_padding_2_padding(model_output["log_probs"], data)
+        ref_BT = padded["ref_log_prob"]
+        terms["kl_loss"] = kl_penalty(logprob=logp_BT, ref_logprob=ref_BT, kl_penalty=config.kl_loss_type)
+    if config.entropy_coeff and model_output.get("entropy") is not None:
+        terms["actor/entropy_loss"] = no_padding_2_padding(model_output["entropy"], data)
+    found = {}
+    for name, term_BT in terms.items():
+        value = agg_loss(term_BT * weight_BT, mask_BT, config.loss_agg_mode, **config.global_batch_info)
+        found[name] = Metric(value=value, aggregation=metrics[name].aggregation)
+    return found
 
 
 def _factors(data: Any, value: Any) -> Tensor:

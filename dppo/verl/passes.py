@@ -46,6 +46,8 @@ class PlannedPasses(PPOTrainer):
     """G, completions per prompt, or their mean where sizes follow history."""
     source: PromptSource
     """Which prompts are rolled out; made with the dataset."""
+    filters_groups: bool
+    """Whether verl takes prompts until enough groups differ in reward."""
     asked: Asked | None
     """The prompts that are being rolled out or trained on; None before the first."""
     sent: Sent
@@ -185,6 +187,8 @@ class PlannedPasses(PPOTrainer):
             self.sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
         else:
             counted = actor.ppo_mini_batch_size * self.passes.shares * self.generations
+            if self.filters_groups:  # of a group whose sessions all failed nothing is left, and verl divides by it
+                counted = plan.prompts.sequences
             self.sent = drawn_rows(batch, found, plan, passes=self.passes.passes, counted=counted, **layout)
             metrics.update(_means(plan.draw_figures))
         if self.waits_for:

@@ -84,6 +84,8 @@ def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> Pru
         ConfigError: an option that does not exist, or as for ``PruningSettings``.
     """
     known = [field.name for field in fields(PruningSettings)]
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{WHERE}={options!r} holds no options. Write {WHERE}.method=dppo.")
     for name in options:
         if name not in known:
             raise ConfigError(f"{WHERE}.{name} is no option. {did_you_mean(name, known)}There are {', '.join(known)}.")

@@ -214,8 +214,11 @@ def _step_problems(get: Callable[[str], Any], mode: str) -> Iterator[str]:
     if not whole or not part or whole % part:
         yield (
             f"data.train_batch_size={whole} is not a multiple of {ACTOR}.ppo_mini_batch_size={part}. Write "
-            f"{ACTOR}.ppo_mini_batch_size={whole}."
+            + (f"{ACTOR}.ppo_mini_batch_size={whole}." if whole else "data.train_batch_size=256.")
         )
+    epochs = get(f"{ACTOR}.ppo_epochs")
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        yield f"{ACTOR}.ppo_epochs={epochs} is no number of passes of at least 1. Write {ACTOR}.ppo_epochs=1."
     fetched = (None, 1) if get(FILTER) or mode != "sync" else (None, whole)
     instead = "True, or trainer.v1.trainer_mode=dynamic_pruning_separate_async"
     lagging = "samplers that lag behind would finish prompts of other steps"

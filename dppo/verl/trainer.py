@@ -112,9 +112,15 @@ class PrunedTrainer(PlannedPasses):
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     def _init_dataloader(self) -> None:
-        """verl's, which counts epochs and validates; prompts to train on come from ``source``."""
-        super()._init_dataloader()
+        """verl's, which counts epochs and validates; prompts to train on come from ``source``.
+
+        Without a seed verl takes other rows for ``data.train_max_samples`` at each start, and no run could resume.
+        """
         data = self.config.data
+        if data.get("seed") is None:
+            with open_dict(self.config):
+                data.seed = self.settings.seed
+        super()._init_dataloader()
         self.source = prompt_source(
             self.train_dataset,
             self.settings,

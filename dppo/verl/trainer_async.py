@@ -24,6 +24,7 @@ from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMi
 from dppo.errors import CheckpointError, EngineError
 from dppo.verl.ahead import Ahead
 from dppo.verl.prompts import examples
+from dppo.verl.settings import WHERE, keeps_all
 from dppo.verl.trainer import NAME, PrunedTrainer
 
 TRAIN = "train"
@@ -64,7 +65,10 @@ class AsksAhead(PrunedTrainer):
             multiple=self.ahead.updates,
             done=min((number - 1) / max(self.total_training_steps, 1), 1.0),
         )
-        batch, uid_Q = self._examples(prompts.row_Q, prompts.size_Q)
+        size_Q = prompts.size_Q
+        if size_Q is None and self.method.sizes is not None:  # verl asks again by columns that all prompts have
+            size_Q = torch.full((len(prompts.row_Q),), self.generations)
+        batch, uid_Q = self._examples(prompts.row_Q, size_Q)
         self.ahead = self.ahead.after_block(prompts, uid_Q)
         return batch
 
@@ -136,8 +140,14 @@ class AsksAhead(PrunedTrainer):
         if saved.get("identities", self._identities) != self._identities:
             raise CheckpointError(
                 f"{folder} has {len(self.ahead.flights)} prompts in flight, whose rows are other prompts in this "
-                "dataset: these would be asked for and remembered in their place. Resume with the data.train_files and "
-                "data.train_max_samples of the checkpoint."
+                "dataset: these would be asked for and remembered in their place. Resume with the data.train_files, "
+                "data.train_max_samples and data.seed of the checkpoint."
+            )
+        weighted = [flight for flight in self.ahead.flights if flight.candidate.weight != 1]
+        if weighted and keeps_all(self.method):
+            raise CheckpointError(
+                f"{folder} has {len(weighted)} prompts in flight that were drawn, and method={self.method.name!r} "
+                f"would train on them without their weights. Write {WHERE}.method=dppo {WHERE}.completion_prune_rate=0."
             )
         unknown = sorted(self._queued - set(self.ahead.uids))
         if unknown:
