@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
 from answer_judge.errors import ConfigError, first_line
 from answer_judge.evaluation.engines import ModelSpec
+from answer_judge.problems.checks import encodable
 
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """What a model without a chat template reads."""
@@ -69,21 +68,12 @@ def prompt_format(tokenizer: Any, chat_options: Mapping[str, Any] | None = None)
         )
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        try:
+        with encodable("these problems", "evaluate a model whose vocabulary has their characters"):
             if not has_template:
                 return tokenizer([PLAIN.replace("{prompt}", text) for text in texts])["input_ids"]
             turns = [[{"role": "user", "content": text}] for text in texts]
             settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **options}
             return tokenizer.apply_chat_template(turns, **settings)
-        except TemplateError as error:
-            raise ConfigError(f"the chat template refuses a problem as the user's turn: {error}") from error
-        except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
-            if type(error) is not Exception:
-                raise
-            raise ConfigError(
-                f"the tokenizer cannot encode these problems ({error}): evaluate a model whose vocabulary has their "
-                "characters"
-            ) from error
 
     if has_template:
         digest = hashlib.sha256(tokenizer.get_chat_template().encode()).hexdigest()

@@ -4,7 +4,8 @@ import hashlib
 import json
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -96,25 +97,26 @@ def _text(prompt: Any) -> str:
     )
 
 
-def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = MappingProxyType({})) -> list[int]:
-    """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template.
-
-    ``DataError``: its characters are not in the vocabulary, or the chat template refuses it.
-    """
-    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
+@contextmanager
+def encodable(what: str, advice: str) -> Iterator[None]:
+    """Turns what a tokenizer cannot encode, or its chat template refuses, into a ``ConfigError`` with advice."""
     try:
-        if isinstance(prompt, str):
-            return list(tokenizer(prompt)["input_ids"])
-        return list(tokenizer.apply_chat_template(prompt, **settings))
+        yield
     except TemplateError as error:
-        raise DataError(f"the chat template refuses the prompt {prompt!r:.80}: {error}. Leave that role out") from error
+        raise ConfigError(f"the chat template refuses {what} as the user's turn: {error}") from error
     except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
         if type(error) is not Exception:
             raise
-        raise DataError(
-            f"the tokenizer cannot encode the prompt {prompt!r:.80} ({error}). Train a model whose vocabulary has its "
-            "characters"
-        ) from error
+        raise ConfigError(f"the tokenizer cannot encode {what} ({error}): {advice}") from error
+
+
+def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = MappingProxyType({})) -> list[int]:
+    """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template."""
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
+    with encodable(f"the prompt {prompt!r:.80}", "train a model whose vocabulary has its characters"):
+        if isinstance(prompt, str):
+            return list(tokenizer(prompt)["input_ids"])
+        return list(tokenizer.apply_chat_template(prompt, **settings))
 
 
 def numbered(rows: Sequence[int]) -> str:

@@ -75,9 +75,9 @@ def test_a_prompt_that_the_tokenizer_cannot_encode_is_named():
         def apply_chat_template(self, messages, **_):
             raise TemplateError("System role not supported")
 
-    with refused(DataError, "cannot encode the prompt 'Äpfel'", "Missing [UNK]"):
+    with refused(ConfigError, "cannot encode the prompt 'Äpfel'", "Missing [UNK]"):
         check_problems(problems(["Äpfel"]), tokenizer=Small(), max_prompt_tokens=3)
-    with refused(DataError, "the chat template refuses", "System role"):
+    with refused(ConfigError, "the chat template refuses", "System role"):
         check_problems(problems([user("a")]), tokenizer=Small(), max_prompt_tokens=3)
 
 
