@@ -19,6 +19,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "|": "|", r"\lfloor": r"
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
+_LETTER = pattern(r"\(?\\variable\{[A-Za-z]\w*\}\)?", (r"\variable{x}", r"(\variable{a})"))
 _NAME = pattern(r"e|\\variable\{\w+\}", {r"(\variable{xSUB1})": r"\variable{xSUB1}"})
 _FRACTION_AHEAD = pattern(r"\A(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
 _ACCENT = pattern(r"\A\\([a-z]+)(?:\s*\{)?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
@@ -98,6 +99,8 @@ class _Writer:
                 if not open_end:
                     if _PLAIN_NUMBER.fullmatch(parts[-1]) and _PLAIN_NUMBER.fullmatch(factor):
                         raise Unreadable("two numbers side by side")
+                    if _PLAIN_NUMBER.fullmatch(factor) and _LETTER.fullmatch(parts[-1]) and not self._is_base():
+                        raise Unreadable("a number behind a letter")  # N2O, (a) 3 (b) 5, 3h20
                     parts.append(r"\cdot ")
                 parts.append(factor)
                 open_end = False
@@ -105,6 +108,10 @@ class _Writer:
             raise Unreadable("a factor is missing")
         self.depth -= 1
         return "".join(parts)
+
+    def _is_base(self) -> bool:
+        """Whether a power or a factorial of the number before follows, and no degrees."""
+        return self.token == "!" or (self.token == "^" and self.ahead(2) != r"^\circ")
 
     def _ends_run(self, parts: list[str]) -> bool:
         """Whether the argument of a function without brackets ends here."""

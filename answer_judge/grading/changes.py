@@ -13,11 +13,11 @@ _NUMERALS = (
 )
 _POWERS = (
     r"(?:hundred|thousand|\w*illi(?:on|ard)|lakh|lac|crore|arab|myriad|googol|dozen|score|gross|mn|bn|tn|mio|mrd|mld"
-    r"|basis point|bp|mega|giga|tera|grand)(?:s|ths?)?|kilo"
+    r"|basis point|bp|mega|giga|tera|grand|mill|thou|tsd|doz|dz)(?:s|ths?)?|kilo|pi"
 )
 _PARTS = (
     r"half|halve[sd]?|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|thirteen|fifteen|sixteen)ths?"
-    r"|twentieths?|permille|ppm|fold|twofold|threefold"
+    r"|twentieths?|permille|promille|ppm|ppb|fold|twofold|threefold"
 )
 _MULTIPLES = "doubled?|tripled?|trebled?|quadrupled?|twice|thrice|squared|cubed|factorial|exponents?|root|powers? of"
 _CALCULATION = (

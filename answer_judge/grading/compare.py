@@ -12,7 +12,7 @@ from answer_judge.grading.brackets import readable
 from answer_judge.grading.cases import same_pieces
 from answer_judge.grading.equality import agree, proportional, rational, same_values, tree
 from answer_judge.grading.families import same_families
-from answer_judge.grading.regions import FLIPPED, as_set, is_settled, same_sets
+from answer_judge.grading.regions import FLIPPED, as_set, is_settled, letters_of, same_sets
 from answer_judge.grading.rules import Grading
 from answer_judge.grading.words import of_the_day
 
@@ -210,6 +210,13 @@ def _same_regions(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
             left, right, *others = (tree(side) for side in sides if isinstance(side, v.Formula))
             if len((left - right).free_symbols) > 1:
                 return parts.same_inequalities(gold.signs[0], (left, right), answer.signs[0], (others[0], others[1]))
+    lists = [value.items if isinstance(value, v.Items) and not value.brackets else (value,) for value in (gold, answer)]
+    if max(map(len, lists)) > 1 and max(len(letters_of(items)) for items in lists) > 1:
+
+        def fits(one: v.Value, other: v.Value) -> bool:
+            return letters_of((one,)) == letters_of((other,)) and same(one, other, grading)
+
+        return v.matched(lists[0], lists[1], fits)
     left, right = as_set(gold), as_set(answer)
     if left is not None and right is not None:
         return same_sets(left, right)
@@ -253,6 +260,14 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         return False
     kinds, fits = {gold.brackets, answer.brackets}, partial(_same_ends, grading=grading)
     if kinds <= {"", "{}"}:
+        if parts.in_their_order(gold.items, answer.items):
+            return _in_order(gold.items, answer.items, grading)
+        if len(labels := parts.labels(gold.items)) > 1 and labels == parts.labels(answer.items):
+            return v.matched(
+                gold.items,
+                answer.items,
+                lambda one, other: parts.labels((one,)) == parts.labels((other,)) and fits(one, other),
+            )
         return v.matched(gold.items, answer.items, fits)
     if "ab" in kinds and kinds & {"", "{}"}:
         return _in_order(gold.items, answer.items, grading)

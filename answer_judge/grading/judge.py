@@ -124,8 +124,10 @@ def _is_number(value: v.Value) -> bool:
 
 
 _SETTING = pattern(r"\\(?:left|right|[,;:! ])|\s", {r"t\left(0": r"\left", "a b": " "})
+_WORDS = pattern(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{([^{}]*)\}", (r"\text{Plan B}",))
 
 
 def _bare(text: str) -> str:
-    """A text without white space and the commands that only set it."""
-    return _SETTING.sub("", text)
+    """A text without white space and the commands that only set it; of letters alone, in lower case."""
+    bare = _SETTING.sub("", _WORDS.sub(r"\1", text)).removesuffix(".")
+    return bare.casefold() if bare.replace("'", "").replace("-", "").isalpha() else bare

@@ -101,6 +101,22 @@ def _has_no_coefficient(formula: Any) -> bool:
     return formula.is_Symbol or (bool(formula.args) and all(map(_has_no_coefficient, formula.args)))
 
 
+_JUDGED = {"yes", "no", "true", "false", "t", "f"}
+
+
+def in_their_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...]) -> bool:
+    """Whether a list has an order although nothing says so: verdicts, or values whose names the answer leaves out."""
+    said = [part.words for item in gold for part in v.readings(item) if isinstance(part, v.Text)]
+    names = {item.name for item in gold if isinstance(item, v.Named)}
+    named = len(names) == len(gold) > 1 and not any("_" in name or name[-1:].isdigit() for name in names)
+    return bool(_JUDGED & {*said}) or (named and not any(isinstance(item, v.Named) for item in answer))
+
+
+def labels(items: tuple[v.Value, ...]) -> set[str]:
+    """What is counted in a list: the labels of its quantities."""
+    return {item.unit.label for item in items if isinstance(item, v.Quantity) and item.unit.label}
+
+
 def without_names(members: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
     """The members of ``x = y = 5`` that are no bare letters, unless all are."""
     found = tuple(m for m in members if not (isinstance(m, v.Expression) and m.tree.is_Symbol))

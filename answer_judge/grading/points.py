@@ -10,7 +10,7 @@ formulas with different steps differ next to one of them, however near or far it
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import sympy
@@ -39,7 +39,7 @@ _POINTS = (
 )
 """Those behind the first are tried where too few of those say something."""
 _FIRST_POINTS = 5
-_WHOLE_POINTS = 30
+_WHOLE_POINTS, _MOST_FIRST = 30, 4
 _CENTRES = (0, 2)
 """Points whose other letters stay where they are while one letter passes its kinks."""
 _MOST_SOLVED = 3
@@ -115,7 +115,7 @@ def values_at_points(one: Any, other: Any, digits: int = POINT_DIGITS) -> Iterat
         if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
             put_off.append(at)
         elif pair := _values_at(at, one, other, apart, digits):
-            said += 1
+            said += one.is_zero or other.is_zero or any(pair)  # two zeros say that n is too small for a binomial
             yield pair
     if said < LEAST_POINTS:
         for at in put_off:
@@ -136,8 +136,8 @@ def _points(one: Any, other: Any, names: list[Any]) -> Iterator[tuple[bool, dict
     whole = [_whole_letters(formula) for formula in (one, other)]
     steps = one.has(*STEPS) or other.has(*STEPS)
     if any(whole) or steps:
-        for point in range(_WHOLE_POINTS):
-            yield True, {name: _whole_coordinate(point, i) for i, name in enumerate(names)}
+        for point, first in product(range(_WHOLE_POINTS), range(min(len(names), _MOST_FIRST))):
+            yield True, {name: _whole_coordinate(point, (i - first) % len(names)) for i, name in enumerate(names)}
     free = [name for name in names if name not in whole[0] & whole[1]]
     if not free:
         return

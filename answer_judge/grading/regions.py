@@ -30,8 +30,10 @@ def _items(value: v.Items) -> Any | None:
     if value.brackets == "{}":
         return sympy.FiniteSet(*map(_end, value.items))
     if not value.brackets:
-        letters = _letters(value) if value.joiner == "or" else set()
-        parts = [as_set(_point(item, letters)) for item in value.items]
+        letters = letters_of(value.items)
+        if len(letters) > 1:
+            return None  # x > 1, y > 2 is no set of numbers
+        parts = [as_set(_point(item, letters if value.joiner == "or" else set())) for item in value.items]
         if any(part is None or isinstance(item, v.Everything) for part, item in zip(parts, value.items, strict=True)):
             return None
         if all(isinstance(item, v.Inequality) for item in value.items):
@@ -46,9 +48,9 @@ def _items(value: v.Items) -> Any | None:
     return sympy.Interval(start, end, value.brackets[0] == "(", value.brackets[1] == ")")
 
 
-def _letters(value: v.Items) -> set[str]:
+def letters_of(items: tuple[v.Value, ...]) -> set[str]:
     """The letters of the inequalities in a list."""
-    sides = [side for item in value.items if isinstance(item, v.Inequality) for side in item.sides]
+    sides = [side for item in items if isinstance(item, v.Inequality) for side in item.sides]
     return {symbol.name for side in sides if isinstance(side, v.Formula) for symbol in tree(side).free_symbols}
 
 

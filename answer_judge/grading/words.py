@@ -67,7 +67,7 @@ def words_of(text: str) -> Text | None:
     if date := _DATE.fullmatch(bare.lower()):
         return Text(f"{(date[1] or date[4])[:3]} {int(date[2] or date[3])}")
     if said := _SAID.fullmatch(bare.lower()):
-        return Text(said[1])
+        return Text(said["yes"] or said["no"])
     wrapped = r"\text{" in text
     if letter:
         return Text(bare.lower(), letter)
@@ -83,7 +83,9 @@ def words_of(text: str) -> Text | None:
 
 
 _SAID = pattern(
-    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*", ("yes, it is even.",)
+    r"(?:(?P<yes>yes|true)[,.:;] (?!.*\bnot\b)|(?P<no>no|false)[,.:;] )"
+    r"(?!.*\b(?:yes|no|true|false|but|maybe|or)\b)[a-z ,.']*",
+    ("yes, it is even.", "no, it is not."),
 )
 _COUNT = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -159,10 +161,10 @@ def labelled(text: str) -> tuple[str, str] | None:
 
 
 _PART = pattern(
-    r"(?:\\text\{ ?)?\((?P<part>[a-h]|i{1,3}|iv|vi?)\) ?:? ?\}?(?=.)",
+    r"(?:\\text\{ ?)?\((?P<part>[a-h]|i{1,3}|iv|vi?|[1-9])\) ?:? ?\}?(?=.)",
     {r"\text{(a) }3": r"\text{(a) }", "(ii) 5": "(ii) "},
 )
-_NAMES_OF_PARTS = ("abcdefgh", ("i", "ii", "iii", "iv", "v", "vi"))
+_NAMES_OF_PARTS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v", "vi"))
 
 
 def unlabelled(pieces: list[str]) -> list[str] | None:
