@@ -76,6 +76,20 @@ def _conditioned(text: str) -> tuple[str, str]:
     return (found.string[: found.start()], condition) if condition else (text, "")
 
 
+_NOTE = pattern(
+    r"(?<!\s)\s*\((?:to )?\d+ ?(?:s\.? ?f|d\.? ?p|decimal places?|significant figures?)\.?\)\s*$",
+    {"12.6 cm (3 s.f.)": " (3 s.f.)", "1.5 (to 1 decimal place)": " (to 1 decimal place)"},
+)
+"""How a gold answer was rounded."""
+_RANGE = pattern(r"\d{1,4}(?:[-–—]\d{1,4}){1,2}", ("10-20", "3–2", "2024-05-01"))
+_DASH = pattern(r"[–—]|--+|to(?=\d)", {"10–20": "–", "10to20": "to"})
+
+
+def _range(text: str) -> str:
+    """A range, a score or a date as text: as a formula it would be a difference."""
+    return _DASH.sub("-", _bare(text).strip("$"))
+
+
 def judge(task: dict[str, Any]) -> str:
     """``"right"``, ``"wrong"``, or ``"unparsed"`` where the gold answer is mathematics and the answer is not.
 
@@ -84,16 +98,18 @@ def judge(task: dict[str, Any]) -> str:
     white space.
     """
     grading = Grading(**task.get("grading", {}))
-    gold = read_gold(task["gold"], grading.several, grading.unit)
-    answers = (task["answer"], *task.get("beside", ()))
-    formula, condition = _conditioned(task["gold"])
+    written, answers = _NOTE.sub("", task["gold"]), (task["answer"], *task.get("beside", ()))
+    if _RANGE.fullmatch(_bare(written).strip("$")):
+        return "right" if {_range(written)} == set(map(_range, answers)) else "wrong"
+    gold = read_gold(written, grading.several, grading.unit)
+    formula, condition = _conditioned(written)
     if condition and not grading.several:
         whole, alone = gold, read_gold(formula, grading.several, grading.unit)
         gold = v.Either((*(v.readings(whole) if whole else ()), *(v.readings(alone) if alone else ())))
         split = dict(zip(answers, map(_conditioned, answers), strict=True))
         answers = tuple(split[one][0] if split[one][1] == condition else one for one in answers)
     if gold is None:
-        return "right" if {_bare(task["gold"])} == set(map(_bare, answers)) else "wrong"
+        return "right" if {_bare(written)} == set(map(_bare, answers)) else "wrong"
     readings = v.readings(gold)
     texts = [part for part in readings if isinstance(part, v.Text)]
     if any(text.option for text in texts) and not all(map(names_one_option, answers)):

@@ -73,7 +73,8 @@ def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:
     formula = found.tree
     if is_number(gold):
         angle = isinstance(formula, _ANGLE_FUNCTIONS) and formula.args[0].is_Symbol
-        return angle or len(formula.free_symbols) > 1
+        value_before = bool(found.words) and formula.as_coeff_Mul()[0] != 1  # 9/4 at x = 1/2
+        return angle or (len(formula.free_symbols) > 1 and not value_before)
     return isinstance(gold, v.Expression) and formula.is_Symbol and formula.name.startswith("DER")
 
 
