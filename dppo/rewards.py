@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -169,7 +169,7 @@ def _checked(blame: str, values: Any, completions: Any) -> list[float | None]:
     hint = "Return one number (or None) per completion, for example [0.0] * len(completions)."
     if hasattr(values, "tolist"):
         values = values.tolist()
-    if isinstance(values, (str, bytes, dict)) or not (hasattr(values, "__iter__") and hasattr(values, "__len__")):
+    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
         raise RewardError(f"{blame} returned {_short(values)}, not a list. {hint}")
     values = list(values)
     if len(values) != len(completions):
@@ -187,10 +187,10 @@ def _is_score(value: Any) -> bool:
     """Whether a value is None, or one real number that is not infinite."""
     if value is None:
         return True
-    if not isinstance(value, numbers.Real) and not hasattr(value, "item"):
+    if not isinstance(value, numbers.Number) and not hasattr(value, "item"):  # a Decimal is no Real
         return False
     try:
-        return not math.isinf(float(value))
+        return not math.isinf(float(cast(Any, value)))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from datetime import datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,11 +64,16 @@ def call(reward, count=2, **columns):
         ([None, 1], [None, 1.0]),
         (torch.tensor([1.0, 2.0]), [1.0, 2.0]),
         ([np.float32(0.5), torch.tensor(2)], [0.5, 2.0]),
+        ([Decimal("0.5"), Fraction(1, 2)], [0.5, 0.5]),
     ],
 )
 @pytest.mark.parametrize("limit", [None, 60])
 def test_what_is_right_passes(value, result, limit):
     assert call(guarded(returning(value), limit)) == result
+
+
+def test_a_generator_is_read_as_trl_reads_it():
+    assert call(guarded(lambda prompts, completions, **_: (float(len(text)) for text in completions))) == [6.0, 6.0]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_what_is_right_passes(value, result, limit):
         (np.ones((2, 2)), ("completion 0",)),
         (None, ("None", "not a list")),
         ("ab", ("'ab'", "not a list")),
-        ((x for x in (1.0, 2.0)), ("not a list",)),
+        (3.0, ("3.0", "not a list")),
     ],
 )
 def test_what_is_wrong_is_named(value, named):

@@ -226,6 +226,16 @@ def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
     return len(kept) * width, sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
 
 
+DATASET = "train_dataset"
+FIXED = (
+    DATASET, "beta", "epsilon_low", "epsilon_high", "entropy_coef", "loss_type", "scale_rewards", "num_generations",
+    "num_iterations", "importance_sampling_level", "multi_objective_aggregation", "off_policy_mask_threshold",
+)  # fmt: skip
+"""Attributes that TRL's trainers read in each step, and the method and the prompts here are made of."""
+OF_CONFIG = {"epsilon_low": "epsilon"}
+"""Fields of the configuration with another name than the trainer's attribute."""
+
+
 class TrainingLoop(CheckpointHooks):
     """TRL's loop, timed, in our layout, resumed from whole checkpoints only; before TRL's trainer among the bases."""
 
@@ -235,6 +245,29 @@ class TrainingLoop(CheckpointHooks):
     """Sequences that one forward pass cannot part."""
     clock: PhaseClock
     forwards: ForwardPasses
+
+    def remember_settings(self) -> None:
+        """Keep what the trainer was made with; a subclass calls it once it has been made."""
+        self._made_with = {name: getattr(self, name) for name in FIXED if hasattr(self, name)}
+
+    def check_settings(self) -> None:
+        """Refuse values that were set on the trainer after it was made: the method was built from others.
+
+        Raises:
+            ConfigError: an attribute of ``FIXED`` is another one.
+        """
+        for name, before in self._made_with.items():
+            if (now := getattr(self, name)) is before or (name != DATASET and now == before):
+                continue
+            values = "" if name == DATASET else f" from {before!r} to {now!r}"
+            advice = "with it" if name == DATASET else f"whose config has {OF_CONFIG.get(name, name)}={now!r}"
+            raise ConfigError(
+                f"trainer.{name} was changed{values} after the trainer was made, and its method, prompts and history "
+                f"are of the first. Make another trainer, {advice}."
+            )
+
+    def drop_step(self) -> None:
+        """Forget the step that an exception ended: ``train`` begins a new one when it is called again."""
 
     def add_figures(self, figures: Mapping[str, float]) -> None:
         """Add figures of this step to the next log."""
@@ -266,9 +299,13 @@ class TrainingLoop(CheckpointHooks):
         saves = self.args.save_strategy != "no"
         with sole_writers_of(Path(self.args.output_dir or ".")) if saves else nullcontext():
             checkpoint = self.checked(resume_from_checkpoint)
+            self.check_settings()
             self.forwards.enter()
             try:
                 return super().train(checkpoint, *args, **kwargs)
+            except BaseException:
+                self.drop_step()
+                raise
             finally:
                 self.forwards.leave()
 

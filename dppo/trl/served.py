@@ -43,6 +43,19 @@ RANGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Interval of fields of TRL and transformers that neither checks: a run would die late, or train on nonsense."""
+SAMPLING = ("top_k", "top_p", "min_p", "repetition_penalty")
+"""Fields that are off where they are None, whatever their annotation says."""
+
+
+def ranges_of(args: Any) -> dict[str, str]:
+    """``RANGES`` without fields that are off: intervals of what never happens, epochs where steps are counted."""
+    off = {name for name in SAMPLING if getattr(args, name, 0) is None}
+    off |= {f"{each}_steps" for each in ("save", "eval", "logging") if getattr(args, f"{each}_strategy", "") == "no"}
+    if isinstance(args.max_steps, int) and args.max_steps > 0:
+        off.add("num_train_epochs")
+    return {name: interval for name, interval in RANGES.items() if name not in off}
+
+
 DEEPSPEED = (
     "DeepSpeed is not served: its engine steps inside backward, and a step here has several. Use DDP or FSDP2 "
     "(accelerate config)."

@@ -14,7 +14,7 @@ from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, first_line, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
-from dppo.trl.served import RANGES
+from dppo.trl.served import ranges_of
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun
@@ -62,7 +62,10 @@ def preflight_problems(run: AnyRun) -> list[str]:
         reward_problems,
     )
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
-    return [*setting_problems(run.training, ranges=RANGES), *(problem for check in checks for problem in check(run))]
+    return [
+        *setting_problems(run.training, ranges=ranges_of(run.training)),
+        *(problem for check in checks for problem in check(run)),
+    ]
 
 
 def output_problems(run: AnyRun) -> Iterator[str]:

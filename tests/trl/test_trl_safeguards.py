@@ -6,9 +6,10 @@ import warnings
 import weakref
 
 import pytest
-from conftest_trl import CONFIG, length_reward, problems
+from conftest_trl import CONFIG, SHORT, length_reward, problems, scripted
 from refusals import refused
 from torch import distributed
+from transformers import TrainerCallback
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer, safeguards
@@ -88,3 +89,79 @@ def test_a_model_that_is_not_there_is_named_in_one_line(kind, tiny_path, tmp_pat
 def test_a_reward_model_that_is_not_there_is_named_in_one_line(tiny_path, tmp_path):
     with refused(ConfigError, tmp_path / "judge", "no such folder"):
         DPPOTrainer(tiny_path, str(tmp_path / "judge"), args=DPPOConfig(**CONFIG), train_dataset=problems(8))
+
+
+def short(tiny_path, tmp_path, **settings):
+    """A trainer of a short run, and the backward passes of its steps."""
+    args = DPPOConfig(
+        **SHORT | {"output_dir": str(tmp_path), "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+        | settings
+    )  # fmt: skip
+    return DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=problems(8), rollout_func=scripted)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"beta": 5.0}, ("trainer.beta was changed from 0.0 to 5.0", "whose config has beta=5.0")),
+        ({"epsilon_low": 0.1}, ("from 0.2 to 0.1", "epsilon=0.1")),
+        ({"train_dataset": problems(20)}, ("trainer.train_dataset was changed after", "Make another trainer, with it")),
+    ],
+)
+def test_what_is_set_on_a_trainer_that_was_made_is_refused(tiny_path, tmp_path, change, named):
+    """TRL reads these in each step. Here they would do nothing, and an evaluation would follow them."""
+    trainer = short(tiny_path, tmp_path)
+    trainer.train()
+    for name, value in change.items():
+        setattr(trainer, name, value)
+    with refused(ConfigError, *named):
+        trainer.train()
+    steps = []
+
+    class Change(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            steps.append(state.global_step)
+            for name, value in change.items():
+                setattr(trainer, name, value)
+
+    trainer = short(tiny_path, tmp_path)
+    trainer.add_callback(Change())
+    with refused(ConfigError, *named):
+        trainer.train()
+    assert steps == [0]
+
+
+def test_after_an_interrupt_a_run_begins_with_a_generation(tiny_path, tmp_path, monkeypatch):
+    """The wrong twin goes on with the second half of a generation that was rolled out by other weights."""
+    trainer, phases, step = short(tiny_path, tmp_path), [], DPPOTrainer.training_step
+
+    def counted(self, *args, **kwargs):
+        phases.append(self.calls % self.cycle.length)
+        if len(phases) == 4:  # within the second step
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(DPPOTrainer, "training_step", counted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train()
+    assert phases == [0, 1, 0, 1] + [0, 1] * 3
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"top_k": None, "top_p": None, "repetition_penalty": None},
+        {"save_steps": 0, "eval_steps": 0},
+        {"num_train_epochs": 0, "max_steps": 3},
+        {"logging_steps": 0, "logging_strategy": "no"},
+    ],
+)
+def test_fields_that_are_off_may_have_any_value(off):
+    DPPOConfig(**CONFIG | {"save_strategy": "no"} | off)
+
+
+def test_fields_that_are_on_are_checked():
+    for wrong in ({"save_steps": 0, "save_strategy": "steps"}, {"num_train_epochs": 0}, {"top_k": -2}):
+        with refused(ConfigError, next(iter(wrong))):
+            DPPOConfig(**CONFIG | wrong)

@@ -41,7 +41,7 @@ from dppo.objective import (
 )
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import OwnSettings, described
-from dppo.trl.served import DEEPSPEED, RANGES, unsupported_options
+from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
 LOSS_TYPES: Mapping[str, tuple[TokenLoss, Normaliser]] = {
@@ -170,7 +170,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
         problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
-        raise_problems("DPPOConfig", problems + setting_problems(self, CHOICES_OF_TRL, RANGES))
+        raise_problems("DPPOConfig", problems + setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
         with self._groups_of_one():

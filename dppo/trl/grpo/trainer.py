@@ -123,12 +123,18 @@ class DPPOTrainer(SavedGeneration):
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         end_at_exit()
+        self.remember_settings()
         self._announce()
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
         self._dealt, self._figures = [], self._no_figures()
         super().load_extra(folder)
+
+    def drop_step(self) -> None:
+        """Forget the generation in use too: part of its steps are taken."""
+        self.in_use, self.calls = None, 0
+        self._dealt, self._figures = [], self._no_figures()
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
 
@@ -152,6 +158,7 @@ class DPPOTrainer(SavedGeneration):
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
         """Roll out, plan, remember, record: everything between two generations of completions."""
+        self.check_settings()
         self.clear_samples()
         self._account()
         with self.clock("rollout"):

@@ -18,7 +18,7 @@ from dppo.packing.rows import UNSCORED
 from dppo.pruning.level import floor_problems
 from dppo.settings import RowSettings
 from dppo.trl.batch import PADDED, RankBatch
-from dppo.trl.served import DEEPSPEED, RANGES, unserved_in_rows
+from dppo.trl.served import DEEPSPEED, ranges_of, unserved_in_rows
 from dppo.typed import NamedFields
 
 
@@ -28,7 +28,7 @@ class RowConfig(NamedFields, RowSettings):
 
     def __post_init__(self) -> None:
         problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
-        raise_problems(type(self).__name__, problems + setting_problems(self, ROW_CHOICES, RANGES))
+        raise_problems(type(self).__name__, problems + setting_problems(self, ROW_CHOICES, ranges_of(self)))
         cast(Any, super()).__post_init__()
 
     def build_method(self) -> RowMethod:

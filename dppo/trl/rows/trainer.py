@@ -132,6 +132,7 @@ class RowTrainer(MeasuredRows):
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         end_at_exit()
+        self.remember_settings()
         self._announce()
 
     # -- a step -------------------------------------------------------------------------------------------------
