@@ -122,6 +122,16 @@ class Joints(CheckpointHooks, GRPOTrainer):
         table.clear()
         table.extend(advantage_N.tolist())
 
+    @contextmanager
+    def without_empty_table(self) -> Iterator[None]:
+        """TRL's table of completions is left out where there are none: those of a checkpoint were shown before it."""
+        shown = self.log_completions
+        self.log_completions = shown and bool(self._logs["prompt"])
+        try:
+            yield
+        finally:
+            self.log_completions = shown
+
     @property
     def loaded_dataset(self) -> Any:
         """The training set, with those columns that TRL's loader hands on."""

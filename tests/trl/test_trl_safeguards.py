@@ -5,6 +5,7 @@ import shutil
 import warnings
 import weakref
 
+import pandas as pd
 import pytest
 from conftest_trl import CONFIG, SHORT, length_reward, problems, scripted
 from refusals import refused
@@ -165,3 +166,14 @@ def test_fields_that_are_on_are_checked():
     for wrong in ({"save_steps": 0, "save_strategy": "steps"}, {"num_train_epochs": 0}, {"top_k": -2}):
         with refused(ConfigError, next(iter(wrong))):
             DPPOConfig(**CONFIG | wrong)
+
+
+def test_a_run_that_goes_on_within_a_generation_writes_no_empty_table(tiny_path, tmp_path):
+    """TRL rolls out again there, and has completions to show; these were shown before the checkpoint."""
+    settings = dict(num_iterations=2, save_strategy="steps", save_steps=1, log_completions=True)
+    short(tiny_path, tmp_path, **settings, max_steps=5).train()
+    for path in (tmp_path / "completions").glob("*.parquet"):
+        path.unlink()
+    short(tiny_path, tmp_path, **settings, max_steps=5).train(str(tmp_path / "checkpoint-3"))
+    tables = {path.stem[-1]: len(pd.read_parquet(path)) for path in (tmp_path / "completions").glob("*.parquet")}
+    assert set(tables) == {"5"} and all(tables.values())

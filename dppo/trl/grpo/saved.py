@@ -103,7 +103,8 @@ class SavedGeneration(TrainingLoop, Joints):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, with what was saved so far in every record of training."""
         training = self.training and "train_runtime" not in logs
-        super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
+        with self.without_empty_table():
+            super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
 
     @property
     def _unaccounted(self) -> StepPlan | None:
