@@ -81,6 +81,11 @@ _NOTE = pattern(
     {"12.6 cm (3 s.f.)": " (3 s.f.)", "1.5 (to 1 decimal place)": " (to 1 decimal place)"},
 )
 """How a gold answer was rounded."""
+_COMMA = pattern(
+    r"\s*(?P<whole>[-+]?\d{1,3}(?:\.\d{3})*|[-+]?\d+),(?P<rest>\d{1,2} ?(?:[A-Za-z%€£$°]|\\text|\\%|\\mathrm)[^,;]*)",
+    ("3,5 cm", "1.250,50 €", r"12,5\%"),
+)
+"""A gold answer with a decimal comma: a unit follows, and no space stands behind the comma as in a list."""
 _RANGE = pattern(r"\d{1,4}(?:[-–—]\d{1,4}){1,2}", ("10-20", "3–2", "2024-05-01"))
 _DASH = pattern(r"[–—]|--+|to(?=\d)", {"10–20": "–", "10to20": "to"})
 
@@ -99,6 +104,8 @@ def judge(task: dict[str, Any]) -> str:
     """
     grading = Grading(**task.get("grading", {}))
     written, answers = _NOTE.sub("", task["gold"]), (task["answer"], *task.get("beside", ()))
+    if found := _COMMA.fullmatch(written):
+        written = f"{found['whole'].replace('.', '')}.{found['rest']}"
     if _RANGE.fullmatch(_bare(written).strip("$")):
         return "right" if {_range(written)} == set(map(_range, answers)) else "wrong"
     gold = read_gold(written, grading.several, grading.unit)
