@@ -71,6 +71,8 @@ _LAYOUT = rewritings(
         "{x : x > 3}",
         r"\{x: x > 3\}",
     ),
+    (r"\( ?([-+]?\d[\d./]*) ?\| ?([-+]?\d[\d./]*) ?\)", r"(\1,\2)", "S(2|-3)", "S(2,-3)"),
+    (r"(?<![A-Za-z\\])d([A-Za-z])/d([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}", "dy/dx=1", r"\frac{dy}{dx}=1"),
     (r"\\text *\{([^{}]*\w) and ?\}", r"\\text{\1} and ", r"2\text{ men and }3", r"2\text{ men} and 3"),
     (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?", "", r"\left( x \right.", "( x "),
     (r"(?<!\\)\\[()\[\]]", " ", r"\(x\)", " x "),
