@@ -20,6 +20,7 @@ _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
 _LETTER = pattern(r"\(?\\variable\{[A-Za-z]\w*\}\)?", (r"\variable{x}", r"(\variable{a})"))
+_SMALL = pattern(r"\\variable\{[a-z]\}", (r"\variable{k}",))
 _NAME = pattern(r"e|\\variable\{\w+\}", {r"(\variable{xSUB1})": r"\variable{xSUB1}"})
 _FRACTION_AHEAD = pattern(r"\A(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
 _ACCENT = pattern(r"\A\\([a-z]+)(?:\s*\{)?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
@@ -99,7 +100,11 @@ class _Writer:
                 if not open_end:
                     if _PLAIN_NUMBER.fullmatch(parts[-1]) and _PLAIN_NUMBER.fullmatch(factor):
                         raise Unreadable("two numbers side by side")
-                    if _PLAIN_NUMBER.fullmatch(factor) and _LETTER.fullmatch(parts[-1]) and not self._is_base():
+                    if (
+                        _PLAIN_NUMBER.fullmatch(factor)
+                        and _LETTER.fullmatch(parts[-1])
+                        and not self._goes_on(parts[-1])
+                    ):
                         raise Unreadable("a number behind a letter")  # N2O, (a) 3 (b) 5, 3h20
                     parts.append(r"\cdot ")
                 parts.append(factor)
@@ -109,9 +114,12 @@ class _Writer:
         self.depth -= 1
         return "".join(parts)
 
-    def _is_base(self) -> bool:
-        """Whether a power or a factorial of the number before follows, and no degrees."""
-        return self.token == "!" or (self.token == "^" and self.ahead(2) != r"^\circ")
+    def _goes_on(self, letter: str) -> bool:
+        r"""Whether the number behind a letter is a base, or an angle as in ``k360^\circ`` and ``n2\pi``."""
+        if self.ahead(2) != r"^\circ":
+            return self.token in ("!", "^") or (self.token == r"\pi" and _SMALL.fullmatch(letter) is not None)
+        kind, _ = self.tokens[min(self.at + 2, len(self.tokens) - 1)]
+        return kind != "letter" and _SMALL.fullmatch(letter) is not None
 
     def _ends_run(self, parts: list[str]) -> bool:
         """Whether the argument of a function without brackets ends here."""

@@ -40,14 +40,16 @@ def _read(text: str, several: bool | None, labels: bool) -> v.Value | None:
         return None
 
 
-_AMOUNT = pattern(r"\s*[-+]?\d[^\\]*? [A-Za-z][^\\]*", ("9.8 m/s^2", "1,200 kWh", "1 1/2 kg"))
+_AMOUNT = pattern(r"\s*[-+]?\d[^\\]*? (?P<unit>[A-Za-z][^\\]*)", ("9.8 m/s^2", "1,200 kWh", "1 1/2 kg"))
 """A number and words behind a space, which may be a product of letters too."""
+_FACTORS = pattern(r"(?:[A-Za-z] )+[A-Za-z]|(?![mgsJNW])[A-Za-z]", ("m g h", "A"))
+"""Letters that are factors rather than units."""
 
 
 def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
     """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
     value = _read(text, several, False) or _read(text, several, True)
-    if value is not None and _AMOUNT.fullmatch(text):
+    if value is not None and (found := _AMOUNT.fullmatch(text)) and _FACTORS.fullmatch(found["unit"]) is None:
         amount = _read(text, several, True)
         if isinstance(amount, v.Quantity) and isinstance(amount.value, v.Number) and not amount.unit.label:
             value = v.Either((*v.readings(value), amount))
@@ -82,17 +84,24 @@ _NOTE = pattern(
 )
 """How a gold answer was rounded."""
 _COMMA = pattern(
-    r"\s*(?P<whole>[-+]?\d{1,3}(?:\.\d{3})*|[-+]?\d+),(?P<rest>\d{1,2} ?(?:[A-Za-z%€£$°]|\\text|\\%|\\mathrm)[^,;]*)",
+    r"\s*(?P<whole>[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)),(?P<digits>\d{1,2})(?P<unit> ?[^\s\d.,;][^,;]*)",
     ("3,5 cm", "1.250,50 €", r"12,5\%"),
 )
 """A gold answer with a decimal comma: a unit follows, and no space stands behind the comma as in a list."""
-_RANGE = pattern(r"\d{1,4}(?:[-–—]\d{1,4}){1,2}", ("10-20", "3–2", "2024-05-01"))
-_DASH = pattern(r"[–—]|--+|to(?=\d)", {"10–20": "–", "10to20": "to"})
+_RANGE = pattern(r"\d{1,4}(?:[-–—−]\d{1,4}){1,2}", ("10-20", "3–2", "2024-05-01"))
+_DASH = pattern(r"[–—−]|--+|to(?=\d)", {"10–20": "–", "10to20": "to"})
 
 
 def _range(text: str) -> str:
-    """A range, a score or a date as text: as a formula it would be a difference."""
-    return _DASH.sub("-", _bare(text).strip("$"))
+    """A range, a score or a date as text, without a unit: as a formula it would be a difference."""
+    return _DASH.sub("-", _bare(text).replace("$", "")).rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+def _is_unit(text: str) -> bool:
+    """Whether words behind a number are a unit whatever the number is: no single letter that stands next to it."""
+    bare = text.strip(" \\")
+    unit = parse_unit(tidy(text))
+    return bare in ("%", "€", "£", "$", "°") or (not unit.label and (len(bare) > 1 or text[:1] == " "))
 
 
 def judge(task: dict[str, Any]) -> str:
@@ -104,8 +113,8 @@ def judge(task: dict[str, Any]) -> str:
     """
     grading = Grading(**task.get("grading", {}))
     written, answers = _NOTE.sub("", task["gold"]), (task["answer"], *task.get("beside", ()))
-    if found := _COMMA.fullmatch(written):
-        written = f"{found['whole'].replace('.', '')}.{found['rest']}"
+    if (found := _COMMA.fullmatch(written)) and _is_unit(found["unit"]):
+        written = f"{found['whole'].replace('.', '')}.{found['digits']}{found['unit']}"
     if _RANGE.fullmatch(_bare(written).strip("$")):
         return "right" if {_range(written)} == set(map(_range, answers)) else "wrong"
     gold = read_gold(written, grading.several, grading.unit)
@@ -129,7 +138,15 @@ def judge(task: dict[str, Any]) -> str:
 
 
 def _judge(gold: v.Value, text: str, grading: Grading, has_text: bool) -> str:
-    answer = _read(without_where(text), grading.several, _is_number(gold))
+    labels = _is_number(gold)
+    letters = any(isinstance(part, v.Expression) and not is_constant(part) for part in v.readings(gold))
+    if labels and letters and _verdict(gold, text, grading, has_text, labels=False) == "right":
+        return "right"  # 5 m/s is a product of letters, too
+    return _verdict(gold, text, grading, has_text, labels=labels)
+
+
+def _verdict(gold: v.Value, text: str, grading: Grading, has_text: bool, *, labels: bool) -> str:
+    answer = _read(without_where(text), grading.several, labels)
     if answer is None or (isinstance(answer, v.Text) and not has_text):
         return "unparsed"
     try:
@@ -147,7 +164,7 @@ def _is_number(value: v.Value) -> bool:
 
 
 _SETTING = pattern(r"\\(?:left|right|[,;:! ])|\s", {r"t\left(0": r"\left", "a b": " "})
-_WORDS = pattern(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{([^{}]*)\}", (r"\text{Plan B}",))
+_WORDS = pattern(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf)|mbox)\s*\{([^{}]*)\}", (r"\text{Plan B}",))
 
 
 def _bare(text: str) -> str:

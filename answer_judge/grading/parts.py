@@ -105,12 +105,21 @@ def _has_no_coefficient(formula: Any) -> bool:
 _JUDGED = {"yes", "no", "true", "false", "t", "f"}
 
 
+def _is_verdict(value: v.Value) -> bool:
+    """Whether an item says yes or no: in words, or as T or F."""
+    found = v.readings(value)
+    words = {part.words for part in found if isinstance(part, v.Text)}
+    letters = {part.tree.name for part in found if isinstance(part, v.Expression) and part.tree.is_Symbol}
+    return bool(words & _JUDGED or letters & {"T", "F"})
+
+
 def in_their_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...]) -> bool:
     """Whether a list has an order although nothing says so: verdicts, or values whose names the answer leaves out."""
-    said = [part.words for item in gold for part in v.readings(item) if isinstance(part, v.Text)]
     names = {item.name for item in gold if isinstance(item, v.Named)}
     named = len(names) == len(gold) > 1 and not any("_" in name or name[-1:].isdigit() for name in names)
-    return bool(_JUDGED & {*said}) or (named and not any(isinstance(item, v.Named) for item in answer))
+    return (len(gold) > 1 and all(map(_is_verdict, gold))) or (
+        named and not any(isinstance(item, v.Named) for item in answer)
+    )
 
 
 def labels(items: tuple[v.Value, ...]) -> set[str]:

@@ -108,21 +108,22 @@ def values_at_points(one: Any, other: Any, digits: int = POINT_DIGITS) -> Iterat
         raise Unreadable("a power of 0")
     positive = _not_below_zero(one) | _not_below_zero(other)
     apart = _signs_are_told_apart(one, other)
-    said, put_off = 0, []
+    said, vanishing, put_off = 0, 0, []
     for needed, at in _points(one, other, names):
         if not needed and said >= LEAST_POINTS:
             continue
         if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
             put_off.append(at)
         elif pair := _values_at(at, one, other, apart, digits):
-            said += one.is_zero or other.is_zero or any(pair)  # two zeros say that n is too small for a binomial
+            nothing = not (one.is_zero or other.is_zero or any(pair))  # as where n is too small for a binomial
+            said, vanishing = said + (not nothing), vanishing + nothing
             yield pair
     if said < LEAST_POINTS:
         for at in put_off:
             if pair := _values_at(at, one, other, apart, digits):
                 said += 1
                 yield pair
-        if said < LEAST_POINTS:
+        if said < LEAST_POINTS and not (said and said + vanishing >= LEAST_POINTS):
             raise Unreadable("no value at enough points")
 
 

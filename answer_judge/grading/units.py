@@ -119,6 +119,8 @@ _MONEY = pattern(
 _OTHER_MONEY = pattern(r"[A-Z]{3}|Rs|[€£₹¥]", {"CHF 5": "CHF", "£5": "£"})
 _PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
+_BEHIND_LETTER = pattern(r"(?<![A-Za-z\\])[a-z] ?(?:\\cdot ?)?\d+ ?\^", {r"k360^\circ": "k360^"})
+"""A turn of 360 degrees, k times."""
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
 _END_OF_VALUE = pattern(r"(?:[\d)}\]!%]|\\pi)$", {"(x+1)": ")", "5": "5", r"36\pi": r"\pi"})
 _AROUND = (*_LINEAR, "per")
@@ -146,7 +148,8 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     text = rewritten(text, _SYMBOLS) if labels or _OHMS.fullmatch(text) else text
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)
-    if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
+    angles = _OF_ANGLES.search(text) or _BEHIND_LETTER.search(text)
+    if (found := _DEGREES.search(text)) and not angles:
         return _rest(text[: found.start()], DEGREE)
     if found := _PRICE.search(text):
         return _rest(text[: found.start()], parse_unit(found[1]))

@@ -161,7 +161,7 @@ def labelled(text: str) -> tuple[str, str] | None:
 
 
 _PART = pattern(
-    r"(?:\\text\{ ?)?\((?P<part>[a-h]|i{1,3}|iv|vi?|[1-9])\) ?:? ?\}?(?=.)",
+    r"(?:\\text\{ ?)?\((?P<part>[a-h]|i{1,3}|iv|vi?|[1-9](?=\)[: ]))\) ?:? ?\}?(?=.)",
     {r"\text{(a) }3": r"\text{(a) }", "(ii) 5": "(ii) "},
 )
 _NAMES_OF_PARTS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v", "vi"))

@@ -9,6 +9,7 @@ from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading.answers import after_hashes, joined_boxes, last_boxed, without_delimiters
 from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.verifier import verify
+from answer_judge.grading.words import named_options
 from answer_judge.problems.checks import numbered
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def boxed_answer(text: str) -> str | None:
     last, joined = last_boxed(text), joined_boxes(text)
     if joined is None or last is None:
         return last
-    return last if verify(rf"\boxed{{{last}}}", joined.removesuffix(f", {last}")).reason == "right" else joined
+    others = joined.removesuffix(f", {last}")
+    if named_options(others) and not named_options(last):
+        return last  # "B" and 12
+    return last if verify(rf"\boxed{{{last}}}", others).reason == "right" else joined
 
 
 EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
@@ -134,7 +138,8 @@ def row_details(rows: Any, where: str) -> list[dict[str, Any] | None]:
     ``DataError`` names the first row that says nothing that answers can be judged by.
     """
     if {"is_multiple_answer", "error"} <= set(rows.column_names) and "tolerance" not in rows.column_names:
-        rows = rows.rename_column("error", "tolerance")  # OlympiadBench as it was published
+        kept = [cell if _is_number(cell) else None for cell in rows["error"]]  # OlympiadBench as it was published
+        rows = rows.remove_columns(["error"]).add_column("tolerance", kept)
     columns = [name for name in (*DETAILS, "meta") if name in rows.column_names]
     found: list[dict[str, Any] | None] = [None] * len(rows)
     for place, values in enumerate(zip(*(list(rows[name]) for name in columns), strict=True)):
@@ -145,5 +150,14 @@ def row_details(rows: Any, where: str) -> list[dict[str, Any] | None]:
         try:
             with_details(Grading(), found[place])
         except DataError as error:
-            raise DataError(f"{where}, {numbered([place])}: {error}") from error
+            raise DataError(
+                f"{where}, {numbered([place])}: {error} Rename a column that says something else."
+            ) from error
     return found
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        return float(cell) >= 0
+    except (TypeError, ValueError):
+        return False

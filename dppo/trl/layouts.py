@@ -132,7 +132,7 @@ class RowLayout:
         return [rank_batch.prompt_group[i] for i in rows] if self.shares_prompts else rows
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
-        """As ``Layout`` says; 0 where a token carries no loss."""
+        """As of ``PaddedLayout``; 0 where a token carries no loss."""
         rank_batch, rows = batch.rank_batch, batch.rows.tolist()
         tokens = [max(1, rank_batch.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
         row = build_row(

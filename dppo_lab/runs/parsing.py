@@ -76,6 +76,10 @@ class Parser(TrlParser):
         hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         return {f.name: hints[f.name] for kind in self.dataclass_types for f in fields_of(cast(Any, kind)) if f.init}
 
+    def choices_of(self, name: str) -> tuple[Any, ...]:
+        """The choices of a field; none where it takes any value."""
+        return tuple(self._option_string_actions[f"--{name}"].choices or ())
+
     def from_flag(self, name: str, text: str) -> Any:
         """The value of a field when its flag is given this word."""
         action = self._option_string_actions[f"--{name}"]
@@ -109,17 +113,21 @@ def parse_given(fields: Mapping[str, Any]) -> Run:
     return parse_fields({**fields, **({"use_cpu": True} if without_gpu else {})}, DPPOConfig, without_gpu=without_gpu)
 
 
+MERGE = "tag:yaml.org,2002:merge"
+
+
 class OnceLoader(yaml.SafeLoader):
     """YAML's safe loader, for which a name that is given twice in one mapping is an error."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping; of two values of one name YAML takes the last."""
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """The names and values as they are written, before any are merged; of two of one name YAML takes the last."""
+        node, seen = super().compose_mapping_node(anchor), set[str]()
+        names = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != MERGE]
+        for key in names:
+            if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
-        return super().construct_mapping(node, deep)
+            seen.add(key.value)
+        return node
 
 
 def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
@@ -215,7 +223,7 @@ def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
         try:
             return parser.from_flag(name, str(value))
         except ConfigError as error:
-            if not isinstance(value, bool):
+            if value is not False or "no" not in map(str, parser.choices_of(name)):
                 raise
             raise ConfigError(f"{name}: a bare no or off in YAML is false. Quote it: {name}: 'no'. {error}") from error
     if Any not in kinds and type(value) not in kinds:

@@ -68,6 +68,8 @@ def test_what_a_problem_says_of_its_answer(written):
     published = [{"problem": "a", "answer": "4.2", "is_multiple_answer": False, "error": "1e-1", "unit": "%"}]
     said = {"is_multiple_answer": False, "unit": "%", "tolerance": "1e-1"}
     assert load_set(written(published)).problems[0].details == said
+    several = [{**published[0], "error": "1e-1,1e-2"}]  # one for each of several answers: exact
+    assert load_set(written(several)).problems[0].details == {"is_multiple_answer": False, "unit": "%"}
     other = [{"problem": "a", "answer": "4.2", "error": "none found"}]
     assert load_set(written(other)).problems[0].details is None
 

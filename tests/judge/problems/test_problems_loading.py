@@ -200,6 +200,7 @@ def test_what_a_problem_says_of_its_answer_is_there_for_rewards(write):
         ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
         ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"1, \frac{1}{2}", "3"]),
         ("solution", [r"$\boxed{x+2}$ or $\boxed{2+x}$"], ["2+x"]),
+        ("solution", [r"$\boxed{B}$ and $\boxed{12}$"], ["12"]),
         ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
         ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
     ],

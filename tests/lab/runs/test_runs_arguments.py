@@ -12,7 +12,7 @@ from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig
 from dppo_lab.comparison.contestants import choose
 from dppo_lab.comparison.plan import read_config
-from dppo_lab.runs.parsing import build_parser, parse_fields, parse_run, read_flags
+from dppo_lab.runs.parsing import build_parser, parse_fields, parse_run, read_file, read_flags
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -65,6 +65,7 @@ WRONG = [
     ("max_steps", [3], ["--max_steps", "invalid value: [3]"]),
     ("eval_strategy", False, ["--eval_strategy", "invalid choice: 'False'", "Quote it: eval_strategy: 'no'"]),
     ("chat_template_kwargs", "enable_thinking", ["'enable_thinking' is no mapping"]),
+    ("max_steps", True, ["--max_steps", "invalid int value: 'True'. dppo train"]),
     ("generation_kwargs", 3, ["3 is no mapping. Write generation_kwargs: {key: value}"]),
     ("env", "PATH", ["env='PATH'"]),
     ("completion_prune_rat", 0.5, ["--completion_prune_rat 0.5", "Did you mean completion_prune_rate?"]),
@@ -86,6 +87,8 @@ def test_a_field_that_is_given_twice_is_refused(tmp_path):
     path.write_text("max_steps: 1\noutput_dir: out\nmax_steps: 3\n")
     with refused(ConfigError, "max_steps is there twice", "line 3"):
         parse_run([str(path)])
+    path.write_text("r: &r {x: 0}\nfirst:\n  deep: &a\n    <<: *r\n    x: 1\nsecond:\n  <<: *a\n  x: 2\n")
+    assert read_file(path)["second"] == {"x": 2}, "what is merged may be given again"
 
 
 def test_without_types_a_word_would_be_a_number_of_steps():
