@@ -105,8 +105,8 @@ def test_what_cannot_be_chosen(tmp_path):
         (["math5000"], [], tmp_path, "'math5000'"),
         ([], [], tmp_path, "no benchmark"),
         (["math500"], ["math500=x.jsonl"], tmp_path, "math500", "twice"),
-        (["aime24"], [], tmp_path, "aime24.jsonl", "--benchmark aime24=FILE"),
-        (["math500"], [], tmp_path / "no", "--data", "no such folder"),
+        (["aime24"], [], tmp_path, "aime24.jsonl", "Name the file: aime24=FILE"),
+        (["math500"], [], tmp_path / "no", "no such folder of problems"),
     ):
         with refused(ConfigError, *named):
             choose(names, own, folder=str(folder))
