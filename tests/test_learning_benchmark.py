@@ -114,8 +114,9 @@ def test_the_file_tunes_every_method_to_equal_seconds_and_not_equal_steps(tmp_pa
     assert methods["trl_g8"]["num_generations"] == 8 and methods["trl"]["num_generations"] == 4
     assert methods["fewer_prompts"]["per_device_train_batch_size"] == 44
     assert methods["dppo_default"]["completion_prune_rate"] == "auto"
-    of_tuning = {*tuning.seeds}
-    assert len(of_tuning) == len(tuning.seeds) and not of_tuning & {*range(block["seed"], block["seed"] + 10)}
+    seeds = [*(seed for each in block["rounds"] for seed in each["seeds"]), *block["pilot_seeds"]]
+    of_tuning = {*seeds}
+    assert len(of_tuning) == len(seeds) and not of_tuning & {*range(block["seed"], block["seed"] + 10)}
     written = tmp_path / "tuned.yaml"
     whole = {**fields, "output_dir": str(tmp_path / "runs"), "seed": 10, "compare": {"methods": methods}}
     written.write_text(yaml.safe_dump(whole))

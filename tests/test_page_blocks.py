@@ -147,6 +147,8 @@ def setting_problems(block: Block, folder: Path) -> list[str]:
     fields = yaml.safe_load(block.code)
     base = "qwen3_4b_math/train.yaml" if "use_vllm" in fields else "embedded.yaml"  # an example that they fit
     fields = {**read_file(ROOT / "examples" / base), **fields, "output_dir": str(folder)}
+    if "prompt_prior" in fields:  # the column that the problems of the example have
+        fields["prompt_prior"]["column"] = "teacher_rate"
     try:
         if "compare" in fields:
             fields = {**read_file(ROOT / "examples" / "embedded_compare.yaml"), **fields}
