@@ -113,8 +113,8 @@ def _answer(value: Any, where: str) -> str:
 
 def _needed(texts: Sequence[str], where: str, how: str) -> str:
     """The extraction that a column's own texts call for."""
-    for extract in ("hashes", "boxed"):
-        without = [row for row, text in enumerate(texts) if EXTRACTIONS[extract](text) is None]
+    for extract, found in (("hashes", after_hashes), ("boxed", last_boxed)):  # whether one is there, not yet which
+        without = [row for row, text in enumerate(texts) if found(text) is None]
         count = len(texts) - len(without)
         if count > len(texts) / 2:
             if unread := [row for row in without if texts[row].strip()]:

@@ -244,9 +244,9 @@ def _parsed(text: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error})") from error
 
 
-def _encodable(value: Any) -> Any:
-    """A value without halves of characters."""
-    return json.loads(json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace"))
+def _is_cut(value: Any) -> bool:
+    """Whether half of a character is in a value, or in what it holds."""
+    return any("\ud800" <= letter <= "\udfff" for letter in json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _one_type(name: str, values: list[Any], place: Path) -> list[Any]:
@@ -254,7 +254,7 @@ def _one_type(name: str, values: list[Any], place: Path) -> list[Any]:
     try:
         pa.array(values)
     except UnicodeEncodeError as error:
-        row = next(i for i, value in enumerate(values) if value != _encodable(value))
+        row = next(i for i, value in enumerate(values) if _is_cut(value))
         raise DataError(
             f"{place}: column {name!r}, row {row} (counted from 0) holds half of a character ({error.reason}), as text "
             "that was cut in an emoji does. Write that row anew"
