@@ -1,7 +1,7 @@
 """Units: their names, their products, and taking them off an answer.
 
-``units.tsv`` says what each measures, and how many base units it is. Names that are units among words alone are none
-in a formula, where ``cd`` is a product.
+``units.tsv`` says what each measures, how many base units it is, and which symbol takes which prefixes. Names that are
+units among words alone are none in a formula, where ``cd`` is a product; those with a prefix too.
 """
 
 import csv
@@ -18,13 +18,35 @@ from answer_judge.grading.values import Number, Quantity, Unit
 IN_FORMULAS: set[str] = set()
 TABLE: dict[str, tuple[dict[str, int], Fraction]] = {}
 """Base units and the factor of every spelling."""
-with Path(__file__).with_name("units.tsv").open(encoding="utf-8", newline="") as _file:
-    for _row in csv.DictReader(_file, delimiter="\t", quoting=csv.QUOTE_NONE):
-        _base = {name: int(power or 1) for name, _, power in (unit.partition("^") for unit in _row["base"].split())}
-        for _spelling in _row["spellings"].split():
-            TABLE.setdefault(_spelling, (_base, Fraction(_row["factor"])))
-            if _row["where"] == "formulas":
-                IN_FORMULAS.add(_spelling)
+_PREFIXES = {
+    "p": ("pico", -12), "n": ("nano", -9), "µ": ("micro", -6), "μ": ("micro", -6), "m": ("milli", -3),
+    "c": ("centi", -2), "d": ("deci", -1), "k": ("kilo", 3), "M": ("mega", 6), "G": ("giga", 9), "T": ("tera", 12),
+}  # fmt: skip
+"""Their names and powers of ten."""
+
+
+def _read_table() -> None:
+    """Fill the table; what it says of a spelling counts before what a prefix would make of it."""
+    prefixed: dict[str, tuple[dict[str, int], Fraction]] = {}
+    with Path(__file__).with_name("units.tsv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE, restval=""):
+            base = {name: int(power or 1) for name, _, power in (unit.partition("^") for unit in row["base"].split())}
+            spellings, factor = row["spellings"].split(), Fraction(row["factor"])
+            for each in spellings:
+                TABLE.setdefault(each, (base, factor))
+            if row["where"] == "formulas":
+                IN_FORMULAS.update(spellings)
+            *symbols, letters = row["prefixed"].split() or [""]
+            for letter in letters:
+                name, power = _PREFIXES[letter]
+                words = [name + each for each in spellings if len(each) > 2]
+                for each in (*words, *(letter + symbol for symbol in symbols)):
+                    prefixed.setdefault(each, (base, factor * Fraction(10) ** power))
+    for each, unit in prefixed.items():
+        TABLE.setdefault(each, unit)
+
+
+_read_table()
 
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))

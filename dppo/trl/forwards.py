@@ -226,12 +226,13 @@ def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
     return len(kept) * width, sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
 
 
-DATASET = "train_dataset"
 FIXED = (
-    DATASET, "beta", "epsilon_low", "epsilon_high", "entropy_coef", "loss_type", "scale_rewards", "num_generations",
+    "beta", "epsilon_low", "epsilon_high", "entropy_coef", "loss_type", "scale_rewards", "num_generations",
     "num_iterations", "importance_sampling_level", "multi_objective_aggregation", "off_policy_mask_threshold",
 )  # fmt: skip
-"""Attributes that TRL's trainers read in each step, and the method and the prompts here are made of."""
+"""Attributes that TRL's trainers read in each step, and the method here is made of; as prompts of the dataset."""
+OWN = ("method", "source", "group", "generation")
+"""Attributes of the trainers here whose names a subclass may take for its own."""
 OF_CONFIG = {"epsilon_low": "epsilon"}
 """Fields of the configuration with another name than the trainer's attribute."""
 
@@ -249,22 +250,28 @@ class TrainingLoop(CheckpointHooks):
     def remember_settings(self) -> None:
         """Keep what the trainer was made with; a subclass calls it once it has been made."""
         self._made_with = {name: getattr(self, name) for name in FIXED if hasattr(self, name)}
+        self._own_kinds = {name: type(getattr(self, name)) for name in OWN if hasattr(self, name)}
+        self._made_for = self.train_dataset
 
     def check_settings(self) -> None:
         """Refuse values that were set on the trainer after it was made: the method was built from others.
 
         Raises:
-            ConfigError: an attribute of ``FIXED`` is another one.
+            ConfigError: an attribute of ``FIXED``, or the dataset, is another one; or one of ``OWN`` is not ours.
         """
+        another = "after the trainer was made, and its method, prompts and history are of the first. Make another"
+        if self.train_dataset is not self._made_for:
+            raise ConfigError(f"trainer.train_dataset was changed {another} trainer, with it.")
         for name, before in self._made_with.items():
-            if (now := getattr(self, name)) is before or (name != DATASET and now == before):
-                continue
-            values = "" if name == DATASET else f" from {before!r} to {now!r}"
-            advice = "with it" if name == DATASET else f"whose config has {OF_CONFIG.get(name, name)}={now!r}"
-            raise ConfigError(
-                f"trainer.{name} was changed{values} after the trainer was made, and its method, prompts and history "
-                f"are of the first. Make another trainer, {advice}."
-            )
+            if (now := getattr(self, name)) != before:
+                advice = f"whose config has {OF_CONFIG.get(name, name)}={now!r}"
+                raise ConfigError(f"trainer.{name} was changed from {before!r} to {now!r} {another} trainer, {advice}.")
+        for name, kind in self._own_kinds.items():
+            if not isinstance(now := getattr(self, name), kind):
+                raise ConfigError(
+                    f"trainer.{name} is dppo's own attribute, and was set to {now!r}. "
+                    f"Give yours another name: self.my_{name} = ..."
+                )
 
     def drop_step(self) -> None:
         """Forget the step that an exception ended: ``train`` begins a new one when it is called again."""

@@ -132,6 +132,14 @@ def test_what_is_set_on_a_trainer_that_was_made_is_refused(tiny_path, tmp_path, 
     assert steps == [0]
 
 
+@pytest.mark.parametrize("name", ["method", "source", "group", "generation"])
+def test_a_subclass_that_takes_a_name_of_ours_is_told_to_take_another(tiny_path, tmp_path, name):
+    trainer = short(tiny_path, tmp_path)
+    setattr(trainer, name, "mine")
+    with refused(ConfigError, f"trainer.{name} is dppo's own attribute, and was set to 'mine'", f"self.my_{name} = "):
+        trainer.train()
+
+
 def test_after_an_interrupt_a_run_begins_with_a_generation(tiny_path, tmp_path, monkeypatch):
     """The wrong twin goes on with the second half of a generation that was rolled out by other weights."""
     trainer, phases, step = short(tiny_path, tmp_path), [], DPPOTrainer.training_step

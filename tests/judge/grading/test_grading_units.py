@@ -46,6 +46,14 @@ def test_a_formula_with_spaces_stays_one(gold):
         (r"5\text{ miles}", r"5\text{ miles north}", "right"),
         ("4 cups", "1 quart", "right"),
         ("4 cups", "1 pint", "wrong"),
+        ("5 kilojoules", "5 kJ", "right"),
+        ("5000 pF", "5 nF", "right"),
+        (r"500\text{ MHz}", r"0.5\text{ GHz}", "right"),
+        ("3 megawatts", "3 MW", "right"),
+        ("5 pJ", "5 GJ", "wrong"),
+        (r"5\text{ GJ}", r"5\text{ pJ}", "wrong"),
+        (r"5\text{ mW}", r"5\text{ MW}", "wrong"),
+        ("7 pm", "7 p.m.", "right"),
     ],
 )
 def test_labels_that_contradict_each_other_are_told_apart(answer, gold, verdict):
