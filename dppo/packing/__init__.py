@@ -12,7 +12,7 @@ from dppo.packing.bins import (
     split_group,
 )
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
-from dppo.packing.micro_batches import padded_tokens, sorted_micro_batches
+from dppo.packing.micro_batches import sorted_micro_batches
 from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "fewest_bins",
     "kernels_after",
     "longest_processing_time",
-    "padded_tokens",
     "plan_rows",
     "rebalance",
     "row_tokens",

@@ -26,8 +26,3 @@ def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
             bounds.append(row)
             longest = of_row
     return [order[a:b] for a, b in pairwise([*bounds, len(order)]) if b > a]
-
-
-def padded_tokens(length_N: Tensor, batches: list[Tensor]) -> int:
-    """Tokens a forward over ``batches`` computes, padding included: the sum of rows times the longest row."""
-    return sum(int(len(batch) * length_N[batch].max()) for batch in batches)

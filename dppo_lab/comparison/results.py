@@ -13,7 +13,7 @@ from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
 from dppo_lab.comparison.curves import AMOUNTS, READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach
 from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
 from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.survival import PerSeed, common_horizon, median_interval, ratio, restricted_mean
+from dppo_lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
 from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
 from dppo_lab.statistics import SeedInterval, seed_interval
@@ -240,24 +240,14 @@ def reaches(curves: Curves, target: Target, over: Over) -> PerSeed:
 
 
 def spent(contestants: Mapping[str, Curves], target: Target) -> dict[str, dict[str, Any]]:
-    """By contestant: of each of ``AMOUNTS`` the median and restricted mean to the target, and how many seeds got there.
-
-    The horizon of restricted means is common to all contestants.
-    """
+    """By contestant: of each of ``AMOUNTS`` the median to the target, and how many seeds got there."""
     found: dict[str, dict[str, Any]] = {name: {} for name in contestants}
     for over in AMOUNTS:
         every = {name: reaches(curves, target, over) for name, curves in contestants.items()}
-        known = {name: [run for run in runs.values() if run is not None] for name, runs in every.items()}
-        together = [run for runs in known.values() for run in runs]
-        horizon = common_horizon(together) if together else None
         for name, runs in every.items():
-            mean = restricted_mean(known[name], horizon) if known[name] and horizon is not None else None
-            found[name][over] = {
-                **median_interval(runs).as_json("median"),
-                "restricted_mean": {"mean": mean, "horizon": horizon},
-            }
-            reached = sum(run.reached for run in known[name])
-            found[name]["reached"] = None if target.missing else f"{reached} of {len(known[name])}"
+            found[name][over] = median_interval(runs).as_json("median")
+            known = [run.reached for run in runs.values() if run is not None]
+            found[name]["reached"] = None if target.missing else f"{sum(known)} of {len(known)}"
     return found
 
 

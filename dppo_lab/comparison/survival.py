@@ -79,26 +79,11 @@ def common_horizon(found: Sequence[Reach]) -> float:
     """The smallest amount at which a run was censored: up to there every run is known.
 
     Where none was, the largest at which one reached the target; a mean up to there is not restricted.
-    """
-    censored = [run.amount for run in found if not run.reached]
-    return min(censored) if censored else max(run.amount for run in found)
-
-
-def restricted_mean(found: Sequence[Reach], horizon: float) -> float:
-    """The mean amount to the target, runs that have not reached it by ``horizon`` counted as ``horizon``.
-
-    It is the area under ``survival`` up to there. A horizon, > 0, beyond the end of a censored run is a ``ValueError``:
-    what the run would have needed by then is not known.
 
     Source: Royston and Parmar (2013), Restricted mean survival time, BMC Medical Research Methodology 13:152.
     """
-    known = common_horizon(found)
-    if horizon > known and not all(run.reached for run in found):
-        raise ValueError(
-            f"horizon={horizon:g} is beyond {known:g}, where a run ended without reaching the target. "
-            f"Try horizon={known:g}"
-        )
-    return float(np.mean([min(run.amount, horizon) for run in found]))
+    censored = [run.amount for run in found if not run.reached]
+    return min(censored) if censored else max(run.amount for run in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,6 @@ STOCK = "trl"
 """Name of TRL's own trainer among methods."""
 STATUSES = ("finished", "running", "stopped", "failed")
 """A "stopped" run was interrupted and can go on."""
-INTERRUPTED = "KeyboardInterrupt"
-"""The error of a stopped run began so in earlier versions, which called it "failed"."""
 TOTALS = {name: f"total/{name}" for name in ("seconds", "rollouts", "rollout_tokens", "tokens_trained")}
 """Metrics that count from the beginning of a run, by what they count."""
 ACCURACY = "eval/average/pass@1"

@@ -20,7 +20,6 @@ from dppo.errors import ConfigError
 from dppo_lab.runs.folder import (
     COMPLETIONS_FILE,
     FORMAT,
-    INTERRUPTED,
     METRICS_FILE,
     PHASES,
     PROMPTS_FILE,
@@ -145,8 +144,6 @@ def read_run(folder: Path) -> RunRecord:
 
 def status_of(facts: RunFacts) -> str:
     """One of ``STATUSES``, or "unknown" where the run does not say."""
-    if facts.status == "failed" and str(facts.error).startswith(INTERRUPTED):
-        return "stopped"
     return facts.status if facts.status in STATUSES else "unknown"
 
 

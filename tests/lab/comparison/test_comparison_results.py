@@ -70,14 +70,11 @@ def test_every_figure_by_hand(comparison):
 
 
 def test_a_target_never_reached_is_known_up_to_the_length_of_the_run(comparison):
-    """By hand: wide ends at 50 s, so its speedup is at most 100/50, and means are restricted to 50 s."""
+    """By hand: wide ends at 50 s, so its speedup is at most 100/50."""
     fill(comparison)
     results = summarise(comparison)
     wide, found = results["methods"]["wide"]["to_target"], results["speedup"]["wide"]["time_to_trl_final"]
     assert wide["reached"] == "0 of 3" and wide["seconds"]["median"] is None
-    assert wide["seconds"]["restricted_mean"] == {"mean": 50, "horizon": 50}
-    dppo = results["methods"]["dppo"]["to_target"]["seconds"]["restricted_mean"]
-    assert dppo == {"mean": pytest.approx(32), "horizon": 50}
     assert found["per_seed"] == {"0": [0, 2], "1": [0, 2], "2": [0, 2]}
     assert found["median"] is None and found["at_most"] == 2 and found["reached"] == "0 of 3"
     assert found["missed"] == {"method": 3, "baseline": 0, "both": 0}
@@ -136,7 +133,7 @@ def test_runs_that_failed_are_listed_and_left_out_of_no_count(comparison):
 def test_runs_that_are_missing_stopped_or_without_figures(comparison):
     fill(comparison)
     (comparison.folder / "runs" / "wide" / "seed_2" / "run.json").unlink()
-    write_run(comparison, "wide", 1, [(0, 0, 0, 0.2)], status="failed", error="KeyboardInterrupt: ")
+    write_run(comparison, "wide", 1, [(0, 0, 0, 0.2)], status="stopped")
     write_run(comparison, "wide", 0, [])
     runs = summarise(comparison)["methods"]["wide"]["runs"]
     assert [run["status"] for run in runs] == ["failed", "running", "missing"]

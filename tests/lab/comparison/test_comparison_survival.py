@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from refusals import refused
 from scipy import stats
 
 from dppo.rng import generator
@@ -15,7 +14,6 @@ from dppo_lab.comparison.survival import (
     median_amount,
     median_interval,
     ratio,
-    restricted_mean,
     survival,
 )
 from dppo_lab.statistics import expanded_tail, percentile_ends
@@ -72,32 +70,9 @@ def test_the_median_of_seeds_has_an_interval():
     assert median_interval({0: None}).centre is None
 
 
-def area(found, horizon):
-    """Under the curve of ``survival``, step by step."""
-    amount, share = survival(found)
-    places, total, height = [*amount[amount < horizon], horizon], 0.0, 1.0
-    before = 0.0
-    for place, after in zip(places, [*share[0][amount < horizon], 0.0], strict=True):
-        total += height * (place - before)
-        before, height = place, after
-    return total
-
-
-def test_the_restricted_mean_is_the_area_under_the_curve():
-    """By hand, up to 25: (10 + 25 + 20 + 25 + 25) / 5 = 21."""
+def test_up_to_the_horizon_every_run_is_known():
     assert common_horizon(FIVE) == 25
-    assert restricted_mean(FIVE, 25) == pytest.approx(21) == pytest.approx(area(FIVE, 25))
-    assert restricted_mean(FIVE, 15) == pytest.approx(14) == pytest.approx(area(FIVE, 15))
-    every = [hit(1), hit(4)]
-    assert common_horizon(every) == 4 and restricted_mean(every, 4) == restricted_mean(every, 99) == 2.5
-
-
-def test_a_horizon_beyond_what_was_seen_is_refused():
-    """The wrong twin clips at the horizon all the same: 25 s stand for what needed more than 25 s, without a word."""
-    with refused(ValueError, "horizon=40", "Try horizon=25"):
-        restricted_mean(FIVE, 40)
-    clipped = np.mean([min(run.amount, 40) for run in FIVE])
-    assert clipped < area(FIVE, 40), "by the curve the mean is larger, and even that is extrapolated"
+    assert common_horizon([hit(1), hit(4)]) == 4
 
 
 def test_ratios_by_hand():

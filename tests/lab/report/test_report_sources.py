@@ -57,7 +57,7 @@ def test_a_failed_seed_is_named_where_it_is_left_out(tmp_path):
 
 def test_a_run_that_goes_on_is_in_no_mean_with_those_that_ended(tmp_path):
     ended = [made.write_run(tmp_path / f"{seed}", seed=seed) for seed in range(3)]
-    stopped = made.write_run(tmp_path / "3", seed=3, updates=20, status="failed", error="KeyboardInterrupt: ")
+    stopped = made.write_run(tmp_path / "3", seed=3, updates=20, status="stopped")
     group = read_sources([*ended, stopped]).groups[0]
     assert [run.status for run in group.runs] == ["finished"] * 3 + ["stopped"]
     assert seeds_in_words(group) == "dppo 3 of 4 (seed 3 not at the end yet)"
