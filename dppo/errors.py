@@ -1,7 +1,9 @@
 """Errors that say what is wrong, with which value, and one line that works."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
+from functools import partial
+from typing import Any
 
 
 class DPPOError(Exception):
@@ -109,3 +111,13 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def in_words(function: Callable[..., Any]) -> str:
+    """What a function is called, with the constants bound to it."""
+    if isinstance(function, partial):
+        constants = ", ".join(
+            f"{key}={in_words(value) if callable(value) else value}" for key, value in function.keywords.items()
+        )
+        return f"{in_words(function.func)}({constants})"
+    return getattr(function, "__name__", type(function).__name__).replace("_", " ")

@@ -129,7 +129,12 @@ class Rewards:
             reward_NF: (N, F) floating rewards of each function.
             size: G, completions of each group, >= 1; or (Q,) int64, those of each.
             weight_F: (F,) what multiplies each function's reward; None means 1 each.
+
+        Raises:
+            ShapeError: the last group is not whole.
         """
+        if isinstance(size, int) and len(reward_NF) % size:
+            raise ShapeError(f"{len(reward_NF)} rewards are no whole groups of {size}. Pass all rewards of each group.")
         if isinstance(size, Tensor):
             group_N = torch.arange(len(size)).repeat_interleave(size)
         else:

@@ -156,7 +156,7 @@ class PictureLoop:
         error_2N = torch.zeros(2, len(advantage_N), dtype=torch.float64)
         if live_N.any():
             for place, model in enumerate((self.model, self.reference)):
-                error_2N[place, live_N] = errors(model, *(value[live_N] for value in given)).double().cpu()
+                error_2N[place, live_N] = errors(model, *(value[live_N] for value in given)).cpu().double()
         rng = generator(self.seed, Purpose.COMPLETION_DRAW, self.steps)
         return plan_samples(self.preference, advantage_N, group_N, error_2N[0], error_2N[1], rng)
 

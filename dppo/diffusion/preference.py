@@ -106,11 +106,11 @@ def plan_samples(
         DataError: groups of different sizes, or numbers that are not finite.
         ShapeError: not one number of each for every picture.
     """
+    group_N = group_N.cpu()
     size_Q = group_sizes(group_N)
     if len(set(size_Q.tolist())) > 1:
         raise DataError(f"groups have {sorted(set(size_Q.tolist()))} pictures. Give all groups as many.")
-    advantage_N, error_N, ref_error_N = (each.detach().double().cpu() for each in (advantage_N, error_N, ref_error_N))
-    group_N = group_N.cpu()
+    advantage_N, error_N, ref_error_N = (each.detach().cpu().double() for each in (advantage_N, error_N, ref_error_N))
     completions = Completions(
         advantage_N=advantage_N,
         tokens_N=torch.ones_like(advantage_N),

@@ -1,7 +1,7 @@
 """Methods: losses, normalisers and pruning put together as values, one file per paper, with their bias stated."""
 
 from dppo.methods.dppo import on_top_of
-from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, NO_PRUNING, Method, Part, in_words
+from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, NO_PRUNING, Method, Part
 from dppo.methods.registry import METHODS, ROW_METHODS
 from dppo.methods.rows import RowMethod, RowScore
 
@@ -15,6 +15,5 @@ __all__ = [
     "Part",
     "RowMethod",
     "RowScore",
-    "in_words",
     "on_top_of",
 ]

@@ -58,6 +58,7 @@ CPPO = replace(
     deviations=(
         "ties of abs(A) go to the lowest index, where the paper leaves them open",
         "completions are not allocated anew: no further prompts fill the free places",
+        "one completion of a group is kept at any rate, where the paper's floor may be 0",
         "beta is 0 here and 0.04 in the paper",
     ),
 )

@@ -31,7 +31,8 @@ RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_A
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
 LEAST = 0.02
-"""The floor of a completion that has nothing to lose, by its score: weights of 50 at most (docs/estimators.md)."""
+"""The floor of a completion that has nothing to lose, by its score: weights of 50 at most, where a rate leaves room
+(docs/estimators.md)."""
 
 
 def prunes_anything(method: Method) -> bool:
@@ -78,9 +79,9 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
 def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
     """What a run leaves out of completions."""
     rate, auto = _rate_of(args, "token_prune_rate")
-    floor = own.floor if args.prune_floor is None else args.prune_floor
     # At rate 0, since a method's own may not allow this floor.
-    return replace(replace(own, rate=0.0, floor=floor).at_rate(rate, args.head_prune_rate), auto=auto)
+    level = replace(replace(own, rate=0.0).at_rate(rate, args.head_prune_rate), auto=auto)
+    return level if args.prune_floor is None else replace(level, floor=args.prune_floor)
 
 
 def row_method(args: Any) -> RowMethod:

@@ -8,10 +8,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from dppo.errors import raise_problems
+from dppo.errors import in_words, raise_problems
 from dppo.groups import each_group
 from dppo.methods.grpo import GRPO
-from dppo.methods.method import in_words
 from dppo.pruning import RoundRequest, Rounds
 from dppo.pruning.rounds import Collected
 from dppo.types import Rewards

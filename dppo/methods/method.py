@@ -1,15 +1,13 @@
 """A training method as a value made of functions: what it computes, what it drops, and whether that is biased."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import raise_problems
+from dppo.errors import in_words, raise_problems
 from dppo.objective import (
     GROUP_SCALED,
     GRPO_MEAN,
@@ -237,15 +235,17 @@ class Method:
         )
 
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
-        """The same method at other pruning rates, in [0, 1); None leaves a rate as it is.
+        """The same method at other pruning rates, in [0, 1), given and not chosen; None leaves a rate as it is.
 
         Those are the shares of prompts not rolled out (r_q), and of completions with a gradient not trained on (r_o).
 
         Raises:
             ConfigError: a rate is out of range.
         """
-        prompts = self.prompts if prompt is None else self.prompts.at_rate(prompt)
+        prompts = self.prompts if prompt is None else replace(self.prompts.at_rate(prompt), auto=None)
         completions = self.completions if completion is None else self.completions.at_rate(completion)
+        if completion is not None and isinstance(completions, Pruning):
+            completions = replace(completions, auto=None)
         return replace(self, prompts=prompts, completions=completions)
 
     def fixed(self) -> "Method":
@@ -276,13 +276,3 @@ class Method:
             f"Loss: {in_words(self.token_loss)}, {self.normaliser.name} normaliser, advantages scaled by "
             f"{self.advantages.name}, beta {self.beta:g}. Gradient: {verdict}.{differs}"
         )
-
-
-def in_words(function: Callable[..., Any]) -> str:
-    """What a function is called, with the constants bound to it."""
-    if isinstance(function, partial):
-        constants = ", ".join(
-            f"{key}={in_words(value) if callable(value) else value}" for key, value in function.keywords.items()
-        )
-        return f"{in_words(function.func)}({constants})"
-    return getattr(function, "__name__", type(function).__name__).replace("_", " ")

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import raise_problems
-from dppo.methods.method import in_words
+from dppo.errors import in_words, raise_problems
 from dppo.pruning import DETERMINISTIC, KEPT_MEAN, Score
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw
@@ -97,8 +96,8 @@ def largest(score_G: np.ndarray, kept: int) -> np.ndarray:
 
 
 def kept_share(completions: int, dropped: Fraction) -> int:
-    """``floor(completions * (1 - dropped))``, in exact arithmetic: 9/10 of 10 completions dropped keep 1, not 0."""
-    return int(completions * (1 - dropped))
+    """``floor(completions * (1 - dropped))``, but no less than 1, in exact arithmetic: 9/10 of 10 dropped keep 1."""
+    return max(int(completions * (1 - dropped)), 1)
 
 
 def mean_of_kept(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dppo.errors import raise_problems
-from dppo.methods.method import in_words
+from dppo.errors import in_words, raise_problems
 from dppo.pruning import PromptPruning, Schedule, constant, uniform
 from dppo.typed import check_fields
 from dppo.types import Draw

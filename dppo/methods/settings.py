@@ -10,7 +10,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from dppo.errors import did_you_mean
+from dppo.errors import did_you_mean, in_words
 from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
 from dppo.methods.method import Method
 from dppo.methods.registry import METHODS, ROW_METHODS
@@ -22,12 +22,14 @@ from dppo.pruning import (
     Pruning,
     Schedule,
     all_alike,
+    best_cuts,
     constant,
     proportional,
     random_prefix,
 )
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
+from dppo.pruning.tokens import MOST_OF_PREFIX
 from dppo.settings import AUTO, DEFAULT_METHOD, FULL_SHARE, TABLE, Setting
 from dppo.typed import mismatch
 
@@ -148,19 +150,26 @@ def method_problems(args: Any) -> list[str]:
             problems.append(
                 f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
             )
-        elif args.prune_floor is not None and (rate == AUTO or name in ("prompt_prune_rate", "completion_prune_rate")):
+        elif args.prune_floor is not None and name != "head_prune_rate":
             # A floor that is asked for is kept: of the rates that are looked at, the smallest must have room for it.
             taken, keeps = ((1 + GRID) / 2, "has room for") if rate == AUTO else (rate, "keeps")
             problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{name}={text} {keeps}")
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
+    cuts = args.token_prune_rate
+    if base.tokens.cut_rule is random_prefix and cuts != AUTO and cuts > MOST_OF_PREFIX:
+        problems.append(
+            f"method={args.method!r} leaves out at most half of a completion, not token_prune_rate={cuts:g}. Write "
+            f"token_prune_rate: {MOST_OF_PREFIX}."
+        )
     return problems + _unread_problems(args, base)
 
 
 def not_chosen(name: str, base: Method) -> str:
     """Why a level of a method does not choose its own rate; empty where it does."""
     if name == "token_prune_rate":
-        return ""
+        rule = base.tokens.cut_rule
+        return "" if rule is best_cuts else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
     level = base.prompts if name == "prompt_prune_rate" else base.completions
     if level is base.completions and not isinstance(level, Pruning):
         return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"

@@ -35,12 +35,12 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     known_NF, filled_NF = (~reward_NF.isnan()).double(), reward_NF.nan_to_num(0.0)
     others_NF = group_sums(known_NF, group_N)[group_N] - known_NF
     mean_NF = (group_sums(filled_NF, group_N)[group_N] - filled_NF) / others_NF.clamp_min(1)
-    if context.expected is None:
-        baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
-    else:
+    baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
+    if context.expected is not None:
         expected = context.expected.take(group_N)
         share_NF = others_NF / (others_NF + expected.worth_QF).clamp_min(1e-12)
-        baseline_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
+        mixed_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
+        baseline_NF = torch.where(expected.worth_QF > 0, mixed_NF, baseline_NF)
     advantage_NF = (filled_NF - baseline_NF) * known_NF
     # Of equal numbers a mean may be off by a rounding, which is no gradient.
     rounding = ROUNDINGS * torch.finfo(rewards.reward_NF.dtype).eps

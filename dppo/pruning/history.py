@@ -1,5 +1,6 @@
 """What past rollouts say about each prompt: a few numbers per prompt, in flat arrays."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,19 @@ FIELDS = {
     "streak": np.int16,
 }
 """Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believed:
+    """What is believed of the squared signal of prompts without a visit."""
+
+    square_P: Tensor
+    """(size,) float64 of every prompt of the dataset, in any unit, NaN where nothing is believed."""
+    worth: float
+    """Observations that a belief is worth, > 0."""
+    usual: float = 1.0
+    """Mean of the prompts visited so far, each as often as it was; of all before the first visit."""
+
 
 LONGEST_STREAK = np.iinfo(np.int16).max
 
@@ -157,9 +171,7 @@ class PromptHistory:
         """(P,) bool, prompts with an observation."""
         return torch.from_numpy(self._arrays["rollouts"][self._rows(rows)] > 0)
 
-    def candidates(
-        self, rows: Tensor | np.ndarray, step: int, believed: tuple[Tensor, float] | None = None
-    ) -> Candidates:
+    def candidates(self, rows: Tensor | np.ndarray, step: int, believed: Believed | None = None) -> Candidates:
         """What is known of a block of prompts at ``step``.
 
         A prompt's mean is mixed with the prior, the mean over all observations (1 if there are none), in the ratio of
@@ -169,9 +181,8 @@ class PromptHistory:
         Args:
             rows: (P,) integer, positions in the dataset.
             step: now, on the clock of ``update``.
-            believed: (size,) squared signal of every prompt of the dataset by what is known without a visit, in any
-                unit, NaN where nothing is, and the observations that this is worth. A prompt of which something is
-                believed counts as seen. The unit comes from what prompts that were visited have given.
+            believed: of prompts without a visit, from ``believed``. One of which something is believed counts as seen.
+                The unit comes from what prompts that were visited have given.
         """
         row = self._rows(rows)
         seen = self._arrays["rollouts"][row] > 0
@@ -184,7 +195,7 @@ class PromptHistory:
             prior = self._totals[TOTALS.index(field)] / self._totals[0] if self._totals[0] else 1.0
             strength = self.strength
             if field == "signal_square_sum" and believed is not None:  # pass rates say nothing of lengths
-                prior, strength = prior * share, strength + believed[1] * known
+                prior, strength = prior * share, strength + believed.worth * known
             mean = self._arrays[field][row].astype(np.float64) / np.where(seen, count, 1.0)
             return (worth * mean + strength * prior) / (worth + strength)
 
@@ -195,15 +206,21 @@ class PromptHistory:
             seen_P=torch.from_numpy(seen | known),
         )
 
-    def _believed(self, row: np.ndarray, believed: tuple[Tensor, float] | None) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) what is believed of prompts over what it was of those visited so far, 1 without any, and where it is."""
-        if believed is None:
-            return np.ones(len(row)), np.zeros(len(row), bool)
-        square = believed[0].numpy()
+    def believed(self, square_P: Tensor, worth: float) -> Believed:
+        """A belief of every prompt of the dataset, (size,), in the unit of those that were visited: once for a step."""
+        square = square_P.numpy()
         known = ~np.isnan(square)
         visits = self._arrays["rollouts"] * known
         usual = np.average(square[known], weights=visits[known] if visits.any() else None)
-        return np.where(known, square, usual)[row] / max(float(usual), 1e-12), known[row]
+        return Believed(square_P=square_P, worth=worth, usual=float(usual))
+
+    def _believed(self, row: np.ndarray, believed: Believed | None) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) what is believed of prompts over what is usual, 1 without any belief, and where there is one."""
+        if believed is None:
+            return np.ones(len(row)), np.zeros(len(row), bool)
+        square = believed.square_P.numpy()[row]
+        known = ~np.isnan(square)
+        return np.where(known, square, believed.usual) / max(believed.usual, 1e-12), known
 
     def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected | None:
         """What a block of prompts is expected to give at ``step``, from everything before it.

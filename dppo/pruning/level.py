@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, raise_problems
+from dppo.errors import DesignError, in_words, raise_problems
 from dppo.evidence import Evidence
 from dppo.pruning.ceiling import Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, Design
@@ -92,7 +92,7 @@ class Level:
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
         least = "" if self.least is None else f" ({self.least:g} where nothing is lost)"
         return (
-            f"{share} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
+            f"{share} of the {self.budget} pruned, {in_words(self.rule)} rule on {scored}, {self.design.name} "
             f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
         )
 

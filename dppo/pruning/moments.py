@@ -77,7 +77,9 @@ class RewardMoments:
         mean_QF = (before_QF * prior.mean_QF + sum_QF) / known_QF
         square_QF = (before_QF * (prior.variance_QF + prior.mean_QF.square()) + square_QF) / known_QF
         return Expected(
-            mean_QF=mean_QF, variance_QF=(square_QF - mean_QF.square()).clamp_min(0.0), worth_QF=known_QF + 1
+            mean_QF=mean_QF,
+            variance_QF=(square_QF - mean_QF.square()).clamp_min(0.0),
+            worth_QF=(known_QF > TINY) * (known_QF + 1),  # a function that has not scored yet is worth nothing
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, RoundsError, require
+from dppo.errors import DesignError, RoundsError, in_words, require
 from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
@@ -161,8 +161,8 @@ class Rounds:
         limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
         skipped = "" if self.skipping is None else f", {self.skipping}"
         return (
-            f"{self.size.__name__} rounds of {self.factor:g} times what a step wants until as many groups have rewards "
-            f"that differ, {limit}{skipped}"
+            f"{in_words(self.size)} rounds of {self.factor:g} times what a step wants until as many groups have "
+            f"rewards that differ, {limit}{skipped}"
         )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError
 from dppo.pruning.designs import WHOLE
-from dppo.pruning.history import PromptHistory
+from dppo.pruning.history import Believed, PromptHistory
 from dppo.pruning.prompts import PromptPruning
 from dppo.rng import Purpose, generator
 
@@ -93,7 +93,7 @@ def fill_block(
     pruning: PromptPruning,
     prompts: int,
     step: int,
-    believed: tuple[Tensor, float] | None = None,
+    believed: Believed | None = None,
     *,
     part: int = 0,
     parts: int = 1,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, ShapeError, raise_problems
+from dppo.errors import DesignError, ShapeError, in_words, raise_problems
 from dppo.evidence import Evidence
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
@@ -123,7 +123,7 @@ class TokenPruning:
             else:
                 problems += floor_problems(floor, rate, floor_name, f"{name}={rate:g} keeps")
         if self.auto is not None and self.cut_rule is not best_cuts:
-            rule = self.cut_rule.__name__
+            rule = in_words(self.cut_rule)
             problems.append(f"a rate is chosen for best_cuts alone, not for {rule}. Use auto=None, rate=0.5.")
         elif self.cut_rule is random_prefix and self.rate > MOST_OF_PREFIX:
             problems.append(f"random_prefix leaves out at most half, not rate={self.rate:g}. Use rate=0.5.")
@@ -200,9 +200,9 @@ class TokenPruning:
     def __str__(self) -> str:
         share, parts = f"auto, at most {self.rate:g}" if self.auto else f"{self.rate:g}", []
         if self.rate:
-            parts.append(f"{share} of the tokens behind a cut ({self.cut_rule.__name__}, floor {self.floor:g})")
+            parts.append(f"{share} of the tokens behind a cut ({in_words(self.cut_rule)}, floor {self.floor:g})")
         if self.head_rate:
-            rule = f"{self.head_rule.__name__}, floor {self.head_floor:g}"
+            rule = f"{in_words(self.head_rule)}, floor {self.head_floor:g}"
             parts.append(
                 f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head ({rule})"
             )

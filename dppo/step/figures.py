@@ -72,9 +72,12 @@ def draw_figures(
 
 
 def token_figures(
-    level: TokenPruning, draw: TokenDraw, moment_RT: Tensor, sampled: SampledTokens, live_N: Tensor
+    level: TokenPruning, draw: TokenDraw, moment_RT: Tensor, sampled: SampledTokens, live_N: Tensor, *, all_tokens: int
 ) -> dict[str, float]:
-    """Figures of the tokens of one draw among N completions, over the live ones of a share: R, with their tokens."""
+    """Figures of the tokens of one draw among N completions, over the live ones of a share: R, with their tokens.
+
+    ``all_tokens`` are those of the whole share.
+    """
     span, scored = int(sampled.span_NT.sum()), int(sampled.mask_NT.sum())
     weight_RT, prob_RT = draw.weight_NT[live_N] * sampled.mask_NT, draw.prob_NT[live_N]
     known_RT = sampled.mask_NT & (prob_RT > 0)
@@ -88,7 +91,7 @@ def token_figures(
         "prune/largest_token_weight": _largest(weight_RT.flatten()),
         "prune/token_added_variance": float(added / total) if total > 0 else 0.0,
         "prune/tokens_trained": float(forwarded),
-        "prune/tokens_skipped": float(span - forwarded),
+        "prune/tokens_skipped": float(all_tokens - forwarded),
     }
 
 

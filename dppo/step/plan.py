@@ -119,8 +119,16 @@ class StepPlan(DraftPlan):
         if self.sampled is None or self.moment_NT is None:
             return made
         return [
-            figures | token_figures(self.method.tokens, draw, self.moment_NT[row_N], self.sampled.take(row_N), row_N)
-            for figures, draw, row_N in zip(made, self.token_draws, live_N & self.share_UN, strict=True)
+            figures
+            | token_figures(
+                self.method.tokens,
+                draw,
+                self.moment_NT[live_N & share_N],
+                self.sampled.take(live_N & share_N),
+                live_N & share_N,
+                all_tokens=int(self.sampled.span_NT[share_N].sum()),
+            )
+            for figures, draw, share_N in zip(made, self.token_draws, self.share_UN, strict=True)
         ]
 
 

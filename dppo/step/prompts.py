@@ -31,6 +31,7 @@ from dppo.pruning import (
     Skipping,
 )
 from dppo.pruning.ceiling import FEWEST, gain_of, point_ceiling
+from dppo.pruning.history import Believed
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block
 from dppo.rng import Purpose, step_streams
@@ -95,6 +96,8 @@ class PromptSource:
         self._given, self._disbelieved, self.first_visits = prior, False, Evidence.none()
         """Pass rates, and whether they were found to mislead; what they expected of prompts at their
         first visit, and what these gave."""
+        self._mixed: dict[int, Tensor] = {}
+        """By completions of a group, how likely the pass rates make each prompt's rewards differ."""
         self.lines: list[str] = []
         """What is to be said of the run, for whoever trains to take away."""
         self.learned = None if self._skipping is None else self._skipping.start()
@@ -246,11 +249,13 @@ class PromptSource:
         """Pass rates that are believed; None without any, and once they were found to mislead."""
         return None if self._disbelieved else self._given
 
-    def _believed(self, generations: int) -> tuple[Tensor, float] | None:
-        """What is believed of the squared signal of every prompt, and the groups that it is worth."""
+    def _believed(self, generations: int) -> Believed | None:
+        """What is believed of the squared signal of every prompt, worth so many groups."""
         if self.prior is None:
             return None
-        return self.prior.mixed_P(generations), self.prior.completions / generations
+        if generations not in self._mixed:
+            self._mixed[generations] = self.prior.mixed_P(generations)
+        return self.history.believed(self._mixed[generations], self.prior.completions / generations)
 
     def _judge_prior(self, plan: DraftPlan) -> None:
         """Stop believing pass rates where pruning by them has cost more than it saved, at first visits of prompts."""
@@ -288,7 +293,8 @@ class PromptSource:
         self.history.save(folder / HISTORY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
         found = {name: getattr(self, name).saved() for name in EVIDENCE}
-        return self.stream.state_dict() | learned | found | {"disbelieved": self._disbelieved}
+        others = {"others": asdict(self.others), "disbelieved": self._disbelieved}
+        return self.stream.state_dict() | learned | found | others
 
     def load(self, folder: Path, position: dict[str, Any], *, history: bool = True) -> None:
         """Read back what ``save`` wrote and returned; without ``history`` only the place among the prompts.
@@ -313,11 +319,12 @@ class PromptSource:
         self.stream.load_state_dict(position)
         self.visits, self.completions, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
         self._disbelieved = bool(position.get("disbelieved"))
-        if self.learned is not None and "learned" in position:
-            try:
+        try:
+            self.others = finite_numbers(OtherTerms, position.get("others", {}))
+            if self.learned is not None and "learned" in position:
                 self.learned = finite_numbers(type(self.learned), position["learned"])
-            except (TypeError, ValueError) as error:
-                raise CheckpointError(
-                    f"what was learned of prompts to skip is damaged in {folder} ({error}). Resume from an earlier "
-                    "checkpoint folder."
-                ) from error
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"what was learned of prompts and losses is damaged in {folder} ({error}). Resume from an earlier "
+                "checkpoint folder."
+            ) from error

@@ -12,7 +12,6 @@ from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
-from dppo.pruning import OtherTerms
 from dppo.step import PromptSource
 from dppo.step.resumed import changed, remembered, warn_of
 from dppo.verl.ahead import Checked
@@ -42,8 +41,6 @@ class VerlState(Checked):
     """Place among the prompts, from ``PromptSource.save``."""
     settings: dict[str, Any]
     """What prompts and draws depend on; a resumed run with other settings says so."""
-    others: dict[str, float] = field(default_factory=dict)
-    """What the KL term and the entropy bonus weighed, from ``OtherTerms``; empty before they were looked at."""
     in_flight: dict[str, Any] = field(default_factory=dict)
     """Prompts that were asked for ahead and not trained on, from ``Ahead.saved``; empty where there are none."""
 
@@ -64,8 +61,7 @@ def save(
     ``settings`` are of ``settings_to_save``, ``in_flight`` of ``Ahead.saved`` where prompts are asked for ahead.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    position, others = source.save(folder), asdict(source.others)
-    state = VerlState(step=step, position=position, settings=settings, others=others, in_flight=in_flight or {})
+    state = VerlState(step=step, position=source.save(folder), settings=settings, in_flight=in_flight or {})
     write_json(folder / STATE_FILE, asdict(state))
 
 
@@ -88,7 +84,6 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         return {}
     try:
         state = VerlState(**read_json(path, advice=""))
-        source.others = OtherTerms(**state.others)
     except (FileError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is damaged ({error}). Resume from an earlier one: trainer.resume_mode=resume_path "

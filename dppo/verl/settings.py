@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dppo.errors import ConfigError, did_you_mean, raise_problems
-from dppo.methods import METHODS, Method, in_words
+from dppo.errors import ConfigError, did_you_mean, in_words, raise_problems
+from dppo.methods import METHODS, Method
 from dppo.methods.from_settings import pruned
 from dppo.methods.settings import bias_problems, fill_in, method_problems, read_rates, setting_problems
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser

@@ -1,6 +1,7 @@
 """``Method``: how its parts fit together, what it says of them, and what it refuses."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from refusals import refused
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.objective import GRPO_MEAN, NORMALISERS
-from dppo.pruning import Pruning
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Pruning, TokenPruning, random_prefix, threshold
+from dppo.pruning.rounds import fixed
 from dppo.pruning.scores import AVERAGED_SCORES
 
 GRPO, DPPO, CPPO, DAPO = METHODS["grpo"], METHODS["dppo"], METHODS["cppo"], METHODS["dapo"]
@@ -56,6 +58,25 @@ def test_one_draw_of_prompts_for_several_optimizer_steps_is_biased_after_the_fir
 
 
 # Rates and schedules.
+
+
+def test_rates_that_are_given_are_not_chosen():
+    """The wrong twin stays ``auto``, with the rate as the most that it may choose."""
+    auto = replace(DPPO, completions=replace(DPPO.completions, auto=COMPLETION_AUTO))
+    auto = replace(auto, prompts=replace(auto.prompts, rate=0.5, auto=PROMPT_AUTO))
+    given = auto.with_rates(prompt=0.2, completion=0.3)
+    assert (given.prompts.auto, given.completions.auto) == (None, None)
+    assert auto.with_rates(prompt=0.2).completions.auto is COMPLETION_AUTO
+
+
+def test_rules_with_constants_bound_to_them_are_described():
+    rounds = METHODS["greso"].rounds
+    assert "fixed() rounds" in str(replace(rounds, size=partial(fixed)))
+    assert "threshold() rule" in str(Pruning(rate=0.5, rule=partial(threshold)))
+    cuts = TokenPruning(rate=0.3, cut_rule=partial(random_prefix))
+    assert "random prefix()" in str(cuts)
+    with refused(ConfigError, "auto=None", "random prefix()"):
+        replace(cuts, auto=COMPLETION_AUTO)
 
 
 def test_rates_replace_what_is_given_and_leave_the_rest():

@@ -160,11 +160,15 @@ def test_what_a_random_prefix_cannot_leave_out_is_refused_before_a_run(tmp_path)
     """It stopped the run at its first step, after the rollout."""
     with refused(ConfigError, "rate=0.6"):
         TokenPruning(rate=0.6, cut_rule=random_prefix)
-    with refused(ConfigError, "random_prefix"):
+    with refused(ConfigError, "random prefix"):
         TokenPruning(rate=0.5, cut_rule=random_prefix, auto=TOKEN_AUTO)
-    for rate in (0.6, "auto"):
-        with refused(ConfigError, "random_prefix"):
-            DPPOConfig(str(tmp_path), report_to=[], use_cpu=True, bf16=False, method="nat_rpc", token_prune_rate=rate)
+    run = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "bf16": False}
+    for rate, named in ((0.6, "token_prune_rate: 0.5"), ("auto", "which chooses no rate")):
+        with refused(ConfigError, "nat_rpc", named):
+            DPPOConfig(**run, method="nat_rpc", token_prune_rate=rate)
+    with refused(ConfigError, "prune_floor=0.3", "token_prune_rate=0.8"):
+        DPPOConfig(**run, token_prune_rate=0.8, prune_floor=0.3)
+    assert DPPOConfig(**run, token_prune_rate=0.8, prune_floor=0.2).build_method().tokens.floor == 0.2
 
 
 def test_presets_are_what_the_paper_does():

@@ -34,7 +34,7 @@ def kept(rows, **changes):
 def test_counts_are_exact_whatever_a_rate_is_in_binary(rate):
     exact = Fraction(str(rate))
     for size in range(1, 65):
-        assert kept_share(size, exact) == size * (1 - exact) // 1
+        assert kept_share(size, exact) == max(size * (1 - exact) // 1, 1)
         assert all_but_dropped(size, exact) == size - size * exact // 1
         if rate:
             rows = advantages(*range(1, size + 1))

@@ -1,5 +1,7 @@
 """Advantages against a baseline from history: by hand, with missing rewards, never from a completion's own reward."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from arrays import rewards_of
@@ -79,6 +81,17 @@ def test_without_history_it_is_leave_one_out_and_a_group_of_one_has_nothing():
     assert got.tolist() == pytest.approx([1.0, -0.5, -0.5, 0.0])
     worthless = history_advantages(*known([[[1.0, 0.0], [0.0, 0.0]]], mean=0.7, worth=0.0))
     assert worthless.tolist() == pytest.approx([1.0, -1.0]), "what is worth nothing has no say"
+
+
+def test_a_function_that_history_knows_nothing_of_has_its_siblings_alone():
+    """The wrong twin mixes in a mean of 0, which nobody expected."""
+    rewards, context = known([[[1.0, 5.0]] * 4, [[1.0, 5.0]]], mean=0.0)
+    context.expected.worth_QF[:, 1] = 0.0
+    advantage_N, first_N = (
+        history_advantages(replace(rewards, weight_F=torch.tensor(weights)), context)
+        for weights in ((1.0, 1.0), (1.0, 0.0))
+    )
+    assert first_N.abs().min() > 0.1 and torch.equal(advantage_N, first_N)
 
 
 def test_the_deviation_is_that_of_history():

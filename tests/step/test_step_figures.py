@@ -57,6 +57,14 @@ def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too()
         assert figures[name] == pytest.approx(before[name]), name
 
 
+def test_tokens_trained_and_skipped_are_all_there_are():
+    """The wrong twin counts those of completions with a gradient alone: a silent group's are gone."""
+    groups = ([1, 0, 0.5], [1, 1, 1])
+    for tokens in (TokenPruning(), TokenPruning(rate=0.5)):
+        (figures,) = step_of(replace(DPPO, tokens=tokens), *groups, tokens=[4, 5, 6, 7, 8, 9]).draw_figures
+        assert figures["prune/tokens_trained"] + figures["prune/tokens_skipped"] == 39, tokens
+
+
 def test_figures_of_a_step_in_which_every_prompt_was_rolled_out():
     plan = step_of(GRPO, [1, 0, 0], [2, 2], [NAN, NAN], [5, NAN, 3])
     assert plan.figures == {

@@ -101,7 +101,7 @@ def test_weights_are_one_on_average_whatever_the_column_says(rate):
     """Over every real draw of a first block; the wrong twin leaves the weights out."""
     history = PromptHistory(np.arange(5, dtype=np.uint64))
     prior = PromptPrior(rate_P=torch.tensor(rate, dtype=torch.float64), completions=8)
-    candidates = history.candidates(torch.arange(5), 0, (prior.mixed_P(GROUP), 2.0))
+    candidates = history.candidates(torch.arange(5), 0, history.believed(prior.mixed_P(GROUP), 2.0))
     bare_P = mean_weight(METHOD.prompts, candidates, lambda draw: draw.keep_N.double())
     assert (mean_weight(METHOD.prompts, candidates) - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
 
@@ -163,5 +163,7 @@ def test_a_belief_in_pass_rates_says_nothing_of_lengths():
     history = PromptHistory(np.arange(8, dtype=np.uint64))
     tokens_N = torch.tensor([30.0] * 4 + [6.0] * 28)
     history.update(range(8), Rewards.of_groups(torch.tensor([[0.0, 0, 1, 1]] * 8)), torch.ones(8), tokens_N, 0)
-    plain, strong = (history.candidates(range(8), 1, believed=given) for given in (None, (torch.ones(8), 1000.0)))
+    plain, strong = (
+        history.candidates(range(8), 1, believed=given) for given in (None, history.believed(torch.ones(8), 1000.0))
+    )
     assert torch.equal(plain.tokens_P, strong.tokens_P) and plain.tokens_P[0] > 1.5 * plain.tokens_P[1]

@@ -213,7 +213,7 @@ def test_nothing_pruned_is_the_full_batch(subject):
 
 
 def test_a_draw_that_keeps_nothing_has_no_direction(small):
-    method = replace(CPPO, completions=replace(CPPO.completions, rate=0.9))
+    method = replace(CPPO, completions=replace(CPPO.completions, count=lambda completions, dropped: 0))
     found, root_NN = sample(small, method, 100, 0), root(small.gram_NN)
     row = figures(found, bias_of(found, root_NN), root_NN)
     assert (row.relative_bias, row.cosine, row.mean_cosine) == (1.0, 0.0, 0.0)

@@ -13,9 +13,9 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo import __version__
-from dppo.errors import raise_problems
+from dppo.errors import in_words, raise_problems
 from dppo.groups import group_sizes
-from dppo.methods import Method, in_words
+from dppo.methods import Method
 from dppo.pruning import SampledTokens, constant
 from dppo.step import Passes, StepPlan
 from dppo.trl.batch import PADDED, Padded, RankBatch
