@@ -113,6 +113,8 @@ def load_engine(name: str, spec: ModelSpec) -> Engine:
 
 SAMPLED_BYTES = 1 << 16
 _WEIGHED = (".json", ".safetensors", ".bin", ".jinja", ".txt", ".model")
+_WRITTEN = ("settings.json", "results.json", "run.json")
+"""Files of evaluations and runs, which may go into the folder of their model."""
 
 
 def fingerprint(model: str) -> str | None:
@@ -124,7 +126,7 @@ def fingerprint(model: str) -> str | None:
     if not folder.is_dir():
         return None
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.suffix in _WEIGHED):
+    for path in sorted(path for path in folder.iterdir() if path.suffix in _WEIGHED and path.name not in _WRITTEN):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:

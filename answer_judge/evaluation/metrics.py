@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from math import comb
 from typing import Any
@@ -80,7 +81,8 @@ def voting_form(answer: str) -> str:
     except Unreadable:
         text = answer
     if number := read_number(text):
-        return str(number.value)
+        with suppress(ValueError):  # more digits than Python writes: 10^{5000}
+            return str(number.value)
     text = "".join(text.split()) or answer.strip()
     if len(text) <= LONGEST_VOTE:
         return text

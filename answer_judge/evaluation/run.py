@@ -38,7 +38,7 @@ class Protocol:
 
     sets: tuple[ProblemSet, ...]
     samples: int | None = None
-    """Completions per problem, >= 1; None draws what each benchmark usually draws."""
+    """Completions per problem, >= 1; None draws what each benchmark usually draws, and one at temperature 0."""
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     ks: tuple[int, ...] | None = None
@@ -70,7 +70,8 @@ class Protocol:
     @property
     def samples_of(self) -> dict[str, int]:
         """Completions per problem, by benchmark."""
-        return {s.benchmark.name: s.benchmark.samples if self.samples is None else self.samples for s in self.sets}
+        usual = {s.benchmark.name: s.benchmark.samples if self.sampling.temperature else 1 for s in self.sets}
+        return usual if self.samples is None else dict.fromkeys(usual, self.samples)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -156,9 +157,16 @@ def read_results(folder: Path | str) -> dict[str, Any]:
 
     Raises:
         FileError: the folder has no finished evaluation.
+        EvaluationError: the file of that name is of something else.
     """
     advice = "The folder has no finished evaluation: give its dppo eval command again to finish it"
-    return read_json(Path(folder) / RESULTS, advice=advice)
+    found = read_json(Path(folder) / RESULTS, advice=advice)
+    if not {"settings", "benchmarks"} <= set(found):
+        raise EvaluationError(
+            f"{folder}: its {RESULTS} is of no evaluation. Name a folder that dppo eval wrote; a comparison of runs "
+            "is read by dppo report"
+        )
+    return found
 
 
 def _graders() -> dict[str, str]:

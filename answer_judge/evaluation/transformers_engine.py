@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
@@ -28,7 +29,7 @@ def load(spec: ModelSpec) -> Engine:
     known = {"dtype": spec.dtype, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     try:
         model = AutoModelForCausalLM.from_pretrained(spec.model, **known, **spec.engine_options)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model {spec.model} cannot be loaded: {first_line(error)}") from error
     if "device_map" not in spec.engine_options and torch.accelerator.is_available():
         cast(Any, model).to(torch.accelerator.current_accelerator())

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from answer_judge.errors import RewardError
-from answer_judge.sandbox.servers import Child, EndedError, FloodError, LateError, Limits, ServerProcess
+from answer_judge.sandbox.servers import (
+    LONGEST_QUESTION,
+    Child,
+    EndedError,
+    FloodError,
+    LateError,
+    Limits,
+    ServerProcess,
+)
 from answer_judge.sandbox.values import line
 
 VERDICTS = ("right", "wrong", "error", "timeout", "memory", "forbidden")
@@ -76,7 +84,7 @@ def _conversation(program: Child, tests: Child, task: Task, wall_seconds: float)
         tests.send(line(given), deadline)
         while True:
             speaking = "tests"
-            asked = tests.receive(deadline)
+            asked = tests.receive(deadline, LONGEST_QUESTION)
             if asked.startswith(b'{"verdict"'):
                 return _verdict(json.loads(asked))
             speaking = "program"
@@ -89,7 +97,8 @@ def _conversation(program: Child, tests: Child, task: Task, wall_seconds: float)
     except LateError:
         return "timeout", f"no verdict in the {wall_seconds:g} seconds it had"
     except FloodError:
-        return "error", "it answered a call with more than may be"
+        said = "answered a call with more than may be"
+        return "error", f"it {said}" if speaking == "program" else "a test calls it with more than may be"
 
 
 def _verdict(said: dict[str, Any]) -> tuple[str, str]:

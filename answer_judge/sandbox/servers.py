@@ -43,6 +43,8 @@ sys.modules["answer_judge.sandbox.server"].main(control, given["settings"])
 START_SECONDS = 60.0
 LONGEST_LINE = 1 << 20
 """Bytes a program may answer one call with."""
+LONGEST_QUESTION = 1 << 26
+"""Bytes tests may call it with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +203,9 @@ class Child:
             except BrokenPipeError as error:
                 raise EndedError from error
 
-    def receive(self, deadline: float) -> bytes:
-        """The next line, with its end."""
-        text, self.pending = _line(self.reads, self.pending, deadline)
+    def receive(self, deadline: float, longest: int = LONGEST_LINE) -> bytes:
+        """The next line, with its end, of no more than ``longest`` bytes."""
+        text, self.pending = _line(self.reads, self.pending, deadline, longest)
         return text
 
     def close(self) -> dict[str, Any]:
@@ -215,11 +217,11 @@ class Child:
         return self.report
 
 
-def _line(end: int, pending: bytes, deadline: float) -> tuple[bytes, bytes]:
+def _line(end: int, pending: bytes, deadline: float, longest: int = LONGEST_LINE) -> tuple[bytes, bytes]:
     """The next line from a pipe or a socket, with its end, and what came behind it; ``pending`` came before."""
     parts, size = [pending], len(pending)
     while b"\n" not in parts[-1]:
-        if size > LONGEST_LINE:
+        if size > longest:
             raise FloodError
         if not _ready(end, select.POLLIN, deadline):
             raise LateError

@@ -110,9 +110,11 @@ def last_words(results: Mapping[str, Any]) -> Iterator[str]:
     yield NOT_SEEN
 
 
-def _verdict(difference: Mapping[str, Any], seeds: int) -> str:
+def _verdict(difference: Mapping[str, Any], asked: int) -> str:
     cell, low, high = interval(difference, points), difference["low"], difference["high"]
+    seeds = sum(each is not None for each in difference["per_seed"].values())
     if low is None or high is None:
-        return f"{cell.text}; {'one seed' if seeds == 1 else f'{seeds} seeds'}: no verdict. Try dppo demo --seeds 5."
+        advice = "Try dppo demo --seeds 5." if asked < FEWEST else f"{asked - seeds} of {asked} did not finish."
+        return f"{cell.text}; {'one seed' if seeds == 1 else f'{seeds} seeds'}: no verdict. {advice}"
     side = "ahead" if low > 0 else "behind" if high < 0 else "no difference is shown"
     return f"{cell.text} (95% interval over {seeds} seeds {cell.detail}): {side}."

@@ -259,6 +259,11 @@ def _missing(steps: Sequence[Row]) -> list[str]:
         if finite(steps, "flat_of_trl"):
             why = "since frac_reward_zero_std, 0 in every step, is so with scale_rewards: batch whatever groups hold"
         said.append(f"How many groups have equal rewards: {least:.0%} to {most:.0%} is assumed, {why}.")
+    if finite(steps, "filtered"):
+        said.append(
+            "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
+            "rewards by others, so none is skipped, and what they cost is among its rollouts."
+        )
     if math.isnan(_reach(steps)):
         said.append(
             f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "

@@ -3,28 +3,32 @@
 Every reader gives names and numbers of each logged step; ``step_figures`` finds in them what a plan needs.
 """
 
+import ast
 import csv
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, first_line
 from dppo_lab.runs.folder import METRICS_FILE
 
 Row = dict[str, float]
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 """How numpy's numbers are printed."""
+PRINTED = re.compile(r"\{'\w.*\}\s*$")
+"""A dictionary that ends a line."""
 PREFIXES = ("train/", "train_")
 TRAINER_STATE = "trainer_state.json"
 WRITES = (
-    "Give verl's console output or JSON lines, TRL's trainer_state.json, a CSV or JSON export of wandb, or "
-    "TensorBoard's event file"
+    "Give the console output of verl or TRL, verl's JSON lines, TRL's trainer_state.json, a CSV or JSON export of "
+    "wandb, or TensorBoard's event file"
 )
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -54,6 +58,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "lowest": ("critic/score/min",),
     "flat": ("candidates/zero_signal_groups",),
     "flat_of_trl": ("frac_reward_zero_std",),
+    "filtered": ("training/filter_groups/evicted_samples", "train/num_gen_batches"),
     # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
     # prompts that were not rolled out, and of tokens behind a cut.
     "kept": ("prune/kept_share",),
@@ -95,7 +100,10 @@ def read_log(path: Path) -> RunLog:
     """
     if not path.exists():
         raise ConfigError(f"--log {path}: there is no such file. {WRITES}.")
-    kind, rows = _read(path)
+    try:
+        kind, rows = _read(path)
+    except OSError as error:
+        raise ConfigError(f"--log {path} cannot be read: {first_line(error)} {WRITES}.") from error
     steps = step_figures(rows)
     if len(steps) < 2:
         raise ConfigError(
@@ -120,6 +128,8 @@ def step_figures(rows: Iterable[Row]) -> tuple[Row, ...]:
     if not finite(figures, "flat") and any(finite(figures, "flat_of_trl")):
         # Where it is 0 in every step it may say nothing: so it is with scale_rewards: batch, whatever the groups hold.
         figures = [found | {"flat": found["flat_of_trl"]} for found in figures]
+    if not finite(figures, "flat") and finite(figures, "filtered"):  # verl replaces silent groups by others
+        figures = [found | {"flat": 0.0} for found in figures]
     numbers = [_first(row, OF_TRAINING) for row in ordered]
     logged = [not math.isnan(found["reward"] + found["response"]) for found in figures]
     between = [gap for gap in np.diff(np.array(numbers)[logged]) if gap > 0]
@@ -151,9 +161,10 @@ def _first(row: Row, names: Sequence[str]) -> float:
 
 
 def _read(path: Path) -> tuple[str, Iterable[Row]]:
-    inside = [path / name for name in (TRAINER_STATE, METRICS_FILE) if (path / name).is_file()]
-    if inside:  # a checkpoint, or a run of ours
-        return _read(inside[0])
+    checkpoints = sorted(path.glob("checkpoint-*"), key=lambda each: each.stat().st_mtime, reverse=True)
+    inside = [path / TRAINER_STATE, path / METRICS_FILE, *(each / TRAINER_STATE for each in checkpoints)]
+    if found := next((each for each in inside if each.is_file()), None):  # a run of TRL's or ours, or its checkpoint
+        return _read(found)
     if path.is_dir() or "tfevents" in path.name:
         return "TensorBoard's events", _needs("tensorboard", _tensorboard, path)
     if path.suffix == ".wandb":
@@ -167,7 +178,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
         kind = "TRL's state" if history is not read else "JSON"
         rows = history if isinstance(history, list) else [history]
         return kind, [_numbers(each) for each in rows if isinstance(each, dict)]
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     lines = [found for line in text.splitlines() if (found := _json_line(line)) is not None]
     printed = list(_console(text))
@@ -194,15 +205,24 @@ def _json_line(line: str) -> Row | None:
         return None
     try:
         read = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     data = read.get("data")
     return _numbers({**read, **data} if isinstance(data, dict) else read)
 
 
 def _console(text: str) -> Iterable[Row]:
-    """Figures of the lines ``step:3 - name:value - ...``, which may begin with who prints them."""
+    """Figures of verl's lines, ``step:3 - name:value - ...``, which may begin with who prints them, and of TRL's.
+
+    TRL prints a dictionary as Python does, behind a progress bar it may be.
+    """
     for line in text.splitlines():
+        printed = PRINTED.search(line)
+        if printed is not None:
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                read = ast.literal_eval(printed[0])
+                yield _numbers(read if isinstance(read, dict) else {})
+            continue
         at = line.find("step:")
         if at >= 0 and " - " in line[at:]:
             parts = (part.rpartition(":") for part in line[at:].split(" - "))
@@ -215,7 +235,7 @@ def _numbers(row: Mapping[str, Any]) -> Row:
     for name, value in row.items():
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
         if math.isfinite(number) and name is not None:
             found[str(name)] = number

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from answer_judge.files import encoded
 from answer_judge.statistics import Estimate
 from dppo import __version__
 from dppo_lab.planning.model import EXACT, Plan
@@ -76,7 +76,7 @@ def calculator(plan: Plan) -> str:
     )
     script = Path(__file__).with_name("calculator.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps(as_json(plan), allow_nan=False)
+    data = encoded(as_json(plan))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     return environment.get_template("calculator.html").render(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,8 +75,12 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
     """
     output = Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--output {output} must be an HTML file. Try --output {output.with_suffix('.html')}")
+        page = output / "report.html" if output.is_dir() else output.with_suffix(".html")
+        raise ConfigError(f"--output {output} must be an HTML file. Try --output {page}")
     contents = read_sources([folders] if isinstance(folders, str | Path) else folders)
+    first = Path(folders if isinstance(folders, str | Path) else folders[0])
+    if output != first / "report.html":
+        contents = replace(contents, command=f"{contents.command} --output {shlex.quote(str(output))}")
     folder = output.with_name(f"{output.stem}_figures")
     with drawing():
         panels = draw_panels(contents, looks([group.label for group in contents.groups]))

@@ -168,12 +168,13 @@ def _pruned(runs: Sequence[RunRecord]) -> str:
 def _saved(runs: Sequence[RunRecord], group: Group) -> str:
     """In seconds as the run measured it; of records without, in tokens, and in seconds by what was computed."""
     measured = [(last_of(run, SAVED, 0.0), last_of(run, SHARE, 0.0)) for run in runs]
-    known = [(seconds, share) for seconds, share in measured if share]
+    known = [(seconds, seconds / share) for seconds, share in measured if share]
     if known:
-        seconds, share = np.mean(known, axis=0).tolist()
+        seconds, whole = np.mean(known, axis=0).tolist()
+        less = f"{duration(seconds)} of" if seconds >= 0 else f"{duration(-seconds)} more than"
         return (
-            f"about {duration(max(seconds, 0.0))} of {duration(seconds / share)} ({share:.0%}) beside steps that prune "
-            "nothing, by what tokens cost in the run's first generations."
+            f"about {less} {duration(whole)} ({seconds / whole:.0%}) beside steps that prune nothing, by what tokens "
+            "cost in the run's first generations."
         )
     trained, skipped = (sum(_logged(runs, f"prune/tokens_{what}")) for what in ("trained", "skipped"))
     prompts = _mean(runs, "prune/prompts_kept_share")

@@ -63,3 +63,7 @@ def test_runs_that_cannot_be_compared(tmp_path):
         compare(a, made(tmp_path / "c", sets=(other,)))
     with pytest.raises(FileError, match="no finished evaluation"):
         compare(a, tmp_path / "nothing")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "results.json").write_text('{"format": 1, "seeds": [0]}')
+    with refused(EvaluationError, "of no evaluation", "dppo report"):
+        compare(a, tmp_path / "runs")

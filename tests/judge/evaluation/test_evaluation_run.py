@@ -231,6 +231,8 @@ def test_prompts_that_leave_no_room_are_counted(tmp_path):
 def test_protocols_that_cannot_be(change, named):
     sets = (problem_set(2, "one", samples=1), problem_set(2, "two", samples=32))
     assert protocol(sets=sets, samples=None).samples_of == {"one": 1, "two": 32}
+    greedy = protocol(sets=sets, samples=None, sampling=Sampling(temperature=0.0))
+    assert greedy.samples_of == {"one": 1, "two": 1}
     with refused(ConfigError, named):
         protocol(sets=sets, **change)
 

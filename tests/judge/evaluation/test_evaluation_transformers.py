@@ -1,6 +1,7 @@
 """Generation by transformers: repeatable, blind to the batch, and with nothing of the model's own defaults."""
 
 import copy
+import json
 import shutil
 
 import pytest
@@ -148,12 +149,20 @@ def test_folder_without_a_tokenizer(tiny_model, tmp_path, tiny_folder):
     assert named.facts["format"] == "chat template"
 
 
-def test_models_that_are_not_there(tmp_path, tiny_tokenizer):
+def test_models_that_are_not_there(tmp_path, tiny_tokenizer, tiny_folder):
     with refused(ConfigError, "nothing/here", "no such folder"):
         load_engine("transformers", ModelSpec(model="nothing/here"))
     tiny_tokenizer.save_pretrained(tmp_path / "words")
     with pytest.raises(ConfigError, match=r"words cannot be loaded"):
         load_engine("transformers", ModelSpec(model=str(tmp_path / "words")))
+    shutil.copytree(tiny_folder, tmp_path / "pointer")
+    (tmp_path / "pointer" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    shutil.copytree(tiny_folder, tmp_path / "another")
+    config = json.loads((tmp_path / "another" / "config.json").read_text())
+    (tmp_path / "another" / "config.json").write_text(json.dumps(config | {"vocab_size": 99}))
+    for name in ("pointer", "another"):
+        with pytest.raises(ConfigError, match=f"{name} cannot be loaded"):
+            load_engine("transformers", ModelSpec(model=str(tmp_path / name)))
     with refused(ConfigError, "--engine sglang", "transformers, vllm"):
         load_engine("sglang", ModelSpec(model="x"))
     with refused(ConfigError, "batch_size=0"):
@@ -162,6 +171,7 @@ def test_models_that_are_not_there(tmp_path, tiny_tokenizer):
 
 def test_fingerprint_notices_further_training(tiny_folder, tmp_path):
     shutil.copytree(tiny_folder, tmp_path / "copy")
+    (tmp_path / "copy" / "settings.json").write_text("{}")  # of an evaluation into the same folder
     assert fingerprint(str(tmp_path / "copy")) == fingerprint(str(tiny_folder))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
     for parameter in model.parameters():

@@ -36,6 +36,13 @@ def test_every_verdict(sandbox):
     assert sandbox.run(task("def f(x): return 1 / 0")).detail == "ZeroDivisionError: division by zero"
 
 
+def test_a_test_may_call_with_more_than_a_program_may_answer(sandbox):
+    add, echo = "def f(a): return sum(a)", "def f(a): return a"
+    assert sandbox.run(task(add, "assert f([1] * 600000) == 600000")).verdict == "right"
+    found = sandbox.run(task(echo, "assert len(f([1] * 600000)) == 600000"))
+    assert (found.verdict, found.detail) == ("error", "it answered a call with more than may be")
+
+
 def test_a_folder_is_empty_again_for_the_next_program(sandbox):
     leaves = task("open('note', 'w').write('x')\nimport os\ndef f(x): return len(os.listdir('.')) * 4")
     assert [outcome.verdict for outcome in sandbox.run_many([leaves] * 3)] == ["right"] * 3

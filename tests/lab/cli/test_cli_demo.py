@@ -109,6 +109,15 @@ def test_the_verdict_is_what_the_interval_allows(grpo, dppo, says):
     assert says in against and "TRL 40.0%" in lines[1] and "ahead." in lines[2]
 
 
+def test_the_verdict_counts_the_seeds_that_finished():
+    """The wrong twin counts those that were asked for, and advises as many again."""
+    results = results_of((0.3,) * 5, (0.4,) * 5, (0.5,) * 5)
+    for side in results["methods"].values():
+        side["equal_seconds"]["accuracy"]["per_seed"] |= dict.fromkeys(("2", "3", "4"))
+    against = list(demo.last_words(results))[-2]
+    assert against.endswith("+10.0 pp; 2 seeds: no verdict. 3 of 5 did not finish.")
+
+
 def test_a_side_without_a_finished_run_leaves_nothing_to_say():
     results = results_of((0.3,), (0.4,), (0.5,))
     results["methods"]["grpo"]["equal_seconds"]["accuracy"]["mean"] = None

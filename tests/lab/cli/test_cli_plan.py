@@ -41,6 +41,15 @@ def test_figures_by_hand_give_an_estimate_with_its_sources(tmp_path, capsys):
     assert all(row["per_step"]["low"] == row["per_step"]["high"] for row in others), "nothing was sampled"
 
 
+def test_a_plan_that_has_no_bound_is_written(tmp_path):
+    """Of prompts that are always or never solved: nothing has a gradient, and no number says what skipping gains."""
+    figures = tmp_path / "figures.yaml"
+    given = yaml.safe_load(FIGURES.read_text()) | {"pass_rates": {0.0: 0.5, 1.0: 0.5}}
+    figures.write_text(yaml.safe_dump(given))
+    assert main(["plan", CONFIG, "--figures", str(figures), "--output", str(tmp_path / "plan")]) == 0
+    assert (tmp_path / "plan" / "plan.html").exists()
+
+
 def write_run(folder, steps=12, **config):
     """Records of a run of 8 prompts by 4 completions whose rollouts take 1 ms a token and updates 2 ms."""
     folder.mkdir(exist_ok=True)

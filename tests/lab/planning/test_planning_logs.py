@@ -202,6 +202,7 @@ def test_a_folder_with_a_log_is_that_log(tmp_path, capsys):
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert main(["plan", "--log", str(folder), "--generations", "8"]) == 0
     assert "TRL's state, 20 steps" in capsys.readouterr().out
+    assert len(read_log(tmp_path).steps) == 20, "the output_dir of a run has the state of its checkpoint"
 
 
 @pytest.mark.parametrize(("flat", "worth"), [(1.0, False), (0.8, True)])
@@ -348,6 +349,39 @@ def test_stray_lines_and_lists_are_no_figures(tmp_path):
         read_log(tmp_path / "lists.json")
     assert main(["plan", "--log", str(path), "--generations", "0"]) == 2
     assert main(["plan", "--log", str(path), "--gpu_hour_price", "2"]) == 2
+
+
+def test_what_trl_prints_is_read_behind_a_progress_bar(tmp_path):
+    fixed = {"completions/mean_length": 300.0, "reward": 0.5, "frac_reward_zero_std": "0.6", "step_time": 9.0}
+    bar = "  5%|5         | 1/20 [00:09<02:51,  9.0s/it]"
+    path = tmp_path / "train.log"
+    lines = [f"{bar * (n % 2)}{fixed | {'epoch': n / 20}}" for n in range(20)]
+    path.write_text("\n".join([*lines, "{'train_runtime': 180.0}", "{'no dictionary'}", "{'x': " + "9" * 400 + "}"]))
+    log = read_log(path)
+    assert log.kind == "a console's output" and len(log.steps) == 20 and log.steps[0]["flat"] == 0.6
+
+
+def test_a_filter_of_silent_groups_leaves_none_to_skip(tmp_path):
+    """verl's ``filter_groups``. The wrong twin assumes that 30% to 80% of the groups are silent, and saves a third."""
+    rows = rows_of(**{"training/filter_groups/evicted_samples": 300.0})
+    plan = plan_log(read_log(write_json_lines(tmp_path, rows)))
+    assert plan.saved["exact skipping"].value < 0.1
+    assert any("algorithm.filter_groups" in each for each in plan.unknown)
+    assert not any("is assumed, as papers" in each for each in plan.unknown)
+
+
+def test_numbers_and_files_that_cannot_be_are_no_traceback(tmp_path):
+    path = tmp_path / "odd.json"
+    rows = [{"step": n, "reward": 0.5, "response_length/mean": 9.0, "total": 10**400} for n in range(3)]
+    path.write_text(json.dumps(rows))
+    assert len(read_log(path).steps) == 3
+    path.write_text("[" * 100_000)
+    with refused(ConfigError, path, "0 steps"):
+        read_log(path)
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    with refused(ConfigError, path, "cannot be read"):
+        read_log(path)
 
 
 def test_an_export_of_two_runs_is_not_read_as_one(tmp_path):

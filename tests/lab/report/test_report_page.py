@@ -60,7 +60,8 @@ def test_one_run_has_the_panels_that_make_sense_for_one_and_the_same_bytes_each_
     monkeypatch.setattr(page_module, "as_png", lambda figure: b"")  # slow, and not in the page
     run = made.write_run(tmp_path / "one", updates=20)
     written = write_report([run], tmp_path / "one.html")
-    assert write_report([run], tmp_path / "two.html").page.read_bytes() == written.page.read_bytes()
+    before = written.page.read_bytes()
+    assert write_report([run], tmp_path / "one.html").page.read_bytes() == before
     page = written.page.read_text(encoding="utf-8")
     assert "Seconds per update" in page
     assert "dppo compare CONFIG.yaml" in page
@@ -83,6 +84,9 @@ def test_text_is_a_path_and_an_output_that_cannot_be_is_refused(tmp_path):
     run = tmp_path / "run"
     made.write_lines(run / "metrics.jsonl", [{"step": 1, "loss": 0.1}])
     assert write_report(str(run), str(tmp_path / "page.html")).page.exists()
-    for folders, output, named in (([run], "page.pdf", "page.html"), ([], "p.html", "dppo report")):
+    assert f"dppo report {run} --output {tmp_path / 'page.html'}" in (tmp_path / "page.html").read_text()
+    assert "--output" not in write_report(run, run / "report.html").page.read_text()
+    refusals = (([run], "page.pdf", "page.html"), ([], "p.html", "dppo report"), ([run], ".", "report.html"))
+    for folders, output, named in refusals:
         with refused(ConfigError, named):
             write_report(folders, tmp_path / output)

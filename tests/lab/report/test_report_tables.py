@@ -4,7 +4,7 @@ import pytest
 import report_folders as made
 from report_folders import contents_of, run_of
 
-from dppo_lab.comparison.words import Cell, Compared, findings
+from dppo_lab.comparison.words import Cell, Compared, findings, interval
 from dppo_lab.report.browser import choose
 from dppo_lab.report.figures_curves import coverage
 from dppo_lab.report.page import bibtex
@@ -80,6 +80,31 @@ def test_findings_say_what_the_interval_allows(speedup, says):
     (sentence,) = found(compared(speedup=speedup, target="accuracy 0.8"))
     assert says in sentence
     assert found(compared("trl", speedup=speedup)) == ()
+
+
+@pytest.mark.parametrize(
+    ("saved", "says"),
+    [
+        (((0.1, 30.0), (-0.05, -30.0)), "about 0 s of 7 min 30 s (0%)"),
+        (((-0.05, -30.0), (0.05, 30.0)), "about 0 s of 10 min 00 s (0%)"),
+        (((-0.05, -30.0), (-0.1, -60.0)), "about 45 s more than 10 min 00 s (-8%)"),
+    ],
+)
+def test_what_seeds_saved_is_of_what_each_would_have_taken(saved, says):
+    runs = [
+        run_of(seed=seed, logs=({"step": 1, "prune/kept_share": 0.5, "saved/share": share, "saved/seconds": seconds},))
+        for seed, (share, seconds) in enumerate(saved)
+    ]
+    ((_, lines),) = summaries(contents_of(Group(label="dppo", runs=tuple(runs))))
+    assert dict(lines)["Saved"].startswith(says)
+
+
+def test_a_median_without_an_end_is_told_from_too_few_seeds():
+    """The wrong twin counts a seed that failed: three, one of which never got there."""
+    few = {"median": 2.9, "low": None, "high": None, "per_seed": {"0": [2.9, 2.9], "1": [3.0, 3.0], "2": None}}
+    assert interval(few, "{:.1f}".format).detail == "2 seeds: no interval"
+    open_ended = {"median": 2.9, "low": 1.0, "high": None, "per_seed": {"0": 2.9, "1": 3.0, "2": None}}
+    assert interval(open_ended, "{:.1f}".format).detail == "no end: seeds that never got there"
 
 
 def ended(*seconds):
