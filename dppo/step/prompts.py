@@ -100,6 +100,12 @@ class PromptSource:
         """By completions of a group, how likely the pass rates make each prompt's rewards differ."""
         self.lines: list[str] = []
         """What is to be said of the run, for whoever trains to take away."""
+        level = method.prompts
+        if level.rate and level.auto is None and not fill and round(prompts * (1 - level.rate)) == prompts:
+            self.lines.append(
+                f"prompt_prune_rate: {level.rate:g} of a step's {prompts} prompts rounds to none, so none is left out; "
+                f"from {1 / prompts:.2g} on one is"
+            )
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
         self.visits = Evidence.none()

@@ -180,6 +180,8 @@ class PlannedPasses(PPOTrainer):
         found = returned(batch, self._in_use, tokens=self.method.tokens.active)
         plan = self._plan(found)
         self.source.learn(plan, self.global_steps)
+        while self.source.lines:
+            print(f"dppo | {self.source.lines.pop(0)}")
         actor = self.config.actor_rollout_ref.actor
         layout = {"ranks": self._ranks, "by_tokens": actor.loss_agg_mode == "token-mean"}
         if keeps_all(self.method):

@@ -231,6 +231,14 @@ def test_a_checkpoint_before_the_end_of_the_measurement_fixes_the_costs_of_both_
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
 
 
+def test_a_checkpoint_that_leaves_nothing_to_measure_says_so(tiny_path, tmp_path, capsys):
+    for steps, told in ((1, True), (3, False)):
+        trained(
+            tiny_path, tmp_path / str(steps), prompt_prune_rate=0.0, max_steps=4, save_steps=steps, rollout_cost=None
+        )
+        assert capsys.readouterr().out.count("fixes rollout_cost: 1 for the run") == told
+
+
 # What the KL term weighs is learned from what was kept, and a resumed run knows it.
 
 

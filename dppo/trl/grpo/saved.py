@@ -134,7 +134,13 @@ class SavedGeneration(TrainingLoop, Joints):
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
         if not calls:
             self._account()
-        costs = self._at_costs(self.meter.costs.settled())
+        first, costs = not self.meter.costs.fixed, self._at_costs(self.meter.costs.settled())
+        unknown = costs.rollout_cost is None and self.args.rollout_cost is None
+        if first and unknown and self.method != self.method.fixed():
+            self.accelerator.print(
+                f"dppo | this checkpoint, after {self.generation} of the 2 generations that it takes to measure what "
+                "tokens cost, fixes rollout_cost: 1 for the run. Set rollout_cost, or save later (save_steps)."
+            )
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
         plan, savings = self._unaccounted, self.savings
