@@ -30,8 +30,11 @@ DGPO_DIFFERS = (
 RUN = "[training](results.md)"
 FROZEN = "[gradients](results.md#bias-and-variance-without-training)"
 MEASURED = {
-    **dict.fromkeys(("cppo_trl", "cppo_verl", "dppo_deterministic", "dppo_unweighted", "infobatch", "pods"), FROZEN),
-    **dict.fromkeys(("dppo", "cppo", "greso", "dapo", "dppo_threshold"), f"{RUN}, {FROZEN}"),
+    **dict.fromkeys(
+        ("cppo_trl", "cppo_verl", "dppo_deterministic", "dppo_unweighted", "dppo_threshold", "infobatch", "pods"),
+        FROZEN,
+    ),
+    **dict.fromkeys(("dppo", "cppo", "greso", "dapo"), f"{RUN}, {FROZEN}"),
     **dict.fromkeys(("grpo", "dppo_history", "dppo_history_sizes"), RUN),
     **dict.fromkeys(("a_star_po", "grpo_history"), "[values](a_star_po.md)"),
 }

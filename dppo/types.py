@@ -10,7 +10,7 @@ with one meaning in the whole library; a digit is that many:
 | ``N`` | completions of all groups, of all processes; units of a draw |
 | ``G`` | completions of one group |
 | ``F`` | reward functions |
-| ``R`` | those of them that a draw is made among: the live ones, or those with a history |
+| ``R`` | units that a draw is made among: live, or with a history |
 | ``U`` | optimizer steps that train on one rollout, each with another draw |
 | ``B`` | completions of one micro-batch, or of one process |
 | ``T`` | tokens, padded to the longest |

@@ -29,7 +29,7 @@ from dppo.settings import AUTO
 RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO, "token_prune_rate": TOKEN_AUTO}
 """Settings that are a share or ``auto``, and how that chooses."""
 DEFAULT_FLOOR = 0.2
-"""Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
+"""Keeps weights at 5 or less per level."""
 LEAST = 0.02
 """The floor of a completion that has nothing to lose, by its score: weights of 50 at most, where a rate leaves room
 (docs/estimators.md)."""
