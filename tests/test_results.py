@@ -254,9 +254,9 @@ def readme(read):
         found = against["embedded_compare"][task]["default_against"]["trl_g8"]["trl_g8"]
         first.append(f"**{once(found).format('**')}")
         others = [against[name][task]["best_against"]["trl_g8"]["trl_g8"] for name in list(SHOWN)[1:]]
-        repeats.append(" and ".join(f"{each['median']:.1f}" for each in others))
+        repeats.append(f"`{task}` " + ", ".join(f"{each['median']:.1f}" for each in others))
         yield points(against["embedded_sizes"][task]["sizes"]["mean"]["difference"])
-    yield f"| {'; '.join(first)}. Repeats with four or five seeds: {'; '.join(repeats)} (the last two: intervals from"
+    yield f"| {'; '.join(first)}. Repeats, four or five seeds: {'; '.join(repeats)} (intervals from 0.0)"
     regimes = [read("regimes")["regimes"][name] for name in REGIMES_SHOWN]
     for point in regimes:
         ahead = points(point["equal_seconds"]["default"]["difference"])

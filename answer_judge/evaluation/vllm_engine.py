@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -28,6 +29,12 @@ def load(spec: ModelSpec) -> Engine:
         ConfigError: vLLM is not installed or not supported, or a model or tokenizer cannot be loaded.
     """
     vllm = _module()
+    folder = Path(spec.model).expanduser()
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"model {spec.model} is an adapter without its model. Leave --engine vllm out, or save it merged "
+            "(peft's merge_and_unload)."
+        )
     tokenizer = load_tokenizer(spec)
     template = prompt_format(tokenizer, spec.chat_options)
     stop = None if spec.uncut else template.stop

@@ -68,6 +68,13 @@ def test_model_that_it_cannot_load(library, tiny_folder, monkeypatch):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
 
 
+def test_an_adapter_without_its_model_is_refused(library, tiny_folder, tmp_path):
+    shutil.copytree(tiny_folder, tmp_path / "adapter")
+    (tmp_path / "adapter" / "config.json").rename(tmp_path / "adapter" / "adapter_config.json")
+    with refused(ConfigError, tmp_path / "adapter", "without its model", "merge_and_unload"):
+        load_engine("vllm", ModelSpec(model=str(tmp_path / "adapter")))
+
+
 def test_an_engine_that_dies_says_how_to_go_on(library, tiny_folder, monkeypatch):
     engine = load_engine("vllm", ModelSpec(model=str(tiny_folder)))
 
