@@ -12,6 +12,7 @@ Nothing here needs torch.
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -150,8 +151,8 @@ def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
     for name, value in saved.items():
         if value is None and name in optional:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name}={value!r} is no finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+            raise ValueError(f"{name}={value!s:.60} is no finite number")
     return kind(**saved)
 
 
@@ -162,7 +163,7 @@ def model_problem(name: str) -> str:
         files = list(folder.iterdir())
         if not {"config.json", "adapter_config.json"} & {path.name for path in files}:
             return f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
-        if not any(path.suffix in WEIGHT_FILES for path in files):
+        if not any(path.suffix in WEIGHT_FILES and path.stem != "training_args" for path in files):
             return f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
     elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # hub names have at most one slash
         return (

@@ -59,13 +59,13 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
 
     @functools.wraps(reward)
     def call(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(reward, name, limit_seconds, kwargs) as blame:
+        with _named(reward, name, limit_seconds, args, kwargs) as blame:
             values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
         return _checked(blame, values, _completions(reward, args, kwargs))
 
     @functools.wraps(reward)
     async def call_async(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(reward, name, limit_seconds, kwargs) as blame:
+        with _named(reward, name, limit_seconds, args, kwargs) as blame:
             timer = asyncio.timeout(limit_seconds)
             try:
                 async with timer:
@@ -74,12 +74,12 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
                 raise _Late if timer.expired() else error from None
         return _checked(blame, values, _completions(reward, args, kwargs))
 
-    wrapper = call_async if _is_async(target) else call
+    wrapper = call_async if is_async(target) else call
     wrapper.__name__ = name
     return wrapper
 
 
-def _is_async(function: Reward) -> bool:
+def is_async(function: Reward) -> bool:
     """Whether calling the function, or the object, gives something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
@@ -120,7 +120,9 @@ def _completions(reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 @contextmanager
-def _named(reward: Reward, name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Iterator[str]:
+def _named(
+    reward: Reward, name: str, limit_seconds: float | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[str]:
     """Turns what a reward function raises into an error that names it; errors of this library pass as they are.
 
     Gives how it is named in messages: with the step, where the trainer told it.
@@ -139,7 +141,7 @@ def _named(reward: Reward, name: str, limit_seconds: float | None, kwargs: dict[
     except (Exception, SystemExit) as error:  # which would end the process without a word
         if getattr(error, "explained", False):
             raise
-        if isinstance(error, TypeError) and (lacking := _lacking(reward, kwargs)):
+        if isinstance(error, TypeError) and not args and (lacking := _lacking(reward, kwargs)):
             raise RewardError(f"{blame} {lacking}") from None
         count = len(kwargs.get("completions", ()))
         batch = f" on a batch of {count} completions" if count else ""

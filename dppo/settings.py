@@ -279,7 +279,7 @@ class OwnSettings:
     reward_time_limit: float | None = setting(
         None,
         "Seconds a reward function may take for one batch before the run stops with an error, > 0. Default: no limit.",
-        range="(0, inf]",
+        range="(0, inf)",
         remembered="",
     )
     record_completions: int = setting(

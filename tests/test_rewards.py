@@ -94,6 +94,15 @@ def test_what_is_wrong_is_named(value, named):
         call(guarded(returning(value)), trainer_state=SimpleNamespace(global_step=17))
 
 
+def test_what_a_function_called_by_position_raises_is_not_taken_for_a_column_that_it_lacks():
+    def mine(prompts, completions):
+        return [text + 1 for text in completions]
+
+    with refused(RewardError, "'mine'", "TypeError: can only concatenate") as caught:
+        guarded(mine)(["a", "b"], ["x", "y"])
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
 @pytest.mark.parametrize("limit", [None, 60])
 @pytest.mark.parametrize(("error", "named"), [(KeyError("gold"), "KeyError: 'gold'"), (SystemExit(3), "SystemExit: 3")])
 def test_an_exception_is_named_and_kept_as_the_cause(error, named, limit):

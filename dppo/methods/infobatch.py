@@ -23,7 +23,8 @@ INFOBATCH = replace(
         "a step is scaled as one on all its candidates (per step); the paper averages over what is kept, which makes "
         "fewer steps larger by the same factor (per epoch)",
         "a prompt's first rollout takes the place of the epoch without pruning",
-        "the rate is moved to keep a whole number of prompts, and weights are one over what is kept then",
+        "the rate is moved to keep a whole number of prompts, with prompt_mode fill up to the floor, and weights are "
+        "one over what is kept then",
     ),
 )
 

@@ -274,12 +274,13 @@ def _dtype(model: Any) -> torch.dtype:
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
     """Evaluation mode, and the mode there was afterwards."""
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,10 @@ the size of the head."""
 TOKEN_FIGURES = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
 """In nats; whether the token is the likeliest; over the vocabulary the mean of the logits, and the log of the sum of
 squared probabilities. The names are those of TRL's fused head."""
-LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
+LOGIT_CHANGES = (
+    "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap", "logit_scale", "output_multiplier",
+    "lm_head_multiplier", "logits_scaling",
+)  # fmt: skip
 """Names under which configurations scale or cap logits after the head."""
 
 
@@ -173,7 +176,8 @@ def _score(
             "the head carries an adapter, which scoring by its weight would ignore. Take lm_head out of "
             "target_modules, or train it in full: modules_to_save=['lm_head']."
         )
-    weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in (head.weight, head.bias))
+    parts: Any = head.weight, getattr(head, "bias", None)  # PEFT's wrapper of some trained tokens has none
+    weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in parts)
     dtype = weight.dtype if dtype is None else dtype
     labelled = label_BT != UNSCORED
     hidden_LD, target_L = hidden_BTD[labelled].to(dtype) / temperature, label_BT[labelled]

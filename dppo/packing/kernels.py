@@ -104,6 +104,8 @@ def choose_kernel(
     passed_over = []
     for kernel in candidates(device, dtype):
         problem = probe(kernel, device, dtype, head_dim, heads=heads)
+        if not problem and kernel is not SEGMENT_SDPA:  # which is what others are compared with
+            problem = probe(kernel, device, dtype, head_dim, heads=heads, segments=LONGER, windows=(None, 100))
         if not problem:
             if kernel is SEGMENT_SDPA and not passed_over:
                 return replace(kernel, reason=f"{device.type} and {str(dtype).removeprefix('torch.')}")
@@ -122,6 +124,8 @@ def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> t
 
 PROBED = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
 """A trunk with branches of several lengths, and a sequence that stands alone."""
+LONGER = Segments(length_S=(150, 1, 200, 70, 300), trunk_S=(-1, 0, 0, 0, -1))
+"""The same over several blocks of keys, of which kernels take 64 or 128 at a time."""
 
 
 def probe(

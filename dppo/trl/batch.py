@@ -120,6 +120,11 @@ class RankBatch(Padded):
         """(B,) tokens of each row's completion, those without loss included."""
         return self.completion_mask.sum(1).tolist()
 
+    @property
+    def padded_width(self) -> int:
+        """Tokens of a row as TRL pads it: the widest prompt and the widest completion."""
+        return self.prompt_ids.shape[1] + self.completion_ids.shape[1]
+
     @cached_property
     def prompt_group(self) -> list[int]:
         """(B,) a number per row, equal where the prompts are equal, token by token."""

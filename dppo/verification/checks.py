@@ -193,10 +193,8 @@ def parity_checks(script: Script) -> Iterator[Check]:
     for name, options in LOSSES.items():
         theirs[name] = one_step(GRPOTrainer, GRPOConfig, script, **options)
         ours[name] = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
-        figure = max(
-            relative_difference(ours[name].gradient, theirs[name].gradient),
-            abs(ours[name].loss - theirs[name].loss) / max(abs(theirs[name].loss), 1.0),
-        )
+        losses = abs(ours[name].loss - theirs[name].loss) / max(abs(theirs[name].loss), 1.0)
+        figure = float(np.max([relative_difference(ours[name].gradient, theirs[name].gradient), losses]))  # NaN stays
         yield at_most(f"3 nothing pruned, equal to TRL: {name}, on {script.title}", figure, SINGLE, DIFFERENCE)
     for name in ("grpo", "dr_grpo"):
         pruned = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=USUAL_RATE, **LOSSES[name])

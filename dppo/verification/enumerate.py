@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, permutations
 from math import factorial
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,12 @@ class Tape:
     def random(self, size: int) -> np.ndarray:
         """Uniform numbers as ``numpy.random.Generator.random(size)`` gives, for comparison with thresholds only."""
         return np.array([Coin(self) for _ in range(size)], dtype=object)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DesignError(
+            f"rng.{name} has ways that cannot be gone through. Draw by rng.random(n) < prob_N.numpy(), a comparison "
+            "with numpy's numbers alone."
+        )
 
 
 class Coin:

@@ -1,5 +1,7 @@
 """How the completions of a subject are generated."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -53,7 +55,7 @@ def generate(
         pad_token_id=pad,
         eos_token_id=ends,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _own_defaults(model):
         torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
         output = cast(Any, model).generate(
             torch.tensor(padded, device=model.device),
@@ -63,3 +65,14 @@ def generate(
     last: set[int] = {ends} if isinstance(ends, int) else set(ends or ())
     rows = output[:, width:].tolist()
     return [next((row[: place + 1] for place, token in enumerate(row) if token in last), row) for row in rows]
+
+
+@contextmanager
+def _own_defaults(model: PreTrainedModel) -> Iterator[None]:
+    """The model without the sampling defaults of its folder, such as ``min_p``, which would change its policy."""
+    defaults = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = defaults

@@ -13,7 +13,7 @@ from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, Method
 from dppo.objective import DR_GRPO, group_advantages, optimal_value
-from dppo.pruning import PromptHistory, advantage_with_confidence, confidence
+from dppo.pruning import PromptHistory, absolute_advantage, advantage_with_length, confidence
 from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of, signals
 from dppo.types import Candidates, Completions, Rewards
@@ -225,15 +225,23 @@ def random_rewards(shape: torch.Size, seed: int) -> Tensor:
     return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
 
 
+WITHOUT_CONFIDENCE = (absolute_advantage, advantage_with_length)
+"""Scores that need no log-probabilities; one of yours may look at them."""
 VALUE_BETA = 0.5
 """A*-PO's beta1: the earlier group stands for what ``dppo values`` would have sampled."""
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 """What a history learns with where no method is named: abs(A) times the root of the length."""
 
 
-def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Tensor | None = None) -> Candidates:
+def _after(
+    rewards: Rewards,
+    tokens_N: Tensor,
+    method: Method,
+    confidence_N: Tensor | None = None,
+    context: StepContext = NOTHING_KNOWN,
+) -> Candidates:
     """The candidates that a history of one earlier set of rollouts gives, by a method's advantages and score."""
-    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N), NOTHING_KNOWN)
+    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N), context)
     return _history(rewards, signal_P, tokens_N).candidates(torch.arange(rewards.groups), 1)
 
 
@@ -258,9 +266,9 @@ def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHist
 
 def remembered(subject: Subject, method: Method) -> Candidates:
     """The candidates as a method's own training would know them after the earlier set of rollouts."""
-    needed = method.score is advantage_with_confidence
-    tokens_N = lengths(subject.earlier_tokens)
-    return _after(subject.earlier_rewards, tokens_N, method, _earlier_confidence(subject) if needed else None)
+    confidence_N = None if method.score in WITHOUT_CONFIDENCE else _earlier_confidence(subject)
+    values = StepContext(value_Q=subject.context.value_Q)  # of a reference, which are there before training
+    return _after(subject.earlier_rewards, lengths(subject.earlier_tokens), method, confidence_N, values)
 
 
 @torch.no_grad()

@@ -154,6 +154,18 @@ def test_a_kernel_that_raises_is_passed_over_and_the_reason_said(error, monkeypa
     assert kernels_after(SEGMENT_SDPA, CPU, torch.float32) == ()
 
 
+def test_a_kernel_that_is_wrong_beyond_its_first_block_of_keys_is_passed_over(monkeypatch):
+    """A probe of 33 tokens cannot see it."""
+
+    def attend(query, key, value, segments, scale, window):
+        found = SEGMENT_SDPA.attend(query, key, value, segments, scale, window)
+        return found * (1 + (torch.arange(found.shape[2]) >= 64)[:, None])
+
+    monkeypatch.setattr(kernels, "candidates", lambda *_: iter([Kernel(name="tiled", attend=attend), SEGMENT_SDPA]))
+    chosen = choose_kernel(CPU, torch.float32, 16)
+    assert chosen.name == SEGMENT_SDPA.name and "not tiled: its output is off" in chosen.reason
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_cpu_takes_sdpa_and_says_why(dtype):
     assert choose_kernel(CPU, dtype, 16).reason == f"cpu and {str(dtype).removeprefix('torch.')}"

@@ -142,6 +142,11 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     rows = [*pairs(3), {"prompt": "w1", "chosen": " w2", "rejected": " w2"}]
     with refused(DataError, "1 of 4", "from 0: 3", "filter"):
         ours(tiny_path, tmp_path, data=Dataset.from_list(rows))
+    apart = [{"chosen": "w1 w2 w3", "rejected": "w1 w2 w4"}, {"chosen": "w1 w2", "rejected": "w3 w4"}]
+    with refused(DataError, "1 of 2", "row['chosen'][:1] == row['rejected'][:1]"):
+        ours(tiny_path, tmp_path, data=Dataset.from_list(apart))
+    for losses in (["nca_pair"], ["sigmoid", "sft"]):  # equal answers have a gradient there
+        ours(tiny_path, tmp_path, data=Dataset.from_list(rows), loss_type=losses)
     alike = Dataset.from_list([{"prompt": "w1 w2 w3", "chosen": " w4", "rejected": " w4 w5"}])
     with refused(DataError, "equal answers", "max_length=4"):
         ours(tiny_path, tmp_path, data=alike, max_length=4)

@@ -1,6 +1,7 @@
 """Supervised fine-tuning on drawn rows: TRL's gradient where nothing is dropped, and on average where rows are."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -97,8 +98,13 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     with refused(DataError, "0 rows"):
         ours(tiny_path, tmp_path, data=empty)
     masked = Dataset.from_dict({"input_ids": [[3, 4, 5], [3, 4], [6]], "labels": [[-100, 4, 5], [3, -100], [6]]})
-    with refused(DataError, "2 of 3", "1, 2", "filter"):
+    with refused(DataError, "2 of 3", "1, 2", "filter") as found:
         ours(tiny_path, tmp_path, data=masked, max_length=None)
+    advice = re.search(r"dataset\.filter\((lambda row: .*)\)\.", str(found.value))[1]
+    assert len(masked.filter(eval(advice))) == 1
+    some = Dataset.from_dict({"text": ["w1 w2", "", "w3 w4"]})
+    with refused(DataError, "1 of 3", "dataset.filter(lambda row: row['text'])"):
+        ours(tiny_path, tmp_path, data=some)
     with refused(CheckpointError, "recorded scores"):
         ours(tiny_path, tmp_path, recorded_scores=str(tmp_path / "nowhere.npz"))
     with refused(ConfigError, "data_collator", "compute_loss_func"):

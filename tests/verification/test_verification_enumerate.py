@@ -51,6 +51,8 @@ def test_what_cannot_be_enumerated_says_so():
         outcomes(SYSTEMATIC, torch.full((8,), 0.5, dtype=torch.float64))
     with refused(DesignError, "'urn'"):
         outcomes(replace(PIVOTAL, name="urn"), PROB)
+    with refused(DesignError, "rng.permutation", "rng.random(n) < prob_N.numpy()"):
+        list(every_way(lambda tape: tape.permutation(3)))
 
 
 def test_long_designs_are_stood_in_for_by_independent_draws_and_others_run_themselves():

@@ -11,7 +11,7 @@ from refusals import refused
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, advantage_with_confidence, advantage_with_length
-from dppo.verification.sampling import SubjectSampling
+from dppo.verification.sampling import SubjectSampling, generate
 from dppo.verification.subject import frozen_subject, random_rewards, remembered
 
 
@@ -41,6 +41,32 @@ def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
     assert again.reward_PG.flatten().tolist() == expected
     with refused(ConfigError, "2"):
         made(subject, [[1, 2]], lambda *_: torch.zeros(16, 1), SubjectSampling())
+
+
+@pytest.mark.parametrize("name", ["a_star_po", "dppo_a_star_po"])
+def test_a_method_with_values_remembers_by_them(subject, name):
+    """They are there before training; the wrong twin knows none, and ended ``dppo verify`` after all of its checks."""
+    assert bool((remembered(subject, METHODS[name]).signal_P > 0).any())
+
+
+def test_a_score_of_your_own_may_look_at_confidence(subject):
+    rooted = replace(
+        METHODS["dppo"].completions, score=lambda completions: advantage_with_confidence(completions).sqrt()
+    )
+    found = remembered(subject, replace(METHODS["dppo"], completions=rooted))
+    assert bool((found.signal_P > 0).any())
+
+
+def test_completions_are_sampled_from_the_policy_whatever_its_folder_says(subject):
+    """The wrong twin takes ``min_p`` from the model's ``generation_config``: one completion, over and over."""
+    model = subject.model
+    model.generation_config.min_p = 0.999
+    try:
+        made = generate(model, subject.tokenizer, list(subject.prompt_tokens[:1]), 16, SubjectSampling())
+        assert model.generation_config.min_p == 0.999
+    finally:
+        model.generation_config.min_p = None
+    assert len({tuple(each) for each in made}) > 4
 
 
 @pytest.mark.parametrize("score", [advantage_with_length, advantage_with_confidence], ids=["length", "confidence"])

@@ -175,6 +175,11 @@ class RowBatch(RankBatch):
         """(B,) tokens of each sequence's row."""
         return self.row_tokens_B
 
+    @property
+    def padded_width(self) -> int:
+        """Tokens of the longest sequence: its prompt and its answer are padded as one."""
+        return max(map(sum, zip(self.prompt_tokens, self.completion_tokens, strict=True)))
+
 
 def batch_of(
     sequences: list[Sequence],

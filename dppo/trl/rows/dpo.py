@@ -30,7 +30,16 @@ from dppo.trl.rows.data import (
     trained,
 )
 from dppo.trl.rows.figures import OF_TOKENS
-from dppo.trl.rows.pairs import OF_BATCHES, OF_PAIRS, SERVED_LOSSES, MarginReward, Pairs, pair_losses, weights_of
+from dppo.trl.rows.pairs import (
+    OF_ANSWERS,
+    OF_BATCHES,
+    OF_PAIRS,
+    SERVED_LOSSES,
+    MarginReward,
+    Pairs,
+    pair_losses,
+    weights_of,
+)
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides
@@ -40,6 +49,8 @@ from dppo.types import Draw
 OF_LOGITS = ("logits/chosen", "logits/rejected")
 PICTURES = "datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer."
 IF_WHOLE = "row['prompt'] and row['chosen'] and row['rejected']"
+IF_SHARED = "row['chosen'][:1] == row['rejected'][:1]"
+"""Pairs whose answers begin alike: that is their prompt where none has a column of its own."""
 
 
 @dataclass
@@ -144,6 +155,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
         if margin_reward is not None and given is None:
             raise ConfigError("margin_reward is asked once for all pairs, and a stream has no end. Leave it out.")
+        self._whole = IF_WHOLE if "prompt" in (getattr(train_dataset, "column_names", None) or ()) else IF_SHARED
         with models_named(model, ref_model):
             super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
         if given is None:
@@ -183,10 +195,11 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
                 place for place, each in enumerate(found) if len({tuple(one.completion.tolist()) for one in each}) == 1
             ]
             limit = self.args.max_length
-            _refuse(empty, len(found), "no prompt or no answer", IF_WHOLE)
+            _refuse(empty, len(found), "no prompt or no answer", self._whole)
             longer = "" if limit is None else f", or raise max_length={limit}"
             what = "equal answers, as far as max_length goes, and no gradient"
-            _refuse(alike, len(found), what, "row['chosen'] != row['rejected']", longer)
+            if not set(self.args.loss_type) & set(OF_ANSWERS):
+                _refuse(alike, len(found), what, "row['chosen'] != row['rejected']", longer)
         counts = [[len(pair[0].prompt), *(len(each.completion) for each in pair)] for pair in found]
         prompt, chosen, rejected = np.array(counts, float).T
         names = ("prompt_ids", "chosen_ids", "rejected_ids")

@@ -6,7 +6,6 @@ TRL's code, and so do its figures of pairs.
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from dppo.errors import ConfigError, RewardError
 from dppo.objective import margin_weights
 from dppo.packing.head import TOKEN_FIGURES
-from dppo.rewards import guarded
+from dppo.rewards import guarded, is_async
 from dppo.trl.hooks import loss_of_pairs
 from dppo.typed import check
 
@@ -30,6 +29,8 @@ OF_BATCHES = ("aot", "aot_unpaired")
 SERVED_LOSSES = ("sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "bco_pair", "sppo_hard")
 SERVED_LOSSES += ("apo_zero", "apo_down", "discopop", "sft")
 """Losses of TRL with one term for each pair; ``sft`` has one for each token."""
+OF_ANSWERS = ("nca_pair", "bco_pair", "sppo_hard", "apo_down", "sft")
+"""Those of them with a gradient where both answers of a pair are equal."""
 OF_PAIRS = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins")
 OF_PAIRS += ("logps/chosen", "logps/rejected")
 """TRL's figures that have a value for each pair."""
@@ -117,7 +118,7 @@ def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | 
     if reward is None:
         return np.ones(len(rows))
     check("margin_reward", reward, Callable, "margin_reward=my_reward")
-    if inspect.iscoroutinefunction(reward):
+    if is_async(reward):
         raise ConfigError(
             "margin_reward is async, and is asked before the loop that would wait for it. Wrap it: "
             "margin_reward=lambda **given: asyncio.run(my_reward(**given))."

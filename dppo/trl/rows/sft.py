@@ -91,6 +91,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
                 "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
                 "is weighted. Leave them out, or use trl.SFTTrainer."
             )
+        had = getattr(train_dataset, "column_names", None) or ()
+        self._answer = next((answer for name, answer in ANSWERS.items() if name in had), ANSWERS["completion"])
         with models_named(model):
             super().__init__(model, own, train_dataset=train_dataset, **kwargs)
         prepared: Any = self.train_dataset
@@ -123,7 +125,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
             tokens.append(len(row["input_ids"]))
             counts.append(sum(int(each.scored.sum()) for each in self.sequences_of(row)))
         if not (streamed or self.args.packing):
-            _refuse_untrained(counts)
+            _refuse_untrained(counts, self._answer)
         tokens = np.array(tokens, np.float64)
         return Rows(
             rows=rows,
@@ -179,14 +181,24 @@ def _labels(row: Mapping[str, Any]) -> list[int]:
     return row.get("labels", row["input_ids"])
 
 
-def _refuse_untrained(counts: list[int]) -> None:
-    """Refuse rows without a trained token, by the trained tokens of all."""
+ANSWERS = {
+    "completion": "row['completion']",
+    "messages": "row['messages'][-1]['content']",
+    "text": "row['text']",
+    "labels": "any(label >= 0 for label in row['labels'][1:])",
+    "input_ids": "len(row['input_ids']) > 1",
+}
+"""By the column that a dataset may have, what of a row is trained on."""
+
+
+def _refuse_untrained(counts: list[int], answer: str) -> None:
+    """Refuse rows without a trained token, by the trained tokens of all and what of a row is trained on."""
     empty = [place for place, count in enumerate(counts) if not count]
     if empty:
         raise DataError(
             f"{len(empty)} of {len(counts)} rows have no token to train on (from 0: {', '.join(map(str, empty[:5]))}): "
             "their completion is empty, or beyond max_length. Leave them out: dataset.filter(lambda row: "
-            "row['completion'])."
+            f"{answer})."
         )
 
 
