@@ -152,7 +152,7 @@ def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
         if value is None and name in optional:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise ValueError(f"{name}={value!s:.60} is no finite number")
+            raise ValueError(f"{name}={value!r:.60} is no finite number")
     return kind(**saved)
 
 
