@@ -205,10 +205,10 @@ class OwnSettings:
     )
     prune_floor: float | None = setting(
         None,
-        "Smallest probability of keeping a prompt or completion, or of reaching a token, in (0, 1 - rate]; no weight "
-        "exceeds one over it per level. With `auto` at most 0.45, and no rate above 1 - 2 * prune_floor is chosen. "
-        "Default: 0.2, with `auto` 0.1 of completions and 0.3 of prompts, 0.05 of tokens, or half of what is kept "
-        "where that is smaller; for completions drawn as `dppo` does that is the floor of a mean score, and it "
+        "Smallest probability of keeping a prompt or completion, or of reaching a token or the head, in (0, 1 - rate]; "
+        "no weight exceeds one over it per level. With `auto` at most 0.45, and no rate above 1 - 2 * prune_floor is "
+        "chosen. Default: 0.2, with `auto` 0.1 of completions and 0.3 of prompts, 0.05 of tokens, or half of what "
+        "is kept where that is smaller; for completions drawn as `dppo` does that is the floor of a mean score, and it "
         "falls to 0.02 where the score says that nothing is lost.",
         range="(0, 1]",
     )

@@ -57,9 +57,8 @@ class Protocol:
         fewest = min([1 << 62, *self.samples_of.values()])
         for k in self.ks or ():
             if k < 1 or (k > fewest >= 1):
-                wrong.append(
-                    f"k={k} must be between 1 and the {fewest} samples of a problem. Try --samples {max(k, 1)}"
-                )
+                advice = f"Try --samples {max(k, 1)}" if self.sampling.temperature else "Leave --k out at temperature 0"
+                wrong.append(f"k={k} must be between 1 and the {fewest} samples of a problem. {advice}")
         if self.sampling.temperature == 0 and max([1, *self.samples_of.values()]) > 1:
             wrong.append(
                 "temperature=0 draws the same completion every time, so more than one sample says nothing more. "

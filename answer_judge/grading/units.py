@@ -18,9 +18,12 @@ from answer_judge.grading.values import Number, Quantity, Unit
 IN_FORMULAS: set[str] = set()
 TABLE: dict[str, tuple[dict[str, int], Fraction]] = {}
 """Base units and the factor of every spelling."""
+ANY_CASE: dict[str, list[str]] = {}
+"""By small letters the spellings with large ones, such as kHz."""
 _PREFIXES = {
-    "p": ("pico", -12), "n": ("nano", -9), "µ": ("micro", -6), "μ": ("micro", -6), "m": ("milli", -3),
-    "c": ("centi", -2), "d": ("deci", -1), "k": ("kilo", 3), "M": ("mega", 6), "G": ("giga", 9), "T": ("tera", 12),
+    "p": ("pico", -12), "n": ("nano", -9), **dict.fromkeys("µμu", ("micro", -6)), "m": ("milli", -3),
+    "c": ("centi", -2), "d": ("deci", -1), "h": ("hecto", 2), "k": ("kilo", 3),
+    "M": ("mega", 6), "G": ("giga", 9), "T": ("tera", 12),
 }  # fmt: skip
 """Their names and powers of ten."""
 
@@ -40,10 +43,14 @@ def _read_table() -> None:
             for letter in letters:
                 name, power = _PREFIXES[letter]
                 words = [name + each for each in spellings if len(each) > 2]
+                words += [letter + each for symbol in symbols if len(symbol) > 2 for each in spellings]  # mmols
                 for each in (*words, *(letter + symbol for symbol in symbols)):
                     prefixed.setdefault(each, (base, factor * Fraction(10) ** power))
     for each, unit in prefixed.items():
         TABLE.setdefault(each, unit)
+    for each in TABLE:
+        if len(each) > 1 and each != each.lower():
+            ANY_CASE.setdefault(each.lower(), []).append(each)
 
 
 _read_table()
@@ -97,9 +104,16 @@ def parse_unit(text: str) -> Unit:
 
 
 def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
-    """Base units and factor of one word; only a short one must be spelt as in the table, since ``mm`` is not ``MM``."""
+    """Base units and factor of one word.
+
+    A short one must be spelt as in the table, since ``mm`` is not ``MM``, unless one unit alone has large letters:
+    ``KW`` and ``kw`` are kW, and ``mw`` is no unit.
+    """
     word = word or ""
-    return TABLE.get(word) or (TABLE.get(word.lower()) if len(word) > 2 else None)
+    if found := TABLE.get(word) or (TABLE.get(word.lower()) if len(word) > 2 else None):
+        return found
+    alike = [TABLE[each] for each in ANY_CASE.get(word.lower(), ())]
+    return alike[0] if alike and all(each == alike[0] for each in alike) else None
 
 
 _PART_OF_COMPOUND = pattern(

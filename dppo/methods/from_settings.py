@@ -81,7 +81,7 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
     rate, auto = _rate_of(args, "token_prune_rate")
     # At rate 0, since a method's own may not allow this floor.
     level = replace(replace(own, rate=0.0).at_rate(rate, args.head_prune_rate), auto=auto)
-    return level if args.prune_floor is None else replace(level, floor=args.prune_floor)
+    return level if args.prune_floor is None else replace(level, floor=args.prune_floor, head_floor=args.prune_floor)
 
 
 def row_method(args: Any) -> RowMethod:

@@ -150,7 +150,7 @@ def method_problems(args: Any) -> list[str]:
             problems.append(
                 f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
             )
-        elif args.prune_floor is not None and name != "head_prune_rate":
+        elif args.prune_floor is not None:
             # A floor that is asked for is kept: of the rates that are looked at, the smallest must have room for it.
             taken, keeps = ((1 + GRID) / 2, "has room for") if rate == AUTO else (rate, "keeps")
             problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{name}={text} {keeps}")

@@ -168,14 +168,12 @@ def draw_tokens(
 def by_doubt(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
     """(N, T) probabilities of reaching the head, proportional to the root of the moment, of tokens before a cut.
 
-    They leave out the share ``rate``, in [0, 1 - floor], on average of the tokens with a moment: one without, such as
-    a tool's, has the floor. Arguments and errors are those of ``best_cuts``.
+    They leave out the share ``rate`` on average, in [0, 1 - floor]; arguments and errors are those of ``best_cuts``.
     """
     _check_tokens(moment_NT, mask_NT)
     size = moment_NT[mask_NT].double().sqrt()
-    some = int((size > 0).sum()) or len(size)
     prob_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
-    prob_NT[mask_NT] = inclusion_probabilities(size, (1 - rate) * some + floor * (len(size) - some), floor=floor)
+    prob_NT[mask_NT] = inclusion_probabilities(size, (1 - rate) * len(size), floor=floor)
     return prob_NT
 
 

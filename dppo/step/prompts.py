@@ -29,6 +29,7 @@ from dppo.pruning import (
     PromptStream,
     PromptValues,
     Skipping,
+    proportional,
 )
 from dppo.pruning.ceiling import FEWEST, gain_of, point_ceiling
 from dppo.pruning.history import Believed
@@ -100,12 +101,7 @@ class PromptSource:
         """By completions of a group, how likely the pass rates make each prompt's rewards differ."""
         self.lines: list[str] = []
         """What is to be said of the run, for whoever trains to take away."""
-        level = method.prompts
-        if level.rate and level.auto is None and not fill and round(prompts * (1 - level.rate)) == prompts:
-            self.lines.append(
-                f"prompt_prune_rate: {level.rate:g} of a step's {prompts} prompts rounds to none, so none is left out; "
-                f"from {1 / prompts:.2g} on one is"
-            )
+        self._told_of_rounding = False
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
         self.visits = Evidence.none()
@@ -135,6 +131,7 @@ class PromptSource:
         parts = parts if self.method.prompts.rate else 1
         blocks = self._blocks(pruning, step, generations, multiple=multiple, parts=parts)
         block, part_P = (blocks[0], None) if parts == 1 else side_by_side(blocks)
+        self._tell_of_rounding(pruning, block)
         context, sizes, size_Q = self.context(block.row_Q, step), self.method.sizes, None
         if sizes is not None and context.expected is not None and known:
             tokens_Q = block.candidates.tokens_P[block.draw.keep_N]
@@ -143,6 +140,15 @@ class PromptSource:
         if prompts.expected_tokens is not None:
             prompts = replace(prompts, expected_tokens=prompts.expected_tokens * self._growth())
         return prompts
+
+    def _tell_of_rounding(self, pruning: PromptPruning, block: Block) -> None:
+        """Say once that a given rate leaves out no prompt of a step."""
+        whole = bool(block.candidates.seen_P.all()) and bool(block.draw.keep_N.all())
+        given = pruning.rate and pruning.rule is proportional and self.method.prompts.auto is None
+        if whole and given and not self.fill and not self._told_of_rounding:
+            self._told_of_rounding = True
+            prompts = len(block.candidates.row_P)
+            self.lines.append(f"prompt_prune_rate: {pruning.rate:g} of a step's {prompts} prompts rounds to none")
 
     def _growth(self) -> float:
         """Tokens of the latest visits over what history expected of them: while a run learns, lengths drift.
@@ -329,7 +335,7 @@ class PromptSource:
             self.others = finite_numbers(OtherTerms, position.get("others", {}))
             if self.learned is not None and "learned" in position:
                 self.learned = finite_numbers(type(self.learned), position["learned"])
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"what was learned of prompts and losses is damaged in {folder} ({error}). Resume from an earlier "
                 "checkpoint folder."

@@ -12,6 +12,7 @@ from dppo_lab.comparison.curves import AMOUNTS, READOUTS
 from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.reader import mapping, number, sequence
+from dppo_lab.statistics import FEWEST
 
 NOT_THERE = "—"
 
@@ -68,8 +69,12 @@ def interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str =
         return NO_CELL
     detail = f"{words(low)} to {words(high)}"
     if math.isnan(low):  # only where seeds are too few: of those that never got there the upper end is not known
-        seeds = sum(each is not None for each in mapping(read.get("per_seed")).values())
-        detail = f"{counted(seeds, 'seed')}: no interval"
+        per_seed = mapping(read.get("per_seed"))
+        # Of a median to a target None is a seed that failed or one that never got there; of the others the former.
+        known = (
+            sum(each is not None for each in per_seed.values()) if {"mean", "reached"} & set(read) else len(per_seed)
+        )
+        detail = f"{counted(known, 'seed') if known < FEWEST else 'too few seeds'}: no interval"
     elif math.isnan(high):
         detail = "no end: seeds that never got there"
     return Cell(text=words(centre) + unit, detail=detail)

@@ -22,8 +22,10 @@ from dppo_lab.runs.folder import METRICS_FILE
 Row = dict[str, float]
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 """How numpy's numbers are printed."""
-PRINTED = re.compile(r"\{'\w.*\}\s*$")
-"""A dictionary that ends a line."""
+NUMPY_INSIDE = re.compile(r"np\.\w+\(([^()]*)\)")
+PRINTED = re.compile(r"\{'\w[^{}]*\}")
+"""A dictionary, as Python prints it."""
+NO_NUMBER = re.compile(r"(?<![\w'])(?:nan|-?inf)\b")
 PREFIXES = ("train/", "train_")
 TRAINER_STATE = "trainer_state.json"
 WRITES = (
@@ -58,7 +60,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "lowest": ("critic/score/min",),
     "flat": ("candidates/zero_signal_groups",),
     "flat_of_trl": ("frac_reward_zero_std",),
-    "filtered": ("training/filter_groups/evicted_samples", "train/num_gen_batches"),
+    "filtered": ("training/filter_groups/evicted_samples",),
     # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
     # prompts that were not rolled out, and of tokens behind a cut.
     "kept": ("prune/kept_share",),
@@ -161,7 +163,8 @@ def _first(row: Row, names: Sequence[str]) -> float:
 
 
 def _read(path: Path) -> tuple[str, Iterable[Row]]:
-    checkpoints = sorted(path.glob("checkpoint-*"), key=lambda each: each.stat().st_mtime, reverse=True)
+    numbered = [each for each in path.glob("checkpoint-*") if each.name.partition("-")[2].isdecimal()]
+    checkpoints = sorted(numbered, key=lambda each: -int(each.name.partition("-")[2]))
     inside = [path / TRAINER_STATE, path / METRICS_FILE, *(each / TRAINER_STATE for each in checkpoints)]
     if found := next((each for each in inside if each.is_file()), None):  # a run of TRL's or ours, or its checkpoint
         return _read(found)
@@ -217,12 +220,10 @@ def _console(text: str) -> Iterable[Row]:
     TRL prints a dictionary as Python does, behind a progress bar it may be.
     """
     for line in text.splitlines():
-        printed = PRINTED.search(line)
-        if printed is not None:
+        for printed in PRINTED.findall(line):
             with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                read = ast.literal_eval(printed[0])
+                read = ast.literal_eval(NO_NUMBER.sub("None", NUMPY_INSIDE.sub(r"\1", printed)))
                 yield _numbers(read if isinstance(read, dict) else {})
-            continue
         at = line.find("step:")
         if at >= 0 and " - " in line[at:]:
             parts = (part.rpartition(":") for part in line[at:].split(" - "))

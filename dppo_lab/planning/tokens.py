@@ -109,9 +109,7 @@ class TokenSample:
         first_S = np.diff(self.owner_S, prepend=-1) > 0
         forwarded_S = reach_S
         if head_rate:
-            some_S = self.moment_S > 0
-            head_S = probabilities(weight_S * some_S, np.sqrt(self.moment_S), head_rate, HEAD_FLOOR)
-            head_S[~some_S] = min(HEAD_FLOOR, (1 - head_rate) / 2)
+            head_S = probabilities(weight_S, np.sqrt(self.moment_S), head_rate, HEAD_FLOOR)
             # Behind the last token drawn nothing is forwarded; a token that is reached is taken to be followed by all.
             forwarded_S = reach_S * (1 - _none_after(head_S, self.owner_S))
         return Kept(

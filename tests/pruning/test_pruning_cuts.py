@@ -83,14 +83,6 @@ def test_every_outcome_of_cuts_adds_up_to_the_full_batch_and_wrong_weights_do_no
     assert all(error > 0.1 for error in errors.values()), errors
 
 
-def test_the_head_leaves_out_a_share_of_the_tokens_with_a_loss_whatever_tools_have_said():
-    """Ten tokens of the policy around thirty of a tool; the wrong twin spends its whole rate on the latter."""
-    moment_NT = torch.cat([torch.ones(2, 5), torch.zeros(2, 30), torch.ones(2, 5)], 1)
-    prob_NT = by_doubt(moment_NT, torch.ones(2, 40, dtype=torch.bool), 0.5, 0.05)
-    assert prob_NT[moment_NT > 0].mean() == pytest.approx(0.5)
-    assert (prob_NT[moment_NT == 0] == 0.05).all()
-
-
 @pytest.mark.parametrize("head", [None, 0.6])
 def test_drawn_weights_average_to_one(head):
     reach_NT = reach_of()

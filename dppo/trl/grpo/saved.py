@@ -136,9 +136,9 @@ class SavedGeneration(TrainingLoop, Joints):
             self._account()
         first, costs = not self.meter.costs.fixed, self._at_costs(self.meter.costs.settled())
         unknown = costs.rollout_cost is None and self.args.rollout_cost is None
-        if first and unknown and self.method != self.method.fixed():
+        if first and unknown and costs.generations < 2 and self.method != self.method.fixed():
             self.accelerator.print(
-                f"dppo | this checkpoint, after {self.generation} of the 2 generations that it takes to measure what "
+                f"dppo | this checkpoint, after {costs.generations} of the 2 generations that it takes to measure what "
                 "tokens cost, fixes rollout_cost: 1 for the run. Set rollout_cost, or save later (save_steps)."
             )
         if calls and self.in_use is not None:

@@ -50,6 +50,7 @@ OF_LOGITS = ("logits/chosen", "logits/rejected")
 PICTURES = "datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer."
 IF_WHOLE = "row['prompt'] and row['chosen'] and row['rejected']"
 IF_SHARED = "row['chosen'][:1] == row['rejected'][:1]"
+IF_TEXTS_SHARED = "row['chosen'].split()[:1] == row['rejected'].split()[:1]"
 """Pairs whose answers begin alike: that is their prompt where none has a column of its own."""
 
 
@@ -155,7 +156,9 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
         if margin_reward is not None and given is None:
             raise ConfigError("margin_reward is asked once for all pairs, and a stream has no end. Leave it out.")
-        self._whole = IF_WHOLE if "prompt" in (getattr(train_dataset, "column_names", None) or ()) else IF_SHARED
+        self._whole = IF_WHOLE
+        if given and "prompt" not in train_dataset.column_names:
+            self._whole = IF_TEXTS_SHARED if isinstance(train_dataset[0]["chosen"], str) else IF_SHARED
         with models_named(model, ref_model):
             super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
         if given is None:

@@ -92,7 +92,10 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
                 "is weighted. Leave them out, or use trl.SFTTrainer."
             )
         had = getattr(train_dataset, "column_names", None) or ()
-        self._answer = next((answer for name, answer in ANSWERS.items() if name in had), ANSWERS["completion"])
+        of_text = {own.dataset_text_field: f"row[{own.dataset_text_field!r}]"}
+        self._answer = next((answer for name, answer in (ANSWERS | of_text).items() if name in had), "")
+        if kwargs.get("formatting_func") is not None:
+            self._answer = ""
         with models_named(model):
             super().__init__(model, own, train_dataset=train_dataset, **kwargs)
         prepared: Any = self.train_dataset
@@ -184,7 +187,6 @@ def _labels(row: Mapping[str, Any]) -> list[int]:
 ANSWERS = {
     "completion": "row['completion']",
     "messages": "row['messages'][-1]['content']",
-    "text": "row['text']",
     "labels": "any(label >= 0 for label in row['labels'][1:])",
     "input_ids": "len(row['input_ids']) > 1",
 }
@@ -192,13 +194,13 @@ ANSWERS = {
 
 
 def _refuse_untrained(counts: list[int], answer: str) -> None:
-    """Refuse rows without a trained token, by the trained tokens of all and what of a row is trained on."""
+    """Refuse rows without a trained token, by the trained tokens of all; ``answer`` is what of a row is trained on."""
     empty = [place for place, count in enumerate(counts) if not count]
     if empty:
         raise DataError(
             f"{len(empty)} of {len(counts)} rows have no token to train on (from 0: {', '.join(map(str, empty[:5]))}): "
-            "their completion is empty, or beyond max_length. Leave them out: dataset.filter(lambda row: "
-            f"{answer})."
+            "their completion is empty, or beyond max_length. Leave them out"
+            f"{f': dataset.filter(lambda row: {answer})' if answer else ' of the dataset'}."
         )
 
 

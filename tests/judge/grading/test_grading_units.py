@@ -54,6 +54,26 @@ def test_a_formula_with_spaces_stays_one(gold):
         (r"5\text{ GJ}", r"5\text{ pJ}", "wrong"),
         (r"5\text{ mW}", r"5\text{ MW}", "wrong"),
         ("7 pm", "7 p.m.", "right"),
+        *(
+            (answer, gold, "right")
+            for answer, gold in (
+                ("20 mmols", "20 mmol"),
+                ("20 nmoles", "20 nmol"),
+                ("5 uL", "5 microliters"),
+                ("5 uA", "5 microamps"),
+                ("100 KW", "100 kilowatts"),
+                ("5 KJ", "5 kilojoules"),
+                ("12 KV", "12 kilovolts"),
+                ("3.5 Ghz", "3.5 gigahertz"),
+                ("60 khz", "60 kilohertz"),
+                ("30 ma", "30 milliamps"),
+                ("300 cc", "300 millilitres"),
+                ("250 kcals", "250 kilocalories"),
+                ("20 nanogrammes", "20 nanograms"),
+                ("1013 hPa", r"101300\text{ Pa}"),
+                ("20 KHz", "20 kHz"),
+            )
+        ),
     ],
 )
 def test_labels_that_contradict_each_other_are_told_apart(answer, gold, verdict):

@@ -203,6 +203,10 @@ def test_a_folder_with_a_log_is_that_log(tmp_path, capsys):
     assert main(["plan", "--log", str(folder), "--generations", "8"]) == 0
     assert "TRL's state, 20 steps" in capsys.readouterr().out
     assert len(read_log(tmp_path).steps) == 20, "the output_dir of a run has the state of its checkpoint"
+    (tmp_path / "checkpoint-3").mkdir()  # older, and copied later
+    (tmp_path / "checkpoint-3" / "trainer_state.json").write_text(json.dumps({"log_history": history[:3]}))
+    (tmp_path / "checkpoint-latest").symlink_to(tmp_path / "gone")
+    assert len(read_log(tmp_path).steps) == 20
 
 
 @pytest.mark.parametrize(("flat", "worth"), [(1.0, False), (0.8, True)])
@@ -355,7 +359,9 @@ def test_what_trl_prints_is_read_behind_a_progress_bar(tmp_path):
     fixed = {"completions/mean_length": 300.0, "reward": 0.5, "frac_reward_zero_std": "0.6", "step_time": 9.0}
     bar = "  5%|5         | 1/20 [00:09<02:51,  9.0s/it]"
     path = tmp_path / "train.log"
-    lines = [f"{bar * (n % 2)}{fixed | {'epoch': n / 20}}" for n in range(20)]
+    odd = ["nan", "np.float64(0.5)", "-inf", "0.5"]
+    printed = [f"{str(fixed | {'epoch': n / 20})[:-1]}, 'grad_norm': {odd[n % 4]}}}" for n in range(20)]
+    lines = [f"{bar * (n % 2)}\x1b[1m{line}\x1b[0m" for n, line in enumerate(printed)]
     path.write_text("\n".join([*lines, "{'train_runtime': 180.0}", "{'no dictionary'}", "{'x': " + "9" * 400 + "}"]))
     log = read_log(path)
     assert log.kind == "a console's output" and len(log.steps) == 20 and log.steps[0]["flat"] == 0.6

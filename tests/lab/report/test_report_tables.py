@@ -101,7 +101,13 @@ def test_what_seeds_saved_is_of_what_each_would_have_taken(saved, says):
 
 def test_a_median_without_an_end_is_told_from_too_few_seeds():
     """The wrong twin counts a seed that failed: three, one of which never got there."""
-    few = {"median": 2.9, "low": None, "high": None, "per_seed": {"0": [2.9, 2.9], "1": [3.0, 3.0], "2": None}}
+    few = {
+        "median": 2.9,
+        "low": None,
+        "high": None,
+        "per_seed": {"0": [2.9, 2.9], "1": [3.0, 3.0], "2": None},
+        "reached": "2 of 2",
+    }
     assert interval(few, "{:.1f}".format).detail == "2 seeds: no interval"
     open_ended = {"median": 2.9, "low": 1.0, "high": None, "per_seed": {"0": 2.9, "1": 3.0, "2": None}}
     assert interval(open_ended, "{:.1f}".format).detail == "no end: seeds that never got there"
