@@ -229,7 +229,7 @@ def test_runs_train_and_log_what_was_left_out(toy, level):
 
 def test_the_start_says_what_is_left_out_and_refuses_images(toy, capsys):
     made = trainer(toy, "dynamic_pruning", *ONE_STEP, CUTS)
-    assert "dppo | tokens: 0.4 of the tokens behind a cut (best_cuts" in capsys.readouterr().out
+    assert "dppo | tokens: 0.4 of the tokens behind a cut (best cuts" in capsys.readouterr().out
     made.processor = object()
     with pytest.raises(ConfigError, match="token_prune_rate=0"):
         made.on_init_end()
