@@ -38,7 +38,7 @@ def generator(seed: int, *key: int) -> np.random.Generator:
     Args:
         seed: the run's seed, >= 0.
         *key: a ``Purpose``, then further integers >= 0, such as a step. With the purpose first no step of one purpose
-            has the numbers of another.
+            has the numbers of another. Zeros at the end do not count: ``(CHECK, 0)`` is ``(CHECK,)``.
 
     Raises:
         ConfigError: the first of them is no purpose.
