@@ -36,7 +36,7 @@ class Believed:
     """(size,) float64 of every prompt of the dataset, in any unit, NaN where nothing is believed."""
     worth: float
     """Observations that a belief is worth, > 0."""
-    usual: float = 1.0
+    usual: float
     """Mean of the prompts visited so far, each as often as it was; of all before the first visit."""
 
 

@@ -123,12 +123,14 @@ class StepPlan(DraftPlan):
             | token_figures(
                 self.method.tokens,
                 draw,
-                self.moment_NT[live_N & share_N],
-                self.sampled.take(live_N & share_N),
-                live_N & share_N,
+                self.moment_NT[row_N],
+                self.sampled.take(row_N),
+                row_N,
                 all_tokens=int(self.sampled.span_NT[share_N].sum()),
             )
-            for figures, draw, share_N in zip(made, self.token_draws, self.share_UN, strict=True)
+            for figures, draw, share_N, row_N in zip(
+                made, self.token_draws, self.share_UN, live_N & self.share_UN, strict=True
+            )
         ]
 
 

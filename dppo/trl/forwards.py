@@ -222,9 +222,8 @@ class ForwardPasses:
 def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
     """Tokens of the rows of positive weight, padded to the widest of the generation as TRL does, and not padded."""
     kept = weight_B.nonzero().squeeze(1).tolist()
-    return len(kept) * rank_batch.padded_width, sum(
-        rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept
-    )
+    tokens = sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
+    return len(kept) * rank_batch.padded_width, tokens
 
 
 FIXED = (

@@ -20,9 +20,8 @@ from dppo.errors import ConfigError, first_line
 from dppo_lab.runs.folder import METRICS_FILE
 
 Row = dict[str, float]
-NUMPY = re.compile(r"np\.\w+\((.*)\)")
+NUMPY = re.compile(r"np\.\w+\(([^()]*)\)")
 """How numpy's numbers are printed."""
-NUMPY_INSIDE = re.compile(r"np\.\w+\(([^()]*)\)")
 PRINTED = re.compile(r"\{'\w[^{}]*\}")
 """A dictionary, as Python prints it."""
 NO_NUMBER = re.compile(r"(?<![\w'])(?:nan|-?inf)\b")
@@ -222,7 +221,7 @@ def _console(text: str) -> Iterable[Row]:
     for line in text.splitlines():
         for printed in PRINTED.findall(line):
             with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                read = ast.literal_eval(NO_NUMBER.sub("None", NUMPY_INSIDE.sub(r"\1", printed)))
+                read = ast.literal_eval(NO_NUMBER.sub("None", NUMPY.sub(r"\1", printed)))
                 yield _numbers(read if isinstance(read, dict) else {})
         at = line.find("step:")
         if at >= 0 and " - " in line[at:]:

@@ -77,9 +77,9 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
     if output.suffix.lower() not in (".html", ".htm"):
         page = output / "report.html" if output.is_dir() else output.with_suffix(".html")
         raise ConfigError(f"--output {output} must be an HTML file. Try --output {page}")
-    contents = read_sources([folders] if isinstance(folders, str | Path) else folders)
-    first = Path(folders if isinstance(folders, str | Path) else folders[0])
-    if output != first / "report.html":
+    paths = [folders] if isinstance(folders, str | Path) else folders
+    contents = read_sources(paths)
+    if output != Path(paths[0]) / "report.html":
         contents = replace(contents, command=f"{contents.command} --output {shlex.quote(str(output))}")
     folder = output.with_name(f"{output.stem}_figures")
     with drawing():

@@ -91,11 +91,10 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
                 "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
                 "is weighted. Leave them out, or use trl.SFTTrainer."
             )
-        had = getattr(train_dataset, "column_names", None) or ()
+        formatted = kwargs.get("formatting_func") is not None  # its columns are another's business
+        had = () if formatted else getattr(train_dataset, "column_names", None) or ()
         of_text = {own.dataset_text_field: f"row[{own.dataset_text_field!r}]"}
         self._answer = next((answer for name, answer in (ANSWERS | of_text).items() if name in had), "")
-        if kwargs.get("formatting_func") is not None:
-            self._answer = ""
         with models_named(model):
             super().__init__(model, own, train_dataset=train_dataset, **kwargs)
         prepared: Any = self.train_dataset
