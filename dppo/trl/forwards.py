@@ -1,18 +1,19 @@
 """The forward passes of a run, and TRL's loop around them.
 
-How completions are laid out, that all ranks run as many forward passes, and what memory they take.
+Only rows that hold something are forwarded. The exceptions are passes at weight 0 that a rank runs because other ranks
+wait for it: ``ForwardPasses.calls``.
 """
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dppo.errors import ConfigError
 from dppo.packing import Kernel
@@ -36,6 +37,7 @@ class ForwardPasses:
         self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
+        self._idle: MicroBatch | None = None
 
     def __call__(
         self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, figures: bool = False
@@ -55,6 +57,8 @@ class ForwardPasses:
         for model in self._heads:
             add_scored_head(model, temperature=self._trainer.temperature, dtype=dtype)
         self.layout.enter()
+        self.begun = False
+        """True from the first pass of an optimizer step on any rank to the step's end."""
 
     def leave(self) -> None:
         """Give the models back as TRL had them."""
@@ -64,7 +68,9 @@ class ForwardPasses:
 
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
-        batches = self._balanced(rank_batch, weight_B, at_least=0)
+        batches = self._micro_batches(rank_batch, weight_B)
+        if self._sharded:
+            batches += [self._idle_pass(rank_batch)] * (self._most(len(batches), weight_B.device) - len(batches))
         with self.memory.explained():
             return fill_log_probs(rank_batch, batches, partial(self, model))
 
@@ -95,35 +101,70 @@ class ForwardPasses:
     def calls(
         self, rank_batch: RankBatch, weight_B: Tensor, calls: int, *, call_B: Tensor | None = None
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
-        """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them.
+        """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and metrics of them.
 
-        ``call_B`` is (B,) the call that each sequence belongs to, where a loss is over all tokens of a call together:
-        it then has one forward pass, unless ``max_tokens_per_row`` is set. None: any.
+        A call without a row has no pass. Passes lie in the last calls, because the last call synchronizes gradients.
+        Under DDP a rank without a row runs one pass at weight 0 there, if any rank has a row. Under FSDP2 every pass
+        gathers parameters from all ranks, so each rank runs as many passes as the one with most.
+
+        ``call_B`` is (B,) the call that each sequence belongs to, for a loss over all tokens of a call together: the
+        sequences of a call then share one forward pass, unless ``max_tokens_per_row`` is set. None: any.
         """
         if call_B is None:
-            batches = self._balanced(rank_batch, weight_B, at_least=calls)
+            batches = self._micro_batches(rank_batch, weight_B)
             parts = [batches[call::calls] for call in range(calls)]
         else:
             own = [weight_B * (call_B == call) for call in range(calls)]
-            parts = [self._balanced(rank_batch, each, at_least=1, whole=True) for each in own]
-            batches = [batch for part in parts for batch in part]
+            parts = [self._micro_batches(rank_batch, each, whole=True) for each in own]
+        filled = [part for part in parts if part]
+        passes = sum(map(len, filled))
+        most = self._most(passes, weight_B.device)
+        self.begun |= most > 0
+        self._idle = self._idle_pass(rank_batch)
+        missing = most - passes if self._sharded else int(most > 0 and not passes)
+        parts = [[] for _ in range(calls - len(filled))] + filled
+        parts[-1] = [self._idle] * missing + parts[-1]
+        return parts, self._metrics(rank_batch, weight_B, parts, most)
+
+    def due(self, micro_batches: Sequence[MicroBatch], *, ends_step: bool) -> Sequence[MicroBatch]:
+        """The passes of a call: its own, or one at weight 0 that synchronizes what earlier calls have accumulated.
+
+        Those are of other generations, if an optimizer step takes more than one.
+        """
+        begun, self.begun = self.begun, self.begun and not ends_step
+        if micro_batches or not (ends_step and begun) or self._trainer.accelerator.num_processes == 1:
+            return micro_batches
+        assert self._idle is not None
+        return [self._idle]
+
+    def _metrics(
+        self, rank_batch: RankBatch, weight_B: Tensor, parts: list[list[MicroBatch]], most: int
+    ) -> dict[str, float]:
+        """``rows/*`` of docs/metrics.md, over all ranks; ``most`` is the largest number of passes of a rank."""
+        batches = [batch for part in parts for batch in part]
         padded, unpadded = _plain_tokens(rank_batch, weight_B)
         counts = [sum(batch.tokens for batch in batches), len(batches) * self.memory.budget, padded, unpadded]
         gathered = self._trainer.accelerator.gather(torch.tensor([counts], device=weight_B.device)).sum(0).tolist()
         tokens, room, padded, unpadded = map(float, gathered)
-        figures = {
+        metrics = {
             "rows/tokens": tokens,
-            "rows/forwards": float(len(batches)),
-            "rows/fill": tokens / room,
+            "rows/forwards": float(most),
             "rows/padded_tokens": padded,
             "rows/sequence_tokens": unpadded,
         }
-        return parts, figures
+        return metrics | ({"rows/fill": tokens / room} if room else {})
 
-    def _balanced(
-        self, rank_batch: RankBatch, weight_B: Tensor, *, at_least: int, whole: bool = False
-    ) -> list[MicroBatch]:
-        """Forward passes of the rows of positive weight, filled up so that every rank runs as many."""
+    @property
+    def _sharded(self) -> bool:
+        """True if every forward pass is a collective operation: under FSDP."""
+        return self._trainer.is_fsdp_enabled
+
+    def _most(self, passes: int, device: torch.device) -> int:
+        """Passes of the rank that has most; all ranks call together."""
+        return int(self._trainer.accelerator.gather(torch.tensor([passes], device=device)).max())
+
+    def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, *, whole: bool = False) -> list[MicroBatch]:
+        """Forward passes of the rows of positive weight; in one pass if ``whole`` and no budget is set."""
         args = self._trainer.args
         room = args.per_device_train_batch_size * rank_batch.longest * rank_batch.together
         if whole:
@@ -135,12 +176,10 @@ class ForwardPasses:
         self.memory.budget = budget
         if args.max_tokens_per_row is not None:
             self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
-        count = torch.tensor([len(batches)], device=weight_B.device)
-        target = max(at_least, int(self._trainer.accelerator.gather(count).max()))
-        return batches + [self._idle(rank_batch)] * (target - len(batches))
+        return batches
 
-    def _idle(self, rank_batch: RankBatch) -> MicroBatch:
-        """The shortest row at weight 0: what a rank without rows forwards, so that all ranks do as many forwards."""
+    def _idle_pass(self, rank_batch: RankBatch) -> MicroBatch:
+        """The shortest row at weight 0, for a rank that other ranks wait for."""
         rows = rank_batch.lengths.argmin().unsqueeze(0)
         return MicroBatch(
             rank_batch, rows, rank_batch.weight_UB.new_zeros(1), self.layout.tokens(rank_batch, rows.tolist())
@@ -202,8 +241,7 @@ class ForwardPasses:
 
     def _problem(self, kernel: Kernel) -> str:
         """What the self-check found wrong with rows on this rank, or ""."""
-        sharded = self._trainer.is_fsdp_enabled  # can only be differentiated inside a training step
-        with torch.set_grad_enabled(not sharded):
+        with torch.set_grad_enabled(not self._sharded):  # in shards it can only be differentiated in a training step
             found, failed = self._found(partial(check_rows, kernel=kernel))
         return failed if found is None else "" if found.passed else str(found)
 
@@ -217,6 +255,13 @@ class ForwardPasses:
             raise
         except Exception as error:  # a forward that was given what it does not expect fails in any way
             return None, f"{type(error).__name__}: {error}"
+
+
+def fill_gradients(model: nn.Module) -> None:
+    """Put a gradient of zero in the place of each missing one."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
@@ -283,15 +328,36 @@ class TrainingLoop(CheckpointHooks):
     def backward_but_last(
         self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]
     ) -> Tensor:
-        """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates."""
+        """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates.
+
+        Of a call without micro-batches it is a leaf. A step in which no rank has one ends with gradients of zero, on
+        which an optimizer acts as with TRL; on missing gradients it would stand still.
+        """
+        ends_step = self.accelerator.sync_gradients
+        begun = self.forwards.begun
+        micro_batches = self.forwards.due(micro_batches, ends_step=ends_step)
+        if not micro_batches:
+            if ends_step and not begun:
+                fill_gradients(model)
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         *others, last = micro_batches
         logged: Tensor | float = 0.0
         for each in others:
-            with self.accelerator.no_sync(model):
+            with self._unsynchronized(model):
                 loss = loss_of(each)
                 self.accelerator.backward(loss)
             logged = logged + loss.detach()
-        return loss_of(last) + logged
+        with nullcontext() if ends_step else self._unsynchronized(model):
+            return loss_of(last) + logged
+
+    def _unsynchronized(self, model: Any) -> AbstractContextManager[Any]:
+        """A context without synchronization of gradients, which restores the synchronization that it found.
+
+        Under FSDP2 accelerate's ``no_sync`` ends with synchronization on, and TRL's loop has it off until the last
+        call of a step.
+        """
+        found_off = self.is_fsdp_enabled and not self.accelerator.sync_gradients
+        return nullcontext() if found_off else self.accelerator.no_sync(model)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention and the head they were loaded with.

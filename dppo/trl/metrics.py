@@ -257,7 +257,7 @@ class LossFigures:
         whole = {name: sum(value_C) for name, value_C in sums.items()}
         self.others = whole.get(OTHERS[0], 0.0), whole.get(OTHERS[1], 0.0)
         found: list[dict[str, float]] = [{} for _ in range(self._calls)]
-        if self._method.entropy_coef:  # with a denominator over all calls TRL logs the mean of their parts
+        if "policy_loss" in whole:  # with a denominator over all calls TRL logs the mean of their parts
             policy_loss = whole["policy_loss"] / denominator / self._parts
             found[0] |= {"entropy_coef": self._method.entropy_coef, "policy_loss": policy_loss}
         if "aux_loss" in whole:

@@ -165,6 +165,22 @@ UNEVEN = dict(
     max_steps=2,
 )
 """A run of two steps in which the second of two ranks has nothing to train on."""
+ACCUMULATED = UNEVEN | {"gradient_accumulation_steps": 4, "max_tokens_per_row": 200, "num_iterations": 1}
+"""The same in four calls of the loss, which need one forward pass."""
+
+
+def two_generations(ranks: int = 1) -> dict:
+    """Options of optimizer steps of two generations each, of which the second has no gradient anywhere."""
+    seen = []
+
+    def reward(prompts, completions, **_):
+        seen.append(1)
+        return length_reward(prompts, completions) if len(seen) % 2 else [1.0] * len(prompts)
+
+    cycle = {"prompts": 16, "per_device_train_batch_size": 8 * GENERATIONS // ranks, "steps_per_generation": 1}
+    return ACCUMULATED | cycle | {"gradient_accumulation_steps": 2, "reward": reward}
+
+
 CUT = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0, "token_prune_rate": 0.4, "head_prune_rate": 0.3}
 """The same, with completions cut and tokens kept from the head."""
 

@@ -25,6 +25,7 @@ from accelerate.utils import DistributedType
 from conftest_trl import GENERATIONS, SHARDED, UNEVEN
 from peft import LoraConfig
 from test_trl_contract import gradients
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from two_ranks import at_home, rank_rollout
 
@@ -76,7 +77,11 @@ def main(path: str, folder: Path) -> None:
     trainer.save_model(str(folder / "adapter"))
     trainer_module.over_ranks = at_home
     steps, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
+    halves = UNEVEN | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2 * GENERATIONS}
+    results["synchronized"], halved = synchronized(path, folder / "halves", completion_prune_rate=0.0, **halves)
     trainer_module.over_ranks = over_ranks
+    if dist.get_rank() == 0:
+        torch.save(halved, folder / "halves.pt")
     empty = [{name: value.full_tensor() for name, value in step.items()} for step in steps]
     kept = [None, None]
     dist.all_gather_object(kept, int((trainer.in_use.batch.weight_UB > 0).sum()))
@@ -84,6 +89,26 @@ def main(path: str, folder: Path) -> None:
     if dist.get_rank() == 0:
         torch.save(empty, folder / "empty.pt")
         (folder / "fsdp.json").write_text(json.dumps(results))
+
+
+def synchronized(path: str, folder: Path, **options) -> tuple[list, list]:
+    """Of each rank, for every pass of a step, whether its backward synchronizes gradients; and the gradients."""
+    passes, original = [], DPPOTrainer._micro_batch_loss
+
+    def watched(self, model, *args):
+        states = [each._get_fsdp_state() for each in model.modules() if isinstance(each, FSDPModule)]
+        (reduces,) = {state._fsdp_param_group.reduce_grads for state in states if state._fsdp_param_group}
+        passes.append(reduces)
+        return original(self, model, *args)
+
+    DPPOTrainer._micro_batch_loss = watched
+    try:
+        steps, _ = run(path, folder, **options | {"num_iterations": 1, "max_steps": 1})
+    finally:
+        DPPOTrainer._micro_batch_loss = original
+    found = [None, None]
+    dist.all_gather_object(found, passes)
+    return found, [{name: value.full_tensor() for name, value in step.items()} for step in steps]
 
 
 def run_on_pairs(path: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 import test_trl_dpo
 import torch
-from conftest_trl import SHARDED, UNEVEN, relative_difference, two_processes
+from conftest_trl import GENERATIONS, SHARDED, UNEVEN, relative_difference, two_processes
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
@@ -48,6 +48,20 @@ def test_a_rank_without_rows_changes_no_gradient(folder, tiny_path, tmp_path):
     together = torch.load(folder / "empty.pt")
     assert len(together) == len(alone) == 2
     assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+
+
+def test_gradients_are_synchronized_once_in_a_step(folder, tiny_path, tmp_path):
+    """By the last pass of the last call. accelerate's ``no_sync`` alone leaves it on within the first call.
+
+    The second rank has no rows, and runs as many passes: each gathers parameters.
+    """
+    first, second = json.loads((folder / "fsdp.json").read_text())["synchronized"]
+    assert first == second == [False] * (len(first) - 1) + [True] and len(first) > 3
+    options = UNEVEN | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4 * GENERATIONS}
+    options |= {"completion_prune_rate": 0.0, "num_iterations": 1, "max_steps": 1}
+    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    (together,) = torch.load(folder / "halves.pt")
+    assert relative_difference(together, alone[0]) < TOLERANCE
 
 
 def test_the_model_is_written_whole_though_checkpoints_are_sharded(folder, alone, tiny_path):

@@ -4,7 +4,17 @@ import json
 
 import pytest
 import torch
-from conftest_trl import CUT, GENERATIONS, ROUNDS, SHARES, UNEVEN, relative_difference, two_processes
+from conftest_trl import (
+    ACCUMULATED,
+    CUT,
+    GENERATIONS,
+    ROUNDS,
+    SHARES,
+    UNEVEN,
+    relative_difference,
+    two_generations,
+    two_processes,
+)
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
 from test_trl_contract import TOLERANCE, gradients
@@ -53,23 +63,37 @@ def test_ranks_share_groups_of_any_size(results):
     assert len(results["groups of one"]["rows"]) == 6 and results["groups of one"]["sizes"] is None
 
 
+def as_alone(folder, name, path, tmp_path, **options) -> list[float]:
+    """By rank, how far its gradients are from those of one process, at most."""
+    alone, _ = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **options)
+    together = [torch.load(folder / f"{name} rank {rank}.pt") for rank in range(2)]
+    assert len(together[0]) == len(together[1]) == len(alone) == 2
+    return [max(relative_difference(*pair) for pair in zip(steps, alone, strict=True)) for steps in together]
+
+
 @pytest.mark.parametrize("dealing", ["over_ranks", "at_home"])
-def test_ranks_run_as_many_forwards_and_the_gradient_is_that_of_one_process(
-    dealing, results, folder, tiny_path, tmp_path
-):
-    """Rows of the first rank are dealt to both; left at home, the second has none and forwards nothing that counts."""
+def test_ranks_with_other_rows_have_the_gradient_of_one_process(dealing, results, folder, tiny_path, tmp_path):
+    """Rows of the first rank are dealt to both; left at home, the second has none and runs one pass a step for it."""
     name = f"uneven {dealing}"
     first, second = results[name]
-    assert [gradient for gradient, _ in first] == [gradient for gradient, _ in second]
-    assert sum(gradient for gradient, _ in first) >= 2 and sum(not gradient for gradient, _ in first) >= 1
     assert all(weights for _, weights in first)
-    assert [weights for _, weights in second].count(True) == (len(second) if dealing == "over_ranks" else 0)
+    assert sum(gradient for gradient, _ in first) >= 2 and sum(not gradient for gradient, _ in first) >= 1
+    assert all(weights for _, weights in second) if dealing == "over_ranks" else second == [[True, False]] * 2
+    options = UNEVEN | {"completion_prune_rate": 0.5}
+    assert max(as_alone(folder, name, tiny_path, tmp_path, **options)) < TOLERANCE
 
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.5, **UNEVEN)
-    for rank in range(2):
-        together = torch.load(folder / f"{name} rank {rank}.pt")
-        assert len(together) == len(alone) == 2
-        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+
+def test_only_the_last_call_needs_a_pass_on_every_rank(results, folder, tiny_path, tmp_path):
+    """The wrong twin has its work in the first calls, in which nothing is synchronized."""
+    assert results["last calls"] == [[[True, True]] * 2, [[True, False]] * 2]
+    options = ACCUMULATED | {"per_device_train_batch_size": 2 * GENERATIONS}
+    assert max(as_alone(folder, "last calls", tiny_path, tmp_path, **options)) < TOLERANCE
+    assert min(as_alone(folder, "first calls", tiny_path, tmp_path, **options)) > 0.1
+
+
+def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(results, folder, tiny_path, tmp_path):
+    assert results["two generations"][0].count([True, False]) == results["two generations"][1].count([True, False]) == 2
+    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **two_generations())) < TOLERANCE
 
 
 def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_path, tmp_path):

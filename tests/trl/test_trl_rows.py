@@ -164,10 +164,7 @@ class TestOddBatches:
         assert all(len(step) == len(list(trainer.model.parameters())) for step in steps), "no gradient is missing"
         assert {float(g.abs().max()) for step in steps for g in step.values()} == {0.0}
         assert logged(trainer, "loss") == [0.0, 0.0] and logged(trainer, "skipped_step_share") == [0.0, 0.0]
-        calls = options.get("gradient_accumulation_steps", 1)
-        assert logged(trainer, "rows/forwards") == [calls, calls], "each call needs one, of weight 0"
-        computed = sum(row.input_ids.numel() for row, _ in forwarded)
-        assert layout == "padded" or sum(logged(trainer, "rows/tokens")) == computed > 0
+        assert logged(trainer, "rows/forwards") == logged(trainer, "rows/tokens") == [0.0, 0.0] and not forwarded
 
     def test_a_draw_may_leave_nothing(self, tiny_path, tmp_path):
         """With independent draws of a few completions some steps keep none."""

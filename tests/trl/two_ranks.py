@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ.update(TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.distributed as dist
 from conftest_trl import (
+    ACCUMULATED,
     CUT,
     GENERATIONS,
     ROUNDS,
@@ -21,6 +23,7 @@ from conftest_trl import (
     length_reward,
     relative_difference,
     scripted,
+    two_generations,
 )
 from killed_runs import auto
 from recorder_two_ranks import recorded_runs
@@ -31,6 +34,7 @@ from trl import GRPOConfig, GRPOTrainer
 from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo import trainer as trainer_module
 from dppo.trl.grpo.rollouts import over_ranks
 from dppo.trl.layouts import RowLayout
@@ -88,6 +92,12 @@ def main(path: str, folder: str) -> None:
         trainer_module.over_ranks = dealing
         results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **half)
         torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+    for name, twin in {"last calls": ForwardPasses.calls, "first calls": in_first_calls}.items():
+        with patch.object(ForwardPasses, "calls", twin), patch.object(ForwardPasses, "due", own_passes):
+            results[name], steps = uneven(path, folder, **ACCUMULATED | {"per_device_train_batch_size": GENERATIONS})
+        torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+    results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
+    torch.save(steps, Path(folder, f"two generations rank {dist.get_rank()}.pt"))
     trainer_module.over_ranks = over_ranks
     steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **CUT, **half)
     results["tokens trained on"] = [row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row]
@@ -125,6 +135,20 @@ def main(path: str, folder: str) -> None:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
 
 
+calls_of = ForwardPasses.calls
+
+
+def in_first_calls(self, *args, **options):
+    """The wrong twin: work lies in the first calls, which synchronize nothing."""
+    parts, figures = calls_of(self, *args, **options)
+    return parts[::-1], figures
+
+
+def own_passes(self, micro_batches, *, ends_step):
+    """The passes that were dealt: of one generation they synchronize by themselves."""
+    return micro_batches
+
+
 def auto_resumed(path: str, folder: Path) -> dict:
     """A run with sampled rollouts, and the same from the middle of its pruned part."""
     straight, again = auto(path, folder / "a"), auto(path, folder / "b")
@@ -144,7 +168,7 @@ def uneven(path: str, folder: str, **options) -> tuple[list, list]:
 
     RowLayout.forward = count
     try:
-        steps, _ = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **UNEVEN, **options)
+        steps, _ = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **UNEVEN | options)
     finally:
         RowLayout.forward = original
     gathered = [None, None]

@@ -154,7 +154,7 @@ class DPPOTrainer(SavedGeneration):
             part = batch.cut(slice(draw, draw + 1))
             self._dealt, figures = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
             self.add_figures(of_step(figures, self.cycle.together))
-        return {"draw": draw, "micro_batches": self._dealt[call]}
+        return {"draw": draw, "batch": batch, "micro_batches": self._dealt[call]}
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
         """Roll out, plan, remember, record: everything between two generations of completions."""
@@ -264,12 +264,12 @@ class DPPOTrainer(SavedGeneration):
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The loss of one call, and the figures of an optimizer step with its last one."""
-        figures, micro_batches = self._figures, inputs["micro_batches"]
-        self.recorder.trained(torch.stack([batch.loss_tokens for batch in micro_batches]).sum())
+        figures, micro_batches, whole = self._figures, inputs["micro_batches"], inputs["batch"]
+        self.recorder.trained(sum((batch.loss_tokens for batch in micro_batches), torch.zeros((), dtype=torch.int64)))
         loss = self.backward_but_last(
             model, micro_batches, lambda each: self._micro_batch_loss(model, each, inputs["draw"], figures)
         )
-        whole, (draw, call) = micro_batches[-1].rank_batch, self.cycle.locate(self.calls % self.cycle.length)
+        draw, call = self.cycle.locate(self.calls % self.cycle.length)
         if call == self.cycle.calls - 1:  # of the optimizer step
             denominator = float(whole.denominator) / self.cycle.passes.shares
             for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):

@@ -236,27 +236,27 @@ class RowTrainer(MeasuredRows):
         """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        loss = self.backward_but_last(
-            model, inputs["micro_batches"], lambda each: self._part(model, each, inputs["call"])
-        )
+        loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
         if inputs["call"] == self._calls - 1:
             self._record()
             self._log_figures()
         return loss
 
-    def _part(self, model: Any, batch: MicroBatch, call: int) -> Tensor:
+    def _part(self, model: Any, batch: MicroBatch) -> Tensor:
+        """() the loss of a micro-batch; with a router loss all of it is of one micro-batch of TRL's."""
         router = self.method.router_coef
         figures = self.figures_needed or self._figures_due()
         scored = self.forwards(model, batch, router=bool(router), figures=figures)
         places = [self._place_B[row] for row in batch.rows.tolist()]
         loss, score_B = self.loss_and_scores(batch, scored, self._share_KN[:, places].to(scored.logp_BT))
         if scored.router_loss is not None:
-            part = self.accelerator.process_index * self._stride + call
+            part = int(self._part_N[places[0]])
             of_part = self._block[self._part_N == part].numpy()
             balance = scored.router_loss / max(float(self._rows.attended[of_part].sum()), 1.0)
             loss = loss + router * balance / (self._calls * self.accelerator.num_processes)
             none, one = torch.zeros(1), torch.ones(1)
-            self._figures.add("aux_loss", balance.detach().cpu().view(1), none, one, torch.tensor([call]))
+            call = torch.tensor([part % self._stride])
+            self._figures.add("aux_loss", balance.detach().cpu().view(1), none, one, call)
         for place, weight, score in zip(places, batch.weight.tolist(), score_B.tolist(), strict=True):
             if weight:
                 self._scores[place] = self._scores.get(place, 0.0) + score
