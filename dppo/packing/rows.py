@@ -15,7 +15,7 @@ from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from typing import Any
@@ -25,9 +25,14 @@ from torch import Tensor
 
 from dppo.errors import ShapeError
 from dppo.packing.bins import best_fit_decreasing, split_group
+from dppo.packing.transfer import on_device
 
 UNSCORED = -100
 """Label of a position that predicts nothing that is trained on."""
+
+
+INDICES = ("input_ids", "position_ids", "labels", "scored_L", "completion_L", "offset_L")
+"""Tensors of a ``Row``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,15 +103,34 @@ class Row:
             "use_cache": False,
         }
 
+    @property
+    def indices(self) -> list[Tensor]:
+        """Its integer tensors, which ``moved`` takes back from another device."""
+        return [getattr(self, name) for name in INDICES]
+
+    def moved(self, indices: Sequence[Tensor]) -> "Row":
+        """The row with other ``indices``."""
+        return replace(self, **dict(zip(INDICES, indices, strict=True)))
+
     def weight_of_positions(self, weight_B: Tensor) -> Tensor:
         """(1, T) the weight of each position: that of its completion, in a trunk the sum over those that share it."""
-        branch_S, trunk_S = (
-            torch.tensor(index, device=weight_B.device) for index in (self.branch_S, self.segments.trunk_S)
+        # Indices are made on the host: a boolean index of a device's tensor would wait for the device.
+        branches = [s for s, completion in enumerate(self.branch_S) if completion >= 0]
+        forked = [s for s, trunk in enumerate(self.segments.trunk_S) if trunk >= 0]
+        indices = on_device(
+            [
+                torch.tensor(branches),
+                torch.tensor([self.branch_S[s] for s in branches]),
+                torch.tensor(forked, dtype=torch.int64),
+                torch.tensor([self.segments.trunk_S[s] for s in forked], dtype=torch.int64),
+                torch.tensor(self.segments.length_S),
+            ],
+            weight_B.device,
         )
-        weight_S = weight_B.new_zeros(len(branch_S))
-        weight_S[branch_S >= 0] = weight_B[branch_S[branch_S >= 0]]
-        weight_S = weight_S.index_add(0, trunk_S[trunk_S >= 0], weight_S[trunk_S >= 0])
-        return weight_S.repeat_interleave(torch.tensor(self.segments.length_S, device=weight_B.device))[None]
+        branch, completion, fork, trunk, length_S = indices
+        weight_S = weight_B.new_zeros(len(self.branch_S)).index_copy(0, branch, weight_B[completion])
+        weight_S = weight_S.index_add(0, trunk, weight_S[fork])
+        return weight_S.repeat_interleave(length_S, output_size=self.segments.total)[None]
 
     def unpack(self, value_1T: Tensor, width: int) -> Tensor:
         """(B, width) values of the scored tokens at their places in their completions, 0 elsewhere; differentiable.

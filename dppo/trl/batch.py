@@ -5,7 +5,6 @@ are computed once, for exactly the completions that some draw keeps, and so is t
 rollout engine and ours.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -17,9 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import CheckpointError
 from dppo.objective import Tokens
 from dppo.packing.forward import Scored
+from dppo.packing.rows import Row
+from dppo.trl.correction import Correction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class RankBatch(Padded):
 
     together: ClassVar[int] = 1
     """Neighbours that one forward pass cannot part."""
+    draws: ClassVar[tuple[int, ...]] = ()
+    """Draws whose cuts its completions end at; empty if nothing is cut."""
     loss_mask: Tensor
     """(B, T), what carries loss: tool outputs and truncated completions are left out."""
     advantage_B: Tensor
@@ -65,11 +68,12 @@ class RankBatch(Padded):
     call_B: Tensor
     """(B,) int64 TRL's micro-batch of each completion, in its optimizer step: figures are means over those."""
     old_logp: Tensor | None = None
-    """(B, T) under the policy that generated, for completions kept; None where it is the policy being trained."""
+    """(B, T) under the policy that generated, for rows that later draws keep; None with one draw."""
     ref_logp: Tensor | None = None
     """(B, T) under the reference policy, for completions kept; None when beta is 0."""
     ratio: Tensor | None = None
-    """(B, T) or (B, 1) correction from the rollout engine's policy to ours; None without one."""
+    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, of rows that later draws keep; None without
+    one. In the first draw it comes from the training pass."""
     sampler_logp: Tensor | None = None
     """(B, T) log-probabilities as the rollout engine reported them; None where nothing is made of them."""
     length_UB: Tensor | None = None
@@ -90,7 +94,8 @@ class RankBatch(Padded):
         tensors: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         tensors["completion_mask"] = self.completion_mask * reached_BT
         tensors["loss_mask"] = self.loss_mask * (weight_UBT > 0).any(0)
-        return CutBatch(**tensors, token_weight=weight_UBT[0], whole=self)
+        of = tuple(range(*draws.indices(len(self.weight_UB))))
+        return CutBatch(**tensors, token_weight=weight_UBT[0], whole=self, draws=of)
 
     @cached_property
     def longest(self) -> int:
@@ -135,12 +140,23 @@ class RankBatch(Padded):
 
     @cached_property
     def all_scored(self) -> bool:
-        """Whether every token of every completion carries loss."""
+        """True if every token of every completion carries loss."""
         return bool(torch.equal(self.loss_mask, self.completion_mask))
 
+    @cached_property
+    def on_host(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Prompt ids, completion ids and loss mask in the host's memory, from which rows are laid out."""
+        return self.prompt_ids.cpu(), self.completion_ids.cpu(), self.loss_mask.cpu().bool()
+
+    @cached_property
+    def sizes(self) -> tuple[float, float, float]:
+        """The denominator, ``tokens`` and ``attended`` as numbers."""
+        return float(self.denominator), float(self.tokens), float(self.attended)
+
     def prompt(self, row: int) -> Tensor:
-        """(P,) token ids of a row's prompt."""
-        return self.prompt_ids[row, self.prompt_ids.shape[1] - self.prompt_tokens[row] :]
+        """(P,) token ids of a row's prompt, in the host's memory."""
+        ids = self.on_host[0]
+        return ids[row, ids.shape[1] - self.prompt_tokens[row] :]
 
     def save(self, path: Path) -> None:
         """Write every tensor to ``path`` as safetensors."""
@@ -170,6 +186,7 @@ class CutBatch(RankBatch):
     """(B, T) float32 what multiplies the loss of each token beside its completion's weight."""
     whole: RankBatch
     """What it was cut from."""
+    draws: tuple[int, ...]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @cached_property
     def longest(self) -> int:
@@ -187,17 +204,23 @@ class MicroBatch:
     """Some rows of a batch, cut to the longest prompt and completion among them."""
 
     rank_batch: RankBatch
+    places: list[int]
+    """Indices of the b rows in the batch, on the host."""
     rows: Tensor
-    """(b,) indices into the batch."""
+    """(b,) int64, the same on the device."""
     weight: Tensor
     """(b,) float32, what multiplies each row's loss."""
     tokens: int
-    """What its forward pass computes, padding included where the layout pads."""
+    """Tokens that its forward pass computes, padding included where the layout pads."""
+    row: Row | None = None
+    """The row that it is forwarded as; None in the padded layout."""
+    idle: bool = False
+    """True for a pass at weight 0 that a rank without rows runs."""
 
     @cached_property
     def completion_width(self) -> int:
         """Longest completion among the rows, at least 1."""
-        return max(1, *(self.rank_batch.completion_tokens[row] for row in self.rows.tolist()))
+        return max(1, *(self.rank_batch.completion_tokens[place] for place in self.places))
 
     @property
     def loss_weight(self) -> Tensor:
@@ -213,28 +236,35 @@ class MicroBatch:
         """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""
         return tensor[self.rows, : self.completion_width]
 
-    def tokens_of(self, logp_BT: Tensor, *, first: bool) -> Tokens:
-        """What a loss may look at, of these rows; in the ``first`` step of a generation the policy has not moved."""
+    def tokens_of(self, logp_BT: Tensor, *, first: bool, correct: Correction | None = None) -> Tokens:
+        """Inputs of the loss of these rows.
+
+        In the ``first`` step of a generation the policy has not moved: ``logp_BT`` are its old log-probabilities too,
+        and the ``correct``-ion between sampler and trainer comes from them.
+        """
         whole = self.rank_batch
 
         def cut(value: Tensor | None) -> Tensor | None:
             return None if value is None else self.completion(value)
 
-        old = None if first else cut(whole.old_logp)
+        old, ratio, sampler = None if first else cut(whole.old_logp), cut(whole.ratio), cut(whole.sampler_logp)
+        mask_BT = self.completion(whole.loss_mask)
+        if first and correct is not None and sampler is not None:
+            ratio = correct(logp_BT.detach(), sampler, mask_BT * (not self.idle))
         return Tokens(
             logp_BT=logp_BT,
             old_logp_BT=logp_BT.detach() if old is None else old,
             advantage_B=whole.advantage_B[self.rows],
-            mask_BT=self.completion(whole.loss_mask),
+            mask_BT=mask_BT,
             ref_logp_BT=cut(whole.ref_logp),
-            sampler_logp_BT=cut(whole.sampler_logp),
-            correction_B1=cut(whole.ratio),
+            sampler_logp_BT=sampler,
+            correction_B1=ratio,
             counted_B=whole.counted(self.rows),
         )
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """``input_ids`` and ``attention_mask``, each (b, prompt + completion) without columns that are all padding."""
-        prompt_width = max(1, int(self.rank_batch.prompt_mask[self.rows].sum(1).max()))
+        prompt_width = max(1, *(self.rank_batch.prompt_tokens[place] for place in self.places))
         parts = [
             torch.cat([prompt[self.rows, -prompt_width:], self.completion(completion)], dim=1)
             for prompt, completion in (
@@ -254,61 +284,3 @@ def fill_log_probs(
     for batch in micro_batches:
         logp_BT[batch.rows, : batch.completion_width] = forward(batch).logp_BT.float()
     return logp_BT
-
-
-def correction(
-    old_logp_BT: Tensor, sampling_logp_BT: Tensor, mask_BT: Tensor, *, mode: str, low: float | None, high: float | None
-) -> Tensor:
-    """Ratio of the trained policy to the one that the rollout engine sampled with: (B, T), or (B, 1) by sequences.
-
-    ``mode`` is TRL's ``vllm_importance_sampling_mode``: ``token_`` or ``sequence_``, then ``truncate`` or ``mask`` for
-    what becomes of ratios below ``low`` or above ``high``. NaN, where the engine could not tell, is no difference.
-    """
-    level, _, action = mode.partition("_")
-    if level not in ("token", "sequence") or action not in ("truncate", "mask"):
-        raise ConfigError(
-            f"vllm_importance_sampling_mode={mode!r} is not one of 'token_truncate', 'token_mask', "
-            "'sequence_truncate', 'sequence_mask'."
-        )
-    difference = torch.nan_to_num((old_logp_BT - sampling_logp_BT) * mask_BT, nan=0.0)
-    if level == "sequence":
-        difference = difference.sum(1, keepdim=True)
-    ratio = difference.exp()
-    low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
-    if action == "truncate":
-        return ratio.clamp(low, high)
-    return ratio.masked_fill((ratio < low) | (ratio > high), 0.0)
-
-
-def log_correction(
-    old_logp_BT: Tensor, sampling_logp_BT: Tensor, ratio: Tensor, mask_BT: Tensor, accelerator: Any
-) -> dict[str, float]:
-    """TRL's ``sampling/*`` figures over the completions kept: how far the rollout engine is from the trained policy.
-
-    The alarm for stale weights: with the trainer's own weights in the engine, differences are those of rounding.
-    """
-    known_BT = mask_BT.bool() & ~sampling_logp_BT.isnan()
-    difference = (old_logp_BT - sampling_logp_BT)[known_BT].abs().float()
-    kept = mask_BT.bool() if ratio.shape[1] > 1 else mask_BT.bool().any(1, keepdim=True)
-    ratio = ratio[kept].float()
-    none = ratio.new_tensor([0.0])
-    here = torch.stack(
-        [
-            difference.sum(),
-            none.new_tensor(float(len(difference))),
-            torch.cat([difference, none]).max(),
-            ratio.sum(),
-            none.new_tensor(float(len(ratio))),
-            ratio.min() if len(ratio) else none.new_tensor(math.inf),
-            ratio.max() if len(ratio) else none.new_tensor(-math.inf),
-        ]
-    )
-    of_ranks = accelerator.gather(here[None])
-    total = of_ranks.sum(0)
-    return {
-        "sampling/sampling_logp_difference/mean": float(total[0] / total[1].clamp(min=1)),
-        "sampling/sampling_logp_difference/max": float(of_ranks[:, 2].max()),
-        "sampling/importance_sampling_ratio/mean": float(total[3] / total[4].clamp(min=1)),
-        "sampling/importance_sampling_ratio/min": float(of_ranks[:, 5].min()),
-        "sampling/importance_sampling_ratio/max": float(of_ranks[:, 6].max()),
-    }

@@ -20,8 +20,9 @@ from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
-from dppo.trl.batch import MicroBatch, RankBatch, correction, fill_log_probs, log_correction
+from dppo.trl.batch import MicroBatch, RankBatch, fill_log_probs
 from dppo.trl.checkpoints.hooks import CheckpointHooks, sole_writers_of
+from dppo.trl.correction import Correction, CorrectionMetrics
 from dppo.trl.hooks import add_figures, reference_model
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.metrics import PhaseClock
@@ -37,7 +38,12 @@ class ForwardPasses:
         self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
-        self._idle: MicroBatch | None = None
+        self.correction = Correction.of_trainer(trainer)
+        """The correction between sampler and trainer; None without one."""
+        self.correction_metrics = CorrectionMetrics()
+        self._latest: RankBatch | None = None
+        self._planned: dict[Any, list[MicroBatch]] = {}
+        """Passes of the latest generation: reference, old and training passes of the same rows share their tensors."""
 
     def __call__(
         self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, figures: bool = False
@@ -75,24 +81,20 @@ class ForwardPasses:
             return fill_log_probs(rank_batch, batches, partial(self, model))
 
     def with_log_probs(self, batch: RankBatch) -> RankBatch:
-        """The batch with old, reference and correction terms for the completions that some draw keeps."""
-        sampler_logp, part = batch.sampler_logp, batch.cut(slice(None))
-        trainer, later_B, any_B = self._trainer, batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
-        corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+        """The batch with reference log-probabilities of kept rows, and old ones of rows that later draws keep.
+
+        The first draw is trained on before the policy moves: its training passes give the old log-probabilities, and
+        the correction between sampler and trainer with them.
+        """
+        part, trainer = batch.cut(slice(None)), self._trainer
+        later_B, any_B = batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
         old = ref = ratio = None
-        if len(batch.weight_UB) > 1 or corrected:
-            old = self.log_probs(part, any_B if corrected else later_B, trainer.model)
-        if corrected and old is not None and sampler_logp is not None:
-            kept_mask = part.loss_mask * (any_B > 0)[:, None]
-            ratio = correction(  # 1 where no draw keeps a row: nothing is known of it, and an idle forward may meet it
-                old,
-                sampler_logp,
-                kept_mask,
-                mode=trainer.vllm_importance_sampling_mode,
-                low=trainer.vllm_importance_sampling_clip_min,
-                high=trainer.vllm_importance_sampling_clip_max,
-            )
-            trainer.add_figures(log_correction(old, sampler_logp, ratio, kept_mask, trainer.accelerator))
+        if len(batch.weight_UB) > 1:
+            old = self.log_probs(part, later_B, trainer.model)
+            if self.correction is not None and batch.sampler_logp is not None:
+                ratio = self.correction(old, batch.sampler_logp, part.loss_mask * (later_B > 0)[:, None])
+                only_later = part.loss_mask * ((later_B > 0) & (batch.weight_UB[0] == 0))[:, None]
+                self.correction_metrics.add(old, batch.sampler_logp, ratio, only_later)
         if trainer.method.beta:
             with reference_model(trainer) as model:
                 ref = self.log_probs(part, any_B, model)
@@ -120,10 +122,11 @@ class ForwardPasses:
         passes = sum(map(len, filled))
         most = self._most(passes, weight_B.device)
         self.begun |= most > 0
-        self._idle = self._idle_pass(rank_batch)
+        self._latest = rank_batch
         missing = most - passes if self._sharded else int(most > 0 and not passes)
         parts = [[] for _ in range(calls - len(filled))] + filled
-        parts[-1] = [self._idle] * missing + parts[-1]
+        if missing:
+            parts[-1] = [self._idle_pass(rank_batch)] * missing + parts[-1]
         return parts, self._metrics(rank_batch, weight_B, parts, most)
 
     def due(self, micro_batches: Sequence[MicroBatch], *, ends_step: bool) -> Sequence[MicroBatch]:
@@ -134,8 +137,8 @@ class ForwardPasses:
         begun, self.begun = self.begun, self.begun and not ends_step
         if micro_batches or not (ends_step and begun) or self._trainer.accelerator.num_processes == 1:
             return micro_batches
-        assert self._idle is not None
-        return [self._idle]
+        assert self._latest is not None
+        return [self._idle_pass(self._latest)]
 
     def _metrics(
         self, rank_batch: RankBatch, weight_B: Tensor, parts: list[list[MicroBatch]], most: int
@@ -170,7 +173,7 @@ class ForwardPasses:
         if whole:
             room = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
         budget = args.max_tokens_per_row or room
-        batches = self.layout.micro_batches(rank_batch, weight_B, budget)
+        batches = self._laid_out(rank_batch, weight_B, budget)
         if whole and args.max_tokens_per_row is None:
             budget = max((batch.tokens for batch in batches), default=1)
         self.memory.budget = budget
@@ -178,12 +181,23 @@ class ForwardPasses:
             self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
         return batches
 
+    def _laid_out(self, rank_batch: RankBatch, weight_B: Tensor, budget: int) -> list[MicroBatch]:
+        """Forward passes of the rows of positive weight, laid out once in a generation."""
+        if self._latest is None or self._latest.prompt_ids is not rank_batch.prompt_ids:
+            self._planned.clear()
+        self._latest = rank_batch
+        kept: list[int] = weight_B.nonzero().flatten().tolist()
+        key = rank_batch.draws, tuple(kept), budget
+        if key not in self._planned:
+            places = self.layout.places(rank_batch, kept, budget)
+            self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
+        return [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
+
     def _idle_pass(self, rank_batch: RankBatch) -> MicroBatch:
         """The shortest row at weight 0, for a rank that other ranks wait for."""
-        rows = rank_batch.lengths.argmin().unsqueeze(0)
-        return MicroBatch(
-            rank_batch, rows, rank_batch.weight_UB.new_zeros(1), self.layout.tokens(rank_batch, rows.tolist())
-        )
+        shortest = int(rank_batch.lengths.argmin())
+        (batch,) = self.layout.micro_batches(rank_batch, torch.zeros_like(rank_batch.weight_UB[0]), [[shortest]])
+        return replace(batch, idle=True)
 
     def check_once(self) -> None:
         """Compare the head with the model, and rows with padding, before the first training step; all ranks together.
@@ -385,4 +399,9 @@ class TrainingLoop(CheckpointHooks):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """TRL's training step, timed: what no other phase has claimed is forward and backward."""
         with self.clock("forward_backward"), self.forwards.memory.explained():
-            return super().training_step(*args, **kwargs)
+            loss = super().training_step(*args, **kwargs)
+        self.end_call()
+        return loss
+
+    def end_call(self) -> None:
+        """Read the metrics of a step when its last backward pass is under way: nothing waits for them in between."""

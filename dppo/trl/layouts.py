@@ -14,7 +14,8 @@ from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_r
 from dppo.packing.attention import leave_rows, unsupported, unwrapped, use_rows
 from dppo.packing.forward import Scored, figures_of, row_log_probs
 from dppo.packing.head import unsupported_head
-from dppo.packing.rows import UNSCORED
+from dppo.packing.rows import UNSCORED, Row
+from dppo.packing.transfer import on_device
 from dppo.trl.batch import MicroBatch, RankBatch
 
 TRITON_DEVICES = ("cuda", "xpu")
@@ -35,22 +36,24 @@ class PaddedLayout:
     """Whether the models have ``add_scored_head``, whose router loss does; then every forward goes through it."""
     autocast: Callable[[], Any] = nullcontext
 
-    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
-        """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, padding too, longest first.
+    def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
+        """Rows that share a forward pass of at most ``max_tokens`` tokens, padding too; the longest first.
 
         Sequences that belong together stay so.
         """
-        units = weight_B.nonzero().view(-1, rank_batch.together)
-        sizes = [
-            [(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in unit] for unit in units.tolist()
+        together = rank_batch.together
+        sizes = torch.tensor([(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in kept])
+        widths = sizes.view(-1, together, 2).amax(1) if kept else sizes.view(0, 2)
+        units = torch.tensor(kept, dtype=torch.int64).view(-1, together)
+        return [units[batch].flatten().tolist() for batch in sorted_micro_batches(widths, max_tokens // together)]
+
+    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, places: Sequence[list[int]]) -> list[MicroBatch]:
+        """Forward passes of the rows at ``places``."""
+        index = on_device([torch.tensor(here) for here in places], weight_B.device)
+        return [
+            MicroBatch(rank_batch, here, rows, weight_B[rows], self.tokens(rank_batch, here))
+            for here, rows in zip(places, index, strict=True)
         ]
-        widths = torch.tensor([[max(each) for each in zip(*unit, strict=True)] for unit in sizes])
-        batches = sorted_micro_batches(widths.view(-1, 2), max_tokens // rank_batch.together)
-        made = []
-        for batch in batches:
-            here = units[batch.to(units.device)].flatten()
-            made.append(MicroBatch(rank_batch, here, weight_B[here], self.tokens(rank_batch, here.tolist())))
-        return made
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
         """What one forward pass over ``rows`` computes, padding included."""
@@ -106,16 +109,42 @@ class RowLayout:
     last_tokens: bool = False
     """Whether tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
-    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+    def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
         """As of ``PaddedLayout``; completions of one prompt are kept together."""
-        kept = weight_B.nonzero().squeeze(1).tolist()
         group, prompts, completions = self._sizes(rank_batch, kept)
-        made = []
-        for places in plan_rows(group, prompts, completions, max_tokens, whole=rank_batch.together > 1):
-            here = [kept[place] for place in places]
-            rows = torch.tensor(here, device=weight_B.device)
-            made.append(MicroBatch(rank_batch, rows, weight_B[rows], self.tokens(rank_batch, here)))
-        return sorted(made, key=lambda batch: -batch.tokens)
+        planned = plan_rows(group, prompts, completions, max_tokens, whole=rank_batch.together > 1)
+        return sorted(([kept[at] for at in row] for row in planned), key=lambda here: -self.tokens(rank_batch, here))
+
+    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, places: Sequence[list[int]]) -> list[MicroBatch]:
+        """As of ``PaddedLayout``. All index tensors reach the device in one transfer, before the first pass."""
+        rows = [self._row(rank_batch, here) for here in places]
+        tensors = [tensor for row in rows for tensor in row.indices]
+        moved = on_device([*(torch.tensor(here) for here in places), *tensors], weight_B.device)
+        index, parts = moved[: len(places)], iter(moved[len(places) :])
+        return [
+            MicroBatch(
+                rank_batch,
+                here,
+                at,
+                weight_B[at],
+                self.tokens(rank_batch, here),
+                row.moved([next(parts) for _ in row.indices]),
+            )
+            for here, at, row in zip(places, index, rows, strict=True)
+        ]
+
+    def _row(self, rank_batch: RankBatch, rows: list[int]) -> Row:
+        """The row of these completions, in the host's memory."""
+        tokens = [max(1, rank_batch.completion_tokens[i]) for i in rows]  # an idle pass may have no token of its own
+        _, completion_ids, scored = rank_batch.on_host
+        cut = list(zip(rows, tokens, strict=True))
+        return build_row(
+            [rank_batch.prompt(i) for i in rows],
+            [completion_ids[i, :n] for i, n in cut],
+            self._groups(rank_batch, rows),
+            None if rank_batch.all_scored else [scored[i, :n] for i, n in cut],
+            last_tokens=self.last_tokens,
+        )
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
         group, prompts, completions = self._sizes(rank_batch, rows)
@@ -133,18 +162,10 @@ class RowLayout:
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
         """As of ``PaddedLayout``; 0 where a token carries no loss."""
-        rank_batch, rows = batch.rank_batch, batch.rows.tolist()
-        tokens = [max(1, rank_batch.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
-        row = build_row(
-            [rank_batch.prompt(i) for i in rows],
-            [rank_batch.completion_ids[i, :n] for i, n in zip(rows, tokens, strict=True)],
-            self._groups(rank_batch, rows),
-            None if rank_batch.all_scored else [rank_batch.loss_mask[i, :n] for i, n in zip(rows, tokens, strict=True)],
-            last_tokens=self.last_tokens,
-        )
+        assert batch.row is not None
         asked = {"entropy": entropy, "weight_B": batch.weight if router else None, "figures": figures}
         with self.autocast():
-            return row_log_probs(model, row, batch.completion_width, kernel=self.kernel, **asked)
+            return row_log_probs(model, batch.row, batch.completion_width, kernel=self.kernel, **asked)
 
     def enter(self) -> None:
         for model in self.models:

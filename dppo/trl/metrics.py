@@ -229,7 +229,7 @@ class LossFigures:
             each = [
                 x if x.shape[1] == 1 else (x * tokens.mask_BT).sum(1, keepdim=True) / counted_B1 for x in (low, high)
             ]
-            self._clipped_shares.append(torch.cat([*each, call_B[:, None]], 1)[weight_B > 0].float())
+            self._clipped_shares.append(torch.cat([*each, call_B[:, None], (weight_B > 0)[:, None]], 1).float())
             return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
         if self._loss is cispo:
             clipped = constants["ratio"](tokens) > constants["ratio_max"]
@@ -279,9 +279,9 @@ class LossFigures:
 
     def _clip_ends(self, accelerator: Any, unclipped_C: list[float]) -> list[dict[str, float]]:
         """The completion clipped least from below, and most from above, of each micro-batch over all ranks."""
-        share_B3, ends = torch.cat(self._clipped_shares), []
+        share_B4, ends = torch.cat(self._clipped_shares), []
         for call, unclipped in enumerate(unclipped_C):
-            here_B2 = share_B3[share_B3[:, 2] == call, :2]
+            here_B2 = share_B4[(share_B4[:, 2] == call) & (share_B4[:, 3] > 0), :2]
             if unclipped:  # some completion that is not forwarded
                 here_B2 = torch.cat([here_B2, here_B2.new_zeros(1, 2)])
             none = here_B2.new_full((2,), torch.nan)  # a rank may have no completion to forward

@@ -16,7 +16,6 @@ from dppo.objective import margin_weights
 from dppo.packing import plan_rows
 from dppo.pruning import UNWEIGHTED
 from dppo.trl import DPPODPOConfig, DPPODPOTrainer
-from dppo.trl.batch import MicroBatch
 from dppo.trl.layouts import RowLayout
 
 
@@ -81,16 +80,14 @@ def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_pat
     stream = dict(data=pairs().to_iterable_dataset(), max_steps=3)
     with pytest.warns(UserWarning, match="one prompt with its answers is .* over max_tokens_per_row=4"):
         as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, figures=("loss",), **stream)
-    monkeypatch.setattr(RowLayout, "micro_batches", torn)
+    monkeypatch.setattr(RowLayout, "places", torn)
     with pytest.raises(ValueError, match="not enough values to unpack"):  # one answer in a row
         as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, **stream)
 
 
-def torn(layout, rank_batch, weight_B, max_tokens):
-    """Micro-batches as of sequences that do not belong together."""
-    made = plan_rows(*layout._sizes(rank_batch, list(range(len(weight_B)))), max_tokens)
-    rows = [torch.tensor(each) for each in made]
-    return [MicroBatch(rank_batch, here, weight_B[here], layout.tokens(rank_batch, here.tolist())) for here in rows]
+def torn(layout, rank_batch, kept, max_tokens):
+    """Passes as of sequences that do not belong together."""
+    return plan_rows(*layout._sizes(rank_batch, kept), max_tokens)
 
 
 def by_length(prompts, completions, **_):

@@ -28,7 +28,7 @@ class ManyDraws(DPPOTrainer):
             batch = self.forwards.with_log_probs(rank_batch(generated, plan, self.accelerator, self.cycle.calls))
             self.model.zero_grad()
             calls, _ = self.forwards.calls(batch, batch.weight_UB[0], 1)
-            self.loss_of(self.model, {"draw": 0, "micro_batches": calls[0]}).backward()
+            self.loss_of(self.model, {"batch": batch, "micro_batches": calls[0]}).backward()
             yield torch.cat([p.grad.flatten().double() for p in self.model.parameters()])
 
     def drawn(self, plan):

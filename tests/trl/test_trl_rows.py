@@ -43,7 +43,8 @@ class TestSameLayout:
     def test_two_layouts_in_one_step_are_seen(self, tiny_path, tmp_path, monkeypatch):
         def by_padding(self, whole, weight_B, model):
             layout = PaddedLayout(padded_forward=self._padded_forward, reason="")
-            batches = layout.micro_batches(whole, weight_B, 10_000)
+            places = layout.places(whole, weight_B.nonzero().flatten().tolist(), 10_000)
+            batches = layout.micro_batches(whole, weight_B, places)
             return fill_log_probs(
                 whole, batches, lambda batch: layout.forward(model, batch, entropy=False, router=False)
             )

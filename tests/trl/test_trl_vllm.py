@@ -5,6 +5,7 @@ The real library is in tests_vllm.
 
 import sys
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
@@ -12,13 +13,17 @@ import pytest
 import test_trl_dealing as dealing
 import torch
 import trl.trainer.grpo_trainer
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
+from conftest_trl import GENERATIONS, SHORT, length_reward, logged, problems, scripted
 from refusals import refused
 
 from dppo.errors import ConfigError, EngineError
+from dppo.packing.attention import use_rows
+from dppo.packing.head import add_scored_head
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.batch import correction
+from dppo.trl.batch import MicroBatch
+from dppo.trl.correction import Correction
 from dppo.trl.forwards import ForwardPasses
+from dppo.trl.layouts import RowLayout
 from dppo_lab.cli.main import main
 
 
@@ -93,25 +98,76 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(sampled, time
     assert len(said) == times and all(text.endswith("start the server with --dtype float32") for text in said)
 
 
-def test_completions_that_no_draw_keeps_have_a_finite_correction(monkeypatch):
-    """Their old log-probabilities are not computed; an idle forward may meet one, and weight 0 times inf is NaN."""
+OFF_POLICY = dict(mode="sequence_truncate", low=0.5, high=None)
+
+
+def test_an_idle_pass_has_a_finite_correction():
+    """Its row is one that no draw keeps, and weight 0 times inf is NaN."""
     batch = dealing.rolled_out(0)
-    batch = replace(batch, sampler_logp=torch.full_like(batch.sampler_logp, -50.0))
-    kept_B = batch.weight_UB.sum(0) > 0
-    trainer = SimpleNamespace(
-        **dict(use_vllm=True, vllm_importance_sampling_correction=True, model=None, method=SimpleNamespace(beta=0.0)),
-        **dict(vllm_importance_sampling_clip_min=0.5, vllm_importance_sampling_clip_max=None),
-        **dict(vllm_importance_sampling_mode="sequence_truncate", add_figures=lambda figures: None),
-        accelerator=SimpleNamespace(gather=lambda value: value),
+    batch = replace(batch, sampler_logp=torch.full_like(batch.sampler_logp, -1000.0))
+    places = [0, 1]
+    idle = MicroBatch(batch, places, torch.tensor(places), torch.zeros(2), 10, idle=True)
+    logp = torch.zeros(2, idle.completion_width)
+    correct = Correction(**OFF_POLICY)
+    assert (idle.tokens_of(logp, first=True, correct=correct).correction_B1 == 1).all()
+    twin = replace(idle, idle=False)
+    assert twin.tokens_of(logp, first=True, correct=correct).correction_B1.isinf().any(), "the wrong twin"
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The gradient mode and the rows of every forward pass of a run, and its ratios of sampler and trainer."""
+    passes, forward, tokens_of = [], RowLayout.forward, MicroBatch.tokens_of
+
+    def counted(self, model, batch, **asked):
+        passes.append({"gradient": torch.is_grad_enabled(), "rows": list(batch.places)})
+        return forward(self, model, batch, **asked)
+
+    def watched(self, logp, **asked):
+        tokens = tokens_of(self, logp, **asked)
+        passes[-1] |= {"ratio": tokens.correction_B1, "logp": logp.detach(), "batch": self}
+        return tokens
+
+    monkeypatch.setattr(RowLayout, "forward", counted)
+    monkeypatch.setattr(MicroBatch, "tokens_of", watched)
+    monkeypatch.setattr(ForwardPasses, "check_once", lambda self: None)
+    return passes
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+def test_with_one_draw_the_training_pass_is_the_old_pass(mode, engine, passes, tiny_path, tmp_path):
+    """No pass without a gradient is run, and the ratio is the one that such a pass would give, bit for bit."""
+    options = dict(max_steps=1, save_strategy="no", vllm_importance_sampling_mode=mode)
+    trainer = run(tiny_path, tmp_path, vllm_mode="server", **options)
+    correct, copy = trainer.forwards.correction, deepcopy(trainer.model)
+    trainer.train()
+    assert passes and all(each["gradient"] for each in passes)
+    found, trained = [], list(passes)
+    use_rows(copy)
+    add_scored_head(copy, temperature=1.0)
+    for each in trained:
+        batch = each["batch"]
+        with torch.no_grad():
+            old = trainer.forwards.layout.forward(copy, batch, entropy=False, router=False).logp_BT
+        mask, sampler = (batch.completion(t) for t in (batch.rank_batch.loss_mask, batch.rank_batch.sampler_logp))
+        assert torch.equal(correct(old, sampler, mask), each["ratio"])
+        found.append(((old - sampler).abs() * mask).sum() / mask.sum())
+    (said,) = logged(trainer, "sampling/sampling_logp_difference/mean")
+    assert len(found) == 1 and said == pytest.approx(float(found[0]), rel=1e-5)
+
+
+def test_with_several_draws_only_later_ones_need_the_old_pass(engine, passes, tiny_path, tmp_path):
+    options = dict(max_steps=2, num_iterations=2, save_strategy="no", completion_prune_rate=0.5)
+    trainer = run(tiny_path, tmp_path, vllm_mode="server", **options)
+    trainer.train()
+    weight_UB = trainer.in_use.batch.weight_UB
+    later = {row for each in passes if not each["gradient"] for row in each["rows"]}
+    assert (
+        later
+        == set(weight_UB[1].nonzero().flatten().tolist())
+        != set((weight_UB.sum(0) > 0).nonzero().flatten().tolist())
     )
-    forwards = object.__new__(ForwardPasses)
-    forwards._trainer = trainer
-    old = torch.where(kept_B[:, None], torch.full_like(batch.sampler_logp, -50.1), 0.0)
-    monkeypatch.setattr(forwards, "log_probs", lambda part, weight_B, model: old)
-    ratio = forwards.with_log_probs(batch).ratio[:, 0]
-    assert not kept_B.all() and (ratio[~kept_B] == 1).all() and (ratio[kept_B] < 1).any()
-    twin = correction(old, batch.sampler_logp, batch.loss_mask, mode="sequence_truncate", low=0.5, high=None)
-    assert twin[~kept_B].isinf().any(), "the wrong twin masks by loss alone"
+    assert all(each["ratio"] is not None for each in passes if each["gradient"])
 
 
 NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")

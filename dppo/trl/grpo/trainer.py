@@ -16,7 +16,7 @@ from dppo.errors import ConfigError
 from dppo.pruning import OtherTerms
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
-from dppo.trl.batch import MicroBatch
+from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.plan import Cycle, generation_of
@@ -117,6 +117,8 @@ class DPPOTrainer(SavedGeneration):
         self.meter = CostMeter(self.clock, self.accelerator)
         self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
+        self._ended: tuple[RankBatch, int] | None = None
+        """The batch and the draw of an optimizer step whose last call has been made."""
         self._figures = self._no_figures()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
@@ -154,7 +156,7 @@ class DPPOTrainer(SavedGeneration):
             part = batch.cut(slice(draw, draw + 1))
             self._dealt, figures = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
             self.add_figures(of_step(figures, self.cycle.together))
-        return {"draw": draw, "batch": batch, "micro_batches": self._dealt[call]}
+        return {"batch": batch, "micro_batches": self._dealt[call]}
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
         """Roll out, plan, remember, record: everything between two generations of completions."""
@@ -263,20 +265,27 @@ class DPPOTrainer(SavedGeneration):
     # -- the loss of kept completions ----------------------------------------------------------------------------
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """The loss of one call, and the figures of an optimizer step with its last one."""
+        """() the loss of one call."""
         figures, micro_batches, whole = self._figures, inputs["micro_batches"], inputs["batch"]
         self.recorder.trained(sum((batch.loss_tokens for batch in micro_batches), torch.zeros((), dtype=torch.int64)))
-        loss = self.backward_but_last(
-            model, micro_batches, lambda each: self._micro_batch_loss(model, each, inputs["draw"], figures)
-        )
         draw, call = self.cycle.locate(self.calls % self.cycle.length)
-        if call == self.cycle.calls - 1:  # of the optimizer step
-            denominator = float(whole.denominator) / self.cycle.passes.shares
-            for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
-                self.add_figures(each)
-            self._learn_others(figures)
-            self._figures = self._no_figures()
-        return loss
+        self._ended = (whole, draw) if call == self.cycle.calls - 1 else None
+        return self.backward_but_last(
+            model, micro_batches, lambda each: self._micro_batch_loss(model, each, draw, figures)
+        )
+
+    def end_call(self) -> None:
+        """Log the metrics of an optimizer step after its last call."""
+        if self._ended is None:
+            return
+        (whole, draw), figures, self._ended = self._ended, self._figures, None
+        denominator = whole.sizes[0] / self.cycle.passes.shares
+        for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
+            self.add_figures(each)
+        if draw == 0 and self.forwards.correction is not None:
+            self.add_figures(self.forwards.correction_metrics.reduced(self.accelerator))
+        self._learn_others(figures)
+        self._figures = self._no_figures()
 
     def _no_figures(self) -> LossFigures:
         """Those of an optimizer step that has not begun."""
@@ -293,24 +302,29 @@ class DPPOTrainer(SavedGeneration):
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, figures: LossFigures) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
         whole = batch.rank_batch
+        denominator, all_tokens, all_attended = whole.sizes
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
-        tokens = batch.tokens_of(logp, first=draw == 0)
+        tokens = batch.tokens_of(logp, first=draw == 0, correct=self.forwards.correction)
+        if draw == 0 and self.forwards.correction is not None and whole.sampler_logp is not None and not batch.idle:
+            sampler, ratio = tokens.sampler_logp_BT, tokens.correction_B1
+            assert sampler is not None and ratio is not None
+            self.forwards.correction_metrics.add(logp.detach(), sampler, ratio, tokens.mask_BT)
         of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
         figures.add(tokens, batch.loss_weight, entropy, router, *of_rows)
         if self.method.beta or self.method.entropy_coef:
-            scale = float(whole.denominator) / max(float(whole.tokens), 1.0)
+            scale = denominator / max(all_tokens, 1.0)
             figures.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
         loss = micro_batch_loss(
             self.method,
             tokens,
             batch.loss_weight,
-            denominator=float(whole.denominator),
-            all_tokens=float(whole.tokens),
+            denominator=denominator,
+            all_tokens=all_tokens,
             entropy_BT=entropy,
             router_loss=router,
-            all_attended=float(whole.attended),
+            all_attended=all_attended,
         )
         # Gradients are averaged over ranks and added over calls; the denominator spans the whole generation.
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)

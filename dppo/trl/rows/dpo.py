@@ -240,19 +240,25 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         mask_BT, logp_BT = batch.completion(batch.rank_batch.loss_mask), scored.logp_BT
         with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
             reference = self._reference(batch)
-        if not bool(batch.weight.any()):  # a rank without pairs forwards one sequence
-            return logp_BT.sum() * 0.0, torch.zeros(len(batch.rows))
+        if batch.idle:  # a rank without pairs forwards one sequence
+            return logp_BT.sum() * 0.0, torch.zeros(len(batch.places))
         figures = scored.figures or {}
         pairs = Pairs(logp_BT=logp_BT, mask_BT=mask_BT, log_sum_sq_BT=figures.get("log_sum_sq_probs"), **reference)
         loss_P, of_pairs = pair_losses(self, pairs)
-        rows = [int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]
-        loss_P = loss_P * torch.from_numpy(self._margin_weight[rows]).to(loss_P) if not self._streamed else loss_P
+        if not self._streamed:
+            margin_P = torch.from_numpy(self._margin_weight[self._rows_of_pairs(batch)])
+            loss_P = loss_P * margin_P.to(loss_P.device, loss_P.dtype, non_blocking=True)
         (pair_P, token_P), weight_P = share_KB[:, ::2], batch.weight[::2]
         sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
         # In units of a pair's loss: what it is divided by depends on its micro-batch, and its score does not.
         total_P = loss_P - sft * (token_P / pair_P) * logp_BT[::2].sum(1)
         self._add_figures(batch, scored, of_pairs)
         return (weight_P * pair_P * total_P).sum(), self._contributions(total_P, logp_BT)
+
+    def _rows_of_pairs(self, batch: MicroBatch) -> list[int]:
+        """Rows of the dataset that the pairs of a micro-batch are."""
+        rows = self._block.numpy()
+        return [int(rows[self._place_B[place]]) for place in batch.places[::2]]
 
     def _contributions(self, total_P: Tensor, logp_BT: Tensor) -> Tensor:
         """(2P,) what each answer adds to the score of its pair: squared slopes by squared norms, or the loss."""
@@ -263,7 +269,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
 
     def _add_figures(self, batch: MicroBatch, scored: Scored, of_pairs: Mapping[str, Tensor]) -> None:
         """Add pairs to TRL's figures."""
-        one_P = torch.ones(len(batch.rows) // 2)
+        one_P = torch.ones(len(batch.places) // 2)
         for name, value_P in of_pairs.items():
             self.add_part_figure(batch, name, value_P.detach(), one_P, every=2)
         if scored.figures is None:
@@ -286,9 +292,9 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     def _reference(self, batch: MicroBatch) -> dict[str, Tensor]:
         """Log-probabilities under the reference, as ``Pairs`` has them; of one sequence they mean nothing."""
         if len(self.columns) > 3:
-            rows = self._rows.rows[[int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]]
+            rows = self._rows.rows[self._rows_of_pairs(batch)]
             both = [rows["ref_chosen_logps"], rows["ref_rejected_logps"]]
-            return {"ref_P2": torch.tensor(both, device=batch.weight.device).T}
+            return {"ref_P2": torch.tensor(both).to(batch.weight.device, non_blocking=True).T}
         with reference_model(self) as model:
             return {"ref_BT": self.forwards(model, batch).logp_BT}
 

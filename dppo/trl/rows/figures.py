@@ -170,7 +170,7 @@ class MeasuredRows(TrainingLoop):
         self, batch: MicroBatch, name: str, value_B: Tensor, count_B: Tensor, *, every: int = 1
     ) -> None:
         """Add sums over sequences, and what they are counted in, to a figure of TRL's; every so many for pairs."""
-        places = [self._place_B[row] for row in batch.rows.tolist()[::every]]
+        places = [self._place_B[place] for place in batch.places[::every]]
         part_B = self._part_N[places] % self._stride
         self._figures.add(name, value_B, count_B, batch.weight[::every], part_B)
 

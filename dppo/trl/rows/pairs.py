@@ -48,6 +48,17 @@ class PerPair(torch.Tensor):
         return self if self.dim() else super().item()
 
 
+class Unread(torch.Tensor):
+    """A tensor for TRL's metrics of tokens, which are not used: choosing its elements by a mask is not done.
+
+    The choice would wait for the device in every pass.
+    """
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Itself."""
+        return self
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
     """What a loss of P pairs looks at; the preferred answer of a pair is before the other."""
@@ -75,7 +86,8 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     inputs: dict[str, Tensor] = {"input_ids": answer_BT, "attention_mask": answer_BT, "completion_mask": answer_BT}
     if pairs.ref_P2 is not None:
         inputs |= {"ref_chosen_logps": pairs.ref_P2[:, 0], "ref_rejected_logps": pairs.ref_P2[:, 1]}
-    nothing = dict.fromkeys(TOKEN_FIGURES, torch.zeros_like(logp_BT)) | {"is_top1": torch.zeros_like(mask_BT).bool()}
+    unread = torch.zeros_like(logp_BT).as_subclass(Unread)
+    nothing: dict[str, Tensor] = dict.fromkeys(TOKEN_FIGURES, unread) | {"is_top1": torch.zeros_like(mask_BT).bool()}
     if pairs.log_sum_sq_BT is not None:
         nothing["log_sum_sq_probs"] = _by_answer(pairs.log_sum_sq_BT)
     policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **nothing)
@@ -84,8 +96,10 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     model: Any = torch.nn.Module()
     model.is_gradient_checkpointing = False
     alone.model = model
-    # Of one process: figures of others are not wanted.
-    alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=_itself, gather_for_metrics=_itself)
+    # Metrics of other processes, and those of tokens, are not wanted: a number of the host in their place.
+    alone.accelerator = SimpleNamespace(
+        device=logp_BT.device, gather=_itself, gather_for_metrics=lambda value: np.float64(0.0)
+    )
     alone.ref_model = lambda **_: reference
     alone.precompute_ref_logps = reference is None
     alone.aux_loss_enabled = False

@@ -162,8 +162,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         logp_BT = logp_BT.detach()
         if self.method.score == "norm":
             return loss, confidence(logp_BT, mask_BT).square()
-        rows = self._block[[self._place_B[row] for row in batch.rows.tolist()]]
-        tokens_B = torch.from_numpy(self._rows.trained[rows.numpy()]).to(logp_BT).clamp(min=1)
+        tokens_B = self._trained_B[batch.rows].to(logp_BT).clamp(min=1)
         return loss, mean_loss(logp_BT, mask_BT) * mask_BT.sum(1) / tokens_B
 
 

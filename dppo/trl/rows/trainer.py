@@ -127,7 +127,8 @@ class RowTrainer(MeasuredRows):
         self.source = RowSource(scores, method, seed=args.seed)
         self._block = self._part_N = torch.empty(0, dtype=torch.int64)
         self._place_B: list[int] = []
-        self._scores: dict[int, float] = {}
+        self._scores: list[tuple[list[int], Tensor]] = []
+        self._ended = False
         self.forwards = ForwardPasses(self, self._padded_forward)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
@@ -167,7 +168,7 @@ class RowTrainer(MeasuredRows):
             call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None
             calls, figures = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
         self.add_figures(figures)
-        self._scores, self._figures = {}, PartFigures(self._calls)
+        self._scores, self._figures = [], PartFigures(self._calls)
         return [StepCall(micro_batches=each, call=call) for call, each in enumerate(calls)], None
 
     def _take(self, batches: list[Any], device: Any) -> None:
@@ -221,12 +222,14 @@ class RowTrainer(MeasuredRows):
             found, weights = [(0, IDLE)] * self.batch_kind.together, [0.0] * self.batch_kind.together
         self._place_B = [place for place, _ in found]
         trained_N = torch.from_numpy(self._rows.trained[self._block.numpy()]).double()
-        self._share_KN = self.shares(trained_N, self._part_N, draw)
+        device = self.accelerator.device
+        self._share_KB = self.shares(trained_N, self._part_N, draw)[:, self._place_B].float().to(device)
+        self._trained_B = trained_N[self._place_B].float().to(device)
         return batch_of(
             [each for _, each in found],
             torch.tensor(weights),
             row_tokens=[float(tokens_N[place]) for place in self._place_B],
-            device=self.accelerator.device,
+            device=device,
             kind=self.batch_kind,
         )
 
@@ -236,37 +239,43 @@ class RowTrainer(MeasuredRows):
         """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
-        if inputs["call"] == self._calls - 1:
+        self._ended = inputs["call"] == self._calls - 1
+        return self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
+
+    def end_call(self) -> None:
+        """Record scores and metrics of an optimizer step after its last call."""
+        if self._ended:
+            self._ended = False
             self._record()
             self._log_figures()
-        return loss
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:
         """() the loss of a micro-batch; with a router loss all of it is of one micro-batch of TRL's."""
         router = self.method.router_coef
         figures = self.figures_needed or self._figures_due()
         scored = self.forwards(model, batch, router=bool(router), figures=figures)
-        places = [self._place_B[row] for row in batch.rows.tolist()]
-        loss, score_B = self.loss_and_scores(batch, scored, self._share_KN[:, places].to(scored.logp_BT))
+        loss, score_B = self.loss_and_scores(batch, scored, self._share_KB[:, batch.rows])
+        places = [self._place_B[place] for place in batch.places]
         if scored.router_loss is not None:
             part = int(self._part_N[places[0]])
             of_part = self._block[self._part_N == part].numpy()
             balance = scored.router_loss / max(float(self._rows.attended[of_part].sum()), 1.0)
             loss = loss + router * balance / (self._calls * self.accelerator.num_processes)
             none, one = torch.zeros(1), torch.ones(1)
-            call = torch.tensor([part % self._stride])
-            self._figures.add("aux_loss", balance.detach().cpu().view(1), none, one, call)
-        for place, weight, score in zip(places, batch.weight.tolist(), score_B.tolist(), strict=True):
-            if weight:
-                self._scores[place] = self._scores.get(place, 0.0) + score
+            self._figures.add("aux_loss", balance.view(1), none, one, torch.tensor([part % self._stride]))
+        if not batch.idle:
+            self._scores.append((places, score_B.detach()))
         return loss * self.accelerator.num_processes  # gradients are averaged over ranks
 
     def _record(self) -> None:
         """Remember the scores of the step on all ranks."""
-        score_N = torch.zeros(2, len(self._block), device=self.accelerator.device)
-        for place, score in self._scores.items():
-            score_N[:, place] = torch.tensor([score**0.5 if self.method.score == "norm" else score, 1.0])
+        score_2N = torch.zeros(2, len(self._block), dtype=torch.float64)
+        for places, score_B in self._scores:
+            score_2N[0].index_add_(0, torch.tensor(places), score_B.cpu().double())
+            score_2N[1, places] = 1.0
+        if self.method.score == "norm":
+            score_2N[0].sqrt_()
+        score_N = score_2N.float().to(self.accelerator.device)
         found: Any = self.accelerator.reduce(score_N, reduction="sum")
         score_N, seen_N = found.cpu()
         self.source.record(self._block[seen_N > 0], score_N[seen_N > 0])

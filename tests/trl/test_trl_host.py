@@ -1,0 +1,156 @@
+"""The host between two backward passes of a step: it asks the device for nothing, so work is queued ahead."""
+
+import warnings
+
+import pytest
+import test_trl_dpo
+import torch
+from conftest_trl import GENERATIONS, logged
+from sft_runs import ours as sft
+from sft_runs import solutions, trained
+from test_trl_contract import gradients
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.forwards import ForwardPasses, TrainingLoop
+from dppo.trl.metrics import LossFigures
+
+ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
+"""Operations whose result the host needs: each waits for all that the device has still to do."""
+
+
+class Questions(TorchDispatchMode):
+    """Counts questions of the host to a device, as if every tensor were on one. A stand-in where there is no GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.on, self.inside, self.found = False, 0, []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        name = op.overloadpacket.__name__
+        boolean = name.startswith("index") and any(
+            index is not None and index.dtype == torch.bool for index in (args[1] if name == "index" else ())
+        )
+        if name in ASKS or boolean:
+            self.add(name)
+        return op(*args, **(kwargs or {}))
+
+    def add(self, name):
+        if self.on and not self.inside:
+            self.found.append(name)
+
+
+@pytest.fixture
+def questions(monkeypatch):
+    """Questions between the first backward pass of a step and its last, but for those of models and of autograd."""
+    mode = Questions()
+    tolist, original, enter = torch.Tensor.tolist, TrainingLoop.backward_but_last, ForwardPasses.enter
+
+    def asked(self):
+        mode.add("tolist")
+        return tolist(self)
+
+    def inside(*_):
+        mode.inside += 1
+
+    def outside(*_):
+        mode.inside -= 1
+
+    def entered(self):
+        enter(self)
+        for model in self.layout.models:
+            if not hasattr(model, "is_watched"):
+                model.is_watched = True
+                model.register_forward_pre_hook(inside)
+                model.register_forward_hook(outside)
+
+    def watched(self, model, micro_batches, loss_of):
+        backward = self.accelerator.backward
+
+        def began(loss, **options):
+            mode.inside += 1
+            backward(loss, **options)
+            mode.inside -= 1
+            mode.on = True
+
+        self.accelerator.backward = began
+        try:
+            with mode:
+                return original(self, model, micro_batches, loss_of)
+        finally:
+            mode.on, self.accelerator.backward = False, backward
+
+    monkeypatch.setattr(torch.Tensor, "tolist", asked)
+    monkeypatch.setattr(ForwardPasses, "enter", entered)
+    monkeypatch.setattr(ForwardPasses, "check_once", lambda self: None)
+    monkeypatch.setattr(TrainingLoop, "backward_but_last", watched)
+    return mode
+
+
+def grpo(path, folder, **options):
+    batch = {"per_device_train_batch_size": 8 * GENERATIONS, "completion_prune_rate": 0.0}
+    return gradients(DPPOTrainer, DPPOConfig, path, folder, **batch | options)
+
+
+def of_rows(make, data):
+    def run(path, folder, **options):
+        return trained(make, path, folder, data=data, per_device_train_batch_size=16, max_steps=1, **options)
+
+    return run
+
+
+RUNS = {
+    "grpo": (grpo, {}),
+    "kl and entropy": (grpo, {"beta": 0.1, "entropy_coef": 0.1, "loss_type": "dr_grpo"}),
+    "cut": (grpo, {"token_prune_rate": 0.4, "head_prune_rate": 0.3, "loss_type": "dr_grpo"}),
+    "packed": (grpo, {"layout": "packed"}),
+    "sft": (of_rows(sft, solutions(16)), {}),
+    "dpo": (of_rows(test_trl_dpo.ours, test_trl_dpo.pairs(16)), {}),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_nothing_is_asked_between_two_backward_passes(kind, questions, tiny_path, tmp_path):
+    run, options = RUNS[kind]
+    _, trainer = run(tiny_path, tmp_path, max_tokens_per_row=30, **options)
+    assert sum(logged(trainer, "rows/forwards")) > 2
+    assert questions.found == []
+
+
+def test_a_metric_that_is_read_at_once_is_seen(questions, tiny_path, tmp_path, monkeypatch):
+    """The wrong twins: a number, and rows that are chosen by what the device has."""
+    add = LossFigures.add
+
+    def eager(self, tokens, weight, *others):
+        float(tokens.logp_BT.detach().mean())
+        tokens.advantage_B[tokens.advantage_B > 0]
+        return add(self, tokens, weight, *others)
+
+    monkeypatch.setattr(LossFigures, "add", eager)
+    grpo(tiny_path, tmp_path, max_tokens_per_row=30)
+    assert {"_local_scalar_dense", "index"} <= set(questions.found)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_gpu_is_not_waited_for(kind, tiny_path, tmp_path, monkeypatch):  # pragma: no cover
+    original = TrainingLoop.backward_but_last
+    waits = []
+
+    def watched(self, model, micro_batches, loss_of):
+        def quiet(batch):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
+                try:
+                    return loss_of(batch)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+                    waits.extend(str(each.message) for each in caught if "synchroniz" in str(each.message))
+
+        return original(self, model, micro_batches, quiet)
+
+    monkeypatch.setattr(TrainingLoop, "backward_but_last", watched)
+    run, options = RUNS[kind]
+    run(tiny_path, tmp_path, max_tokens_per_row=30, use_cpu=False, **options)
+    assert waits == []
