@@ -14,7 +14,7 @@ import math
 import numbers
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ GIVEN = ("prompts", "completions", "completion_ids")
 """Lists that trainers give a reward function beside the columns of the dataset."""
 
 
-def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
+def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collection[str] = ()) -> Reward:
     """The same reward function, whose faults are errors that say what to do.
 
     A wrong count, a value that is no number (None and NaN are allowed: unscorable), an infinite one and an exception
@@ -39,6 +39,7 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
     Args:
         reward: a function with TRL's signature, also ``async``.
         limit_seconds: wall-clock seconds one call (one batch) may take, > 0, or None for no limit.
+        dropped: columns that the dataset has and the trainer removes, since ``remove_unused_columns`` is true.
 
     Returns:
         A function with the same name and signature that returns a list of float or None.
@@ -59,13 +60,13 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
 
     @functools.wraps(reward)
     def call(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(reward, name, limit_seconds, args, kwargs) as blame:
+        with _named(reward, name, limit_seconds, dropped, args, kwargs) as blame:
             values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
         return _checked(blame, values, _completions(reward, args, kwargs))
 
     @functools.wraps(reward)
     async def call_async(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(reward, name, limit_seconds, args, kwargs) as blame:
+        with _named(reward, name, limit_seconds, dropped, args, kwargs) as blame:
             timer = asyncio.timeout(limit_seconds)
             try:
                 async with timer:
@@ -121,7 +122,12 @@ def _completions(reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 @contextmanager
 def _named(
-    reward: Reward, name: str, limit_seconds: float | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    reward: Reward,
+    name: str,
+    limit_seconds: float | None,
+    dropped: Collection[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Iterator[str]:
     """Turns what a reward function raises into an error that names it; errors of this library pass as they are.
 
@@ -141,8 +147,10 @@ def _named(
     except (Exception, SystemExit) as error:  # which would end the process without a word
         if getattr(error, "explained", False):
             raise
-        if isinstance(error, TypeError) and not args and (lacking := _lacking(reward, kwargs)):
-            raise RewardError(f"{blame} {lacking}") from None
+        if isinstance(error, TypeError) and not args and (wrong := _mismatch(reward, name, dropped, kwargs)):
+            raise RewardError(f"{blame} {wrong}") from None
+        if isinstance(error, KeyError) and error.args and error.args[0] in dropped:
+            raise RewardError(f"{blame} {_removed(error.args[0])}") from error
         count = len(kwargs.get("completions", ()))
         batch = f" on a batch of {count} completions" if count else ""
         raise RewardError(
@@ -151,19 +159,30 @@ def _named(
         ) from error
 
 
-def _lacking(reward: Reward, kwargs: dict[str, Any]) -> str:
-    """What is wrong with a function that asks for columns that were not given; empty where it has all it asks for."""
+def _mismatch(reward: Reward, name: str, dropped: Collection[str], kwargs: dict[str, Any]) -> str:
+    """How the parameters of a function differ from what it is given; empty if it takes all and has all it needs."""
     asked = inspect.signature(reward).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in asked):
+        known = {each.name for each in asked if each.kind is not each.POSITIONAL_ONLY}
+        if unknown := [each for each in kwargs if each not in known]:
+            own = [str(each.replace(annotation=each.empty)) for each in asked]
+            return f"does not take {', '.join(unknown)}. Add **kwargs: def {name}({', '.join([*own, '**kwargs'])})"
     needed = [each for each in asked if each.default is each.empty]
     named = [each.name for each in needed if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     wanted = next((name for name in named if name not in kwargs), None)
     if wanted is None:
         return ""
+    if wanted in dropped:
+        return _removed(wanted)
     columns = [name for name, value in kwargs.items() if isinstance(value, list) and name not in GIVEN]
     return (
         f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. "
         f"{did_you_mean(wanted, columns)}Rename one: dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
     )
+
+
+def _removed(column: str) -> str:
+    return f"asks for the column {column!r}, which remove_unused_columns: true removes. Write it false, TRL's default"
 
 
 def _checked(blame: str, values: Any, completions: Any) -> list[float | None]:

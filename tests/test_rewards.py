@@ -53,6 +53,37 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(limit):
     assert call(guarded(functools.partial(graded, gold_answer="1"), limit)) == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("limit", [None, 60])
+def test_a_function_that_does_not_take_what_it_is_given_is_told_to(limit):
+    """The wrong twin took its TypeError for a completion that cannot be scored, and advised to return None."""
+
+    def mine(completions, level: int = 1):
+        return [1.0] * len(completions)
+
+    with refused(RewardError, "'mine'", "does not take prompts, answer.", "def mine(completions, level=1, **kwargs)"):
+        call(guarded(mine, limit), answer=["1", "2"])
+
+    def raising(completions, **kwargs):
+        raise TypeError("raising() got an unexpected keyword argument 'prompts'")
+
+    with refused(RewardError, "'raising'", "Return None for a completion"):
+        call(guarded(raising, limit))
+
+
+def test_a_column_that_the_trainer_removes_is_told_from_one_that_is_not_there():
+    def named(completions, row, **columns):
+        return [1.0] * len(completions)
+
+    def by_key(completions, **columns):
+        return [float(row) for row in columns["row"]]
+
+    for reward in (named, by_key):
+        with refused(RewardError, "'row'", "remove_unused_columns: true", "false"):
+            call(guarded(reward, dropped={"row"}))
+    with refused(RewardError, "KeyError: 'row'"):
+        call(guarded(by_key))
+
+
 def call(reward, count=2, **columns):
     return reward(prompts=["q"] * count, completions=[f"text {i}" for i in range(count)], **columns)
 

@@ -28,6 +28,8 @@ from dppo.step import PromptSource
 from dppo.trl.layouts import MIXED
 from dppo.typed import check
 
+KEPT = {"prompt", "image", "images"}
+"""Columns that ``GRPOTrainer`` keeps under ``remove_unused_columns``."""
 SERVE = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve {} --weight-transfer-config \'{{"backend": "nccl"}}\' '
     "--logprobs-mode processed_logprobs"
@@ -294,15 +296,19 @@ def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:
     )
 
 
-def guarded_rewards(reward_funcs: Any, limit_seconds: float | None, weights: Sequence[float] | None = None) -> Any:
-    """Reward functions that are checked when they are called; models and names of models as they are."""
+def guarded_rewards(reward_funcs: Any, args: Any, data: Any) -> Any:
+    """Reward functions that are checked when they are called; models and names of models as they are.
+
+    ``args`` is a ``DPPOConfig``, ``data`` the training set or None.
+    """
     functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
     for function in functions or ():
         check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
-    if functions is not None and (wrong := weights_mismatch(weights, len(functions))):
+    if functions is not None and (wrong := weights_mismatch(args.reward_weights, len(functions))):
         raise ConfigError(wrong)
+    columns = {*(getattr(data, "column_names", None) or ())} if args.remove_unused_columns else set()
     return functions and [
-        guarded(function, limit_seconds=limit_seconds)
+        guarded(function, args.reward_time_limit, columns - KEPT)
         if callable(function) and not isinstance(function, torch.nn.Module)
         else function
         for function in functions

@@ -78,6 +78,21 @@ def test_a_reference_that_follows_is_in_no_checkpoint_and_the_run_says_so(tiny_p
         resumed(tiny_path, run, accept_missing=True, **moving)
 
 
+def test_checkpoints_of_the_model_alone_do_not_send_to_each_other(tiny_path, tmp_path):
+    """The wrong twin looks at checksums alone, and so each of them names the other as the one to resume from."""
+    trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_only_model=True).train()
+    for step in (1, 2):
+        with refused(CheckpointError, "save_only_model: true", "new optimizer", "no other whole") as info:
+            check_whole(tmp_path / f"checkpoint-{step}")
+        assert "Resume from" not in str(info.value)
+    with warned("optimizer.pt"):
+        made = trainer(tiny_path, tmp_path, seen=[], max_steps=3, accept_missing=True)
+        made.train(resume_from_checkpoint=True)
+    assert made.state.global_step == 3
+    with refused(CheckpointError, "checkpoint-3"):  # which has all its parts
+        check_whole(tmp_path / "checkpoint-2")
+
+
 def damage(path):
     """Other bytes at the same length; a second time, the old ones."""
     content = bytearray(path.read_bytes())

@@ -89,6 +89,16 @@ def test_confidence_without_a_sampler_that_reports_it(tiny_path):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
 
 
+def test_a_column_that_the_trainer_removes_is_not_said_to_be_missing(tiny_path):
+    def graded(completions, answer, **columns):
+        return [1.0] * len(completions)
+
+    config = DPPOConfig(**SHORT | dict(remove_unused_columns=True, per_device_train_batch_size=8))
+    made = DPPOTrainer(tiny_path, graded, args=config, train_dataset=problems(8), rollout_func=scripted)
+    with refused(RewardError, "'graded'", "'answer'", "remove_unused_columns: true"):
+        made.train()
+
+
 def test_a_rollout_without_log_probabilities_that_vllm_is_corrected_by_is_refused(tiny_path, tmp_path):
     """And is trained on uncorrected where the configuration says so."""
 

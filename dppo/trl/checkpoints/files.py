@@ -162,7 +162,7 @@ def writing(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:  # torch has RuntimeError for a full disk, safetensors an exception of its own
         other = _newest_other(folder)
-        then = f"resume from {other}" if other else "start the run again, there is no other checkpoint"
+        then = f"resume from {other}" if other else "start the run again, there is no other whole checkpoint"
         said = f"{folder} could not be written ({type(error).__name__}: {first_line(error)})"
         raise CheckpointError(f"{said}. If its disk is full, free space; {then}.") from error
 
@@ -189,13 +189,35 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not there. {advice(folder)}")
-    listed = {name: size for name, size in _listed(folder)[0].items() if name.endswith(WEIGHTS) or name == OUR_STATE}
-    sizes = {name: (folder / name).stat().st_size for name in listed if (folder / name).is_file()}
+    sizes, listed = _sizes(folder)
     # Half a JSON file does not read, which whoever reads it says; a whole one may have been edited.
     for name, size in sizes.items():
         if size != listed[name] and name != OUR_STATE:
             raise CheckpointError(f"{folder / name} has {size} bytes and had {listed[name]}: damaged. {advice(folder)}")
     missing = [name for name in listed if name not in sizes]
+    if weights := [name for name in missing if name.startswith(OF_THE_MODEL)]:
+        raise CheckpointError(f"{folder} lacks its {' and its '.join(weights)}. {advice(folder)}")
+    lacking = _lacking(folder, missing, same_ranks)
+    if lacking and not accept_missing:
+        found, new = f"lacks {' and '.join(lacking)}", "one"
+        if listed and not missing:  # all that was written is there
+            found, new = "holds the model alone, as save_only_model: true writes it", "optimizer"
+        raise CheckpointError(
+            f"{folder} {found}: a resumed run would go on with a new {new}, and be another run. "
+            f"{advice(folder)} To go on without it: --accept_missing, or accept_missing=True."
+        )
+    return lacking
+
+
+def _sizes(folder: Path, then: str | None = None) -> tuple[dict[str, int], dict[str, int]]:
+    """Sizes in bytes of the files that a run reads: those that are there, and all as they were listed."""
+    sizes, _ = _listed(folder, then)
+    listed = {name: size for name, size in sizes.items() if name.endswith(WEIGHTS) or name == OUR_STATE}
+    return {name: (folder / name).stat().st_size for name in listed if (folder / name).is_file()}, listed
+
+
+def _lacking(folder: Path, missing: list[str], same_ranks: bool = True) -> list[str]:
+    """Missing files, and parts of a training state without any file, in words."""
     lacking, known = [ITS.format(name) for name in missing], [*folder.iterdir(), *map(Path, missing)]
     for part, names in PARTS.items():
         wanted = same_ranks or part != RANDOM
@@ -205,13 +227,6 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     if len(lost) == 1:  # transformers loads both or neither
         (other,) = set(TOGETHER) - set(lost)
         lacking.append(f"with it the state of the {other}")
-    if weights := [name for name in missing if name.startswith(OF_THE_MODEL)]:
-        raise CheckpointError(f"{folder} lacks its {' and its '.join(weights)}. {advice(folder)}")
-    if lacking and not accept_missing:
-        raise CheckpointError(
-            f"{folder} lacks {' and '.join(lacking)}: a resumed run would go on with a new one, and be another run. "
-            f"{advice(folder)} To go on without it: --accept_missing, or accept_missing=True."
-        )
     return lacking
 
 
@@ -249,13 +264,16 @@ def advice(folder: Path) -> str:
 
 
 def _newest_other(folder: Path) -> Path | None:
-    """The newest one that is not damaged too, which is looked at for errors only."""
+    """The newest one that is not damaged too and lacks nothing, which is looked at for errors only."""
     others = (path for path in reversed(complete_checkpoints(folder.parent)) if path != folder)
     return next(filter(_sound, others), None)
 
 
 def _sound(folder: Path) -> bool:
     try:
+        sizes, listed = _sizes(folder, "")
+        if _lacking(folder, [name for name in listed if name not in sizes]):
+            return False
         sums = {folder / name: found for name, found in _listed(folder, "")[1].items() if name.endswith(WEIGHTS)}
         return all(checksum(path) == found for path, found in sums.items())
     except (CheckpointError, OSError):

@@ -80,7 +80,7 @@ class DPPOTrainer(SavedGeneration):
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
-        rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
+        rewards = guarded_rewards(reward_funcs, args, data)
         listed = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
         with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
