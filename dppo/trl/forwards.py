@@ -23,6 +23,7 @@ from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, fill_log_probs
 from dppo.trl.checkpoints.hooks import CheckpointHooks, sole_writers_of
 from dppo.trl.correction import Correction, CorrectionMetrics
+from dppo.trl.fixed import fixed_arguments
 from dppo.trl.hooks import add_figures, reference_model
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.metrics import PhaseClock
@@ -308,22 +309,29 @@ class TrainingLoop(CheckpointHooks):
 
     def remember_settings(self) -> None:
         """Keep what the trainer was made with; a subclass calls it once it has been made."""
-        self._made_with = {name: getattr(self, name) for name in FIXED if hasattr(self, name)}
+        self._made_with = self._fixed_values()
         self._own_kinds = {name: type(getattr(self, name)) for name in OWN if hasattr(self, name)}
         self._made_for = self.train_dataset
 
+    def _fixed_values(self) -> dict[str, Any]:
+        """Values that the method is made of, by attribute; those of the arguments as ``args.field``."""
+        return {name: getattr(self, name) for name in FIXED if hasattr(self, name)} | fixed_arguments(self.args)
+
     def check_settings(self) -> None:
-        """Refuse values that were set on the trainer after it was made: the method was built from others.
+        """Refuse values that were set on the trainer or its arguments after it was made: the method has others.
 
         Raises:
-            ConfigError: an attribute of ``FIXED``, or the dataset, is another one; or one of ``OWN`` is not ours.
+            ConfigError: an attribute of ``FIXED``, a field of the arguments that is read at construction alone, or the
+                dataset, is another one; or one of ``OWN`` is not ours.
         """
         another = "after the trainer was made, and its method, prompts and history are of the first. Make another"
         if self.train_dataset is not self._made_for:
             raise ConfigError(f"trainer.train_dataset was changed {another} trainer, with it.")
+        found = self._fixed_values()
         for name, before in self._made_with.items():
-            if (now := getattr(self, name)) != before:
-                advice = f"whose config has {OF_CONFIG.get(name, name)}={now!r}"
+            if (now := found[name]) != before:
+                field = name.removeprefix("args.")
+                advice = f"whose config has {OF_CONFIG.get(field, field)}={now!r}"
                 raise ConfigError(f"trainer.{name} was changed from {before!r} to {now!r} {another} trainer, {advice}.")
         for name, kind in self._own_kinds.items():
             if not isinstance(now := getattr(self, name), kind):

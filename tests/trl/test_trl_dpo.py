@@ -135,6 +135,15 @@ def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(t
         ours(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=checkpoint)
 
 
+@pytest.mark.parametrize(("field", "value"), [("beta", 0.7), ("row_prune_rate", 0.9), ("label_smoothing", 0.1)])
+def test_an_argument_that_is_changed_after_construction_is_refused(field, value, tiny_path, tmp_path):
+    """It did nothing: TRL and the method have read it."""
+    trainer = ours(tiny_path, tmp_path)
+    setattr(trainer.args, field, value)
+    with refused(ConfigError, f"trainer.args.{field} was changed from", f"whose config has {field}={value}"):
+        trainer.train()
+
+
 def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     rows = [*pairs(3), {"prompt": "w1", "chosen": " w2", "rejected": " w2"}]
     with refused(DataError, "1 of 4", "from 0: 3", "filter"):

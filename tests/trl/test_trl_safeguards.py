@@ -132,6 +132,34 @@ def test_what_is_set_on_a_trainer_that_was_made_is_refused(tiny_path, tmp_path, 
     assert steps == [0]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("completion_prune_rate", 0.9), ("method", "grpo"), ("beta", 0.1), ("epsilon_high", 0.3), ("prune_floor", 0.4)],
+)
+def test_an_argument_that_is_changed_on_a_trainer_that_was_made_is_refused(tiny_path, tmp_path, field, value):
+    """By a callback too. Of the wrong twin it did nothing, and a checkpoint recorded it as the run's."""
+    trainer = short(tiny_path, tmp_path)
+    setattr(trainer.args, field, value)
+    with refused(ConfigError, f"trainer.args.{field} was changed from", f"whose config has {field}={value!r}"):
+        trainer.train()
+
+    class Change(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            setattr(args, field, value)
+
+    trainer = short(tiny_path, tmp_path)
+    trainer.add_callback(Change())
+    with refused(ConfigError, f"trainer.args.{field} was changed from"):
+        trainer.train()
+
+
+def test_arguments_that_are_read_when_they_are_used_may_change(tiny_path, tmp_path):
+    trainer = short(tiny_path, tmp_path)
+    trainer.args.learning_rate, trainer.args.max_tokens_per_row, trainer.args.max_steps = 0.5, 64, 1
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
 @pytest.mark.parametrize("name", ["method", "source", "group", "generation"])
 def test_a_subclass_that_takes_a_name_of_ours_is_told_to_take_another(tiny_path, tmp_path, name):
     trainer = short(tiny_path, tmp_path)
