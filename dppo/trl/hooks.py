@@ -4,6 +4,7 @@
 with the installed TRL, so that another version is a change of this file, and a failing test says of which line.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -245,9 +246,13 @@ def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, 
 
 
 def add_figures(trainer: Any, figures: Mapping[str, float]) -> None:
-    """Add figures of this step to a trainer's next log of training; several of one name are averaged."""
+    """Add metrics of this step to a trainer's next log of training; several of one name are averaged.
+
+    NaN, of a metric that is not known, is left out: TRL would log None if there is no other value.
+    """
     for name, value in figures.items():
-        trainer._metrics["train"][name].append(value)
+        if not math.isnan(value):
+            trainer._metrics["train"][name].append(value)
 
 
 def count_tokens(trainer: Any, tokens: int) -> None:

@@ -153,6 +153,19 @@ def test_an_argument_that_is_changed_on_a_trainer_that_was_made_is_refused(tiny_
         trainer.train()
 
 
+@pytest.mark.parametrize("options", [{}, {"beta": 0.1}, {"loss_type": "vespo"}], ids=["plain", "kl", "vespo"])
+def test_a_log_of_steps_without_a_signal_holds_no_empty_figure(options, tiny_path, tmp_path):
+    """``entropy`` was None if no completion was trained on, which trackers refuse."""
+    args = DPPOConfig(**SHORT | {"output_dir": str(tmp_path), "logging_steps": 1} | options)
+    equal = lambda prompts, completions, **_: [1.0] * len(completions)  # noqa: E731
+    trainer = DPPOTrainer(tiny_path, equal, args=args, train_dataset=problems(8), rollout_func=scripted)
+    trainer.train()
+    records = trainer.state.log_history
+    assert len(records) > 1 and "reward" in records[0]
+    empty = {name for record in records for name, value in record.items() if value is None or value != value}
+    assert not empty and ("entropy" in records[0]) == ("beta" in options)
+
+
 def test_arguments_that_are_read_when_they_are_used_may_change(tiny_path, tmp_path):
     trainer = short(tiny_path, tmp_path)
     trainer.args.learning_rate, trainer.args.max_tokens_per_row, trainer.args.max_steps = 0.5, 64, 1
