@@ -207,8 +207,13 @@ def _not_there(folder: Path) -> str:
         return f"{folder} is not a folder ({looked}). Give the output_dir of a run: dppo report runs/embedded"
     inside = [path for path in sorted(folder.iterdir()) if path.is_dir()]
     near = [path for path in inside if any((path / name).is_file() for name in (*EITHER, COMPARISON_FILE))]
-    line = f"dppo report {' '.join(map(str, near[:3]))}" if near else "dppo report runs/embedded"
-    return f"{folder} is neither a run nor a comparison: {looked}, and none of them is there. Try: {line}"
+    found = f"{folder} is neither a run nor a comparison: {looked}, and none of them is there."
+    if near:
+        return f"{found} Try: dppo report {' '.join(map(str, near[:3]))}"
+    return (
+        f"{found} dppo train writes them. A script does with two lines before trainer.train(): "
+        f"from dppo_lab.runs.recorder import RunRecorder; RunRecorder({str(folder)!r}).attach(trainer)"
+    )
 
 
 def differing(runs: tuple[RunRecord, ...], keys: tuple[str, ...]) -> tuple[str, ...]:

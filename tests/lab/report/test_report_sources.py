@@ -21,8 +21,8 @@ def test_a_comparison_is_read_with_its_results():
 
 def test_neither_run_nor_comparison_says_what_was_looked_for_and_names_runs_inside(tmp_path):
     (tmp_path / "empty").mkdir()
-    for name in ("nowhere", "empty"):
-        with refused(ConfigError, tmp_path / name, "run.json", "metrics.jsonl", "comparison.json"):
+    for name, line in (("nowhere", "dppo report"), ("empty", f"RunRecorder('{tmp_path / 'empty'}').attach(trainer)")):
+        with refused(ConfigError, tmp_path / name, "run.json", "metrics.jsonl", "comparison.json", line):
             read_sources([tmp_path / name])
     made.write_run(tmp_path / "all" / "one")
     with refused(ConfigError, f"Try: dppo report {tmp_path / 'all' / 'one'}"):
