@@ -12,13 +12,11 @@ from typing import Any
 import torch
 
 from dppo.errors import ConfigError
-from dppo.install import commit
+from dppo.install import VLLM_BEFORE, VLLM_LINE, VLLM_OLDEST, commit
 
 SMALL = 5_000_000
 """Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
 PACKAGES = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
-VLLM_OLDEST, VLLM_BEFORE = "0.22", "0.32"
-"""What TRL 1.16 supports; of these 0.30 was run, and 0.31 asks for an older transformers than ours."""
 
 
 def environment(**facts: Any) -> dict[str, Any]:
@@ -78,17 +76,16 @@ def load_vllm(setting: str, otherwise: str) -> Any:
         otherwise: the setting that does without it.
 
     Raises:
-        ConfigError: it is not installed, or of a version that TRL does not support.
+        ConfigError: it is not installed, or of a version that TRL, or transformers beside it, does not support.
     """
     from packaging.version import Version  # comes with transformers, which torch alone does without
 
-    advice = f"pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}', or {otherwise}"
+    advice = f"{VLLM_LINE}, or {otherwise}"
     try:
         vllm: Any = import_module("vllm")
     except ImportError as error:
         raise ConfigError(f"{setting}: vLLM is not installed ({error}): {advice}") from error
     known = vllm.__version__[:1].isdigit()  # builds from a checkout may have no number
     if known and not Version(VLLM_OLDEST) <= Version(Version(vllm.__version__).base_version) < Version(VLLM_BEFORE):
-        supported = f"TRL takes {VLLM_OLDEST} <= vLLM < {VLLM_BEFORE}"
-        raise ConfigError(f"{setting}: vLLM {vllm.__version__} is not supported, {supported}: {advice}")
+        raise ConfigError(f"{setting}: vLLM {vllm.__version__} is not supported. {advice}")
     return vllm

@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 NAME = "dppo"
+VLLM_OLDEST, VLLM_BEFORE = "0.22", "0.31"
+"""TRL 1.16 supports these and 0.31, which asks for an older transformers than this library does. 0.30 was run."""
+VLLM_LINE = f"pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}'"
+"""The pip command for vLLM; pip takes the newest of the range, and leaves transformers as it is."""
 COMMIT_FILE = Path(__file__).with_name("commit.txt")
 """Written into an sdist and a wheel when they are built; a clone has none."""
 

@@ -13,7 +13,7 @@ from answer_judge.evaluation.engines import Engine, Generated, ModelSpec, Reques
 from answer_judge.evaluation.prompts import load_tokenizer, prompt_format
 from answer_judge.evaluation.sampling import Sampling
 
-OLDEST, BEFORE = "0.22", "0.32"
+OLDEST, BEFORE = "0.22", "0.31"
 """Versions of vLLM that this was written for; of these 0.30 was run."""
 BATCH_SIZE = 2048
 """Requests handed over at once; vLLM fills its own batches from them."""

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from answer_judge.evaluation import choose
 from answer_judge.problems.loading import is_local
-from dppo.install import install_line
+from dppo.install import VLLM_LINE
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.grpo.prompts import column_prior
 from dppo_lab.demo.scratch import SCRATCH, worked_pairs
@@ -64,7 +64,7 @@ def dry_run(run: Run) -> list[Finding]:
     rows, found = _data(run, config is not None)
     findings += found
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
-        findings.append(Finding("unchecked", f"use_vllm: vLLM is not installed here: {install_line('vllm')}"))
+        findings.append(Finding("unchecked", f"use_vllm: vLLM is not installed here: {VLLM_LINE}"))
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=config)
     try:

@@ -252,12 +252,14 @@ def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine,
 
 def test_training_without_vllm_names_the_install_line(tiny_path, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with refused(ConfigError, "use_vllm: true", "pip install 'vllm>=0.22,<0.32'"):
+    with refused(ConfigError, "use_vllm: true", "pip install 'vllm>=0.22,<0.31'"):
         run(tiny_path, tmp_path)
 
 
-@pytest.mark.parametrize("version", ["0.21.3", "0.32.0"])
-def test_training_with_a_version_that_trl_does_not_take_is_refused(version, engine, tiny_path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("version", ["0.21.3", "0.31.0"])
+def test_training_with_a_version_that_trl_or_transformers_does_not_take_is_refused(
+    version, engine, tiny_path, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
-    with refused(ConfigError, "use_vllm: true", version, "vllm>=0.22,<0.32"):
+    with refused(ConfigError, "use_vllm: true", version, "vllm>=0.22,<0.31"):
         run(tiny_path, tmp_path)

@@ -54,7 +54,7 @@ def test_every_request_has_a_seed_and_no_default_applies(library, tiny_folder, t
 
 def test_not_installed_names_the_install_line(tiny_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with refused(ConfigError, "pip install 'vllm>=0.22,<0.32'", "--engine transformers"):
+    with refused(ConfigError, "pip install 'vllm>=0.22,<0.31'", "--engine transformers"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
     assert load_engine("transformers", ModelSpec(model=str(tiny_folder))).name == "transformers"
 
@@ -96,8 +96,8 @@ def test_auto_is_what_the_model_was_saved_as(library, tiny_folder, tmp_path, sav
     assert library["llm"]["dtype"] == saved
 
 
-@pytest.mark.parametrize("version", ["0.21.3", "0.32.0"])
-def test_versions_that_trl_does_not_take_are_refused(library, tiny_folder, monkeypatch, version):
+@pytest.mark.parametrize("version", ["0.21.3", "0.31.0"])
+def test_versions_that_trl_or_transformers_does_not_take_are_refused(library, tiny_folder, monkeypatch, version):
     monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
-    with refused(ConfigError, version, "pip install 'vllm>=0.22,<0.32'"):
+    with refused(ConfigError, version, "pip install 'vllm>=0.22,<0.31'"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))

@@ -94,4 +94,4 @@ def test_a_stop_and_engines_that_cannot_start_say_what_to_do(words, capsys, monk
     assert "expected such as '{\"name\": 1}'" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "vllm", None)
     assert main([*words, "--engine", "vllm"]) == 2
-    assert "pip install 'vllm>=0.22,<0.32', or --engine transformers" in capsys.readouterr().err
+    assert "pip install 'vllm>=0.22,<0.31', or --engine transformers" in capsys.readouterr().err

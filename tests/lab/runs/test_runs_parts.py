@@ -12,7 +12,7 @@ from small_runs import small_words
 
 import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError, DataError
-from dppo.install import install_line
+from dppo.install import VLLM_LINE
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
@@ -124,7 +124,7 @@ PRIOR = "--prompt_prune_rate auto --prompt_prior "
     ("dataset", "flags", "kind", "named"),
     [
         ("embedded", "", "plan", "for 1 process"),
-        ("owner/name", "--use_vllm true", "unchecked", install_line("vllm")),
+        ("owner/name", "--use_vllm true", "unchecked", VLLM_LINE),
         ("problems.jsonl", "", "ok", "12 problems"),
         ("problems.jsonl", "--per_device_train_batch_size 64", "wrong", "12 prompts are fewer than the 16"),
         ("problems.jsonl", PRIOR + '{"column":"rate","completions":4}', "wrong", "no column 'rate'"),
