@@ -54,6 +54,14 @@ def extending(ran):
     return ran(ROOT / "docs" / "extending.md")
 
 
+def test_the_first_screen_has_the_two_commands_that_set_up_everything():
+    """A reader of a clone starts with these, and they had been lost."""
+    readme = (ROOT / "README.md").read_text()
+    screen, rest = readme.split("## Use it in your run")
+    assert {"make demo", "make test"} <= {line.split("#")[0].strip() for line in screen.splitlines()} and rest
+    assert screen.count("\n") <= 45
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_on_pages_runs(page, ran):
     found = [block for block in all_blocks(page) if block.language == "python"]
