@@ -17,8 +17,9 @@ from dppo.methods import METHODS
 from dppo.methods import from_settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidence, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo.lines import CeilingLines
 from dppo.trl.grpo.plan import step_plan
-from dppo.trl.grpo.savings import CeilingLines, CostMeter, at_cost, forwarded
+from dppo.trl.grpo.savings import CostMeter, at_cost, forwarded
 from dppo.trl.metrics import PhaseClock
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run

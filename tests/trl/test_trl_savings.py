@@ -12,7 +12,8 @@ from dppo.evidence import TokenCosts
 from dppo.methods import METHODS
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
-from dppo.trl.grpo.savings import Savings, forwarded, more_to_be_had
+from dppo.trl.grpo.lines import more_to_be_had
+from dppo.trl.grpo.savings import Savings, forwarded
 from dppo.types import Block, Candidates, Rewards
 
 PROMPTS, GROUP = 6, 4

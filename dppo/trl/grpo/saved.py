@@ -20,9 +20,10 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.lines import more_to_be_had
 from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
 from dppo.trl.grpo.prompts import content_of
-from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded, more_to_be_had
+from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded
 from dppo.trl.hooks import Joints
 from dppo.trl.safeguards import NonFiniteGuard, precision_line
 

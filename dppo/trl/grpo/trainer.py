@@ -19,6 +19,7 @@ from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, oth
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.lines import CeilingLines
 from dppo.trl.grpo.plan import Cycle, generation_of
 from dppo.trl.grpo.prompts import check_lengths, check_prompts, prompt_source
 from dppo.trl.grpo.rollouts import (
@@ -31,7 +32,7 @@ from dppo.trl.grpo.rollouts import (
     rolled_out,
 )
 from dppo.trl.grpo.saved import InUse, SavedGeneration
-from dppo.trl.grpo.savings import CeilingLines, CostMeter, Savings
+from dppo.trl.grpo.savings import CostMeter, Savings
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
