@@ -59,7 +59,7 @@ def test_a_rate_that_can_save_nothing_is_to_be_turned_off(spread, off):
     visits = Evidence.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
     plan = SimpleNamespace(figures={"prune/prompt_rate": 0.3}, completions=None, evidence=None)
     CeilingLines(said.append).tell(method, plan, visits)
-    assert "here: the rate is 0.3" in said[0] and said[0].endswith("turn it off, prompt_prune_rate: 0") == off
+    assert "prompts: prompt_prune_rate: 0.3" in said[0] and said[0].endswith("Set prompt_prune_rate: 0") == off
 
 
 def test_trls_own_parser_takes_words_and_numbers():
@@ -82,10 +82,14 @@ def trained(path, folder, resume=None, **options):
 def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_path, capsys):
     """The wrong twin: a checkpoint that has lost what prompts gave goes on without pruning."""
     trainer = trained(tiny_path, tmp_path / "a")
-    said = [line for line in capsys.readouterr().out.splitlines() if "pruning can save at most" in line]
-    assert len(said) == 2 and said[0].startswith("dppo | completion pruning can save at most ")
-    assert "of the update, beside the 5" in said[0], "half of the prompts are silent"
-    assert said[1].startswith("dppo | prompt pruning can save at most ") and ") here: a rate of 0." in said[1]
+    said = [line for line in capsys.readouterr().out.splitlines() if "at most" in line]
+    first, second, *closing = said
+    assert first.startswith("dppo | completions: the 5"), "half of the prompts have no signal"
+    assert "without a gradient are skipped; sampling the others " in first
+    assert second.startswith("dppo | prompts: skipping some by their history gains ") and second.endswith("dropped")
+    completions, prompts = closing
+    assert completions.startswith("dppo | completions: completion_prune_rate: auto dropped ")
+    assert "prompt_prune_rate: auto dropped " in prompts and "dropped none" not in prompts
 
     records = [record for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
     kept = [record["prune/prompts_kept_share"] for record in records]

@@ -1,5 +1,6 @@
 """What holds a group of gloo's goes before the group does; warnings come at once, then rarely; models have weights."""
 
+import contextlib
 import gc
 import shutil
 import warnings
@@ -164,6 +165,19 @@ def test_a_log_of_steps_without_a_signal_holds_no_empty_figure(options, tiny_pat
     assert len(records) > 1 and "reward" in records[0]
     empty = {name for record in records for name, value in record.items() if value is None or value != value}
     assert not empty and ("entropy" in records[0]) == ("beta" in options)
+
+
+@pytest.mark.parametrize("reward", [0.0, None, "length"])
+def test_a_run_in_which_no_reward_differed_says_that_nothing_was_learned(reward, tiny_path, tmp_path, capsys):
+    args = DPPOConfig(**SHORT | {"output_dir": str(tmp_path), "max_steps": 2, "prompt_prune_rate": "auto"})
+    equal = lambda prompts, completions, **_: [reward] * len(completions)  # noqa: E731
+    given = length_reward if reward == "length" else equal
+    with pytest.warns(UserWarning) if reward is None else contextlib.nullcontext():
+        DPPOTrainer(tiny_path, given, args=args, train_dataset=problems(8), rollout_func=scripted).train()
+    told = capsys.readouterr().out
+    cause = "no completion had a reward" if reward is None else "all rewards of a group were equal"
+    assert (f"dppo | nothing was learned: in each of 2 generations {cause}" in told) == (reward != "length")
+    assert reward == "length" or ("in use" not in told and "auto dropped" not in told)
 
 
 def test_arguments_that_are_read_when_they_are_used_may_change(tiny_path, tmp_path):

@@ -8,11 +8,11 @@ import torch
 from refusals import refused
 
 from dppo.errors import CheckpointError, duration
-from dppo.evidence import TokenCosts
+from dppo.evidence import Evidence, TokenCosts
 from dppo.methods import METHODS
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
-from dppo.trl.grpo.lines import more_to_be_had
+from dppo.trl.grpo.lines import closing_lines
 from dppo.trl.grpo.savings import Savings, forwarded
 from dppo.types import Block, Candidates, Rewards
 
@@ -88,12 +88,53 @@ def test_it_goes_through_a_checkpoint_and_a_damaged_one_is_refused():
         Savings.of_saved({"whole": 3})
 
 
-def test_what_more_there_is_to_be_had_is_said_by_level():
-    plan = step_of(METHODS["dppo"].with_rates(completion=0.5))
-    evidence = plan.evidence
-    assert evidence is not None
-    assert "completion_prune_rate: 0.5 is in use" in more_to_be_had(
-        plan.method, evidence, None
-    ) or "next to nothing" in (more_to_be_had(plan.method, evidence, None))
-    assert "not known" in more_to_be_had(plan.method, None, None)
+ALIKE = Evidence.known(torch.ones(64), torch.ones(64))
+VARIED = Evidence.known((1 + torch.arange(64.0)).square(), torch.ones(64))
+
+
+def savings_of(kept=32.0, rolled_out=12.0):
+    """Of a run with 32 completions that have a gradient, and 12 candidates."""
+    return Savings(completions=(48.0, 32.0, kept), prompts=(12.0, rolled_out))
+
+
+def auto(method, level, **options):
+    """The method with a level that chooses its rate."""
+    given = getattr(method, level)
+    usual = replace(given.usual_auto, **options)
+    return replace(method, **{level: replace(given.at_rate(usual.largest), auto=usual)})
+
+
+@pytest.mark.parametrize(
+    ("cost", "evidence", "why"),
+    [
+        (1.0, ALIKE, "sampling them would gain nothing here (at most 1.00x)"),
+        (1e6, VARIED, "sampling them would gain nothing here since rollouts are paid for by then (else at most 1."),
+        (9.0, VARIED, "completion_prune_rate: auto begins at 1.05x"),
+    ],
+)
+def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use(cost, evidence, why):
+    """The wrong twin said "left off" during the run, and at its end "completion_prune_rate: auto is in use"."""
+    method = auto(METHODS["dppo"], "completions", rollout_cost=cost)
+    evidence = replace(evidence, paid_N=evidence.cost_N)
+    assert method.completions.choice(evidence).rate == 0
+    (line,) = closing_lines(method, savings_of(), evidence, None)
+    assert line.startswith("completions: completion_prune_rate: auto dropped none of those with a gradient; ")
+    assert why in line and "in use" not in line
+    (line,) = closing_lines(method, savings_of(kept=24.0), evidence, None)
+    assert "auto dropped 25% of those with a gradient; choosing can gain at most" in line, "as in its line 'pruned'"
+
+
+def test_a_line_at_the_end_says_what_was_dropped_or_what_to_set():
+    method = METHODS["dppo"].with_rates(prompt=0.0, completion=0.0)
+    assert closing_lines(method, savings_of(), ALIKE, ALIKE) == [], "nothing can be done"
+    assert closing_lines(method, savings_of(), None, VARIED)[0].endswith("Try prompt_prune_rate: auto")
+    given = METHODS["dppo"].with_rates(prompt=0.25, completion=0.5)
+    first, second = closing_lines(given, savings_of(kept=16.0, rolled_out=9.0), VARIED, ALIKE)
+    assert first.startswith("completions: completion_prune_rate: 0.5 dropped 50% of those with a gradient; ")
+    assert second.endswith("gains nothing here (at most 1.00x). Set prompt_prune_rate: 0")
+    assert closing_lines(given, Savings(), VARIED, VARIED) == [], "nothing was trained on"
+    assert len(closing_lines(METHODS["dapo"], savings_of(), None, VARIED)) == 0, "rounds have no draw of prompts"
+
+
+def test_durations_are_in_words():
     assert [duration(seconds) for seconds in (2.5, 100, 7800)] == ["2.5 s", "1 min 40 s", "2 h 10 min"]

@@ -66,4 +66,4 @@ def test_a_plain_script_ends_with_what_was_pruned_and_saved(tiny_path, tmp_path,
     pruned, saved, more = said
     assert pruned.startswith("dppo | pruned: completions: ") and "not drawn" in pruned and "prompts" not in pruned
     assert saved.startswith(f"dppo | saved: {trainer.savings.figures(trainer.meter.costs)['saved/share']:.0%}, about")
-    assert more.startswith("dppo | upper bound of what choosing can save: ") and 0 < last["saved/share"] < 1
+    assert more.startswith("dppo | completions: completion_prune_rate: 0.5 ") and 0 < last["saved/share"] < 1

@@ -1,74 +1,126 @@
-"""Lines about what choosing can save: once during a run, as soon as there is evidence, and at its end."""
+"""Lines about what choosing can gain: once during a run, as soon as there is evidence, and at its end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dppo.evidence import Evidence
 from dppo.methods import Method
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, PromptPruning, Pruning, ceiling_of
-from dppo.pruning.ceiling import FEWEST, WORTH
+from dppo.pruning.ceiling import FEWEST, WORTH, Ceiling, Choice
 from dppo.step import StepPlan
+from dppo.trl.grpo.savings import Savings
+
+FIELDS = {"completions": "completion_prune_rate", "prompts": "prompt_prune_rate"}
+DROPPING = {"completions": "sampling them", "prompts": "skipping some by their history"}
+UNITS = {"completions": "those with a gradient", "prompts": "the candidates"}
 
 
 class CeilingLines:
-    """One line per level as soon as there is enough to go by, and one more where ``auto`` begins to prune later."""
+    """Prints one line per level at the first evidence, and one more if ``auto`` begins to prune later."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
         self._said: dict[str, bool] = {}
-        """By level, once it has a line: whether no other will follow."""
+        """By level that has a line: True if no other will follow."""
 
     def tell(self, method: Method, plan: StepPlan, visits: Evidence | None) -> None:
         """Look at a generation that was planned."""
         prompts, completions, found = method.prompts, method.completions, plan.completions
         rounds = method.rounds is not None
         if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
-            dropped = plan.figures["prune/prompt_rate"]
-            self._level("prompt", prompts, visits, dropped, "")
+            self._level("prompts", prompts, visits, plan.figures["prune/prompt_rate"])
         if not isinstance(completions, Pruning) or plan.evidence is None:
             return
         evidence, completions = plan.evidence, completions.informed(found)
         if len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
-            live = int(found.live_N.sum())
-            beside = f" of the update, beside the {1 - live / len(found.live_N):.0%} without a gradient,"
+            silent = 1 - int(found.live_N.sum()) / len(found.live_N)
+            skipped = f"the {silent:.0%} without a gradient are skipped; " if silent else ""
             dropped = plan.draw_figures[0]["prune/completion_rate"]
-            self._level("completion", completions, evidence, dropped, beside)
+            self._level("completions", completions, evidence, dropped, skipped)
 
     def _level(
-        self, what: str, level: Pruning | PromptPruning, evidence: Evidence, dropped: float, beside: str
+        self, name: str, level: Pruning | PromptPruning, evidence: Evidence, dropped: float, skipped: str = ""
     ) -> None:
-        """Say something the first time, and again where a level that was left off begins to drop."""
-        if what in self._said and (self._said[what] or not dropped):
+        """Print a line the first time, and again if a level that was left off begins to drop."""
+        if name in self._said and (self._said[name] or not dropped):
             return
         chosen = None if level.auto is None else level.choice(evidence)
-        if what in self._said and not (chosen and chosen.rate):
-            return  # what it had begun to drop by, it would not choose any more
-        self._said[what] = chosen is None or chosen.rate > 0
+        if name in self._said and not (chosen and chosen.rate):
+            return  # the rate that it had begun to drop by is no longer the one of the evidence
+        self._said[name] = chosen is None or chosen.rate > 0
         ceiling = ceiling_of(evidence)
-        verdict = chosen.why if chosen else f"the rate is {level.rate:g}" if level.rate else "left off"
-        if not chosen and level.rate and ceiling.value < WORTH:
-            verdict += f". It costs variance and saves next to nothing: turn it off, {what}_prune_rate: 0"
-        self._say(f"dppo | {what} pruning can save at most {ceiling}{beside} here: {verdict}")
-
-
-def more_to_be_had(method: Method, completions: Evidence | None, visits: Evidence | None) -> str:
-    """By level, what choosing can save at most by the latest evidence, beside the rate that is in use."""
-    said = []
-    levels: Sequence[tuple[str, Any, Evidence | None]] = (
-        ("completion", method.completions, completions if isinstance(method.completions, Pruning) else None),
-        ("prompt", method.prompts, visits if method.rounds is None else None),
-    )
-    for name, level, evidence in levels:
-        if evidence is None or len(evidence) < FEWEST:
-            continue
-        ceiling, field = ceiling_of(evidence), f"{name}_prune_rate"
-        if ceiling.low < WORTH:
-            advice = "next to nothing"
-        elif level.rate:
-            advice = f"{field}: {'auto' if getattr(level, 'auto', None) else f'{level.rate:g}'} is in use"
-        elif name == "completion" and method.tokens.rate:
-            advice = "cuts are in use, which drop completions too"
+        sampling = "sampling the others" if skipped else DROPPING[name]
+        if chosen is None:
+            gain = _given(name, level.rate, ceiling, sampling)
         else:
-            advice = f"try {field}: auto"
-        said.append(f"{name}s at most {ceiling}, {advice}")
-    return "; ".join(said) or "not known: too few completions had a gradient, and too few prompts came back"
+            gain = _chosen(name, level, chosen, ceiling, sampling)
+        self._say(f"dppo | {name}: {skipped}{gain}")
+
+
+def _given(name: str, rate: float, ceiling: Ceiling, sampling: str) -> str:
+    """What a rate that is not chosen by the run gains."""
+    field, nothing = FIELDS[name], ceiling.value < WORTH
+    if not rate:
+        gain = f"nothing here (at most {ceiling.value:.2f}x)" if nothing else f"at most {ceiling}"
+        return f"{sampling} would gain {gain}"
+    if nothing:
+        return f"{field}: {rate:g} adds noise and gains nothing here (at most {ceiling.value:.2f}x). Set {field}: 0"
+    return f"{field}: {rate:g} is in use; choosing gains at most {ceiling}"
+
+
+def _chosen(name: str, level: Any, chosen: Choice, ceiling: Ceiling, sampling: str) -> str:
+    """What a rate that is chosen by the run gains, or why it is 0."""
+    if chosen.rate:
+        gain = f"{chosen.gain:.2f}x, at least {chosen.low:.2f}x (at most {ceiling.value:.2f}x)"
+        return f"{sampling} gains {gain}; {chosen.rate:.0%} are dropped"
+    if f"{chosen.gain:.2f}" == "1.00":
+        if ceiling.value < WORTH:
+            return f"{sampling} would gain nothing here (at most {ceiling.value:.2f}x)"
+        paid = "since rollouts are paid for by then" if level.auto.rollout_cost else "at any rate"
+        return f"{sampling} would gain nothing here {paid} (else at most {ceiling.value:.2f}x)"
+    gain = f"{chosen.gain:.2f}x here, at least {chosen.low:.2f}x"
+    return f"{sampling} would gain {gain}; {FIELDS[name]}: auto begins at {level.auto.least_gain:g}x"
+
+
+def closing_lines(method: Method, savings: Savings, completions: Evidence | None, visits: Evidence | None) -> list[str]:
+    """By level, what its rate did in the run, and what to set if choosing can gain more; nothing for other levels.
+
+    Args:
+        method: of the run.
+        savings: of the run: the shares that were dropped are from here.
+        completions: with a gradient, of the last generations; None if there are none.
+        visits: of prompts that came back; None for a streamed dataset.
+    """
+    rolled, live, kept = savings.completions
+    candidates, asked = savings.prompts
+    levels = (
+        ("completions", method.completions, completions, live, kept),
+        ("prompts", method.prompts, visits if method.rounds is None else None, candidates, asked),
+    )
+    lines = []
+    for name, level, evidence, units, left in levels:
+        pruned_by_rate = isinstance(level, Pruning | PromptPruning)
+        by_cuts = name == "completions" and method.tokens.rate  # these drop completions too
+        if not rolled or not pruned_by_rate or by_cuts or evidence is None or len(evidence) < FEWEST:
+            continue
+        if line := _closing(name, level, evidence, 1 - left / units if units else 0.0):
+            lines.append(f"{name}: {line}")
+    return lines
+
+
+def _closing(name: str, level: Any, evidence: Evidence, dropped: float) -> str:
+    """What a level's rate did, or what to set; empty if there is nothing to do."""
+    field, ceiling = FIELDS[name], ceiling_of(evidence)
+    if level.auto is not None and not dropped:
+        chosen = level.choice(evidence)
+        why = f"{chosen.rate:.0%} would be dropped from here on"
+        if not chosen.rate:
+            why = _chosen(name, level, chosen, ceiling, DROPPING[name])
+        return f"{field}: auto dropped none of {UNITS[name]}; {why}"
+    if not level.rate:
+        return f"choosing can gain at most {ceiling}. Try {field}: auto" if ceiling.low >= WORTH else ""
+    if level.auto is None and ceiling.value < WORTH:
+        return _given(name, level.rate, ceiling, DROPPING[name])
+    share = "less than 1%" if dropped < 0.005 else f"{dropped:.0%}"
+    setting = f"{field}: {'auto' if level.auto is not None else f'{level.rate:g}'}"
+    return f"{setting} dropped {share} of {UNITS[name]}; choosing can gain at most {ceiling}"

@@ -20,12 +20,12 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.lines import more_to_be_had
+from dppo.trl.grpo.lines import closing_lines
 from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
 from dppo.trl.grpo.prompts import content_of
 from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded
 from dppo.trl.hooks import Joints
-from dppo.trl.safeguards import NonFiniteGuard, precision_line
+from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, precision_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ class SavedGeneration(TrainingLoop, Joints):
     guard: NonFiniteGuard
     in_use: InUse | None
     """The generation that is trained on; None before the first."""
+    _signal_warning: EmptySignalWarning
     generation: int
     """Generations so far: the clock of the history, and with the seed the key of every draw."""
     _accounted: int
@@ -94,11 +95,14 @@ class SavedGeneration(TrainingLoop, Joints):
         with self.recorder.phase("train"):
             result = super().train(*args, **kwargs)
         self._account()
-        if lines := self.savings.lines(self.meter.costs):
-            visits = None if self.source is None else self.source.visits
-            more = more_to_be_had(self.method, self.evidence, visits)
-            for line in (*lines, f"upper bound of what choosing can save: {more}"):
-                self.accelerator.print(f"dppo | {line}")
+        visits = None if self.source is None else self.source.visits
+        lines = self.savings.lines(self.meter.costs)
+        if nothing := self._signal_warning.nothing_learned:
+            lines.append(nothing)
+        else:
+            lines += closing_lines(self.method, self.savings, self.evidence, visits)
+        for line in lines:
+            self.accelerator.print(f"dppo | {line}")
         return result
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
