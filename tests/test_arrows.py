@@ -38,13 +38,13 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "evaluation": {"errors", "files", "statistics", "environment", "grading", "sandbox", "problems"},
     },
     "dppo_lab": {
-        **dict.fromkeys(("palette", "statistics", "errors", "shipped"), frozenset()),
+        **dict.fromkeys(("palette", "statistics", "errors", "shipped", "gym"), frozenset()),
         "demo": {"palette", "statistics"},
-        "runs": {"demo", "errors", "shipped", "statistics"},
+        "runs": {"demo", "errors", "gym", "shipped", "statistics"},
         "comparison": {"runs", "demo", "errors", "shipped", "statistics"},
         "planning": {"runs", "demo", "errors", "shipped"},
         "report": {"runs", "comparison", "palette", "statistics", "errors"},
-        "cli": {"demo", "runs", "comparison", "planning", "report", "errors", "shipped", "statistics"},
+        "cli": {"demo", "gym", "runs", "comparison", "planning", "report", "errors", "shipped", "statistics"},
     },
 }
 """What each part of a package may import of its own package."""
@@ -124,6 +124,7 @@ LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(
         ("answer_judge.grading", {"dppo", "dppo_lab", "numpy", "datasets", *HEAVY}),
         ("answer_judge.sandbox", {"dppo", "dppo_lab", "numpy", "datasets", "sympy", *HEAVY}),
         ("answer_judge.evaluation.prompts", {"dppo", "dppo_lab", *HEAVY}),
+        ("dppo_lab.gym", {"answer_judge", "reasoning_gym", "numpy", *HEAVY}),
     ],
 )
 def test_a_package_loads_nothing_of_the_others(module, strangers):

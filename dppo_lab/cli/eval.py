@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from answer_judge.evaluation import (
     Progress,
     Protocol,
     Sampling,
-    choose,
     compare,
     evaluate,
-    load_set,
 )
 from answer_judge.evaluation.compare import PairedResults
 from answer_judge.evaluation.engines import DTYPES, load_engine
@@ -37,6 +36,8 @@ from dppo.errors import ConfigError
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.words import listed, numbers, wide_console
 from dppo_lab.demo.scratch import SCRATCH
+from dppo_lab.gym import ANSWER_PATTERNS, reasoning_gym_task
+from dppo_lab.runs.generated import problem_sets
 from dppo_lab.runs.models import made_from_scratch
 from dppo_lab.runs.words import bare
 
@@ -55,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", nargs="?", help="folder or hub name of a model, scratch:embedded or scratch:text")
-    add("--benchmarks", default="", help=f"names with commas between: {','.join(BENCHMARKS)}")
+    add("--benchmarks", default="", help=f"names with commas between: {','.join(BENCHMARKS)},reasoning_gym:NAME")
     add(
         "--benchmark",
         action="append",
@@ -63,6 +64,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME=FILE[:FIELD=COLUMN]",
         help="problems in a file, as often as needed; FIELD is problem, answer, id, level, subject, extract or rule",
     )
+    add(
+        "--task_arguments",
+        type=_object,
+        default={},
+        metavar="JSON",
+        help='such as {"max_terms": 2}, of reasoning_gym:NAME',
+    )
+    add("--answer_pattern", default="text", help=f"the answer in a completion for it: {', '.join(ANSWER_PATTERNS)}")
     add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
     results = "settings, samples, problems and results (default runs/eval); of a comparison, for comparison.json"
     add("--output", metavar="DIR", help=f"folder for {results}")
@@ -129,11 +138,21 @@ def main(words: Sequence[str]) -> int:
 
 
 def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    records = choose(
-        listed(options.benchmarks) or [], options.benchmark, folder=options.data, template=options.prompt_template
+    sets = problem_sets(
+        listed(options.benchmarks) or [],
+        options.benchmark,
+        partial(
+            reasoning_gym_task,
+            arguments=options.task_arguments,
+            seed=options.seed,
+            answer_pattern=options.answer_pattern,
+        ),
+        folder=options.data,
+        template=options.prompt_template,
+        limit=options.limit,
     )
     protocol = Protocol(
-        sets=tuple(load_set(record, limit=options.limit) for record in records),
+        sets=tuple(sets),
         samples=options.samples,
         sampling=Sampling(**{name: getattr(options, name) for name in Sampling.__dataclass_fields__}),
         seed=options.seed,

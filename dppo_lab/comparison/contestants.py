@@ -22,7 +22,16 @@ GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", 
 """Fields that the comparison itself decides for each run."""
 SHARED = {
     *("model_name_or_path", "model_revision", "scratch_minutes", "embedded_problems"),
-    *("dataset_name", "dataset_path", "dataset_train_split", "prompt_column", "answer_column", "prompt_template"),
+    *(
+        "dataset_name",
+        "dataset_path",
+        "task_arguments",
+        "answer_pattern",
+        "dataset_train_split",
+        "prompt_column",
+        "answer_column",
+        "prompt_template",
+    ),
     *("extract", "max_prompt_tokens", "on_bad_rows", "rollout_func", "use_vllm", "vllm_mode"),
     *("eval_benchmarks", "eval_benchmark_data", "eval_benchmark_limit", "eval_benchmark_samples"),
     *("max_completion_length", "temperature", "top_p", "top_k", "min_p", "use_cpu"),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.trl.grpo.config import fields_of
@@ -17,7 +16,7 @@ from dppo_lab.planning.model import Plan, Source, make_plan
 from dppo_lab.planning.observed import Observed, observed_run
 from dppo_lab.planning.pilot import run_pilot
 from dppo_lab.planning.records import PILOT, Length, Prices, Step, check_pilot
-from dppo_lab.runs.embedded import TASKS
+from dppo_lab.runs.generated import at_hand
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import COMPARISON, Run, given_fields, parse_given
 from dppo_lab.runs.parts import load_dataset
@@ -188,7 +187,7 @@ def rates_of(run: Run) -> Rates:
 def dataset_prompts(run: Run) -> int | None:
     """Prompts of a run's training set where it is on this machine; None where it would come from the hub."""
     source: Any = run.data.dataset_path or run.data.dataset_name
-    if source not in TASKS and not is_local(source):
+    if not at_hand(source):
         return None
     try:
         return len(load_dataset(run))

@@ -10,13 +10,14 @@ from transformers import Trainer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from answer_judge.evaluation import Engine, ProblemSet, Sampling, choose, load_set
+from answer_judge.evaluation import Engine, ProblemSet, Sampling
 from answer_judge.evaluation.during_training import BenchmarkCallback
 from answer_judge.evaluation.transformers_engine import of_model
 from answer_judge.problems import Judges
 from dppo.errors import ConfigError
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.runs.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
+from dppo_lab.runs.generated import problem_sets
 from dppo_lab.runs.parsing import AnyRun
 
 
@@ -36,8 +37,14 @@ def load_benchmarks(run: AnyRun) -> list[ProblemSet]:
     embedded = check_alone(data.eval_benchmarks)
     if embedded is not None:
         return [held_out_set(embedded, run.training.seed, data.eval_benchmark_limit)]
-    records = choose(data.eval_benchmarks, [], folder=data.eval_benchmark_data, template=data.prompt_template)
-    return [load_set(record, limit=data.eval_benchmark_limit) for record in records]
+    return problem_sets(
+        data.eval_benchmarks,
+        [],
+        run.gym_task,
+        folder=data.eval_benchmark_data,
+        template=data.prompt_template,
+        limit=data.eval_benchmark_limit,
+    )
 
 
 def benchmark_callback(

@@ -10,7 +10,6 @@ from datasets import Dataset
 from transformers import AutoConfig
 
 from answer_judge.evaluation import choose
-from answer_judge.problems.loading import is_local
 from dppo.install import VLLM_LINE
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.grpo.prompts import column_prior
@@ -18,7 +17,7 @@ from dppo_lab.demo.scratch import SCRATCH, worked_pairs
 from dppo_lab.errors import EXPLAINED
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import load_benchmarks
-from dppo_lab.runs.embedded import TASKS
+from dppo_lab.runs.generated import at_hand
 from dppo_lab.runs.models import hub_options, load_tokenizer, model_of, model_problems, positions
 from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint
@@ -105,7 +104,7 @@ def _data(run: Run, local_model: bool) -> tuple[int | None, list[Finding]]:
     if problems := _wrong(*data_problems(run)):
         return None, problems
     try:
-        if source in TASKS or is_local(source):
+        if at_hand(source):
             dataset = load_dataset(run)
             columns = ", ".join(dataset.column_names)
             findings.append(Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}"))
@@ -135,10 +134,10 @@ def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
     if load_rollouts(run) is not None:
         yield Finding("ok", f"completions: {data.rollout_func}")
     evaluated = data.eval_dataset_path or data.eval_dataset_name or ""
-    if run.training.eval_strategy != "no" and (not evaluated or evaluated in TASKS or is_local(evaluated)):
+    if run.training.eval_strategy != "no" and (not evaluated or at_hand(evaluated)):
         yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")
     benchmarks = data.eval_benchmarks or []
-    if benchmarks and not data.eval_benchmark_data and not all("=" in name or name in TASKS for name in benchmarks):
+    if benchmarks and not data.eval_benchmark_data and not all("=" in name or at_hand(name) for name in benchmarks):
         choose(benchmarks, [], folder=None)  # refuses a name that is none
         yield Finding("unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts")
     elif benchmarks:

@@ -18,23 +18,35 @@ class RunArguments:
     dataset_name: str = setting(
         "",
         "Training problems: a local .jsonl, .jsonl.gz or .parquet file, a folder of those, a public set or hub "
-        "dataset by name, `embedded` for the task of dppo demo, or `embedded_sparse`, `embedded_silent` "
-        "or `embedded_rare` (docs/tasks.md).",
+        "dataset by name, `reasoning_gym:NAME` for a task of reasoning-gym (docs/own_tasks.md), `embedded` for the "
+        "task of dppo demo, or `embedded_sparse`, `embedded_silent` or `embedded_rare` (docs/tasks.md).",
+    )
+    task_arguments: dict | str | None = setting(  # noqa: RUF009 (it is a field)
+        None,
+        "Arguments of a task of reasoning-gym, such as `{max_terms: 2, size: 1000}`. `size` is the number of problems "
+        "made, a quarter of them held out. Default: the task's own, with problems by the run's seed.",
+    )
+    answer_pattern: str = setting(
+        "text",
+        "The answer in a completion for a task of reasoning-gym: `text` (all of it), `number` (the last one) or `tags` "
+        "(in the last <answer>...</answer>).",
+        choices=("text", "number", "tags"),
     )
     dataset_path: str | None = setting(
         None, "Local file or folder that stands in for dataset_name: nothing is fetched."
     )
     dataset_train_split: str = setting("train", "Split of a hub dataset to train on.")
     eval_dataset_name: str | None = setting(
-        None, "Problems for eval_strategy, like dataset_name; of an embedded task held-out questions."
+        None, "Problems for eval_strategy, like dataset_name; of a task made here held-out questions."
     )
     eval_dataset_path: str | None = setting(None, "Local file or folder that stands in for eval_dataset_name.")
     dataset_test_split: str = setting("test", "Split of a hub dataset to evaluate on.")
     eval_benchmarks: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
-        "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or name=problems.jsonl; or "
-        "`embedded`, `embedded_sparse`, `embedded_silent` or `embedded_rare` alone, held-out questions. A file of your "
-        "own is asked as training asks it. Logged as eval/<benchmark>/pass@1.",
+        "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ..., name=problems.jsonl or "
+        "reasoning_gym:NAME (held-out questions); or `embedded`, `embedded_sparse`, `embedded_silent` or "
+        "`embedded_rare` alone, held-out questions. A file of your own is asked as training asks it. Logged as "
+        "eval/<benchmark>/pass@1.",
     )
     eval_benchmark_data: str | None = setting(
         None, "Local folder with the benchmarks' files. Default: fetched from the hub."
@@ -67,7 +79,8 @@ class RunArguments:
         "Rewards, added up: `accuracy` (dppo's verifier, the default), `format` (a \\boxed answer is there), "
         "`overlong` (DAPO's penalty for long ones), `majority_vote` (the answer most of a group gave, no gold answer), "
         "`code_tests` (the program passes its tests, docs/code.md), `check:package.module:function` (a checker of your "
-        "own, docs/own_tasks.md), `embedded`, or dotted paths such as package.module.function.",
+        "own, docs/own_tasks.md), `reasoning_gym` (the task's own score, its default), `embedded`, or dotted paths "
+        "such as package.module.function.",
     )
     overlong_cache_tokens: int = setting(
         512, "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."

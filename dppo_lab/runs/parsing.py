@@ -25,6 +25,7 @@ from typing_extensions import TypeVar
 from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError, did_you_mean
 from dppo.trl.grpo.config import DPPOConfig
+from dppo_lab.gym import ReasoningGymTask, reasoning_gym_task
 from dppo_lab.runs.fields import RunArguments
 from dppo_lab.runs.words import check_config, split_words
 from dppo_lab.shipped import offered
@@ -32,7 +33,14 @@ from dppo_lab.shipped import offered
 Config = TypeVar("Config", bound=GRPOConfig, default=DPPOConfig, covariant=True)
 TRAINING_OURS = {f.name for f in fields_of(DPPOConfig)} - {f.name for f in fields_of(GRPOConfig)}
 """Training fields that TRL's own trainer does not have."""
-MAPPINGS = {"prompt_prior", "lr_scheduler_kwargs", "model_init_kwargs", "generation_kwargs", "chat_template_kwargs"}
+MAPPINGS = {
+    "task_arguments",
+    "prompt_prior",
+    "lr_scheduler_kwargs",
+    "model_init_kwargs",
+    "generation_kwargs",
+    "chat_template_kwargs",
+}
 """Fields that hold names and values, and are no file that does."""
 COMPARISON = "compare"
 """The block of a configuration that names what is compared."""
@@ -59,6 +67,16 @@ class Run(Generic[Config]):
     def program_limits(self) -> Limits:
         """The limits of one program that the model wrote."""
         return Limits.of(self.data.program_cpu_seconds, self.data.program_memory_mb)
+
+    def gym_task(self, name: str) -> ReasoningGymTask:
+        """The task of reasoning-gym of this name, with the run's arguments, seed and answer pattern."""
+        given = self.data.task_arguments
+        return reasoning_gym_task(
+            name,
+            given if isinstance(given, Mapping) else None,
+            seed=self.training.seed,
+            answer_pattern=self.data.answer_pattern,
+        )
 
 
 AnyRun = Run[GRPOConfig]

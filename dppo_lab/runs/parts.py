@@ -22,10 +22,12 @@ from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task
 from dppo_lab.demo.scratch import SCRATCH, OnStep
+from dppo_lab.gym import is_gym
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS, RUN_FILE
+from dppo_lab.runs.generated import gym_dataset
 from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions
 from dppo_lab.runs.parsing import AnyRun, Run
 from dppo_lab.runs.preflight import check_run
@@ -104,27 +106,35 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
     if name in TASKS and path is None:
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
         return embedded_rows(split.held_out if held_out else split.train, name)
-    rewards = data.reward_funcs or []
-    # A checker judges without an answer; a function of the user's own may read one, as a reward next to a checker may.
-    unknown = not any(map(is_check, rewards)) and bool({*rewards} - WITHOUT_ANSWERS)
-    needs_answers = not rewards or unknown or bool({"accuracy", "code_tests"} & {*rewards})
-    dataset = judged.load_problems(
-        name or str(path),
-        path=path,
-        split=data.dataset_test_split if held_out else data.dataset_train_split,
-        prompt_column=data.prompt_column,
-        answer_column=data.answer_column,
-        template=data.prompt_template,
-        extract=data.extract,
-        chat=tokenizer is None or tokenizer.chat_template is not None,
-        answers=needs_answers,
-    )
+    chat = tokenizer is None or tokenizer.chat_template is not None
+    if is_gym(name) and path is None:
+        dataset = gym_dataset(run.gym_task(name), held_out=held_out, template=data.prompt_template, chat=chat)
+    else:
+        dataset = _read(run, name or str(path), path, held_out=held_out, chat=chat)
     return judged.check_problems(
         dataset,
         tokenizer=tokenizer,
         max_prompt_tokens=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
         minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
         on_bad_rows=data.on_bad_rows,
+    )
+
+
+def _read(run: AnyRun, source: str, path: str | None, *, held_out: bool, chat: bool) -> Dataset:
+    """The problems of a file, a folder or the hub."""
+    data, rewards = run.data, run.data.reward_funcs or []
+    # A checker judges without an answer; a function of the user's own may read one, as a reward next to a checker may.
+    unknown = not any(map(is_check, rewards)) and bool({*rewards} - WITHOUT_ANSWERS)
+    return judged.load_problems(
+        source,
+        path=path,
+        split=data.dataset_test_split if held_out else data.dataset_train_split,
+        prompt_column=data.prompt_column,
+        answer_column=data.answer_column,
+        template=data.prompt_template,
+        extract=data.extract,
+        chat=chat,
+        answers=not rewards or unknown or bool({"accuracy", "code_tests"} & {*rewards}),
     )
 
 

@@ -15,6 +15,7 @@ from dppo.errors import ConfigError, did_you_mean, first_line, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
 from dppo.trl.served import ranges_of
+from dppo_lab.gym import PREFIX, is_gym
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun
@@ -82,16 +83,32 @@ def data_problems(run: AnyRun) -> Iterator[str]:
     A model from scratch would be warmed up before they are read.
     """
     data = run.data
+    if data.task_arguments and not any(map(is_gym, (data.dataset_name, *(data.eval_benchmarks or [])))):
+        yield (
+            f"task_arguments={data.task_arguments} are of a task of reasoning-gym, and dataset_name="
+            f"{data.dataset_name!r} is none. Leave them out, or write dataset_name: {PREFIX}chain_sum"
+        )
     sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
     if run.training.eval_strategy != "no":
         sources.append(("eval_dataset", data.eval_dataset_name, data.eval_dataset_path))
     for field, name, path in sources:
+        if name and is_gym(name) and not path:
+            yield from _gym_problems(run, name)
+            continue
         local = path or (name if name and name not in TASKS and is_local(name) else None)
         if local and not Path(local).expanduser().exists():
             yield (
                 f"{field}_{'path' if path else 'name'}={local}: no such file or folder (looked in {Path.cwd()}). Write "
                 f"{field}_path: FILE.jsonl, or {field}_name: a name of the hub"
             )
+
+
+def _gym_problems(run: AnyRun, name: str) -> Iterator[str]:
+    """A task of reasoning-gym that is unknown or refuses its arguments; reasoning-gym that is missing."""
+    try:
+        run.gym_task(name)
+    except ConfigError as error:
+        yield str(error)
 
 
 def value_problems(run: AnyRun) -> Iterator[str]:

@@ -15,13 +15,14 @@ from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import METHODS
 from dppo_lab.demo import task
 from dppo_lab.demo.rollouts import EmbeddedRollouts
+from dppo_lab.gym import CHECK, COLUMN, is_gym
 from dppo_lab.runs.embedded import EMBEDDED, TASKS
 from dppo_lab.runs.parsing import AnyRun
 
 
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
     """The reward functions of a run, by name or dotted path, checked against the columns of the dataset if given."""
-    names = run.data.reward_funcs or [EMBEDDED if run.data.dataset_name in TASKS else "accuracy"]
+    names = run.data.reward_funcs or [own_reward(run.data.dataset_name)]
     functions = [reward_maker(name, run)() for name in names]
     if dataset is not None:
         judged.check_rewards(dataset, functions)
@@ -29,6 +30,11 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
             if sandbox is not None:  # it may be refused here, before anything is trained
                 PartialState().print(f"dppo | {sandbox.describe()}")
     return functions
+
+
+def own_reward(source: str) -> str:
+    """The reward of problems where a run names none."""
+    return EMBEDDED if source in TASKS else COLUMN if is_gym(source) else "accuracy"
 
 
 def reward_maker(name: str, run: AnyRun) -> Callable[[], Callable[..., Any]]:
@@ -45,6 +51,7 @@ def reward_maker(name: str, run: AnyRun) -> Callable[[], Callable[..., Any]]:
             workers=data.reward_workers, limits=run.program_limits, accept_weak_sandbox=data.accept_weak_sandbox
         ),
         EMBEDDED: lambda: task.score,
+        COLUMN: lambda: _gym(run),
     }
     if name in makers:
         return makers[name]
@@ -52,6 +59,14 @@ def reward_maker(name: str, run: AnyRun) -> Callable[[], Callable[..., Any]]:
         return lambda: judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
     function = imported(name, field="reward_funcs", known=makers)
     return lambda: function
+
+
+def _gym(run: AnyRun) -> Callable[..., Any]:
+    """The score of a task of reasoning-gym, computed in worker processes: some scorers can hang on a model's text."""
+    data = run.data
+    reward = judged.checker_reward(CHECK, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
+    reward.__dict__["required_columns"] = (COLUMN,)
+    return reward
 
 
 def _vote(run: AnyRun) -> Callable[..., Any]:

@@ -1,0 +1,124 @@
+"""A task of reasoning-gym in a configuration: data, reward, held-out problems to follow, and its checks."""
+
+import json
+
+import pytest
+from refusals import refused
+from small_runs import small_words
+
+from dppo.errors import ConfigError
+from dppo.verification.tiny_model import build_model, model_config
+from dppo_lab.cli.main import main
+from dppo_lab.comparison.contestants import choose
+from dppo_lab.comparison.plan import plan
+from dppo_lab.demo.scratch import train_tokenizer
+from dppo_lab.gym import COLUMN, key, reasoning_gym_task
+from dppo_lab.planning.run_plan import dataset_prompts
+from dppo_lab.runs.benchmarks import load_benchmarks
+from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.parsing import parse_run
+from dppo_lab.runs.parts import load_dataset, train
+from dppo_lab.runs.preflight import check_run
+
+ARGUMENTS = {"max_terms": 2, "max_digits": 1, "size": 60}
+TASK = "reasoning_gym:chain_sum"
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory):
+    """A folder with an untrained model whose tokenizer can read any text."""
+    folder = tmp_path_factory.mktemp("reader") / "model"
+    tokenizer = train_tokenizer([row["problem"] for row in reasoning_gym_task("chain_sum", ARGUMENTS).rows()])
+    build_model(0, model_config(len(tokenizer), pad=0, end=tokenizer.eos_token_id)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def words(tmp_path, reader):
+    """A run that works; further words win."""
+    given = ["--task_arguments", json.dumps(ARGUMENTS), "--answer_pattern", "number", "--reward_workers", "1"]
+
+    def of(*more, dataset=TASK):
+        return small_words(tmp_path / "out", *given, *more, model=reader, dataset=dataset)
+
+    return of
+
+
+def test_training_and_held_out_problems_of_a_run(words):
+    run = parse_run(words("--seed", "3", "--eval_dataset_name", TASK, "--prompt_template", "{problem} Only a number."))
+    task = reasoning_gym_task("chain_sum", ARGUMENTS, seed=3, answer_pattern="number")
+    trained, held_out = load_dataset(run), load_dataset(run, held_out=True)
+    assert trained[COLUMN] == [row[COLUMN] for row in task.rows()]
+    assert held_out[COLUMN] == [row[COLUMN] for row in task.rows(held_out=True)]
+    assert trained[0]["prompt"] == [{"role": "user", "content": f"{task.rows()[0]['problem']} Only a number."}]
+    assert dataset_prompts(run) == len(trained) and trained["answer"][0] == task.rows()[0]["answer"]
+
+
+def test_a_task_without_one_answer_has_no_such_column(words):
+    run = parse_run(words("--task_arguments", '{"size": 20}', dataset="reasoning_gym:rush_hour"))
+    assert "answer" not in load_dataset(run).column_names
+
+
+def test_a_run_trains_on_the_tasks_score_and_follows_held_out_problems(tmp_path, words):
+    more = "--max_steps 2 --logging_steps 1 --save_strategy no --eval_benchmark_limit 6 --eval_benchmark_every 2"
+    train(parse_run(words(*more.split(), "--eval_benchmarks", TASK)))
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "eval/chain_sum/pass@1" in line] == [0, 2]
+    steps = [line for line in lines if "rewards/reasoning_gym_score/mean" in line]
+    assert len(steps) == 2
+    assert all(line["check/right"] + line["check/wrong"] == pytest.approx(1.0) for line in steps)
+
+
+def test_a_dry_run_names_the_parts_and_what_is_wrong(words):
+    found = [each.text for each in dry_run(parse_run(words("--eval_benchmarks", TASK))) if each.kind == "ok"]
+    assert any(text.startswith(f"dataset {TASK}: ") for text in found)
+    assert "rewards: reasoning_gym_score" in found and any(" of chain_sum" in text for text in found)
+    wrong = [
+        each.text for each in dry_run(parse_run(words(dataset="reasoning_gym:chain_sums"))) if each.kind == "wrong"
+    ]
+    assert any("Did you mean chain_sum?" in text for text in wrong)
+
+
+def test_what_a_run_refuses(words):
+    with refused(ConfigError, "'max_term'", "Did you mean max_terms?"):
+        check_run(parse_run(words("--task_arguments", '{"max_term": 2}')))
+    with refused(ConfigError, "task_arguments", "'embedded'", f"dataset_name: {TASK}"):
+        check_run(parse_run(words(dataset="embedded")))
+    with refused(ConfigError, "--task_arguments", "no mapping"):
+        parse_run(words("--task_arguments", "max_terms"))
+    with refused(ConfigError, "benchmark chain_sum is named twice"):
+        load_benchmarks(parse_run(words("--eval_benchmarks", TASK, TASK)))
+
+
+def test_the_score_as_a_reward_needs_the_tasks_rows(words, tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(json.dumps({"problem": f"{i}?", "answer": "1"}) + "\n" for i in range(8)))
+    fields = words("--reward_funcs", "reasoning_gym", "--dataset_path", str(file), "--eval_benchmarks", TASK)
+    wrong = [each.text for each in dry_run(parse_run(fields)) if each.kind == "wrong"]
+    assert any(f"needs a column '{COLUMN}'" in text for text in wrong)
+
+
+def test_contestants_share_the_task(words, tmp_path):
+    config = tmp_path / "compare.yaml"
+    config.write_text("max_steps: 2\n")
+    runs = plan(config, words("--eval_benchmarks", TASK), methods=["trl", "dppo"], seeds=1).check()
+    assert {run.data.task_arguments["size"] for run in runs.values()} == {60}
+    with refused(ConfigError, "mine: answer_pattern belongs to the task"):
+        choose(None, {"mine": {"method": "dppo", "answer_pattern": "text"}}, {})
+
+
+def test_an_evaluation_asks_the_held_out_problems(reader, tmp_path, capsys):
+    words = f"eval {reader} --benchmarks {TASK} --limit 5 --max_new_tokens 4 --answer_pattern number --workers 1"
+    arguments = ["--task_arguments", json.dumps(ARGUMENTS)]
+    assert main([*words.split(), *arguments, "--output", str(tmp_path / "eval")]) == 0
+    assert "chain_sum *" in capsys.readouterr().out
+    results = json.loads((tmp_path / "eval" / "results.json").read_text())["benchmarks"]["chain_sum"]
+    assert results["problems"] == 5 and results["samples"] == 1
+    asked = [json.loads(line) for line in (tmp_path / "eval" / "problems.jsonl").read_text().splitlines()]
+    held_out = reasoning_gym_task("chain_sum", ARGUMENTS).rows(held_out=True)
+    assert {each["id"] for each in asked} <= {key(row["problem"]) for row in held_out}
+    assert main([*words.split(), "--task_arguments", '{"sizes": 3}', "--output", str(tmp_path / "other")]) == 2
+    assert "Did you mean size?" in capsys.readouterr().err
+    assert main([*words.split(), *arguments, "--limit", "0", "--output", str(tmp_path / "other")]) == 2
+    assert "--limit 0 must be at least 1" in capsys.readouterr().err
