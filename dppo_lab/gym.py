@@ -67,6 +67,7 @@ class ReasoningGymTask:
 
         The task's argument ``size`` is the number of problems that are made, 500 by default. Equal questions count
         once, and a hash of the question decides if it is held out. So no seed trains on a held-out question.
+        ``DataError``: none is left, because too few are made.
         """
         dataset = _dataset(self.name, _plain(self.arguments))
         found: dict[str, dict[str, Any]] = {}
@@ -77,6 +78,11 @@ class ReasoningGymTask:
                 asked = {"task": self.name, "arguments": dict(self.arguments), "number": number}
                 column = _plain({**asked, "question": key(question), "answer_pattern": self.answer_pattern})
                 found[question] = {"problem": question, "answer": entry["answer"], COLUMN: column}
+        if not found:
+            side = "held out" if held_out else "left to train on"
+            raise DataError(
+                f"{PREFIX}{self.name}: of {len(dataset)} problems none is {side}. Write task_arguments: {{size: 500}}"
+            )
         return list(found.values())
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -191,6 +197,6 @@ def _asked(column: str) -> tuple[Any, dict[str, Any], str]:
     if key(entry["question"]) != asked["question"]:
         raise DataError(
             f"{PREFIX}{asked['task']} makes other problems in each process, since it follows Python's hash seed. "
-            "Start with PYTHONHASHSEED=0 before the command"
+            "Write PYTHONHASHSEED=0 before the command"
         )
     return dataset, entry, asked["answer_pattern"]

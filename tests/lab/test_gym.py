@@ -39,6 +39,11 @@ def test_equal_questions_count_once():
     assert len({row["problem"] for row in found}) == len(found) <= 10
 
 
+def test_too_few_problems_are_refused():
+    with refused(DataError, "chain_sum", "held out", "size: 500"):
+        reasoning_gym_task("chain_sum", {"size": 1}).rows(held_out=True)
+
+
 def test_the_score_is_the_tasks_own():
     task = reasoning_gym_task("chain_sum", SUMS, answer_pattern="number")
     row = next(row for row in task.rows() if row["answer"] == "1")
