@@ -1,7 +1,6 @@
 """What was expected of units before a draw and what was then found: ceilings and choices of a rate come from it."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,12 +20,6 @@ RESAMPLES = 400
 """Of an interval."""
 FEW = 32
 """Units of which a resample may well have none: it then has all of them. Of more, once in exp(32) resamples."""
-MEASURED = 8
-"""Generations after the first from which a run takes what tokens cost."""
-EVEN = 0.05
-"""Squared coefficient of variation of tokens at which half of what they say about a fixed cost is believed."""
-LEAST_GROWING = 0.0625
-"""Share of the seconds of passes that grows with tokens, at the least."""
 FADING = 0.8
 """What the KL term and the entropy bonus weighed in one step counts against the next: a policy moves on."""
 
@@ -211,96 +204,6 @@ class OtherTerms:
         if not (0 <= square < np.inf and 0 < unit < np.inf):
             return self
         return OtherTerms(square=FADING * self.square + square, unit=FADING * self.unit + unit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCosts:
-    """What tokens cost in the first generations of a run: seconds come in as values, and nothing here reads a clock.
-
-    The first generation is left out, since it warms up. After ``MEASURED`` more, or with the first checkpoint, costs
-    are fixed: what a run chooses then hangs on no clock any more, and a resumed run chooses alike.
-    """
-
-    generations: int = 0
-    """Generations told of so far, the first one included, >= 0."""
-    seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Spent on generating, scoring (log-probabilities of other policies) and training, >= 0."""
-    tokens: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Generated, scored and trained on, >= 0."""
-    products: tuple[float, ...] = (0.0, 0.0)
-    """Tokens trained on, in each generation times themselves and times the seconds of scoring and training, >= 0."""
-    fixed: bool = False
-    """Whether nothing is added any more."""
-
-    def __post_init__(self) -> None:
-        sums = (*self.seconds, *self.tokens, *self.products)
-        whole = (len(self.seconds), len(self.tokens), len(self.products)) == (3, 3, 2)
-        if self.generations < 0 or not whole or not all(0 <= value < np.inf for value in sums):
-            raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
-
-    def after(self, seconds: Sequence[float], tokens: Sequence[float]) -> "TokenCosts":
-        """This and then one more generation."""
-        if self.fixed:
-            return self
-        if not self.generations:
-            return replace(self, generations=1)
-        products = (tokens[2] ** 2, tokens[2] * (seconds[1] + seconds[2]))
-        added = [
-            tuple(a + float(b) for a, b in zip(old, new, strict=True))
-            for old, new in ((self.seconds, seconds), (self.tokens, tokens), (self.products, products))
-        ]
-        count = self.generations + 1
-        sums = dict(zip(("seconds", "tokens", "products"), added, strict=True))
-        return TokenCosts(generations=count, fixed=count > MEASURED, **sums)
-
-    @classmethod
-    def of_saved(cls, saved: dict[str, Any]) -> "TokenCosts":
-        """What ``dataclasses.asdict`` gave."""
-        try:
-            sums = {name: tuple(map(float, saved[name])) for name in ("seconds", "tokens", "products")}
-            return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
-            ) from error
-
-    def settled(self) -> "TokenCosts":
-        """These costs, to stay: what a checkpoint holds."""
-        return replace(self, fixed=True)
-
-    @property
-    def growing(self) -> float:
-        """Share of the seconds of scoring and training that grows with tokens, in (0, 1]: the rest is paid for any few.
-
-        A regression of seconds on tokens over the generations. The less their tokens differ, the less it is believed,
-        and the more it is that nothing is fixed.
-        """
-        scored, trained = self.seconds[1] + self.seconds[2], self.tokens[2]
-        if not (scored and trained):
-            return 1.0
-        square, product = (self.generations - 1) * np.array(self.products) / (trained**2, trained * scored)
-        if not square:
-            return 1.0
-        return float(np.clip((product - 1 + EVEN) / (square - 1 + EVEN), LEAST_GROWING, 1.0))
-
-    @property
-    def each(self) -> tuple[float, ...]:
-        """Seconds of one more generated, scored and trained token; 0 where there was none."""
-        means = (s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
-        return tuple(mean * share for mean, share in zip(means, (1.0, self.growing, self.growing), strict=True))
-
-    @property
-    def rollout_cost(self) -> float | None:
-        """Cost of a generated token over that of keeping one, scored and trained on; None where it is not known.
-
-        With the fixed cost of scoring and training, which no choice saves either. Rounded to a power of two, so that
-        runs that are alike choose alike on machines that are nearly so.
-        """
-        generated, scored = self.seconds[0], self.seconds[1] + self.seconds[2]
-        if not (self.fixed and generated > 0 and scored > 0 and self.tokens[0] and self.tokens[2]):
-            return None
-        paid = (generated + (1 - self.growing) * scored) / self.tokens[0]
-        return 2.0 ** round(np.log2(paid / (self.growing * scored / self.tokens[2])))
 
 
 NO_OTHERS = OtherTerms()

@@ -233,10 +233,10 @@ class OwnSettings:
     )
     rollout_cost: float | None = setting(
         None,
-        "What a generated token costs over one that is trained on, scoring included, >= 0: completions that are "
-        "rolled out are paid for, so `completion_prune_rate: auto` drops less where rollouts are dear. Default: "
-        "measured over the first generations of a run, on one process, rounded to a power of two, and kept in its "
-        "checkpoints; 1 until then. With a number no clock has a part in what a run chooses.",
+        "Cost of a generated token over one more that is scored and trained on, >= 0. Completions that are rolled out "
+        "are paid for, so `completion_prune_rate: auto` drops less if rollouts are dear. Default: fitted to the "
+        "seconds, passes and tokens of the first generations of a run, on one process, rounded to a power of two, and "
+        "kept in its checkpoints; 1 until then. With a number the choices of a run depend on no clock.",
         range="[0, inf)",
         example=1.0,
     )

@@ -269,3 +269,19 @@ class Block:
     def row_Q(self) -> Tensor:
         """(Q,) dataset rows of the prompts that are rolled out, in the order of the block."""
         return self.candidates.row_P[self.draw.keep_N]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Forward passes, and the tokens that they compute: shared prompts once, padding included. They add up."""
+
+    passes: float = 0.0
+    """Forward passes, >= 0; a differentiated one counts with its recomputation and its backward pass."""
+    tokens: float = 0.0
+    """Tokens of these passes, >= 0."""
+
+    def __add__(self, more: "Work") -> "Work":
+        return Work(passes=self.passes + more.passes, tokens=self.tokens + more.tokens)
+
+    def __sub__(self, less: "Work") -> "Work":
+        return Work(passes=self.passes - less.passes, tokens=self.tokens - less.tokens)

@@ -10,7 +10,20 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SHARED = {
-    *("errors", "install", "settings", "groups", "types", "context", "evidence", "rng", "environment", "files", "typed")
+    *(
+        "errors",
+        "install",
+        "settings",
+        "groups",
+        "types",
+        "context",
+        "evidence",
+        "costs",
+        "rng",
+        "environment",
+        "files",
+    ),
+    "typed",
 }
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
 TRAINED = STEP | {"packing", "rewards", "trl"}
@@ -20,6 +33,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "types": {"errors", "groups", "typed"},
         "evidence": {"errors", "groups", "rng", "typed", "types"},
         "context": {"errors", "evidence", "typed", "types"},
+        "costs": {"errors", "types"},
         **dict.fromkeys(("rng", "files", "typed", "rewards"), frozenset({"errors"})),
         "environment": {"errors", "install"},
         **dict.fromkeys(("pruning", "packing", "objective"), SHARED),

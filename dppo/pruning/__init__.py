@@ -1,6 +1,7 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
-from dppo.evidence import Evidence, OtherTerms, TokenCosts
+from dppo.costs import TokenCosts
+from dppo.evidence import Evidence, OtherTerms
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,

@@ -149,7 +149,7 @@ intervals stay wide; up to half, a wrong choice costs little."""
 PROMPT_FLOOR = 0.3
 """Lowest probability of a prompt at a rate that is chosen: one that history calls silent may have come alive."""
 COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)
-"""For completions, whose rollout is paid: until a run has measured its own costs (``dppo.evidence.TokenCosts``) a
+"""For completions, whose rollout is paid: until a run has measured its own costs (``dppo.costs.TokenCosts``) a
 generated token counts as one that is trained on."""
 
 

@@ -28,6 +28,7 @@ from dppo.trl.hooks import add_figures, reference_model
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.metrics import PhaseClock
 from dppo.trl.safeguards import MemoryAdvice
+from dppo.types import Work
 
 
 class ForwardPasses:
@@ -45,12 +46,16 @@ class ForwardPasses:
         self._latest: RankBatch | None = None
         self._planned: dict[Any, list[MicroBatch]] = {}
         """Passes of the latest generation: reference, old and training passes of the same rows share their tensors."""
+        self.run = (Work(), Work())
+        """Passes that were run so far on this rank, without and with a gradient."""
 
     def __call__(
         self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, figures: bool = False
     ) -> Scored:
         """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and figures if asked."""
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
+        (scored, trained), one = self.run, Work(passes=1, tokens=batch.tokens)
+        self.run = (scored, trained + one) if torch.is_grad_enabled() else (scored + one, trained)
         return self.layout.forward(model, batch, entropy=entropy, router=router, figures=figures)
 
     @property
@@ -88,18 +93,27 @@ class ForwardPasses:
         the correction between sampler and trainer with them.
         """
         part, trainer = batch.cut(slice(None)), self._trainer
-        later_B, any_B = batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
-        old = ref = ratio = None
-        if len(batch.weight_UB) > 1:
+        scored, old, ref, ratio = self.scored(batch.weight_UB), None, None, None
+        if (later_B := scored.get("old")) is not None:
             old = self.log_probs(part, later_B, trainer.model)
             if self.correction is not None and batch.sampler_logp is not None:
                 ratio = self.correction(old, batch.sampler_logp, part.loss_mask * (later_B > 0)[:, None])
                 only_later = part.loss_mask * ((later_B > 0) & (batch.weight_UB[0] == 0))[:, None]
                 self.correction_metrics.add(old, batch.sampler_logp, ratio, only_later)
-        if trainer.method.beta:
+        if "reference" in scored:
             with reference_model(trainer) as model:
-                ref = self.log_probs(part, any_B, model)
+                ref = self.log_probs(part, scored["reference"], model)
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
+
+    def scored(self, weight_UB: Tensor) -> dict[str, Tensor]:
+        """(B,) positive for rows that are scored without gradient, by the policy that scores them."""
+        found = {"old": weight_UB[1:].sum(0)} if len(weight_UB) > 1 else {}
+        return found | ({"reference": weight_UB.sum(0)} if self._trainer.method.beta else {})
+
+    def budget(self, rank_batch: RankBatch) -> int:
+        """Tokens of a forward pass, at most: by default those of TRL's micro-batch with every sequence the longest."""
+        args = self._trainer.args
+        return args.max_tokens_per_row or args.per_device_train_batch_size * rank_batch.longest * rank_batch.together
 
     def calls(
         self, rank_batch: RankBatch, weight_B: Tensor, calls: int, *, call_B: Tensor | None = None
@@ -169,11 +183,9 @@ class ForwardPasses:
 
     def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, *, whole: bool = False) -> list[MicroBatch]:
         """Forward passes of the rows of positive weight; in one pass if ``whole`` and no budget is set."""
-        args = self._trainer.args
-        room = args.per_device_train_batch_size * rank_batch.longest * rank_batch.together
-        if whole:
-            room = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
-        budget = args.max_tokens_per_row or room
+        args, budget = self._trainer.args, self.budget(rank_batch)
+        if whole and args.max_tokens_per_row is None:
+            budget = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
         batches = self._laid_out(rank_batch, weight_B, budget)
         if whole and args.max_tokens_per_row is None:
             budget = max((batch.tokens for batch in batches), default=1)

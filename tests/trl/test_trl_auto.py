@@ -11,16 +11,18 @@ from refusals import refused, warned
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
+from dppo.costs import MEASURED, PassCosts, Spent, TokenCosts
 from dppo.errors import ConfigError, DataError
-from dppo.evidence import MEASURED, OtherTerms, TokenCosts
+from dppo.evidence import OtherTerms
 from dppo.methods import METHODS
 from dppo.methods import from_settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidence, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.lines import CeilingLines
 from dppo.trl.grpo.plan import step_plan
-from dppo.trl.grpo.savings import CostMeter, at_cost, forwarded
+from dppo.trl.grpo.savings import CostMeter, at_cost, trained_tokens
 from dppo.trl.metrics import PhaseClock
+from dppo.types import Work
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
@@ -138,34 +140,32 @@ class Scripted:
     device = torch.device("cpu")
 
     def __init__(self, first):
-        self.first, self.gathered = first, 0
+        self.first = first
 
     def gather(self, value):
-        self.gathered += 1
-        return torch.cat([torch.tensor([self.first], dtype=value.dtype), value])
-
-
-class Plan:
-    """As much of a plan as costs are read from: two draws, in which three completions and two are kept."""
-
-    class completions:
-        tokens_N = torch.tensor([10, 20, 30, 40])
-
-    weight_UN = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 0.0, 3.0, 1.0]])
-    token_draws = ()
+        return torch.cat([torch.tensor([self.first.values], dtype=value.dtype), value])
 
 
 def test_the_first_process_measures_and_all_others_take_its_word():
-    clock, processes = PhaseClock(), Scripted([4.0, 1.0, 1.0])
-    meter = CostMeter(clock, processes)
-    for _ in range(MEASURED + 1):
-        clock.total["rollout"] += 1000.0
-        meter.generation(Plan())
-    assert meter.costs.tokens == (100.0 * MEASURED, 80.0 * MEASURED, 150.0 * MEASURED)
-    assert meter.costs.seconds == (4.0 * MEASURED, 1.0 * MEASURED, 1.0 * MEASURED)
-    assert meter.costs.rollout_cost == 4.0
-    meter.generation(Plan())
-    assert processes.gathered == MEASURED + 1, "nothing is measured or told any more"
+    """Seconds are the first one's; of passes each waits for the one with most."""
+    clock, forwards = PhaseClock(), SimpleNamespace(run=(Work(), Work()))
+    first = Spent(seconds=(4.0, 1.0, 1.0), total=7.0, run=(Work(passes=1, tokens=80), Work(passes=2, tokens=90)))
+    meter = CostMeter(clock, Scripted(first), forwards)
+    clock.total["rollout"] += 1000.0
+    forwards.run = Work(passes=1, tokens=10), Work(passes=1, tokens=100)
+    meter.plan(scored=[Work(passes=3, tokens=300)], trained=[Work(passes=4, tokens=400), Work(passes=1, tokens=5)])
+    spent = meter.spent()
+    assert (spent.seconds, spent.total) == ((4.0, 1.0, 1.0), 7.0)
+    assert spent.run == (Work(passes=1, tokens=80), Work(passes=2, tokens=100))
+    assert spent.unpruned == (Work(passes=3, tokens=300), Work(passes=5, tokens=405)) and spent.layouts == (1, 2)
+    meter = CostMeter(clock, SimpleNamespace(device=torch.device("cpu"), gather=lambda value: value), forwards)
+    assert meter.spent() == Spent(), "nothing since"
+
+
+def test_tokens_are_counted_in_each_optimizer_step_that_trains_on_them():
+    weight_UN = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 0.0, 3.0, 1.0]])
+    completions = SimpleNamespace(tokens_N=torch.tensor([10, 20, 30, 40]))
+    assert trained_tokens(SimpleNamespace(completions=completions, weight_UN=weight_UN, token_draws=())) == 150.0
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -182,7 +182,9 @@ def test_the_clock_waits_for_an_accelerator_that_this_process_uses(used, monkeyp
 
 def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():
     method = replace(METHODS["dppo"], tokens=TokenPruning(rate=0.9, auto=TOKEN_AUTO))
-    measured = TokenCosts(generations=MEASURED + 1, seconds=(64.0, 1.0, 1.0), tokens=(100.0, 50.0, 50.0), fixed=True)
+    one = Work(passes=1, tokens=50)
+    passes = PassCosts().after(1.0, one, one, 1).after(1.0, one, one, 1)
+    measured = TokenCosts(seconds=128.0, generated=200, trained=100, scoring=passes, training=passes, fixed=True)
     levels = at_cost(method, measured).tokens, at_cost(method, TokenCosts()).tokens
     assert [level.auto.rollout_cost for level in levels] == [16.0, TOKEN_AUTO.rollout_cost]
     moment_NT = torch.tensor([900.0] * 10 + [1.0] * 40).repeat(64, 1)
@@ -192,18 +194,14 @@ def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():
 
 def seconds_of(monkeypatch, generated):
     """A clock by which each generation took so long to roll out, and its passes a hundredth of a second a token."""
-    told, generation = {"generations": 0, "tokens": 0.0}, CostMeter.generation
+    asked = iter(range(10**6))
 
-    def seconds(meter):
-        told["generations"] += 1
-        return [generated * told["generations"], 0.01 * told["tokens"], 0.01 * told["tokens"]]
+    def so_far(meter):
+        scored, trained = run = meter._forwards.run
+        seconds = generated * next(asked), 0.01 * scored.tokens, 0.01 * trained.tokens
+        return Spent(seconds=seconds, total=sum(seconds), run=run)
 
-    def after(meter, plan):
-        told["tokens"] += forwarded(plan)[1]
-        generation(meter, plan)
-
-    monkeypatch.setattr(CostMeter, "_seconds", seconds)
-    monkeypatch.setattr(CostMeter, "generation", after)
+    monkeypatch.setattr(CostMeter, "_so_far", so_far)
 
 
 def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """What a run saved: sums over steps that a pencil can check, and estimates that are right on average."""
 
+import json
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -7,17 +8,22 @@ import pytest
 import torch
 from refusals import refused
 
+from dppo.costs import PassCosts, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
-from dppo.evidence import Evidence, TokenCosts
+from dppo.evidence import Evidence
 from dppo.methods import METHODS
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
 from dppo.trl.grpo.lines import closing_lines
-from dppo.trl.grpo.savings import Savings, forwarded
-from dppo.types import Block, Candidates, Rewards
+from dppo.trl.grpo.savings import Savings, trained_tokens
+from dppo.trl.grpo.unpruned import unpruned_rows
+from dppo.types import Block, Candidates, Rewards, Work
 
 PROMPTS, GROUP = 6, 4
-COSTS = TokenCosts(generations=9, seconds=(10.0, 5.0, 40.0), tokens=(100.0, 50.0, 100.0), fixed=True)
+EACH = Work(passes=1, tokens=50)
+SCORING, TRAINING = (PassCosts().after(seconds, EACH, EACH, 1) for seconds in (5.0, 20.0))
+COSTS = TokenCosts(seconds=10.0, generated=100.0, trained=100.0, scoring=SCORING, training=TRAINING, fixed=True)
+"""By which a generated, a scored and a trained token take a tenth, a tenth and four tenths of a second."""
 TOKENS = torch.arange(10, 10 + PROMPTS * GROUP)
 REWARDS = torch.tensor([[1.0, 0, 0, 1]] * 4 + [[1.0] * 4] * 2).flatten()
 
@@ -43,18 +49,27 @@ def step_of(method, *, rate=0.0, index=0):
     )
 
 
+def spent_on(kept, whole, seconds=30.0):
+    """A generation scored and trained on in one pass each, pruned or not."""
+    work = [tuple(Work(passes=1, tokens=tokens) for tokens in pair) for pair in ((kept, kept), (whole, whole))]
+    return Spent(total=seconds, run=work[0], unpruned=work[1], layouts=(1, 1))
+
+
 def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     plan = step_of(METHODS["dr_grpo"])
-    live = float(TOKENS[:16].sum())
-    assert forwarded(plan) == (live, live)
-    found = Savings().after(plan, forwarded(plan), 30.0).after(plan, forwarded(plan), 30.0)
-    flat = 2 * float(TOKENS[16:].sum())
+    live, whole = float(TOKENS[:16].sum()), float(TOKENS.sum())
+    row_UN, times_U = unpruned_rows(plan)
+    assert trained_tokens(plan) == live and row_UN.all() and times_U == [1.0]
+    found = Savings()
+    for _ in range(2):
+        found = found.after(spent_on(live, whole)).planned(plan)
+    flat = 2 * (whole - live)
     assert found.saved_seconds(COSTS) == pytest.approx(flat * (0.1 + 0.4)), "nothing of the rollout"
     assert found.figures(COSTS)["saved/share"] == pytest.approx(flat * 0.5 / (60 + flat * 0.5))
     assert found.completions == (48.0, 32.0, 32.0) and found.prompts == (12.0, 12.0)
     pruned, saved = found.lines(COSTS)
     assert "33% of 48 not trained on (33% without a gradient" in pruned and "prompts" not in pruned
-    assert saved.endswith("by what tokens cost in the first generations")
+    assert saved.endswith("by the costs of passes and tokens in the first generations")
     early = replace(COSTS, fixed=False)
     assert found.figures(early) == {} and "in seconds not known" in found.lines(early)[1], "no guess before it is known"
     never = TokenCosts(fixed=True)  # of a checkpoint before anything was measured
@@ -62,13 +77,25 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     assert Savings().lines(COSTS) == []
 
 
+def test_a_pass_that_was_not_run_is_saved_too():
+    costs = replace(COSTS, training=PassCosts())
+    for tokens in (20, 110, 60, 150, 80, 40, 120, 60):
+        more = Work(passes=1, tokens=tokens)
+        costs = replace(costs, training=costs.training.after(2.0 + 0.01 * tokens, more, Work(passes=4, tokens=400), 1))
+    found = Savings(run=(Work(), Work(passes=1, tokens=80)), unpruned=(Work(), Work(passes=4, tokens=400)))
+    assert found.saved_seconds(costs) == pytest.approx(3 * 2.0 + 320 * 0.01, rel=0.2)
+    assert 320 * costs.training.seconds / 640 > 1.3 * found.saved_seconds(costs), "the wrong twin: all on tokens"
+
+
 def test_prompts_that_were_not_rolled_out_are_estimated_without_bias():
     method = METHODS["dppo"].with_rates(completion=0.5)
     total, each, generated = Savings(), [], 0.0
     for index in range(600):
         plan = step_of(method, rate=0.5, index=index)
-        before, total = total, total.after(plan, forwarded(plan), 1.0)
-        each.append([total.whole[part] - before.whole[part] for part in (0, 2)])
+        before, total = total, total.planned(plan)
+        row_UN, (times,) = unpruned_rows(plan)
+        planned = times * float((row_UN[0] * plan.completions.tokens_N).sum())
+        each.append([total.unpruned_tokens - before.unpruned_tokens, planned])
         generated += float(plan.completions.tokens_N.sum())
     whole = float(TOKENS.sum())
     assert (abs(np.mean(each, 0) - whole) < 4 * np.std(each, 0, ddof=1) / 600**0.5).all()
@@ -79,13 +106,13 @@ def test_prompts_that_were_not_rolled_out_are_estimated_without_bias():
 
 def test_it_goes_through_a_checkpoint_and_a_damaged_one_is_refused():
     plan = step_of(METHODS["dr_grpo"])
-    found = Savings().after(plan, forwarded(plan), 30.0)
-    assert (
-        Savings.of_saved({name: list(v) if isinstance(v, tuple) else v for name, v in asdict(found).items()}) == found
-    )
+    found = Savings().after(spent_on(10, 20)).planned(plan)
+    assert Savings.of_saved(json.loads(json.dumps(asdict(found)))) == found
     assert Savings.of_saved({}) == Savings()
     with refused(CheckpointError, "damaged"):
         Savings.of_saved({"whole": 3})
+    with refused(CheckpointError, "damaged"):
+        Savings.of_saved({"run": [{"passes": 1.0}]})
 
 
 ALIKE = Evidence.known(torch.ones(64), torch.ones(64))

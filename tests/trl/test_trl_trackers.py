@@ -14,7 +14,7 @@ NAMES = ("saved/seconds", "saved/share", "prune/kept_share", "prune/prompts_kept
 @pytest.fixture
 def known_soon(monkeypatch):
     """Costs of tokens are known after the second generation."""
-    monkeypatch.setattr("dppo.evidence.MEASURED", 1)
+    monkeypatch.setattr("dppo.costs.MEASURED", 1)
 
 
 def trained(path, folder, tracker, **options):

@@ -54,6 +54,8 @@ class RunState:
     """What draws and batches depend on; a resumed run with other settings says so."""
     draw_figures: list[Any]
     """Of each draw of the generation in use, for the logs."""
+    unpruned: list[Any]
+    """Passes of each of its optimizer steps if nothing were dropped, as ``dataclasses.asdict`` gives ``Work``."""
     evidence: dict[str, Any] | None
     """Completions with a gradient of the last steps of a streamed dataset; of any other they are in ``position``."""
     others: dict[str, Any]

@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from dppo.costs import TokenCosts
 from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import Method
-from dppo.pruning import SCORES, Evidence, OtherTerms, TokenCosts, advantage_with_confidence
+from dppo.pruning import SCORES, Evidence, OtherTerms, advantage_with_confidence
 from dppo.settings import AUTO
 from dppo.step import PromptSource, StepPlan
 from dppo.step.prompts import HISTORY_FILE
@@ -23,9 +24,10 @@ from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.lines import closing_lines
 from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
 from dppo.trl.grpo.prompts import content_of
-from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded
+from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, trained_tokens
 from dppo.trl.hooks import Joints
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, precision_line
+from dppo.types import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class InUse:
     """Of all ranks; None after a resume in the middle of it: what it says is in the batch."""
     draw_figures: Sequence[Mapping[str, float]]
     """Of each draw, for the logs."""
+    unpruned: Sequence[Work]
+    """Passes of each optimizer step if nothing were dropped, on this rank."""
 
 
 class SavedGeneration(TrainingLoop, Joints):
@@ -117,12 +121,16 @@ class SavedGeneration(TrainingLoop, Joints):
         return None if self.in_use is None or self._accounted >= self.generation else self.in_use.plan
 
     def _account(self) -> None:
-        """Add the generation that was trained on to what tokens cost and to what was saved; all ranks together."""
-        if (plan := self._unaccounted) is not None:
-            self._accounted = self.generation
-            self.meter.generation(plan)
-            self._at_costs(self.meter.costs)
-            self.savings = self.savings.after(plan, forwarded(plan), self.meter.spent())
+        """Add seconds and passes so far to what was saved, a generation once to its costs; all ranks call together."""
+        spent, plan = self.meter.spent(), self._unaccounted
+        self.savings = self.savings.after(spent)
+        if plan is None:
+            return
+        self._accounted = self.generation
+        self.savings = self.savings.planned(plan)
+        if not self.calls % self.cycle.length:
+            generated = float(plan.completions.tokens_N.sum())
+            self._at_costs(self.meter.costs.after(spent, generated, trained_tokens(plan)))
 
     def card(self) -> str:
         """Method, rates, biases and paper, for the card of the model."""
@@ -137,8 +145,7 @@ class SavedGeneration(TrainingLoop, Joints):
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
         folder.mkdir(parents=True, exist_ok=True)
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
-        if not calls:
-            self._account()
+        self._account()
         first, costs = not self.meter.costs.fixed, self._at_costs(self.meter.costs.settled())
         unknown = costs.rollout_cost is None and self.args.rollout_cost is None
         if first and unknown and costs.generations < 2 and self.method != self.method.fixed():
@@ -148,9 +155,6 @@ class SavedGeneration(TrainingLoop, Joints):
             )
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
-        plan, savings = self._unaccounted, self.savings
-        if plan is not None:  # who goes on from here does not have it
-            savings = savings.after(plan, forwarded(plan), self.meter.since())
         if not self.args.should_save:
             return
         state = RunState(
@@ -160,10 +164,11 @@ class SavedGeneration(TrainingLoop, Joints):
             evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
             others=asdict(self.others),
             costs=asdict(costs),
-            savings=asdict(savings),
+            savings=asdict(self.savings),
             skipped=self.guard.skipped,
             settings=settings_of(self),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
+            unpruned=[asdict(each) for each in self.in_use.unpruned] if calls and self.in_use else [],
         )
         write_json(folder / OUR_STATE, asdict(state))
 
@@ -229,5 +234,6 @@ class SavedGeneration(TrainingLoop, Joints):
             file = batch_file(folder, self.accelerator.process_index)
             figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]
             batch = RankBatch.load(file, self.accelerator.device)
-            self.in_use = InUse(batch=batch, plan=None, draw_figures=figures)
+            unpruned = [Work(**each) for each in state.unpruned]
+            self.in_use = InUse(batch=batch, plan=None, draw_figures=figures, unpruned=unpruned)
             self.calls = state.calls

@@ -1,59 +1,70 @@
-"""What tokens cost in the first generations of a run, and what was saved so far.
+"""Costs of a run's first generations, and what was saved so far.
 
 Costs are measured on one process, told to all, then constant.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from dppo.costs import MEASURED, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
-from dppo.evidence import MEASURED, TokenCosts
 from dppo.methods import Method
 from dppo.pruning import Pruning
 from dppo.step import StepPlan
+from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import RECORD, PhaseClock
+from dppo.types import Work
 
 GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward_backward",)
 
 
 class CostMeter:
-    """Reads the clock of the phases while a run's costs are not fixed, and never again.
+    """Reads the clock of the phases, and counts forward passes, between two generations.
 
-    ``costs`` is equal on all processes after every call; a checkpoint keeps it.
+    Every number that it returns is equal on all processes.
     """
 
-    def __init__(self, clock: PhaseClock, accelerator: Any) -> None:
-        self._clock, self._accelerator = clock, accelerator
-        self._before, self._counted = self._seconds(), 0.0
+    def __init__(self, clock: PhaseClock, accelerator: Any, forwards: ForwardPasses) -> None:
+        self._clock, self._accelerator, self._forwards = clock, accelerator, forwards
+        self._unpruned: tuple[list[Work], list[Work]] = [], []
+        self._before = self._so_far()
         self.costs = TokenCosts()
 
-    def since(self) -> float:
-        """Seconds of all phases on this process since ``spent`` was last asked."""
-        return sum(seconds for phase, seconds in self._clock.total.items() if phase != RECORD) - self._counted
+    def plan(self, *, scored: Sequence[Work] = (), trained: Sequence[Work] = ()) -> None:
+        """Add passes that would be run now if nothing were dropped, one entry for each layout of completions."""
+        for found, more in zip(self._unpruned, (scored, trained), strict=True):
+            found.extend(more)
 
-    def spent(self) -> float:
-        """Seconds of all phases on this process since this was last asked."""
-        spent = self.since()
-        self._counted += spent
-        return spent
+    def spent(self) -> Spent:
+        """Seconds and passes since the last call; all processes call together.
 
-    def generation(self, plan: StepPlan) -> None:
-        """A generation was trained on: add what it took. All processes call together."""
-        if self.costs.fixed:
-            return
-        scored, trained = forwarded(plan)
-        now, before = self._seconds(), self._before
-        spent = torch.tensor([[a - b for a, b in zip(now, before, strict=True)]], device=self._accelerator.device)
-        first = self._accelerator.gather(spent)[0].tolist()
-        self._before = now
-        self.costs = self.costs.after(first, (float(plan.completions.tokens_N.sum()), scored, trained))
+        Seconds are those of the first process. Passes are those of the process with most, because others wait for it.
+        """
+        now = self._so_far()
+        scored, trained = self._unpruned
+        works = [a - b for a, b in zip(now.run, self._before.run, strict=True)]
+        here = Spent(
+            seconds=tuple(a - b for a, b in zip(now.seconds, self._before.seconds, strict=True)),
+            total=now.total - self._before.total,
+            run=(works[0], works[1]),
+            unpruned=(sum(scored, Work()), sum(trained, Work())),
+            layouts=(float(len(scored)), float(len(trained))),
+        )
+        self._before, self._unpruned = now, ([], [])
+        of_ranks = self._accelerator.gather(torch.tensor([here.values], device=self._accelerator.device))
+        seconds = len(here.seconds) + 1
+        return Spent.of_values(of_ranks[0, :seconds].tolist() + of_ranks[:, seconds:].amax(0).tolist())
 
-    def _seconds(self) -> list[float]:
+    def _so_far(self) -> Spent:
         total = self._clock.total
-        return [sum(total[phase] for phase in phases) for phases in (GENERATING, SCORING, TRAINING)]
+        return Spent(
+            seconds=tuple(sum(total[phase] for phase in phases) for phases in (GENERATING, SCORING, TRAINING)),
+            total=sum(seconds for phase, seconds in total.items() if phase != RECORD),
+            run=self._forwards.run,
+        )
 
 
 def at_cost(method: Method, costs: TokenCosts) -> Method:
@@ -69,27 +80,29 @@ def at_cost(method: Method, costs: TokenCosts) -> Method:
     return method
 
 
-def forwarded(plan: StepPlan) -> tuple[float, float]:
-    """Completion tokens that a pass over everything that some draw keeps forwards, and that all draws do."""
-    kept_UN = (plan.weight_UN > 0).double()
-    tokens_UN = kept_UN * plan.completions.tokens_N
+def trained_tokens(plan: StepPlan) -> float:
+    """Completion tokens that all draws of a generation keep, those of several optimizer steps counted in each."""
     if plan.token_draws:
-        tokens_UN = torch.stack([draw.length_N for draw in plan.token_draws]).double()
-    return float(tokens_UN.amax(0).sum()), float(tokens_UN.sum())
+        return sum(float(draw.length_N.sum()) for draw in plan.token_draws)
+    return float(((plan.weight_UN > 0) * plan.completions.tokens_N).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Sums over the generations of a run that were trained on.
+    """Sums over a run, of what was done and of what steps that prune nothing would have done.
 
-    Tokens are completion tokens: generated, scored by other policies and trained on, as in ``TokenCosts``. Those of
-    prompts that were not rolled out are estimated by one over the probability of those that were.
+    Pairs of passes are those without and those with a gradient. Prompts that were not rolled out are estimated by one
+    over the probability of those that were.
     """
 
-    whole: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Tokens of steps that prune nothing, >= 0."""
-    done: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Tokens that were paid for, >= 0."""
+    unpruned_tokens: float = 0.0
+    """Completion tokens that steps without pruning would have generated, >= 0."""
+    generated: float = 0.0
+    """Completion tokens that were generated, >= 0."""
+    unpruned: tuple[Work, Work] = (Work(), Work())
+    """Passes of steps that prune nothing."""
+    run: tuple[Work, Work] = (Work(), Work())
+    """Passes that were run."""
     completions: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Completions rolled out, with a gradient, and trained on."""
     prompts: tuple[float, ...] = (0.0, 0.0)
@@ -99,20 +112,23 @@ class Savings:
     seconds: float = 0.0
     """Of the phases of training, of the first process."""
 
-    def after(self, plan: StepPlan, forwarded: tuple[float, float], seconds: float) -> "Savings":
-        """This and then one more generation; ``forwarded`` as the function of that name says."""
+    def after(self, spent: Spent) -> "Savings":
+        """These sums and the seconds and passes of some more of the run."""
+        unpruned = self.unpruned[0] + spent.unpruned[0], self.unpruned[1] + spent.unpruned[1]
+        run = self.run[0] + spent.run[0], self.run[1] + spent.run[1]
+        return replace(self, seconds=self.seconds + spent.total, unpruned=unpruned, run=run)
+
+    def planned(self, plan: StepPlan) -> "Savings":
+        """These sums and the completions of one more generation."""
         found, rolled = plan.completions, plan.method.rounds is not None
         weight_N = torch.ones(len(found.tokens_N)) if rolled else plan.prompts.weight_Q[found.group_N]
-        tokens = float((weight_N * found.tokens_N).sum())
         kept_N = (plan.weight_UN > 0).any(0)
         live = span = 0.0
         if plan.token_draws and plan.sampled is not None:
             live = sum(float(plan.sampled.span_NT[found.live_N & row].sum()) for row in plan.share_UN)
-            span = sum(float(draw.length_N.sum()) for draw in plan.token_draws)
+            span = trained_tokens(plan)
         keep_P = plan.prompts.draw.keep_N
         added = {
-            "whole": (tokens, tokens, float(plan.tokens_U.sum()) if not rolled else forwarded[1]),
-            "done": (float(found.tokens_N.sum()), *forwarded),
             "completions": tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
             "prompts": (float(len(keep_P)), float(keep_P.sum())),
             "live_tokens": (live, span),
@@ -120,23 +136,31 @@ class Savings:
         sums = {
             name: tuple(a + b for a, b in zip(getattr(self, name), more, strict=True)) for name, more in added.items()
         }
-        return replace(self, seconds=self.seconds + seconds, **sums)
+        return replace(
+            self,
+            unpruned_tokens=self.unpruned_tokens + float((weight_N * found.tokens_N).sum()),
+            generated=self.generated + float(found.tokens_N.sum()),
+            **sums,
+        )
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
         """What ``dataclasses.asdict`` gave."""
         try:
-            values: Any = {name: value if name == "seconds" else tuple(value) for name, value in saved.items()}
+            values: Any = {name: tuple(each) if isinstance(each, list) else each for name, each in saved.items()}
+            for name in {"unpruned", "run"} & values.keys():
+                scored, trained = (Work(**each) for each in values[name])
+                values[name] = scored, trained
             return cls(**values)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error
 
     def saved_seconds(self, costs: TokenCosts) -> float | None:
-        """Seconds not spent, by what tokens cost in the run's first generations; None before that is known."""
-        if not costs.fixed or not any(costs.seconds):
+        """Seconds not spent, by the costs of the run's first generations; None before these are known."""
+        if not costs.known:
             return None
-        pairs = zip(costs.each, self.whole, self.done, strict=True)
-        return sum(each * (whole - done) for each, whole, done in pairs if each)
+        passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]
+        return costs.saved(self.unpruned_tokens - self.generated, passes)
 
     def figures(self, costs: TokenCosts) -> dict[str, float]:
         """``saved/*`` of docs/metrics.md; nothing before costs are known."""
@@ -166,7 +190,7 @@ class Savings:
             saved, whole = found["saved/seconds"], found["saved/seconds"] + self.seconds
             return (
                 f"{found['saved/share']:.0%}, about {duration(max(saved, 0.0))} of the {duration(whole)} of steps that "
-                "prune nothing, by what tokens cost in the first generations"
+                "prune nothing, by the costs of passes and tokens in the first generations"
             )
         if costs.fixed:
             return (

@@ -33,6 +33,7 @@ from dppo.trl.grpo.rollouts import (
 )
 from dppo.trl.grpo.saved import InUse, SavedGeneration
 from dppo.trl.grpo.savings import CostMeter, Savings
+from dppo.trl.grpo.unpruned import unpruned_passes
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
@@ -115,7 +116,7 @@ class DPPOTrainer(SavedGeneration):
         self.generation = 0
         self.in_use = self.evidence = None
         self.others, self.savings = OtherTerms(), Savings()
-        self.meter = CostMeter(self.clock, self.accelerator)
+        self.meter = CostMeter(self.clock, self.accelerator, self.forwards)
         self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
         self._ended: tuple[RankBatch, int] | None = None
@@ -153,6 +154,7 @@ class DPPOTrainer(SavedGeneration):
         batch, figures_of = self.in_use.batch, self.in_use.draw_figures
         if call == 0:
             self.add_figures(of_step(figures_of[draw], self.cycle.together))
+            self.meter.plan(trained=self.in_use.unpruned[draw : draw + 1])
         if call == 0 or not self._dealt:
             part = batch.cut(slice(draw, draw + 1))
             self._dealt, figures = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
@@ -172,6 +174,8 @@ class DPPOTrainer(SavedGeneration):
                 self.show_advantages(plan.advantage_N)
             own = rank_batch(generated, plan, self.accelerator, self.cycle.calls)
             batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
+            unpruned = unpruned_passes(self.forwards, own, plan, self.accelerator.process_index)
+            self.meter.plan(scored=unpruned.scored)
         with self.recorder.phase("record"), self.clock(RECORD):
             record = generation_of(
                 plan,
@@ -186,7 +190,7 @@ class DPPOTrainer(SavedGeneration):
         self.generation += 1
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
-        return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures)
+        return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures, unpruned=unpruned.trained)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""

@@ -1,0 +1,236 @@
+"""Costs of tokens and of forward passes, fitted to the seconds of a run's first generations.
+
+Seconds come in as values: nothing here reads a clock.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dppo.errors import CheckpointError
+from dppo.types import Work
+
+MEASURED = 8
+"""Generations after the first that costs are measured in."""
+NOISE = 0.05
+"""Standard deviation of a generation's seconds, over their mean, that the fit expects."""
+PRIOR = (0.0, 0.0, 1.0)
+"""Shares of a generation's seconds before any is measured: per generation, per pass, per token."""
+PRIOR_SPREAD = (0.25, 0.5, 0.5)
+"""Standard deviations of these shares. If passes never vary, the seconds that tokens leave are mostly theirs."""
+LEAST_GROWING = 0.0625
+"""Smallest share of the seconds of passes that grows with the tokens kept."""
+UPPER = np.triu_indices(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Seconds and forward passes of some part of a run. Pairs are of passes without and with a gradient."""
+
+    seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Of generating, of passes without a gradient (log-probabilities of other policies), and of training."""
+    total: float = 0.0
+    """Seconds of all phases of training."""
+    run: tuple[Work, Work] = (Work(), Work())
+    """Passes that were run."""
+    unpruned: tuple[Work, Work] = (Work(), Work())
+    """Passes that would have been run if nothing had been dropped."""
+    layouts: tuple[float, ...] = (0.0, 0.0)
+    """How often completions were laid out for passes: each time takes one pass, however little is kept."""
+
+    @property
+    def values(self) -> list[float]:
+        """All numbers in one list, which ``of_values`` reads back."""
+        works = [value for work in (*self.run, *self.unpruned) for value in (work.passes, work.tokens)]
+        return [*self.seconds, self.total, *works, *self.layouts]
+
+    @classmethod
+    def of_values(cls, values: Sequence[float]) -> "Spent":
+        """The record with these 14 numbers."""
+        works = [Work(passes=values[at], tokens=values[at + 1]) for at in range(4, 12, 2)]
+        return cls(
+            seconds=tuple(values[:3]),
+            total=values[3],
+            run=(works[0], works[1]),
+            unpruned=(works[2], works[3]),
+            layouts=tuple(values[12:]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCosts:
+    """Seconds of forward passes of one kind, fitted as ``s = c + a passes + b tokens``, all coefficients >= 0.
+
+    The fit is a ridge regression over generations. Each generation weighs by the noise that its seconds have, so a
+    prior counts only if passes and tokens hardly vary.
+    """
+
+    products: tuple[float, ...] = (0.0,) * 10
+    """Sums over generations of ``x x^T``, ``x = (1, passes, tokens, seconds)``: the upper triangle, >= 0."""
+    unpruned: tuple[float, ...] = (0.0, 0.0)
+    """Of steps that prune nothing: passes beyond the first of each layout, and tokens, >= 0."""
+
+    def __post_init__(self) -> None:
+        sums = (*self.products, *self.unpruned)
+        whole = (len(self.products), len(self.unpruned)) == (len(UPPER[0]), 2)
+        if not whole or not all(0 <= value < np.inf for value in sums):
+            raise CheckpointError(f"costs of passes are damaged: {self}. Resume from an earlier checkpoint.")
+
+    def after(self, seconds: float, run: Work, unpruned: Work, layouts: float) -> "PassCosts":
+        """These sums and those of one more generation."""
+        x = np.array([1.0, run.passes, run.tokens, max(seconds, 0.0)])
+        growth = max(unpruned.passes - layouts, 0.0), unpruned.tokens
+        return PassCosts(
+            products=tuple((np.array(self.products) + np.outer(x, x)[UPPER]).tolist()),
+            unpruned=(self.unpruned[0] + growth[0], self.unpruned[1] + growth[1]),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all generations."""
+        return self.products[3]
+
+    @property
+    def each(self) -> tuple[float, float, float]:
+        """Seconds of a generation without passes, of one more pass, and of one more token; 0 before any pass."""
+        gram = np.zeros((4, 4))
+        gram[UPPER] = self.products
+        count, passes, tokens, seconds = gram[0]
+        if not (passes and tokens and seconds):
+            return 0.0, 0.0, 0.0
+        mean = np.array([1.0, passes / count, tokens / count, seconds / count])
+        gram = (gram + np.triu(gram, 1).T) / np.outer(mean, mean)
+        share = _ridge(gram[:3, :3], gram[:3, 3])
+        base, each_pass, each_token = (share * mean[3] / mean[:3]).tolist()
+        return base, each_pass, each_token
+
+    def of(self, work: Work) -> float:
+        """Seconds of these passes."""
+        _, each_pass, each_token = self.each
+        return each_pass * work.passes + each_token * work.tokens
+
+    @property
+    def growing(self) -> float:
+        """Seconds of all generations that grow with the tokens kept.
+
+        One more token takes its own seconds, and its part of one more pass beyond the first, as a step has without
+        pruning. Passes at weight 0 grow with nothing.
+        """
+        _, each_pass, each_token = self.each
+        passes, tokens = self.unpruned
+        marginal = each_token + (each_pass * passes / tokens if tokens else 0.0)
+        return float(np.clip(marginal * self.products[2], LEAST_GROWING * self.seconds, self.seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCosts:
+    """Costs of generating, of scoring and of training in the first generations of a run.
+
+    The first generation is left out, because it warms up. After ``MEASURED`` more, or with the first checkpoint, costs
+    are fixed: later choices of a run depend on no clock, and a resumed run chooses alike.
+    """
+
+    generations: int = 0
+    """Generations recorded so far, the first one included, >= 0."""
+    seconds: float = 0.0
+    """Seconds of generating and of rewards, >= 0."""
+    generated: float = 0.0
+    """Completion tokens generated, >= 0."""
+    trained: float = 0.0
+    """Completion tokens trained on, in all optimizer steps, >= 0."""
+    scoring: PassCosts = PassCosts()
+    """Of passes without a gradient: log-probabilities of the old and the reference policy."""
+    training: PassCosts = PassCosts()
+    """Of forward passes, their recomputation and their backward passes."""
+    fixed: bool = False
+    """True if nothing is added any more."""
+
+    def __post_init__(self) -> None:
+        sums = (self.seconds, self.generated, self.trained)
+        if self.generations < 0 or not all(0 <= value < np.inf for value in sums):
+            raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
+
+    def after(self, spent: Spent, generated: float, trained: float) -> "TokenCosts":
+        """These costs and one more generation, of so many completion tokens generated and trained on."""
+        if self.fixed:
+            return self
+        if not self.generations:
+            return replace(self, generations=1)
+        scoring, training = (
+            costs.after(spent.seconds[1 + phase], spent.run[phase], spent.unpruned[phase], spent.layouts[phase])
+            for phase, costs in enumerate((self.scoring, self.training))
+        )
+        return TokenCosts(
+            generations=self.generations + 1,
+            seconds=self.seconds + max(spent.seconds[0], 0.0),
+            generated=self.generated + generated,
+            trained=self.trained + trained,
+            scoring=scoring,
+            training=training,
+            fixed=self.generations >= MEASURED,
+        )
+
+    @classmethod
+    def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
+        """The costs that ``dataclasses.asdict`` gave.
+
+        Raises:
+            CheckpointError: they are damaged.
+        """
+        try:
+            sums = {name: float(saved[name]) for name in ("seconds", "generated", "trained")}
+            passes: dict[str, Any] = {
+                name: PassCosts(**{key: tuple(map(float, value)) for key, value in saved[name].items()})
+                for name in ("scoring", "training")
+            }
+            return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums, **passes)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
+            ) from error
+
+    def settled(self) -> "TokenCosts":
+        """Fixed copy, for a checkpoint."""
+        return replace(self, fixed=True)
+
+    @property
+    def known(self) -> bool:
+        """True if costs are fixed and any was measured."""
+        return self.fixed and bool(self.seconds or self.scoring.seconds or self.training.seconds)
+
+    def saved(self, generated: float, passes: Sequence[Work]) -> float:
+        """Seconds of so many generated tokens, of passes without a gradient and of passes of training."""
+        each = self.seconds / self.generated if self.generated else 0.0
+        return each * generated + self.scoring.of(passes[0]) + self.training.of(passes[1])
+
+    @property
+    def rollout_cost(self) -> float | None:
+        """Cost of a generated token over that of keeping it, scored and trained on; None before it is known.
+
+        The part of scoring and training that does not grow with what is kept counts as generated: no choice saves
+        either. Rounded to a power of two, so that runs on similar machines choose alike.
+        """
+        passes = self.scoring.seconds + self.training.seconds
+        growing = self.scoring.growing + self.training.growing
+        if not (self.fixed and self.seconds > 0 and growing > 0 and self.generated and self.trained):
+            return None
+        paid = (self.seconds + passes - growing) / self.generated
+        return 2.0 ** round(np.log2(paid / (growing / self.trained)))
+
+
+def _ridge(gram_33: np.ndarray, product_3: np.ndarray) -> np.ndarray:
+    """(3,) coefficients >= 0 of least squares with the prior ``PRIOR``: the best over all sets of positive ones."""
+    prior = np.array(PRIOR)
+    ridge = np.diag((NOISE / np.array(PRIOR_SPREAD)) ** 2)
+    gram_33, product_3 = gram_33 + ridge, product_3 + ridge @ prior
+    best, least = np.zeros(3), 0.0
+    for positive in itertools.chain.from_iterable(itertools.combinations(range(3), count) for count in (1, 2, 3)):
+        chosen, found = np.ix_(positive, positive), np.zeros(3)
+        found[list(positive)] = np.linalg.solve(gram_33[chosen], product_3[list(positive)])
+        loss = float(found @ gram_33 @ found - 2 * found @ product_3)
+        if (found >= 0).all() and loss < least:
+            best, least = found, loss
+    return best
