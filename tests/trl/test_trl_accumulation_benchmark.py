@@ -1,0 +1,38 @@
+"""The benchmark of accumulation: trainers take turns over the same completions, and its rows have every figure."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.speed import accumulation
+
+SMALLEST = replace(accumulation.QUICK, completions=16, accumulations=(2,))
+FIELDS = {"trainer", "accumulation", "passes", "needed", "seconds", "saved_true", "saved_printed"}
+
+
+def test_the_command_prints_a_line_and_writes_a_row_for_each_case(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "accumulation.json"
+    monkeypatch.setattr(accumulation, "QUICK", SMALLEST)
+    monkeypatch.setattr(sys, "argv", ["accumulation", "--quick", "--output", str(output)])
+    accumulation.main()
+    printed, found = capsys.readouterr().out.splitlines(), json.loads(output.read_text())
+    assert found["environment"]["seeds"] == [accumulation.SEED] and len(printed) == 1 + len(found["rows"])
+    rows = {(row["trainer"], row["budget"]): row for row in found["rows"]}
+    assert set(rows) == {("grpo", 256), ("sft", 256), ("dpo", 256), ("grpo", "default")}
+    for row in rows.values():
+        assert row.keys() >= FIELDS and row["saved_true"] < 1 and row["seconds"] > 0
+        assert row["needed"] <= row["passes"] <= row["passes_unpruned"]
+        assert (row["saved_printed"] is None) == (row["trainer"] != "grpo")
+    assert rows["dpo", 256]["needed"] > rows["sft", 256]["needed"] >= 1, "a pair is two sequences"
+    assert 0 < rows["grpo", 256]["saved_printed"] < 1 and rows["grpo", 256]["rollout_cost"] is not None
+
+
+@pytest.mark.parametrize("rewards", [accumulation.reward, accumulation.different])
+def test_rewards_leave_the_completions_as_they_are(rewards):
+    prompts = [accumulation.text_of(7, 8)] * accumulation.GROUP
+    first, again = (accumulation.scripted(prompts, None) for _ in range(2))
+    assert first == again and len({tuple(ids) for ids in first["completion_ids"]}) == accumulation.GROUP
+    given = rewards(completions=[""] * 8, alive=[False] * 4 + [True] * 4)
+    assert len(set(given[4:])) == 4 and len(set(given[:4])) == (1 if rewards is accumulation.reward else 4)
