@@ -11,12 +11,9 @@ At rate 0 nothing is drawn, but completions of zero advantage are skipped, as ``
 gradient is zero. ``scored`` in the table counts tokens that carry loss, to tell that saving from the one on padding.
 """
 
-import contextlib
-import io
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,13 +22,12 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Qwen3ForCausalLM
-from transformers.utils import logging as transformers_logging
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.shared import options, write
 from benchmarks.speed.step_report import FASTER_BAR, overhead_records, print_report, ratio_records, step_records
-from benchmarks.speed.turns import Step, StepClock, clock_of_ours, clock_of_trl, take_turns
+from benchmarks.speed.turns import Step, StepClock, clock_of_ours, clock_of_trl, quiet, take_turns
 from dppo.rng import Purpose, torch_generator
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
@@ -244,22 +240,6 @@ def compare(backend: str, steps: dict[str, list[Step]]) -> list[dict[str, Any]]:
     if backend == "replayed":
         records += overhead_records(backend, baseline, UNPRUNED.name, steps[UNPRUNED.name])
     return records
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Trainers neither print nor warn, except of what our own code has to say."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("default", module=r"dppo\.")  # such as a fallback to padding
-            yield
-    finally:
-        transformers_logging.enable_progress_bar()
-        transformers_logging.set_verbosity(level)
 
 
 def main() -> None:

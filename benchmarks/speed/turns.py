@@ -5,8 +5,10 @@ Noise of the machine then hits all alike: a step of one trainer lies seconds fro
 
 import contextlib
 import gc
+import io
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback
+from transformers.utils import logging as transformers_logging
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rng import Purpose, generator
@@ -279,3 +282,19 @@ def take_turns(trainers: Sequence[GRPOTrainer], clocks: Sequence[StepClock], *, 
     for player in sorted(failed, key=lambda player: isinstance(player.exception(), TurnStopped)):
         player.result()
     return [watch.steps for watch in watches]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Trainers neither print nor warn, except of what our own code has to say."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("default", module=r"dppo\.")  # such as a fallback to padding
+            yield
+    finally:
+        transformers_logging.enable_progress_bar()
+        transformers_logging.set_verbosity(level)

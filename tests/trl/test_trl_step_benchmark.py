@@ -5,10 +5,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 from refusals import refused
 
-from benchmarks.speed import gpu_step, step, step_report, turns
+from benchmarks.speed import step, step_report, turns
 
 SHORT = replace(step.QUICK, easy=(2,), middle=(2,), hard=(3,))
 SMALLEST = step.Setting(
@@ -70,28 +69,3 @@ def test_ratio_and_overhead_of_known_steps():
     assert not step_report.ratio_records("replayed", trl, "twin", other, bar=1.0)[0]["same_completions"]
     with refused(ValueError, "twin and TRL saw different completions"):
         step_report.overhead_records("replayed", trl, "twin", other)
-
-
-@pytest.mark.slow
-def test_the_step_on_a_gpu_is_dry_run_on_a_cpu(tmp_path, monkeypatch, capsys):
-    """All see the same completions, and with nothing pruned the norm of the gradient is TRL's."""
-    output = tmp_path / "gpu_step.json"
-    monkeypatch.setattr(sys, "argv", ["gpu_step.py", "--device", "cpu", "--quick", "--output", str(output)])
-    assert gpu_step.main() == 0
-    rows = json.loads(output.read_text())["rows"]
-    assert all(row["same_completions"] for row in rows if row["figure"] == "ratio")
-    norms = [row for row in rows if row["figure"] == "gradient norm"]
-    assert len(norms) == 2 and all(abs(row[end] - 1) < 1e-4 for row in norms for end in ("lowest", "highest"))
-    reference = {(r["backend"], r["contestant"]): r["median"] for r in rows if r.get("phase") == "log_probs"}
-    assert all(seconds > 1e-3 for (work, _), seconds in reference.items() if work == "beta 0.04")
-    assert reference["beta 0", "TRL"] == 0
-    tokens = {(r["backend"], r["contestant"]): r["median"] for r in rows if r["figure"] == "tokens_forwarded"}
-    assert tokens["beta 0.04", "0.8 dropped"] < tokens["beta 0.04", "half dropped"] < tokens["beta 0.04", "control"]
-    assert tokens["beta 0", "control"] < tokens["beta 0.04", "control"] < tokens["beta 0.04", "TRL"]
-    assert capsys.readouterr().out.count("the control's gradient norm") == 2
-
-
-def test_without_a_gpu_it_says_how_to_test_the_path(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["gpu_step.py"])
-    assert gpu_step.main() == 2 and "--device cpu --quick" in capsys.readouterr().out
