@@ -50,7 +50,12 @@ USUAL = (
     Usual("seed", int, "42", "Of weights from scratch, prompts, completions and draws."),
     Usual("bf16", bool, "true", "Mixed precision. Write false on a CPU."),
     Usual("use_cpu", bool, "false", "Train on the CPU even where there is a GPU."),
-    Usual("gradient_checkpointing", bool, "true", "Less memory, slower: activations are computed twice."),
+    Usual(
+        "gradient_checkpointing",
+        bool,
+        "true",
+        "Less memory, slower: activations are computed twice. Write false where a row fits.",
+    ),
     Usual("use_vllm", bool, "false", "Completions by vLLM: docs/vllm.md."),
     Usual("vllm_mode", str, "colocate", "colocate, in the trainer's process, or server."),
     Usual("logging_steps", float, "10", "Optimizer steps between logs."),
