@@ -48,11 +48,27 @@ def rows_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
         )
+    return _attend(row_kernel, query, key, value, row_segments, scaling, sliding_window), None
+
+
+@torch.compiler.disable
+def _attend(
+    kernel: Kernel,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    segments: Segments,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    """(1, T, H, D) attention by ``kernel``, never part of a compiled graph.
+
+    Every row has other segments, so a graph with them would be compiled again for each row.
+    """
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     query, key, value = (x.to(dtype) for x in (query, key, value))  # norms in float32 leave queries and keys there
-    output = row_kernel.attend(query, key, value, row_segments, scaling, sliding_window)
-    return output.transpose(1, 2).contiguous(), None
+    return kernel.attend(query, key, value, segments, scale, window).transpose(1, 2).contiguous()
 
 
 AttentionInterface.register(ROWS, rows_attention)

@@ -1,0 +1,77 @@
+"""Compiled models: the graphs stay few, whatever the rows are, and the results stay those of the eager model."""
+
+import pytest
+import torch
+from packing_models import build, prepare_rows
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from dppo.packing import attention, head
+from dppo.packing.forward import row_log_probs
+from dppo.packing.rows import build_row
+
+SHAPES = [([3, 4], [2, 5, 7, 3]), ([4, 6], [9, 2, 2, 8]), ([7, 3], [1, 1, 6, 4])]
+"""Tokens of two prompts and of their completions, half of them each: no two rows have the same shape."""
+MOST = 12
+"""Six pieces of a model between attention and head. Each is compiled for one shape, then for all."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def rows_of_changing_shapes():
+    for prompts, completions in SHAPES:
+        half = len(completions) // 2
+        yield build_row(
+            [torch.arange(1, 1 + prompts[i >= half]) for i in range(2 * half)],
+            [torch.arange(2, 2 + n) for n in completions],
+            [int(i >= half) for i in range(2 * half)],
+        )
+
+
+def graphs(model):
+    """A counter of the graphs that forward and backward passes over the rows compile."""
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter)
+    for row in rows_of_changing_shapes():
+        model.zero_grad()
+        found = row_log_probs(compiled, row, 12).logp_BT
+        found.sum().backward()
+        gradient = model.model.embed_tokens.weight.grad.clone()
+        model.zero_grad()
+        wanted = row_log_probs(model, row, 12).logp_BT
+        wanted.sum().backward()
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(gradient, model.model.embed_tokens.weight.grad, rtol=1e-4, atol=1e-4)
+    return counter
+
+
+def names(counter):
+    """Operations in any of the graphs."""
+    return {str(node.target) for graph in counter.graphs for node in graph.graph.nodes}
+
+
+@pytest.fixture
+def model():
+    model = build("qwen3", num_hidden_layers=3)
+    prepare_rows(model)
+    return model.train()
+
+
+def test_neither_rows_nor_layers_add_graphs(model):
+    counter = graphs(model)
+    assert counter.frame_count <= MOST
+    assert "scaled_dot_product_attention" not in str(names(counter))
+
+
+HEAD = pytest.param(head, "_score", id="head", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("part, name", [pytest.param(attention, "_attend", id="attention"), HEAD])
+def test_attention_or_the_head_in_the_graph_is_noticed(part, name, model, monkeypatch):
+    """The wrong twins: the compiler looks into them."""
+    monkeypatch.setattr(part, name, getattr(part, name)._torchdynamo_orig_callable)
+    assert graphs(model).frame_count > MOST
