@@ -51,7 +51,7 @@ def rows_attention(
     return _attend(row_kernel, query, key, value, row_segments, scaling, sliding_window), None
 
 
-@torch.compiler.disable
+@torch.compiler.disable()
 def _attend(
     kernel: Kernel,
     query: Tensor,

@@ -160,7 +160,7 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
     return forward
 
 
-@torch.compiler.disable  # how many positions have a label is data: a graph would end at each use of it
+@torch.compiler.disable()  # how many positions have a label is data: a graph would end at each use of it
 def _score(
     model: PreTrainedModel,
     hidden_BTD: Tensor,

@@ -1,7 +1,7 @@
 """Rows of segments: the dense layout, in which no token is padding and a group's prompt is computed once.
 
-A row is a sequence of segments. Of each prompt it holds a *trunk*, the prompt without its last token, and after it one
-*branch* per completion: the prompt's last token, then the completion without its last token. Every position of a branch
+A row is a sequence of segments. Of each prompt it holds a *trunk*, the prompt without its last token, and one *branch*
+per completion: the prompt's last token, then the completion without its last token. Every position of a branch
 predicts the next token of its completion, so labels are one per position and nothing is scored from a neighbour.
 
     prompt [a b c], completions [x y z] and [u v]
@@ -9,6 +9,9 @@ predicts the next token of its completion, so labels are one per position and no
     tokens     a  b | c  x  y | c  u
     positions  0  1 | 2  3  4 | 2  3
     labels     -  - | x  y  z | u  v
+
+All trunks come first, then all branches in the order of their trunks, then completions that share no prompt. Keys of
+trunks and queries of branches are then contiguous slices.
 
 Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``); leaving out each last token,
 from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
@@ -18,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -211,28 +214,41 @@ def build_row(
         ShapeError: if the arguments differ in length, a prompt is empty, or there is not one token to forward.
     """
     _check_row(prompts, completions, group)
-    tokens: list[Tensor] = []
-    segments: list[tuple[int, int]] = []  # length, trunk
-    lead_S, branch_S = [], []  # tokens of a segment before its first label; its completion, -1 for a trunk
+    trunks: list[_Piece] = []
+    branches: list[_Piece] = []
+    alone: list[_Piece] = []
     for _, same in groupby(range(len(group)), key=group.__getitem__):
         members = [k for k in same if len(completions[k])]
-        prompt = prompts[members[0]] if members else None
-        if prompt is None:
+        if not members:
             continue
+        prompt = prompts[members[0]]
         shared = len(prompt) - 1 if len(members) > 1 else 0  # alone, prompt and completion are one segment
         if shared:
-            tokens.append(prompt[:-1])
-            segments.append((shared, -1))
-            lead_S.append(shared)
-            branch_S.append(-1)
-        trunk = len(segments) - 1 if shared else -1
+            trunks.append(_Piece((prompt[:-1],), lead=shared))
+        trunk = len(trunks) - 1 if shared else -1
         for k in members:
-            tokens += [prompt[shared:], completions[k] if last_tokens else completions[k][:-1]]
-            lead_S.append(len(prompt) - shared - 1)
-            segments.append((lead_S[-1] + len(completions[k]) + last_tokens, trunk))
-            branch_S.append(k)
-    layout = Segments(length_S=tuple(n for n, _ in segments), trunk_S=tuple(t for _, t in segments))
-    return _row(torch.cat(tokens), layout, lead_S, branch_S, completions, scored)
+            own = completions[k] if last_tokens else completions[k][:-1]
+            piece = _Piece((prompt[shared:], own), len(prompt) - shared - 1, trunk, k)
+            (branches if shared else alone).append(piece)
+    pieces = trunks + branches + alone
+    layout = Segments(length_S=tuple(piece.length for piece in pieces), trunk_S=tuple(piece.trunk for piece in pieces))
+    tokens_T = torch.cat([part for piece in pieces for part in piece.tokens])
+    lead_S, branch_S = [piece.lead for piece in pieces], [piece.completion for piece in pieces]
+    return _row(tokens_T, layout, lead_S, branch_S, completions, scored)
+
+
+class _Piece(NamedTuple):
+    """One segment of a row that is being built."""
+
+    tokens: tuple[Tensor, ...]
+    lead: int
+    """Tokens before its first label."""
+    trunk: int = -1
+    completion: int = -1
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.tokens))
 
 
 def _row(
