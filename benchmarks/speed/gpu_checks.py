@@ -13,7 +13,7 @@ from benchmarks.speed.workload import Work, gradients, relative_difference
 from dppo.packing.kernels import Kernel, candidates, probe
 from dppo.packing.rows import Segments
 
-SEGMENTS = Segments(length_S=(150, 400, 1, 77, 130, 129, 513, 33), trunk_S=(-1, 0, 0, 0, -1, 4, 4, -1))
+SEGMENTS = Segments(length_S=(150, 130, 400, 1, 77, 129, 513, 33), trunk_S=(-1, -1, 0, 0, 0, 1, 1, -1))
 """Two prompts with branches longer, shorter and much shorter than they are, and a sequence that stands alone."""
 WINDOWS = (None, 128)
 LAYOUT_NOISE = 2.0

@@ -21,12 +21,12 @@ TOKEN_HEAD = (
 def kernel_line(row: Record) -> str:
     """A line of the table of kernels."""
     verdict = {True: "passed", False: "WRONG", None: "does not run here"}[row["passed"]]
-    return f"{row['kernel']:20}{verdict}{row['reason'] and ': '}{row['reason']}"
+    return f"{row['kernel']:27}{verdict}{row['reason'] and ': '}{row['reason']}"
 
 
 def kernel_time_line(row: Record) -> str:
     """A line of the table of kernels in a step."""
-    return f"{row['kernel']:20}{row['tokens']:>9,} tokens{row['median']:>9.3f} s"
+    return f"{row['kernel']:27}{row['tokens']:>9,} tokens{row['median']:>9.3f} s"
 
 
 def exactness_line(row: Record) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dppo.packing.rows import Segments
+from dppo.packing.varlen_kernels import flash3
 
 
 class Gathered(NamedTuple):
@@ -84,6 +85,14 @@ def _flash_function() -> Callable[..., Any]:
         return import_module("flash_attn").flash_attn_varlen_func
     except ImportError:
         return import_module("kernels").get_kernel("kernels-community/flash-attn2").flash_attn_varlen_func
+
+
+def flash3_varlen(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
+) -> Tensor:
+    """Attention by flash-attn 3's variable-length kernel."""
+    options = {"softmax_scale": scale, "window_size": _reach(window), "causal": True}
+    return _over_gathered_keys(flash3().flash_attn_varlen_func, query, key, value, segments, options)
 
 
 def _reach(window: int | None) -> tuple[int, int]:

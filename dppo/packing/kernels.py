@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dppo.errors import ConfigError
-from dppo.packing.cuda_kernels import compiled_flex, flash_varlen, torch_varlen
+from dppo.packing.cuda_kernels import compiled_flex, flash3_varlen, flash_varlen, torch_varlen
 from dppo.packing.rows import Segments
+from dppo.packing.two_calls import in_two_calls
+from dppo.packing.varlen_kernels import Flash2, Flash3, TorchVarlen
 
 Attend = Callable[[Tensor, Tensor, Tensor, Segments, float | None, int | None], Tensor]
 """From query (1, H, T, D), key and value (1, Hkv, T, D), segments, scale (None: 1/sqrt(D)) and sliding window (tokens,
@@ -91,6 +93,9 @@ SEGMENT_SDPA = Kernel(name="sdpa per segment", attend=segment_sdpa, reason="work
 def candidates(device: torch.device, dtype: torch.dtype) -> Iterator[Kernel]:
     """Kernels to try on ``device`` with ``dtype``, best first; ``SEGMENT_SDPA`` is the last of every list."""
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
+        yield Kernel(name="flash-attn 3 in two calls", attend=in_two_calls(Flash3(), flash3_varlen))
+        yield Kernel(name="torch varlen in two calls", attend=in_two_calls(TorchVarlen(), torch_varlen))
+        yield Kernel(name="flash-attn 2 in two calls", attend=in_two_calls(Flash2(), flash_varlen))
         yield Kernel(name="torch varlen", attend=torch_varlen)
         yield Kernel(name="flash-attn varlen", attend=flash_varlen)
         yield Kernel(name="flex", attend=compiled_flex)
@@ -122,9 +127,9 @@ def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> t
     return tuple(following)[1:]
 
 
-PROBED = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
-"""A trunk with branches of several lengths, and a sequence that stands alone."""
-LONGER = Segments(length_S=(150, 1, 200, 70, 300), trunk_S=(-1, 0, 0, 0, -1))
+PROBED = Segments(length_S=(7, 5, 1, 9, 4, 3, 8, 12), trunk_S=(-1, -1, 0, 0, 0, 1, 1, -1))
+"""Two trunks with branches of several lengths, and a sequence that stands alone."""
+LONGER = Segments(length_S=(150, 90, 1, 200, 70, 80, 130, 300), trunk_S=(-1, -1, 0, 0, 0, 1, 1, -1))
 """The same over several blocks of keys, of which kernels take 64 or 128 at a time."""
 
 

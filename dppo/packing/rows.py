@@ -11,7 +11,7 @@ predicts the next token of its completion, so labels are one per position and no
     labels     -  - | x  y  z | u  v
 
 All trunks come first, then all branches in the order of their trunks, then completions that share no prompt. Keys of
-trunks and queries of branches are then contiguous slices.
+trunks and queries of branches are then contiguous slices, which attention in two calls needs (``two_calls``).
 
 Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``); leaving out each last token,
 from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.

@@ -17,7 +17,7 @@ from dppo.trl import DPPOConfig, DPPOTrainer
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
 HALF = dict(use_cpu=False, bf16=True)
 CUDA = torch.device("cuda")
-LONG = Segments(length_S=(150, 400, 1, 77, 130, 129, 513, 33), trunk_S=(-1, 0, 0, 0, -1, 4, 4, -1))
+LONG = Segments(length_S=(150, 130, 400, 1, 77, 129, 513, 33), trunk_S=(-1, -1, 0, 0, 0, 1, 1, -1))
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 128])

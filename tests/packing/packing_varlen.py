@@ -1,0 +1,122 @@
+"""Stand-ins for variable-length kernels, in any precision: both passes written out as flash kernels document them."""
+
+import torch
+
+from dppo.packing.two_calls import Pieces
+
+
+def scores(query, key, causal, scale):
+    """(H, queries, keys) scaled scores of one piece, -inf where a causal mask hides the key."""
+    found = scale * torch.einsum("qhd,khd->hqk", query, key)
+    if causal:
+        hidden = torch.ones(found.shape[1:], dtype=torch.bool).triu(1 + found.shape[2] - found.shape[1])
+        found = found.masked_fill(hidden, -torch.inf)
+    return found
+
+
+def pieces_of(pieces):
+    """Slices of queries and of keys."""
+    assert pieces.query_ends.dtype == pieces.key_ends.dtype == torch.int32
+    queries, keys = pieces.query_ends.tolist(), pieces.key_ends.tolist()
+    for a, b, c, d in zip(queries, queries[1:], keys, keys[1:], strict=False):
+        assert b - a <= pieces.most_queries and d - c <= pieces.most_keys
+        yield slice(a, b), slice(c, d)
+
+
+class Exact:
+    """Right in both passes; remembers what it was given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def forward(self, query, key, value, pieces, *, causal, scale):
+        self.calls.append((query, key, value, causal))
+        assert query.is_contiguous() and key.is_contiguous() and value.is_contiguous()
+        repeat = query.shape[1] // key.shape[1]
+        output, lse = torch.empty_like(query), query.new_empty(query.shape[1], len(query))
+        for q, k in pieces_of(pieces):
+            piece = scores(query[q], key[k].repeat_interleave(repeat, 1), causal, scale)
+            lse[:, q] = piece.logsumexp(-1)
+            output[q] = torch.einsum("hqk,khd->qhd", piece.softmax(-1), value[k].repeat_interleave(repeat, 1))
+        return output, lse
+
+    def backward(self, grad, query, key, value, output, lse, pieces, *, causal, scale):
+        assert all(x.is_contiguous() for x in (grad, query, key, value, output, lse))
+        repeat = query.shape[1] // key.shape[1]
+        dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
+        for q, k in pieces_of(pieces):
+            every_key, every_value = (x[k].repeat_interleave(repeat, 1) for x in (key, value))
+            share = (scores(query[q], every_key, causal, scale) - lse[:, q, None]).exp()
+            mean = (grad[q] * output[q]).sum(-1).T[..., None]
+            slope = scale * share * (torch.einsum("qhd,khd->hqk", grad[q], every_value) - mean)
+            dq[q] = torch.einsum("hqk,khd->qhd", slope, every_key)
+            dk[k] = torch.einsum("hqk,qhd->khd", slope, query[q]).unflatten(1, (-1, repeat)).sum(2)
+            dv[k] = torch.einsum("hqk,qhd->khd", share, grad[q]).unflatten(1, (-1, repeat)).sum(2)
+        return dq, dk, dv
+
+
+class OwnSums(Exact):
+    """The wrong twin: its backward takes output and log-sum-exp of its own call, as a kernel's autograd does."""
+
+    def backward(self, grad, query, key, value, output, lse, pieces, **how):
+        output, lse = self.forward(query, key, value, pieces, **how)
+        return super().backward(grad, query, key, value, output, lse, pieces, **how)
+
+
+EXACT = Exact()
+
+
+def aten_forward(
+    query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
+    *, scale=None, window_size_left=None, window_size_right=None,
+):  # fmt: skip
+    assert dropout_p == 0 and not return_debug_mask and window_size_left is window_size_right is None
+    pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
+    return *EXACT.forward(query, key, value, pieces, causal=is_causal, scale=scale), None, None, None
+
+
+def aten_backward(
+    grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state,
+    unused, *, scale=None, window_size_left=None, window_size_right=None,
+):  # fmt: skip
+    assert dropout_p == 0 and rng_state.shape == (2,) and window_size_left is window_size_right is None
+    pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
+    return EXACT.backward(grad_out, query, key, value, out, logsumexp, pieces, causal=is_causal, scale=scale)
+
+
+def flash2_forward(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+    window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False,
+):  # fmt: skip
+    assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and not return_softmax
+    pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return *EXACT.forward(q, k, v, pieces, causal=causal, scale=softmax_scale), None, None
+
+
+def flash2_backward(
+    dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+    softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes, deterministic, rng_state=None,
+):  # fmt: skip
+    assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and alibi_slopes is None
+    pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    found = EXACT.backward(dout, q, k, v, out, softmax_lse, pieces, causal=causal, scale=softmax_scale)
+    for into, gradient in zip((dq, dk, dv), found, strict=True):
+        into.copy_(gradient)
+
+
+def flash3_forward(
+    q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False
+):
+    pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return *EXACT.forward(q, k, v, pieces, causal=causal, scale=softmax_scale), None, None
+
+
+def flash3_backward(
+    dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None,
+    max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False,
+    window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0,
+):  # fmt: skip
+    flash2_backward(
+        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 0.0,
+        softmax_scale, is_causal, window_size_left, window_size_right, softcap, None, deterministic,
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+"""Attention in two calls is exact with any exact kernel, copies no key, and its wrong twins do not pass the probe."""
+
+import sys
+import types
+from dataclasses import replace
+from inspect import signature
+
+import packing_varlen
+import pytest
+import torch
+from packing_models import Setting, make_batch, prepare_rows, reference, run_layout, shared_row
+from packing_varlen import Exact, OwnSums
+from refusals import refused
+
+from dppo.errors import ShapeError
+from dppo.packing import kernels, two_calls, varlen_kernels
+from dppo.packing.forward import row_log_probs
+from dppo.packing.kernels import LONGER, PROBED, SEGMENT_SDPA, Kernel, choose_kernel, probe, segment_sdpa
+from dppo.packing.rows import Segments
+from dppo.packing.two_calls import Pieces, in_two_calls
+
+CPU = torch.device("cpu")
+
+
+def kernel(varlen, gathering=segment_sdpa):
+    return Kernel(name="two calls", attend=in_two_calls(varlen, gathering))
+
+
+def no_gather(*_):
+    pytest.fail("gathered")
+
+
+def with_gradients(attend, segments, heads=(4, 2), scale=None):
+    """Output and gradients in float64."""
+    make = torch.Generator().manual_seed(1)
+
+    def normal(count):
+        return torch.randn(1, count, segments.total, 16, generator=make, dtype=torch.float64)
+
+    leaves = [normal(count).requires_grad_() for count in (heads[0], heads[1], heads[1])]
+    output = attend(*leaves, segments, scale, None)
+    return output.detach(), *torch.autograd.grad(output, leaves, normal(heads[0]))
+
+
+@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (6, 1)], ids=str)
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("segments", [PROBED, LONGER, Segments(length_S=(3, 1, 2), trunk_S=(-1, 0, 0))], ids=str)
+def test_outputs_and_gradients_are_those_of_sdpa(segments, scale, heads):
+    found = with_gradients(in_two_calls(Exact(), no_gather), segments, heads, scale)
+    wanted = with_gradients(segment_sdpa, segments, heads, scale)
+    for got, want in zip(found, wanted, strict=True):
+        assert (got - want).norm() < 1e-14 * want.norm()
+
+
+def test_keys_are_slices_of_the_row_and_each_is_seen_in_place():
+    varlen = Exact()
+    with_gradients(in_two_calls(varlen, no_gather), PROBED)
+    (query, key, value, causal), (forked, shared, shared_value, second) = varlen.calls
+    assert causal and not second
+    assert (len(key), len(shared), len(forked)) == (PROBED.total, 7 + 5, 1 + 9 + 4 + 3 + 8)
+    for part, whole in ((forked, query), (shared, key), (shared_value, value)):
+        assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+def half_of_each(output, lse, other, other_lse):
+    """Merged without their log-sum-exps."""
+    return (output + other) / 2, torch.logaddexp(lse, other_lse)
+
+
+def of_the_first_call(output, lse, other, other_lse):
+    """Merged output, and the log-sum-exp of one call."""
+    return RIGHT_MERGED(output, lse, other, other_lse)[0], lse
+
+
+RIGHT_MERGED, RIGHT_CALLS = two_calls.merged, two_calls.two_calls
+
+
+def on_every_trunk(segments, device):
+    """Branches see the trunks of all prompts."""
+    calls = RIGHT_CALLS(segments, device)
+    ends = [torch.tensor([0, n], dtype=torch.int32) for n in (calls.branches, calls.trunks)]
+    return replace(calls, across=Pieces(*ends, calls.branches, calls.trunks))
+
+
+def on_another_trunk(segments, device):
+    """Keys are cut where the trunks would end in another order."""
+    calls = RIGHT_CALLS(segments, device)
+    lengths = calls.across.key_ends.diff().flip(0)
+    ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
+    return replace(calls, across=calls.across._replace(key_ends=ends))
+
+
+WRONG = {
+    "half of each output": ("merged", half_of_each, "output"),
+    "the log-sum-exp of one call": ("merged", of_the_first_call, "dq"),
+    "every trunk is seen": ("two_calls", on_every_trunk, "output"),
+    "another trunk is seen": ("two_calls", on_another_trunk, "output"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_calls_do_not_pass_the_probe(name, monkeypatch):
+    part, wrong, off = WRONG[name]
+    assert probe(kernel(Exact()), CPU, torch.float64, 16, windows=(None,)) == ""
+    monkeypatch.setattr(two_calls, part, wrong)
+    assert f"its {off} is off by" in probe(kernel(Exact()), CPU, torch.float64, 16, windows=(None,))
+
+
+def test_a_kernel_whose_backward_takes_its_own_sums_does_not_pass():
+    """Its output is right: only gradients tell."""
+    assert "its dq is off by" in probe(kernel(OwnSums()), CPU, torch.float64, 16)
+
+
+@pytest.mark.parametrize("varlen", [Exact, OwnSums])
+def test_a_kernel_that_fails_gives_way_to_the_next(varlen, monkeypatch):
+    monkeypatch.setattr(kernels, "candidates", lambda *_: iter([kernel(varlen()), SEGMENT_SDPA]))
+    chosen = choose_kernel(CPU, torch.float64, 16)
+    assert chosen.name == ("two calls" if varlen is Exact else SEGMENT_SDPA.name)
+
+
+@pytest.mark.parametrize("name, called", [("qwen3", 4), ("gemma3", 2)])
+def test_a_model_gives_the_same_and_sliding_layers_gather(name, called):
+    """Of gemma3 one layer in three is full, of qwen3 both are."""
+    gathered = []
+
+    def gathering(*arguments):
+        gathered.append(arguments[-1])
+        return segment_sdpa(*arguments)
+
+    setting, varlen, batch = Setting(name), Exact(), make_batch()
+    model, (row, index) = setting.model(prepare_rows), shared_row(batch)
+    logp = row_log_probs(model, row, batch.width, kernel=kernel(varlen, gathering))[0]
+    difference = run_layout(model, iter([(index, logp)]), batch).difference(reference(setting))
+    assert max(difference) < 1e-13
+    assert len(varlen.calls) == called and gathered == ([] if name == "qwen3" else [8, 8])
+
+
+def test_a_row_that_shares_nothing_is_one_call():
+    segments = Segments(length_S=(5, 3), trunk_S=(-1, -1))
+    query, key, value = (torch.randn(1, heads, 8, 16) for heads in (4, 2, 2))
+    found = in_two_calls(Exact(), lambda *_: query)(query, key, value, segments, None, None)
+    assert found is query
+
+
+@pytest.mark.parametrize("trunks", [(-1, 0, -1, 2), (-1, -1, 1, 0), (-1, -1, 0, -1, 1)], ids=str)
+def test_segments_in_another_order_are_refused(trunks):
+    segments = Segments(length_S=(2,) * len(trunks), trunk_S=trunks)
+    with refused(ShapeError, "trunk_S=", "build_row"):
+        two_calls.two_calls(segments, CPU)
+
+
+def of_torch(monkeypatch):
+    for name, stand_in in (("forward", packing_varlen.aten_forward), ("backward", packing_varlen.aten_backward)):
+        real = getattr(torch.ops.aten, f"_flash_attention_{name}").default._schema
+        names = [argument.name for argument in real.arguments]
+        assert [known for known in signature(stand_in).parameters if known not in names] == []
+        monkeypatch.setattr(torch.ops.aten, f"_flash_attention_{name}", stand_in)
+
+
+def of_flash2(monkeypatch):
+    module = types.ModuleType("flash_attn.flash_attn_interface")
+    vars(module).update(
+        _flash_attn_varlen_forward=packing_varlen.flash2_forward,
+        _flash_attn_varlen_backward=packing_varlen.flash2_backward,
+    )
+    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def of_flash3(monkeypatch):
+    """From the hub: the package itself is not installed."""
+    functions = types.SimpleNamespace(
+        _flash_attn_forward=packing_varlen.flash3_forward, _flash_attn_backward=packing_varlen.flash3_backward
+    )
+    hub = types.ModuleType("kernels")
+    vars(hub)["get_kernel"] = lambda name, version: types.SimpleNamespace(flash_attn_interface=functions)
+    monkeypatch.setitem(sys.modules, "kernels", hub)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+
+
+@pytest.fixture
+def fresh():
+    """No module of functions is remembered from another test."""
+    for load in (varlen_kernels.flash2, varlen_kernels.flash3):
+        load.cache_clear()
+    yield
+    for load in (varlen_kernels.flash2, varlen_kernels.flash3):
+        load.cache_clear()
+
+
+KERNELS = {
+    "torch": (varlen_kernels.TorchVarlen, of_torch),
+    "flash-attn 2": (varlen_kernels.Flash2, of_flash2),
+    "flash-attn 3": (varlen_kernels.Flash3, of_flash3),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_get_what_they_document(name, fresh, monkeypatch):
+    """They need CUDA: stand-ins with their signatures take their place."""
+    varlen, install = KERNELS[name]
+    assert probe(kernel(varlen()), CPU, torch.float64, 16) != "", "not here, without the stand-in"
+    install(monkeypatch)
+    assert probe(kernel(varlen()), CPU, torch.float64, 16) == ""
+
+
+def test_flash_attn_3_is_not_downloaded_for_another_gpu(fresh, monkeypatch):
+    of_flash3(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr(sys.modules["kernels"], "get_kernel", lambda *_, **__: pytest.fail("downloaded"))
+    assert "needs a GPU of compute capability 9.0" in probe(kernel(varlen_kernels.Flash3()), CPU, torch.float64, 16)
