@@ -2,17 +2,18 @@
 
 python -m benchmarks.speed.gpu [--models 0.6B 1.7B 4B] [--quick] [--output FILE.json]
 
-Needs torch and transformers, and no TRL: from the root of this repository, nothing need be installed. First
-attention kernels and layouts are compared with float32, and kernels timed on four layers; then, in bfloat16 with
-gradient checkpointing and one head for all, padding is measured against sorted, packed and shared rows at several
-prune rates. Kept completions are drawn uniformly: compute is measured, not learning. Then tokens are left out of shared
-rows: completions cut to half and to three tenths of their tokens, and 15% of the tokens sent to the head, beside a head
-that holds all logits and today's fused one. ``--device cpu --quick`` runs a tiny model, to test the path.
+Needs torch and transformers: from the root of this repository, nothing need be installed. On a GPU the head is TRL's
+fused one if TRL is installed. First attention kernels and layouts are compared with float32, and kernels timed on four
+layers; then, in bfloat16 with gradient checkpointing and one head for all, padding is measured against sorted, packed
+and shared rows at several prune rates. Kept completions are drawn uniformly: compute is measured, not learning. Then
+tokens are left out of shared rows: completions cut to half and to three tenths of their tokens, and 15% of the tokens
+sent to the head, beside a head that holds all logits and today's fused one. ``--device cpu --quick`` runs a tiny model,
+to test the path.
 """
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,11 +121,26 @@ def matrix_rate(side: int, device: torch.device, dtype: torch.dtype) -> float:
     return 2.0 * side**3 / float(np.median(taken))
 
 
+def head_for(device: torch.device, dtype: torch.dtype) -> tuple[str, Callable[[PreTrainedModel], None]]:
+    """Name of the head that training has on ``device``, and the function that adds it to a model.
+
+    That is TRL's fused head on a GPU, if TRL is installed. In float32 TRL's kernel may multiply in fewer bits, so it is
+    not taken for the model that others are compared with.
+    """
+    if device.type == "cuda" and dtype != torch.float32:
+        try:
+            from trl.trainer.utils import add_fused_lm_head
+        except ImportError:
+            return "in blocks, since TRL is not installed", add_scored_head
+        return "TRL's fused head", add_fused_lm_head
+    return "in blocks", add_scored_head
+
+
 def prepared(config: Any, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """A model with random weights that rows can be given to, with gradient checkpointing."""
     model = build_model(config, SEED, device=str(device), dtype=dtype)
     use_rows(model)
-    add_scored_head(model)
+    head_for(device, dtype)[1](model)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
 
@@ -298,6 +314,7 @@ def measure(settings: Settings, models: list[str], device: torch.device, output:
     show(kernel_rows(device, settings.dtype, heads, head_dim), kernel_line)
     kernel = choose_kernel(device, settings.dtype, head_dim, heads=heads)
     print(f"chosen: {kernel.name} ({kernel.reason})")
+    print(f"head: {head_for(device, settings.dtype)[0]}")
     print(f"\nGradient against float32 padding, two layers, {settings.dtype}\n{EXACTNESS_HEAD}")
     show(check_rows(settings, config, kernel, device), exactness_line)
     rate = matrix_rate(settings.matrix, device, settings.dtype)

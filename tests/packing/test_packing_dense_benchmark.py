@@ -10,8 +10,10 @@ import pytest
 import torch
 from packing_wrong import WRONG_IN_VALUE
 from refusals import refused
+from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.speed import cases, dense, gpu, gpu_checks, layouts, workload
+from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 
 ROOT = Path(__file__).parents[2]
@@ -212,6 +214,14 @@ def test_tokens_left_out_of_the_gpu_benchmark_are_those_that_are_scored():
     turned = replace(sampled, keep_N=[keep.flip(0) for keep in sampled.keep_N])
     (wrong,) = gpu_checks.head_rows(build, work, turned, lambda given: shared(sampled if given.keep_N else given))
     assert right["passed"] and not wrong["passed"] and right["layout"] in gpu.exactness_line(right)
+
+
+def test_the_gpu_benchmark_has_the_head_of_training_if_trl_is_there(monkeypatch):
+    gpu_device, half = torch.device("cuda"), torch.bfloat16
+    assert gpu.head_for(gpu_device, half) == ("TRL's fused head", add_fused_lm_head)
+    assert gpu.head_for(gpu_device, torch.float32)[1] is gpu.head_for(torch.device("cpu"), half)[1] is add_scored_head
+    monkeypatch.setitem(sys.modules, "trl.trainer.utils", None)
+    assert gpu.head_for(gpu_device, half) == ("in blocks, since TRL is not installed", add_scored_head)
 
 
 @pytest.mark.slow
