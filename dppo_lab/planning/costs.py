@@ -83,13 +83,14 @@ class Costs:
 def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
     """Costs that fit one step or more best: least squares, none of them negative.
 
-    Where steps forward about equally many tokens, all seconds are attributed to tokens. Where only one layout was
-    timed, a token of the other is taken to cost the same. Where fewer tokens took longer, a token costs nothing:
-    ``free_tokens`` says whether such timings can be used.
+    If steps forward about equally many tokens, all seconds are attributed to tokens. If only one layout was timed, or
+    rows had nothing to forward, a token of one layout costs as much as one of the other. If fewer tokens took longer, a
+    token costs nothing: ``free_tokens`` says whether such timings can be used.
     """
     rows, padded = ([each for each in timed if (each.layout == "padded") == is_padded] for is_padded in (False, True))
     sampled = head_is_told_apart(rows)
-    updates = [_fit(rows or padded, ("forwarded",), "update")]
+    forwarded = any(each.forwarded for each in rows)
+    updates = [_fit(rows if forwarded else padded or rows, ("forwarded",), "update")]
     if sampled:  # the lowest of fits that leave one step out: few steps must not make the head dearer than it is
         parts = [[*rows[:place], *rows[place + 1 :]] for place in range(len(rows))]
         parts = [part for part in parts if head_is_told_apart(part)] or [rows]
