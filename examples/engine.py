@@ -90,7 +90,7 @@ class Loop:
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
         stream = PromptStream(len(problems), seed)
-        self.source = PromptSource(stream, history, method, prompts=prompts)
+        self.source = PromptSource(stream, history, prompts=prompts)
         use_rows(model)
         add_scored_head(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
@@ -138,7 +138,7 @@ class Loop:
             return torch.full_like(row_Q, self.generations)
 
         if self.method.rounds is None:
-            prompts = self.source.block(self.steps, generations=self.generations, done=done)
+            prompts = self.source.block(self.method, self.steps, generations=self.generations, done=done)
             size_Q = equal(prompts.row_Q) if prompts.size_Q is None else prompts.size_Q
             found = roll_out(prompts.row_Q, size_Q)
             return prompts, rollouts[0], found
@@ -146,7 +146,7 @@ class Loop:
         def one_round(number: int, block: Block) -> Rewards:
             return roll_out(block.row_Q, equal(block.row_Q), number)
 
-        prompts = self.source.rounds(self.steps, one_round)
+        prompts = self.source.rounds(self.method, self.steps, one_round)
         return prompts, together(rollouts), Rewards.in_groups(torch.cat(rewards), self.generations)
 
     def _plan(self, prompts: StepPrompts, rollout: Rollout, rewards: Rewards, done: float) -> StepPlan:

@@ -20,11 +20,11 @@ optimizer = torch.optim.Adam([logits], lr=0.1)
 
 method = METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)
 history = PromptHistory(np.arange(PROMPTS, dtype="uint64"))
-source = PromptSource(PromptStream(PROMPTS, SEED), history, method, prompts=16)
+source = PromptSource(PromptStream(PROMPTS, SEED), history, prompts=16)
 
 for step in range(STEPS):
     # Which prompts are rolled out, with which probability; what nobody learns from is drawn less often.
-    prompts = source.block(step, generations=GENERATIONS)
+    prompts = source.block(method, step, generations=GENERATIONS)
     row_N = prompts.row_Q.repeat_interleave(GENERATIONS)
     rng = torch_generator(SEED, Purpose.ROLLOUT, step)
     token_N = logits.detach()[row_N].softmax(1).multinomial(1, generator=rng)[:, 0]

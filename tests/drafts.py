@@ -9,8 +9,25 @@ from dppo.methods.greso import EASY, HARD
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.pruning.rounds import take_round
 from dppo.rng import Purpose, generator
-from dppo.step import RolledOut, drafted
+from dppo.step import PromptSource, RolledOut, drafted
 from dppo.types import Block
+
+
+class Run(PromptSource):
+    """The prompts of a run of one method, which every call is given."""
+
+    def __init__(self, stream, history, method, **options):
+        super().__init__(stream, history, **options)
+        self.method = method
+
+    def block(self, step, **options):
+        return super().block(self.method, step, **options)
+
+    def rounds(self, step, roll_out, **options):
+        return super().rounds(self.method, step, roll_out, **options)
+
+    def load(self, folder, position, **options):
+        super().load(self.method, folder, position, **options)
 
 
 def draft_of(method, prompts, rewards, *, tokens=1):

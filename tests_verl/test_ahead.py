@@ -97,8 +97,8 @@ def asked_with(made):
     """(row, probability) of every prompt when it was asked for, as the run goes on."""
     seen, block = [], made.source.block
 
-    def told(number, **options):
-        prompts = block(number, **options)
+    def told(method, number, **options):
+        prompts = block(method, number, **options)
         seen.extend(zip(prompts.row_Q.tolist(), prompts.prob_Q.tolist(), strict=True))
         return prompts
 
@@ -178,7 +178,7 @@ def test_a_block_that_keeps_one_prompt_for_each_of_its_updates(toy, multiple):
     rates = (f"{PRUNING}.prompt_prune_rate=0.8", f"{PRUNING}.prune_floor=0.1")
     made = trainer(toy, SEPARATE, *sizes, "trainer.v1.separate_async.parameter_sync_step=4", *rates, agents=Server)
     seen, block = spied(made), made.source.block
-    made.source.block = lambda number, **options: block(number, **options | {"multiple": multiple})
+    made.source.block = lambda method, number, **options: block(method, number, **options | {"multiple": multiple})
     if multiple == 1:  # wrong: as many as the rate says
         with pytest.raises(ShapeError, match="2 prompts of a block that is split over 4 updates"):
             train(made, 5)

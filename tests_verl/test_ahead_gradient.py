@@ -76,7 +76,7 @@ class Blocks:
         made.ahead = replace(made.ahead, asked=0, flights=(), due=())
         made.source.stream.load_state_dict({"epoch": 0, "offset": 0})
         made.agent_loop_manager.waiting.clear()
-        made.source.block = lambda number, **options: self.block(next(told), number)
+        made.source.block = lambda method, number, **options: self.block(next(told), number)
         for _ in keep_B:
             made._add_batch_to_generate()
         if weights is not None:

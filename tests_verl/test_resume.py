@@ -56,7 +56,7 @@ def options(folder, *others):
 
 def test_settings_that_changed_are_said_and_a_damaged_state_is_refused(toy, tmp_path):
     made = trainer(toy, "dynamic_pruning", *options(tmp_path))
-    made.source.block(1, generations=2)
+    made.source.block(made.method, 1, generations=2)
     made._save_checkpoint()
     path = tmp_path / "global_step_1" / "dppo_state.json"
     assert json.loads(path.read_text())["position"]["offset"] == 4

@@ -115,13 +115,13 @@ def history_records(size: int, repeats: int) -> Iterator[Record]:
     """Of a history of ``size`` prompts: memory, a step's block drawn from it, what a step learns, and the file."""
     block = min(BLOCK, size)
     history, stream = PromptHistory(np.arange(size, dtype=np.uint64)), PromptStream(size, seed=0)
-    source = PromptSource(stream, history, METHOD, prompts=block)
+    source = PromptSource(stream, history, prompts=block)
     yield timed("history_order_of_an_epoch", size, lambda: PromptStream(size, seed=0).take(1), 1)
-    asked = source.block(0, generations=GROUP_SIZE)
+    asked = source.block(METHOD, 0, generations=GROUP_SIZE)
     rewards = Rewards.of_groups(torch.arange(len(asked.row_Q) * GROUP_SIZE).view(-1, GROUP_SIZE) % 3 == 0)
     rolled_out = RolledOut(rewards=rewards, tokens_N=torch.full((len(rewards),), 100))
     draft = drafted(METHOD, rolled_out, asked, max_tokens=MAX_TOKENS)
-    yield timed("history_block", size, lambda: source.block(1, generations=GROUP_SIZE), repeats)
+    yield timed("history_block", size, lambda: source.block(METHOD, 1, generations=GROUP_SIZE), repeats)
     yield timed("history_learn", size, lambda: source.learn(draft, 1), repeats)
     yield counted("memory_of_history", size, history.nbytes)
     with tempfile.TemporaryDirectory() as folder:

@@ -54,7 +54,6 @@ class PromptSource:
     Args:
         stream: order of the dataset's rows; its seed is that of all draws.
         history: of the same rows.
-        method: how prompts are dropped, in one block or in rounds.
         prompts: P, prompts of a step when nothing is pruned, >= 1.
         fill: whether blocks grow so that about P prompts are rolled out.
         weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
@@ -72,7 +71,6 @@ class PromptSource:
         self,
         stream: PromptStream,
         history: PromptHistory,
-        method: Method,
         *,
         prompts: int,
         fill: bool = False,
@@ -92,7 +90,7 @@ class PromptSource:
                 )
         if values is not None and prior is not None:
             raise ConfigError("values and prior are priors of the same prompts. Give one: prior=None.")
-        self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
+        self.stream, self.history, self.prompts, self.fill = stream, history, prompts, fill
         self.weight_F, self.values = weight_F, values
         self._given, self._disbelieved, self.first_visits = prior, False, Evidence.none()
         """Pass rates, and whether they were found to mislead; what they expected of prompts at their
@@ -102,8 +100,9 @@ class PromptSource:
         self.lines: list[str] = []
         """What is to be said of the run, for whoever trains to take away."""
         self._told_of_rounding = False
-        self.learned = None if self._skipping is None else self._skipping.start()
-        """What the rule that skips prompts has learned so far; None where there is none."""
+        self.learned: Any = None
+        """State of the rule that skips prompts, from ``Skipping.learn``; None before its first step."""
+        self._of_rule: dict[str, float] = {}
         self.visits = Evidence.none()
         """What history expected of prompts that it knew, and what they then gave."""
         self.completions = Evidence.none()
@@ -112,27 +111,29 @@ class PromptSource:
         """What the KL term and the entropy bonus weighed in completions that were kept; whoever trains sets it."""
 
     def block(
-        self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
+        self, method: Method, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
     ) -> StepPrompts:
         """The prompts of a step that is made of one block: one draw for each of its parts, equal on every rank.
 
         Args:
+            method: of the run; ``plan_step`` gets the same.
             step: its number, also the clock of the history.
             generations: G, completions of each prompt.
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
             parts: shares of a pass that prompts, where these are pruned, are drawn for one by one: ``Passes.parts``.
         """
-        pruning = self.method.at(done).prompts.at_chosen_rate(self.visits)
+        pruning = method.at(done).prompts.at_chosen_rate(self.visits)
         # A prior knows no tokens, and the denominator may be a number of them.
-        known = self.history.observations > 0 or not (self.method.normaliser.counts_tokens or self.method.entropy_coef)
+        known = self.history.observations > 0 or not (method.normaliser.counts_tokens or method.entropy_coef)
         if not known:
             pruning = pruning.at_rate(0.0)
-        parts = parts if self.method.prompts.rate else 1
+        parts = parts if method.prompts.rate else 1
         blocks = self._blocks(pruning, step, generations, multiple=multiple, parts=parts)
         block, part_P = (blocks[0], None) if parts == 1 else side_by_side(blocks)
-        self._tell_of_rounding(pruning, block)
-        context, sizes, size_Q = self.context(block.row_Q, step), self.method.sizes, None
+        if method.prompts.auto is None:
+            self._tell_of_rounding(pruning, block)
+        context, sizes, size_Q = self.context(method, block.row_Q, step), method.sizes, None
         if sizes is not None and context.expected is not None and known:
             tokens_Q = block.candidates.tokens_P[block.draw.keep_N]
             size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
@@ -144,7 +145,7 @@ class PromptSource:
     def _tell_of_rounding(self, pruning: PromptPruning, block: Block) -> None:
         """Say once that a given rate leaves out no prompt of a step."""
         whole = bool(block.candidates.seen_P.all()) and bool(block.draw.keep_N.all())
-        given = pruning.rate and pruning.rule is proportional and self.method.prompts.auto is None
+        given = pruning.rate and pruning.rule is proportional
         if whole and given and not self.fill and not self._told_of_rounding:
             self._told_of_rounding = True
             prompts = len(block.candidates.row_P)
@@ -181,10 +182,13 @@ class PromptSource:
             blocks.append(Block(candidates=candidates, draw=draw))
         return blocks
 
-    def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
+    def rounds(
+        self, method: Method, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1
+    ) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.
 
         Args:
+            method: of the run; ``plan_step`` gets the same.
             step: its number.
             roll_out: ``roll_out(number, block)`` rolls the kept prompts of a round out, the first being 0, and gives
                 their groups' rewards, of all ranks.
@@ -194,13 +198,13 @@ class PromptSource:
             RoundsError: the limit of rounds is reached; the stream has moved on all the same.
             ConfigError, ShapeError: the method has no rounds; ``roll_out`` gives other groups than it was asked for.
         """
-        if self.method.rounds is None:
-            raise ConfigError(f"method={self.method.name!r} has no rounds. Use source.block(step, generations=8).")
-        skipping = self._skipping
+        if method.rounds is None:
+            raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
+        skipping = method.rounds.skipping
 
         def chances(row_P: Tensor) -> Tensor:
             assert skipping is not None
-            return skipping.chances(self.history.streak(row_P), self.learned)
+            return skipping.chances(self.history.streak(row_P), self._learned(skipping))
 
         def one_round(number: int, prompts: int, rng: np.random.Generator) -> tuple[Block, Rewards]:
             whole = math.ceil(prompts / multiple) * multiple
@@ -212,26 +216,26 @@ class PromptSource:
                 raise ShapeError(f"round {number}: {rewards.groups} groups, expected {asked}, one for each row_Q.")
             return block, rewards
 
-        prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
-        return replace(prompts, context=self.context(prompts.row_Q, step))
+        prompts = in_rounds(method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
+        return replace(prompts, context=self.context(method, prompts.row_Q, step))
 
-    def context(self, row_Q: Tensor, step: int) -> StepContext:
+    def context(self, method: Method, row_Q: Tensor, step: int) -> StepContext:
         """What is known of prompts, (Q,) rows of the dataset, before their completions are looked at.
 
         ``step`` is now, on the clock of the history.
         """
         value_Q = None if self.values is None else self.values.value_P[row_Q]
         return StepContext(
-            expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others
+            expected=self._expected(method, row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others
         )
 
-    def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
+    def _expected(self, method: Method, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of their prior.
 
         Values are the prior of a prompt until its first visit alone: later they are of a policy that was left behind
         (docs/a_star_po.md). None where nothing is known, and for methods that do not ask.
         """
-        if not self.method.advantages.from_history:
+        if not method.advantages.from_history:
             return None
         found = self.history.expected(row_Q, step, None if self.prior is None else self.prior.expected(row_Q))
         if self.values is None:
@@ -245,9 +249,10 @@ class PromptSource:
         known = self.history.observations > 0  # before that, what a prior expects has no unit
         if self.prior is not None and known:
             self._judge_prior(plan)
-        outcome_Q = None
-        if self._skipping is not None:
-            outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
+        outcome_Q, skipping = None, plan.method.rounds and plan.method.rounds.skipping
+        if skipping is not None:
+            outcome_Q, self.learned = skipping.learn(self._learned(skipping), rewards, epochs=self.stream.epochs)
+            self._of_rule = skipping.figures(self.learned)
         self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
         if plan.evidence is not None:
             self.completions = plan.evidence
@@ -280,7 +285,7 @@ class PromptSource:
         self.first_visits = self.first_visits.after(found)
         if len(self.first_visits) < PROMPT_AUTO.fewest:
             return
-        gain = gain_of(self.first_visits, self.method.prompts.half(self.first_visits))
+        gain = gain_of(self.first_visits, plan.method.prompts.half(self.first_visits))
         if gain.high < 1:
             self._disbelieved = True
             self.lines.append(
@@ -291,14 +296,12 @@ class PromptSource:
     @property
     def figures(self) -> dict[str, float]:
         """Metrics of where the run stands among its prompts."""
-        learned = {} if self._skipping is None else self._skipping.figures(self.learned)
         known = len(self.visits) >= FEWEST
         ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if known else {}
-        return {"candidates/epoch": self.stream.epochs} | ceiling | learned
+        return {"candidates/epoch": self.stream.epochs} | ceiling | self._of_rule
 
-    @property
-    def _skipping(self) -> Skipping | None:
-        return None if self.method.rounds is None else self.method.rounds.skipping
+    def _learned(self, skipping: Skipping) -> Any:
+        return skipping.start() if self.learned is None else self.learned
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what was learned of prompts into ``folder`` and return the place among them as JSON values."""
@@ -308,8 +311,10 @@ class PromptSource:
         others = {"others": asdict(self.others), "disbelieved": self._disbelieved}
         return self.stream.state_dict() | learned | found | others
 
-    def load(self, folder: Path, position: dict[str, Any], *, history: bool = True) -> None:
-        """Read back what ``save`` wrote and returned; without ``history`` only the place among the prompts.
+    def load(self, method: Method, folder: Path, position: dict[str, Any], *, history: bool = True) -> None:
+        """Read back what ``save`` wrote and returned, for a run of ``method``.
+
+        Without ``history`` only the place among the prompts is read.
 
         Raises:
             CheckpointError: if the history is missing, damaged, or of another dataset, or the place is damaged.
@@ -333,8 +338,9 @@ class PromptSource:
         self._disbelieved = bool(position.get("disbelieved"))
         try:
             self.others = finite_numbers(OtherTerms, position.get("others", {}))
-            if self.learned is not None and "learned" in position:
-                self.learned = finite_numbers(type(self.learned), position["learned"])
+            self.learned, skipping = None, method.rounds and method.rounds.skipping
+            if skipping is not None and "learned" in position:
+                self.learned = finite_numbers(type(skipping.start()), position["learned"])
         except (AttributeError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"what was learned of prompts and losses is damaged in {folder} ({error}). Resume from an earlier "

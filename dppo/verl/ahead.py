@@ -126,7 +126,7 @@ class Ahead:
         if len(kept) < self.updates:
             raise ShapeError(
                 f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one. Draw a "
-                f"multiple: source.block(number, generations={self.generations}, multiple={self.updates})."
+                f"multiple: source.block(method, number, generations={self.generations}, multiple={self.updates})."
             )
         sizes = [self.generations] * len(kept) if prompts.size_Q is None else prompts.size_Q.tolist()
         flights = [

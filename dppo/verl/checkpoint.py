@@ -12,6 +12,7 @@ from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
+from dppo.methods import Method
 from dppo.step import PromptSource
 from dppo.step.resumed import changed, remembered, warn_of
 from dppo.verl.ahead import Checked
@@ -65,11 +66,11 @@ def save(
     write_json(folder / STATE_FILE, asdict(state))
 
 
-def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> dict[str, Any]:
+def load(folder: Path, source: PromptSource, method: Method, step: int, settings: dict[str, Any]) -> dict[str, Any]:
     """What was in flight, empty where nothing was asked for ahead; the rest of our part is read into ``source``.
 
     Warnings name settings that changed, or say that the folder has no such part. ``step`` is that of verl's part,
-    ``settings`` are those of this run.
+    ``method`` and ``settings`` are those of this run.
 
     Raises:
         CheckpointError: our part is damaged, or of another step.
@@ -93,7 +94,7 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         raise CheckpointError(
             f"{path} is of step {state.step}, and the folder of step {step}. Resume from a folder that was not mixed."
         )
-    source.load(folder, state.position)
+    source.load(method, folder, state.position)
     warn_of(changed(state.settings, settings))
     return state.in_flight
 

@@ -47,7 +47,7 @@ class Asked:
         return int(torch.bincount(part_Q, torch.tensor(self.size_Q), minlength=shares).max())
 
 
-def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
+def filtered(source: PromptSource, method: Method, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
     """The prompts that are left once verl has filtered groups: they are taken for a whole block, which is biased.
 
     ``row_Q`` are their (Q,) rows of the dataset, ``generations`` the completions of each.
@@ -55,18 +55,17 @@ def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int
     one_Q = torch.ones(len(row_Q), dtype=torch.float64)
     draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
     prompts = drawn_block(Block(candidates=source.history.candidates(row_Q, step), draw=draw), generations)
-    return replace(prompts, context=source.context(row_Q, step))
+    return replace(prompts, context=source.context(method, row_Q, step))
 
 
 def prompt_source(
-    dataset: Any, settings: PruningSettings, method: Method, *, prompts: int, shuffle: bool, prompt_key: str
+    dataset: Any, settings: PruningSettings, *, prompts: int, shuffle: bool, prompt_key: str
 ) -> PromptSource:
     """The prompts of a run, in an order by the seed in ``settings`` where they are shuffled.
 
     Args:
         dataset: verl's training set.
         settings: of the run.
-        method: built from them.
         prompts: P, ``data.train_batch_size``.
         shuffle: ``data.shuffle``.
         prompt_key: ``data.prompt_key``, the column that tells prompts apart.
@@ -95,7 +94,6 @@ def prompt_source(
     return PromptSource(
         PromptStream(len(table), seed=settings.seed, shuffle=shuffle),
         PromptHistory(identities(table[prompt_key]), half_life=half_life),
-        method,
         prompts=prompts,
         fill=settings.prompt_mode == "fill",
     )

@@ -124,7 +124,6 @@ class PrunedTrainer(PlannedPasses):
         self.source = prompt_source(
             self.train_dataset,
             self.settings,
-            self.method,
             prompts=data.train_batch_size,
             shuffle=bool(data.shuffle),
             prompt_key=data.get("prompt_key", "prompt"),
@@ -148,7 +147,7 @@ class PrunedTrainer(PlannedPasses):
             trainer = self.config.trainer
             given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
             folder = resumed_folder(self.global_steps, given, trainer.default_local_dir)
-            self._resume_in_flight(load(folder, self.source, self.global_steps, self._to_save()), folder)
+            self._resume_in_flight(load(folder, self.source, self.method, self.global_steps, self._to_save()), folder)
 
     def _in_flight(self) -> dict[str, Any]:
         """What was asked for and has not been trained on, as JSON has it; empty where a step leaves nothing behind."""
@@ -190,7 +189,9 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
             batch = super()._fetch_one_gen_batch()
             self._dispatched[str(batch["uid"][0])] = int(row_Q[0])
             return batch
-        prompts = self.source.block(self.global_steps, generations=self.generations, done=self.done, parts=self._parts)
+        prompts = self.source.block(
+            self.method, self.global_steps, generations=self.generations, done=self.done, parts=self._parts
+        )
         chosen = examples(self.train_dataset, prompts.row_Q, prompts.size_Q)
         self.train_dataloader_it = iter([collate_fn(chosen)])
         batch = super()._fetch_one_gen_batch()
@@ -210,6 +211,6 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
             row_of = {uid: row for uid, row in self._dispatched.items() if uid in left}
             self._dispatched = {}
             row_Q = torch.tensor(list(row_of.values()))
-            prompts = filtered(self.source, row_Q, self.global_steps, generations=self.generations)
+            prompts = filtered(self.source, self.method, row_Q, self.global_steps, generations=self.generations)
             self.asked = Asked(prompts=prompts, uid_Q=list(row_of), size_Q=[self.generations] * len(row_of))
         return super()._balance_batch(batch, metrics, **options)

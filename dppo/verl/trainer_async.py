@@ -60,6 +60,7 @@ class AsksAhead(PrunedTrainer):
             return self._ask_instead_of(self._gone, num_prompts)
         number = self.ahead.asked + 1
         prompts = self.source.block(
+            self.method,
             number,
             generations=self.generations,
             multiple=self.ahead.updates,
@@ -118,7 +119,8 @@ class AsksAhead(PrunedTrainer):
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
         """The first hook that knows which groups verl has taken."""
         taken = self.ahead.taken(self._gone)
-        context = self.source.context(torch.tensor([each.candidate.row for each in taken]), self.global_steps)
+        row_Q = torch.tensor([each.candidate.row for each in taken])
+        context = self.source.context(self.method, row_Q, self.global_steps)
         self.asked, self.ahead = self.ahead.after_update([each.uid for each in taken], context)
         metrics["rollout/in_flight"] = float(len(self.ahead.flights))
         return super()._balance_batch(batch, metrics, **options)

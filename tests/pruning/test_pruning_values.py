@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from drafts import Run
 from refusals import refused
 
 from dppo.errors import DataError, FileError, ShapeError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, PromptStream, PromptValues
 from dppo.pruning.values import prompt_key, read_values
-from dppo.step import PromptSource
 from dppo.types import Rewards
 
 REWARDS = [[1.0, 1, 1, 0], [0.0, 0], [1.0], [0.0, 1, 0, 0]]
@@ -63,7 +63,7 @@ def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
     values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
     history, plain = PromptHistory(IDS), PromptHistory(IDS)
     made = (PromptStream(4, 0), history, METHODS["grpo_history"])
-    source = PromptSource(*made, prompts=4, values=values)
+    source = Run(*made, prompts=4, values=values)
     for each in (history, plain):
         rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
         each.update(torch.tensor([0, 2]), rewards, torch.ones(2), torch.ones(4), 0)

@@ -91,7 +91,7 @@ def steps_that_prune(code):
     """
     completions = replace(METHODS["dppo"].completions, rate=0.8, auto=COMPLETION_AUTO)
     method, found = replace(METHODS["dppo"], completions=completions), 0
-    run = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), method, prompts=3)
+    run = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), prompts=3)
     names = {"source": run, "method": method, "seed": 0, "replace": replace, "RolledOut": RolledOut}
     names |= {"plan_step": plan_step, "step_streams": step_streams, "micro_batch_loss": micro_batch_loss}
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from drafts import draft_of
+from drafts import Run, draft_of
 from refusals import refused
 
 from dppo.context import Expected, StepContext
@@ -19,7 +19,7 @@ from dppo.groups import each_group
 from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS, HISTORY_SCALED, AdvantageRule, emphasised
 from dppo.pruning import POISSON, PromptHistory, PromptStream, Pruning
-from dppo.step import PromptSource, RolledOut, drawn_block, plan_step
+from dppo.step import RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
 from dppo.verification.enumerate import every_way
 
@@ -162,7 +162,7 @@ def test_wrong_twin_a_size_that_looks_at_what_was_rolled_out():
 
 def source_of(method, size=12, prompts=6):
     history = PromptHistory(np.arange(size, dtype=np.uint64))
-    return PromptSource(PromptStream(size, 3), history, method, prompts=prompts)
+    return Run(PromptStream(size, 3), history, method, prompts=prompts)
 
 
 def rolled_out_by(step, seed, generations=2):

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from drafts import Run
 
 from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS
 from dppo.pruning import PromptHistory, PromptPrior, PromptStream
-from dppo.step import PromptSource, RolledOut, drafted
+from dppo.step import RolledOut, drafted
 from dppo.step import prompts as step_prompts
 from dppo.types import Rewards
 
@@ -21,7 +22,7 @@ SIZES = replace(METHODS["dppo_history_sizes"], normaliser=DAPO_TOKENS).with_rate
 
 def source(method, size=SIZE, prompts=PROMPTS, **options):
     history = PromptHistory(np.arange(size, dtype=np.uint64), half_life=3 * PER_EPOCH)
-    return PromptSource(PromptStream(size, seed=0), history, method, prompts=prompts, **options)
+    return Run(PromptStream(size, seed=0), history, method, prompts=prompts, **options)
 
 
 def step(run, number, tokens, rng):

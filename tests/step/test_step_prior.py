@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from drafts import trained
+from drafts import Run, trained
 from pruning_enumeration import mean_weight
 from refusals import refused
 
@@ -15,7 +15,6 @@ from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS, GRPO_MEAN
 from dppo.pruning import PromptHistory, PromptPrior, PromptPruning, PromptStream, PromptValues
 from dppo.pruning.prior import prior_of_column, prior_problems, read_prior
-from dppo.step import PromptSource
 from dppo.types import Rewards
 
 SIZE, PROMPTS, GROUP = 400, 16, 4
@@ -28,7 +27,7 @@ TRUE = torch.from_numpy(np.where(LIVE, 0.5, 1.0))
 def source(rate_P, *, method=METHOD, completions=4.0, fill=False):
     prior = None if rate_P is None else PromptPrior(rate_P=rate_P, completions=completions)
     history = PromptHistory(np.arange(SIZE, dtype=np.uint64), half_life=1e9)
-    return PromptSource(PromptStream(SIZE, 3), history, method, prompts=PROMPTS, prior=prior, fill=fill)
+    return Run(PromptStream(SIZE, 3), history, method, prompts=PROMPTS, prior=prior, fill=fill)
 
 
 def answers(row_Q):
@@ -128,7 +127,7 @@ def test_a_baseline_from_history_starts_from_the_column():
     rows = run.block(0, generations=GROUP).row_Q
     assert expected is not None and expected.worth_QF.unique().tolist() == [7.0]
     mixed = (4 * TRUE[rows] + 2 * TRUE.mean()) / 6
-    assert run._expected(rows, 0).mean_QF[:, 0].tolist() == pytest.approx(mixed.tolist())
+    assert run._expected(method, rows, 0).mean_QF[:, 0].tolist() == pytest.approx(mixed.tolist())
 
 
 def test_what_is_wrong_with_the_setting_is_said():
@@ -155,7 +154,7 @@ def test_columns_that_hold_no_rates_are_refused():
         one_P = torch.ones(4, dtype=torch.float64)
         values = PromptValues(value_P=one_P, count_P=one_P, mean_P=one_P, square_P=one_P)
         prior = PromptPrior(rate_P=one_P, completions=4.0)
-        PromptSource(PromptStream(4, 0), history, METHOD, prompts=2, values=values, prior=prior)
+        Run(PromptStream(4, 0), history, METHOD, prompts=2, values=values, prior=prior)
 
 
 def test_a_belief_in_pass_rates_says_nothing_of_lengths():

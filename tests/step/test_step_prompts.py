@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from drafts import draft_of
+from drafts import Run, draft_of
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
@@ -14,7 +14,7 @@ from dppo.errors import CheckpointError, DataError, DesignError
 from dppo.methods import METHODS
 from dppo.methods.greso import EASY, HARD
 from dppo.pruning import Auto, PromptHistory, PromptPrior, PromptPruning, PromptStream
-from dppo.step import PromptSource, drawn_block
+from dppo.step import drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
 
@@ -26,7 +26,7 @@ AUTO = replace(DPPO, prompts=PromptPruning(rate=0.8, floor=0.2, auto=Auto(fewest
 def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, identities=None):
     identities = np.arange(size, dtype=np.uint64) if identities is None else identities
     history = PromptHistory(identities, half_life=1e9)
-    return PromptSource(PromptStream(size, seed), history, method, prompts=prompts, fill=fill)
+    return Run(PromptStream(size, seed), history, method, prompts=prompts, fill=fill)
 
 
 def answers(row_Q):
@@ -317,7 +317,7 @@ def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where
 def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
     """The rule by a threshold keeps all of a part whose signals tie, and a part before it was rounded down."""
     for seed in range(40):
-        run = PromptSource(
+        run = Run(
             PromptStream(70, seed),
             PromptHistory(np.arange(70, dtype=np.uint64), half_life=np.inf),
             METHODS["infobatch"],
@@ -336,7 +336,7 @@ def test_a_prior_that_was_left_out_once_comes_back(tmp_path):
 
     def made(given):
         run = source()
-        return PromptSource(run.stream, run.history, run.method, prompts=PROMPTS, prior=given)
+        return Run(run.stream, run.history, run.method, prompts=PROMPTS, prior=given)
 
     def through(run, given):
         other = made(given)

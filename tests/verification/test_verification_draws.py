@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from drafts import Run
 from refusals import refused
 
 from dppo.context import NOTHING_KNOWN, StepContext
@@ -21,7 +22,6 @@ from dppo.objective import (
 )
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import step_streams
-from dppo.step import PromptSource
 from dppo.types import Rewards
 from dppo.verification import draws
 from dppo.verification.draws import draw, draw_errors, full_batch, step_prompts
@@ -114,7 +114,7 @@ def test_a_draw_that_forgets_the_history_is_found_biased(subject, monkeypatch):
 def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
     method = METHODS["dppo_history"].with_rates(prompt=0.5)
     for seed in range(20):
-        source = PromptSource(Rows(6), history_of(subject), method, prompts=6)
+        source = Run(Rows(6), history_of(subject), method, prompts=6)
         source.stream.seed = seed
         known = replace(subject, candidates=source.history.candidates(torch.arange(6), 1))
         trained, verified = source.block(1, generations=4), step_prompts(known, method, step_streams(seed, 1))
@@ -190,11 +190,11 @@ def test_rounds_that_are_verified_are_those_of_training(subject, method, wanted)
     seen = (0, 0)
     for seed in range(40):
         history = PromptHistory(np.arange(6, dtype=np.uint64))
-        source = PromptSource(Rows(6), history, method, prompts=wanted)
+        source = Run(Rows(6), history, method, prompts=wanted)
         source.stream.seed = seed
         skipping = method.rounds.skipping
         if skipping is not None:
-            kind_P, _ = skipping.learn(source.learned, known.earlier_rewards, epochs=0.0)
+            kind_P, _ = skipping.learn(skipping.start(), known.earlier_rewards, epochs=0.0)
             history.update(torch.arange(6), known.earlier_rewards, one_P, torch.ones(24), 0, outcome_Q=kind_P)
         trained = source.rounds(0, lambda number, block: Rewards.of_groups(now_PG[block.row_Q]))
         verified = step_prompts(known, method, step_streams(seed, 0))

@@ -53,7 +53,6 @@ def prompt_source(
         return PromptSource(
             stream,
             history,
-            method,
             prompts=prompts,
             fill=args.prompt_mode == "fill",
             weight_F=weight_F,

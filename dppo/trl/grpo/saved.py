@@ -220,7 +220,7 @@ class SavedGeneration(TrainingLoop, Joints):
         lost = any("optimizer" in part for part in self.lacking)
         goes_on = batch_goes_on(folder, state, settings_of(self), new_optimizer=lost)
         if self.source is not None and state.position is not None:
-            self.source.load(folder, state.position, history=not self.lacks(HISTORY_FILE))
+            self.source.load(self.method, folder, state.position, history=not self.lacks(HISTORY_FILE))
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
         self._at_costs(TokenCosts.of_saved(state.costs))
         self.savings = Savings.of_saved(state.savings)

@@ -204,8 +204,9 @@ class DPPOTrainer(SavedGeneration):
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
         parts, multiple = self.prompt_parts
+        done = share_done(self.state)
         prompts = self.source.block(
-            self.generation, generations=group, multiple=multiple, done=share_done(self.state), parts=parts
+            self.method, self.generation, generations=group, multiple=multiple, done=done, parts=parts
         )
         examples = self._examples(prompts.row_Q, prompts.size_Q)
         return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
@@ -222,7 +223,7 @@ class DPPOTrainer(SavedGeneration):
             return self._rewards_of(rounds[-1])
 
         with saved_at_the_limit(self, source):
-            prompts = source.rounds(self.generation, one_round, multiple=processes)
+            prompts = source.rounds(self.method, self.generation, one_round, multiple=processes)
         order_Q = gathered_order(sizes, processes)
         return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.group, self.pad_token)
 
