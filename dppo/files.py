@@ -176,3 +176,14 @@ def near(name: str) -> str:
     """Which folder next to one that is not there may be meant, as a question; empty where none is like it."""
     parent = Path(name).parent
     return did_you_mean(Path(name).name, [path.name for path in parent.iterdir()] if parent.is_dir() else [])
+
+
+@contextmanager
+def current_folder_first() -> Iterator[None]:
+    """Modules are looked for in the current folder first, as with ``python -m``; an installed command does not."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)

@@ -95,7 +95,8 @@ class OwnSettings:
         "`grpo_history` (the same, nothing pruned), `a_star_po` (regression on an advantage against a value of "
         "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
         "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
-        "others work on the objective that TRL's fields describe.",
+        "others work on the objective that TRL's fields describe. `package.module:name` is a method of your own. It is "
+        "complete: rates and objective are its own, and a setting that contradicts it is refused (docs/extending.md).",
         remembered=BATCH,
     )
     loss_type: str = setting(
@@ -317,7 +318,8 @@ class RowSettings:
         default=DEFAULT_METHOD,
         text="How rows are pruned: `dppo` (probability proportional to the recorded score, unbiased), `uniform` "
         "(all alike: the control), `infobatch` (once an epoch, rows below the mean score, the last eighth of the "
-        "run unpruned), or `infobatch_kept` (the same, averaged over what is kept as in its code: biased).",
+        "run unpruned), or `infobatch_kept` (the same, averaged over what is kept as in its code: biased). "
+        "`package.module:name` is a `RowMethod` of your own, which is complete (docs/extending.md).",
     )
     row_prune_rate: float = setting(
         LEFT_OUT,
@@ -374,7 +376,8 @@ class VerlSettings:
     method: str = same(
         "method",
         text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `dppo_history`, ...; "
-        "`grpo` leaves out what has no gradient, and nothing else.",
+        "`grpo` leaves out what has no gradient, and nothing else. `package.module:name` is a method of your own: its "
+        "pruning is used as it is, and the objective is that of verl's options (docs/extending.md).",
     )
     completion_prune_rate: float | str | None = same("completion_prune_rate")
     prompt_prune_rate: float | str | None = same("prompt_prune_rate")

@@ -28,15 +28,6 @@ print(f"relative bias over every outcome of a small problem: {exact_bias(shorter
 assert not shorter.biases() and exact_bias(shorter) < 1e-12
 
 
-class ShorterTrainer(DPPOTrainer):
-    """DPPO whose score is ours."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        level = replace(self.method.completions, score=advantage_over_length)
-        self.method = replace(self.method, completions=level)
-
-
 def right(completions, answer, **_):
     """1 where the answer's text is in the completion."""
     return [float(wanted in completion) for completion, wanted in zip(completions, answer, strict=True)]
@@ -51,5 +42,5 @@ settings = DPPOConfig(
     max_steps=2,
 )
 data = load_dataset("json", data_files=sys.argv[2], split="train")
-trainer = ShorterTrainer(sys.argv[1], right, settings, data)
+trainer = DPPOTrainer(sys.argv[1], right, settings, data, method=shorter)
 trainer.train()

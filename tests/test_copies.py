@@ -15,7 +15,17 @@ import dppo.errors
 import dppo.files
 
 COPIES = {
-    "files": ("replacing", "flush_folder", "write_text", "write_json", "encoded", "_finite", "read_json", "read_lines"),
+    "files": (
+        "replacing",
+        "flush_folder",
+        "write_text",
+        "write_json",
+        "encoded",
+        "_finite",
+        "read_json",
+        "read_lines",
+        "current_folder_first",
+    ),
     "errors": ("first_line", "in_one_line", "raise_problems"),
     "environment": ("_version", "_processor"),
 }

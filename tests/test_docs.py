@@ -16,12 +16,14 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
-from conftest_trl import tiny_path  # noqa: E402
+from conftest_trl import SHORT, length_reward, logged, problems, scripted, tiny_path  # noqa: E402
 from pages import PAGES, all_blocks, blocks  # noqa: E402
 from test_arrows import ALLOWED  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
+from dppo.errors import ConfigError  # noqa: E402
 from dppo.objective import Tokens  # noqa: E402
+from dppo.trl import DPPOConfig, DPPOTrainer  # noqa: E402
 from dppo.types import Rewards  # noqa: E402
 
 __all__ = ["tiny_path"]
@@ -94,6 +96,22 @@ def test_the_callback_logs_its_metric(extending, tiny_path, tmp_path):
     trainer.train()
     logged = [record for record in trainer.state.log_history if "mine/longest_kept" in record]
     assert len(logged) == 1 and logged[0]["mine/longest_kept"] == extending["longest_kept"](trainer.in_use.plan) > 0
+
+
+@pytest.mark.parametrize("name", ["by_log_length", "mine", "rloo", "shortest"])
+def test_the_methods_of_the_page_train(name, extending, tiny_path, tmp_path):
+    """Three steps of each; the biased one must be accepted."""
+    method, biased = extending[name], name == "shortest"
+    options = SHORT | {"output_dir": str(tmp_path), "per_device_train_batch_size": 16}
+    if biased:
+        with pytest.raises(ConfigError, match="no weight makes up"):
+            DPPOTrainer(tiny_path, length_reward, DPPOConfig(**options), problems(8), method=method)
+    args = DPPOConfig(**options, accept_bias=biased)
+    trainer = DPPOTrainer(tiny_path, length_reward, args, problems(8), rollout_func=scripted, method=method)
+    trainer.train()
+    assert trainer.method == method and trainer.state.global_step == 3
+    kept, live = (logged(trainer, f"prune/{share}_share") for share in ("kept", "live"))
+    assert all(a < b if method.completions.rate else a == b for a, b in zip(kept, live, strict=True))
 
 
 def test_the_method_on_one_screen_runs(extending):

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from dppo.methods.method import Method
-from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
 from dppo.pruning import (
     COMPLETION_AUTO,
@@ -35,6 +35,19 @@ LEAST = 0.02
 (docs/estimators.md)."""
 
 
+def with_rollout_cost(method: Method, cost: float) -> Method:
+    """The method whose levels choose their rates by this cost of a generated token, where they choose.
+
+    ``cost`` is that of one that is trained on, >= 0.
+    """
+    level, tokens = method.completions, method.tokens
+    if isinstance(level, Pruning) and level.auto is not None:
+        method = replace(method, completions=replace(level, auto=replace(level.auto, rollout_cost=cost)))
+    if tokens.auto is not None:
+        method = replace(method, tokens=replace(tokens, auto=replace(tokens.auto, rollout_cost=cost)))
+    return method
+
+
 def prunes_anything(method: Method) -> bool:
     """Whether a method drops prompts, completions or tokens at its own rates."""
     return bool(method.completions.rate or method.prompts.rate or method.tokens.active)
@@ -42,11 +55,11 @@ def prunes_anything(method: Method) -> bool:
 
 def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
     """A method with the run's rates, floors, designs, scores, schedule and rounds."""
-    rounds, own = method.rounds, METHODS[method.name]
+    rounds = method.rounds
     if rounds is not None:
         limit = rounds.limit if args.max_rounds is None else args.max_rounds
         rounds = replace(rounds, limit=limit, factor=args.round_factor or rounds.factor)
-    if not prunes_anything(own):
+    if not prunes_anything(method):
         return replace(method, rounds=rounds)
     prompt_rate, prompt_auto = _rate_of(args, "prompt_prune_rate")
     rate, auto = _rate_of(args, "completion_prune_rate")
@@ -85,7 +98,7 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
 
 
 def row_method(args: Any) -> RowMethod:
-    """The method that settings of a trainer on rows describe."""
+    """The method that a preset and the settings of a trainer on rows describe."""
     base = ROW_METHODS[args.method]
     rate = row_rate(args)
     floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor

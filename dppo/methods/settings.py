@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from dppo.errors import did_you_mean, in_words
 from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
 from dppo.methods.method import Method
+from dppo.methods.own import is_own
 from dppo.methods.registry import METHODS, ROW_METHODS
 from dppo.pruning import (
     DESIGNS,
@@ -30,7 +31,7 @@ from dppo.pruning import (
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
 from dppo.pruning.tokens import MOST_OF_PREFIX
-from dppo.settings import AUTO, DEFAULT_METHOD, FULL_SHARE, TABLE, Setting
+from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
 from dppo.typed import mismatch
 
 CHOICES: dict[str, Collection[str]] = {
@@ -73,7 +74,7 @@ def setting_problems(
         interval, allowed = told.range, choices.get(name, told.choices)
         if wrong := mismatch(name, value, hints[name], f"{advice}."):
             problems.append(wrong)
-        elif value is None or value in allowed:
+        elif value is None or value in allowed or (name == "method" and is_own(value)):
             continue
         elif interval and not _within(value, interval):
             shown = f"{value:g}" if isinstance(value, Real) else value
@@ -108,10 +109,8 @@ def _within(value: Any, interval: str) -> bool:
 # -- settings and the method they go with -----------------------------------------------------------------------------
 
 
-def fill_in(args: Any) -> None:
-    """Settings that were left out get the method's own values, and rates in words become numbers."""
-    args.method = DEFAULT_METHOD if args.method is None else args.method
-    base = METHODS[args.method]
+def fill_in(args: Any, base: Method) -> None:
+    """Give settings that were left out the values of a preset."""
     if args.token_prune_rate and args.completion_prune_rate is None and not base.completions.bias:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
     drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
@@ -137,9 +136,9 @@ def read_rates(args: Any) -> None:
             continue  # ``auto``, or refused by its name
 
 
-def method_problems(args: Any) -> list[str]:
-    """One sentence per rate, floor or setting of draws that contradicts another or that the method has no use for."""
-    base, problems = METHODS[args.method], []
+def method_problems(args: Any, base: Method) -> list[str]:
+    """One sentence per rate, floor or setting of draws that contradicts another or that a preset has no use for."""
+    problems = []
     prunes = prunes_anything(base)
     pruned = f"dppo_{args.method.removesuffix('_loss')}"
     pruned = pruned if pruned in METHODS else "dppo"
@@ -198,11 +197,14 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
     ]
     if prunes:
         problems += _schedule_problems(args, base.schedule)
-    if args.prompt_mode == "fill" and not args.prompt_prune_rate and prunes:
-        problems.append(
-            "prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto, or leave it out."
-        )
-    return problems
+    return problems + (fill_problems(args) if prunes else [])
+
+
+def fill_problems(args: Any) -> list[str]:
+    """The sentence that refuses longer blocks of which no prompt is pruned."""
+    if args.prompt_mode != "fill" or args.prompt_prune_rate:
+        return []
+    return ["prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto, or leave it out."]
 
 
 def _schedule_problems(args: Any, own: Schedule) -> list[str]:

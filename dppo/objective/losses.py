@@ -8,6 +8,10 @@ into a ``Method``. Values at masked tokens are meaningless but finite, and no gr
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -203,6 +207,15 @@ def clipped_tokens(
     with torch.no_grad():
         found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
     return (found < 1 - clip_low) & (advantage_B1 < 0), (found > 1 + clip_high) & (advantage_B1 > 0)
+
+
+def bound(part: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], dict[str, Any]]:
+    """The function of a loss or a KL term, and all its constants: those bound to it, and the defaults of the others."""
+    function, given = (part.func, part.keywords) if isinstance(part, partial) else (part, {})
+    if not isinstance(function, FunctionType):
+        return function, dict(given)
+    defaults = {p.name: p.default for p in signature(function).parameters.values() if p.default is not p.empty}
+    return function, defaults | given
 
 
 def _either(first: Tensor, yes: float, no: float, like: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from dppo.objective import (
     vespo,
     weighted_sum,
 )
-from dppo.objective.losses import vespo_weight
+from dppo.objective.losses import bound, vespo_weight
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
 RECORD = "record"
@@ -171,7 +171,7 @@ class LossFigures:
         loss = method.token_loss
         if isinstance(loss, partial) and loss.func is off_policy_masked:
             loss = loss.keywords["loss"]
-        self._loss, self._constants = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
+        self._loss, self._constants = bound(loss)
         self._method, self._calls, self._sums = method, calls, WeightedSums(calls)
         self._parts = calls * together if method.normaliser.name == DAPO_TOKENS.name else 1
         self._units: dict[str, str] = {}

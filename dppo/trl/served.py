@@ -18,6 +18,7 @@ from trl.data_utils import is_conversational
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError, raise_problems
+from dppo.methods import Method
 
 OLDEST, BEFORE = Version("1.16"), Version("1.17")
 """The supported range of TRL, tested at the version in constraints.txt: our hooks are private and may change."""
@@ -210,9 +211,9 @@ def unserved_models(trainer: Any) -> list[str]:
     ]
 
 
-def unserved_tokens(trainer: Any, log_probs: bool) -> list[str]:
+def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> list[str]:
     """Why tokens cannot be left out of completions in this run, one sentence each; empty where they can be."""
-    level, mode = trainer.method.tokens, trainer.vllm_importance_sampling_mode
+    level, mode = method.tokens, trainer.vllm_importance_sampling_mode
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction and mode.startswith("sequence")
     rules = (
         (

@@ -111,10 +111,10 @@ def at_token_rates(method: Method, rate: float, head_rate: float) -> Method | No
 
 def takes_tokens(method: Method) -> tuple[bool, bool]:
     """Whether a method cuts completions, and whether it keeps tokens from the head: its own rules, or DPPO's."""
-    own = METHODS[method.name].tokens
-    if own.active:
-        return own.rate > 0, own.head_rate > 0
-    able = METHODS[method.name].completions == METHODS["dppo"].completions and method.can_leave_tokens_out
+    own = METHODS.get(method.name, method)
+    if own.tokens.active:
+        return own.tokens.rate > 0, own.tokens.head_rate > 0
+    able = own.completions == METHODS["dppo"].completions and method.can_leave_tokens_out
     return able, able
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
 from dppo.methods import Method
+from dppo.methods.own import is_own, parts_in_words
 from dppo.step import PromptSource
 from dppo.step.resumed import changed, remembered, warn_of
 from dppo.verl.ahead import Checked
@@ -51,7 +52,8 @@ def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks
 
     ``get`` gives the value of an option by its path in verl's configuration; ``ranks`` are data-parallel.
     """
-    return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks})
+    own = parts_in_words(settings.base) if is_own(settings.method) else {}
+    return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks} | own)
 
 
 def save(

@@ -5,11 +5,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dppo.errors import ConfigError, did_you_mean, in_words, raise_problems
-from dppo.methods import METHODS, Method
-from dppo.methods.from_settings import pruned
-from dppo.methods.settings import bias_problems, fill_in, method_problems, read_rates, setting_problems
+from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
+from dppo.methods.from_settings import pruned, with_rollout_cost
+from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
+from dppo.methods.settings import (
+    bias_problems,
+    fill_in,
+    fill_problems,
+    method_problems,
+    read_rates,
+    setting_problems,
+)
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser
-from dppo.settings import VerlSettings
+from dppo.pruning import Pruning
+from dppo.settings import DEFAULT_METHOD, VerlSettings
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
 """Where options are in verl's configuration; verl hands that dictionary on without looking into it."""
@@ -45,10 +54,25 @@ class PruningSettings(VerlSettings):
     def __post_init__(self) -> None:
         read_rates(self)
         raise_problems(WHERE, setting_problems(self))
-        fill_in(self)
-        base = METHODS[self.method]
-        raise_problems(WHERE, method_problems(self) + self._unserved(base))
-        raise_problems(WHERE, bias_problems(self, pruned(self, base, sampler_log_probs=True).selection_bias))
+        self.method = self.method or DEFAULT_METHOD
+        base, own = self.base, is_own(self.method)
+        problems = settle(self, base, own_settings(base), DECIDED) if own else []
+        if not own:
+            fill_in(self, base)
+        problems += fill_problems(self) if own else method_problems(self, base)
+        raise_problems(WHERE, problems + self._unserved(base) + (_objective_problems(base) if own else []))
+        raise_problems(WHERE, bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
+
+    @property
+    def base(self) -> Method:
+        """The preset, or the method of one's own, that ``method`` names."""
+        return method_named(self.method)
+
+    def drops(self, method: Method, *, sampler_log_probs: bool) -> Method:
+        """A method with the run's pruning: that of a preset by these settings, and that of one's own as it is."""
+        if not is_own(self.method):
+            return pruned(self, method, sampler_log_probs=sampler_log_probs)
+        return method if self.rollout_cost is None else with_rollout_cost(method, self.rollout_cost)
 
     def _unserved(self, base: Method) -> list[str]:
         """What verl does by itself, or its options say."""
@@ -73,6 +97,20 @@ class PruningSettings(VerlSettings):
                 "algorithm.adv_estimator."
             )
         return problems
+
+
+def _objective_problems(own: Method) -> list[str]:
+    """One sentence per part of the objective that a method of one's own changes, which verl's options describe."""
+    plain, options = Method(name="plain", paper=""), "actor.policy_loss.loss_mode, actor.loss_agg_mode and use_kl_loss"
+    names = ["token_loss", "normaliser", "kl", "beta", "entropy_coef"]
+    if not own.advantages.from_history:
+        names.append("advantages")
+    return [
+        f"method {own.name!r} has {name} of its own, and here verl's options say the objective ({options}). "
+        f"Leave it out: replace(method, {name}=METHODS['dppo'].{name})."
+        for name in names
+        if getattr(own, name) != getattr(plain, name) and name not in own.fixes
+    ]
 
 
 def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> PruningSettings:
@@ -135,16 +173,17 @@ def method_of(
         sampler_log_probs: whether the probabilities of sampled tokens are known when a step is planned.
         filters_groups: whether verl takes prompts until enough groups differ in reward, as DAPO does: its bias.
     """
-    base = METHODS[settings.method]
+    base = settings.base
     objective = replace(base, normaliser=NORMALISERS[loss_agg_mode], beta=penalty, entropy_coef=entropy_coef)
-    method = pruned(settings, objective, sampler_log_probs=sampler_log_probs)
+    method = settings.drops(objective, sampler_log_probs=sampler_log_probs)
     return replace(method, rounds=METHODS["dapo"].rounds) if filters_groups else method
 
 
 def keeps_all(method: Method) -> bool:
     """Whether a method leaves the whole step to verl: it drops nothing, and has no advantages of its own."""
-    own = METHODS[method.name]
-    return not (own.completions.rate or own.prompts.rate or own.tokens.active or own.advantages.from_history)
+    level = method.completions
+    plain = isinstance(level, Pruning) and replace(level, score=NO_PRUNING.score) == NO_PRUNING
+    return plain and (method.prompts, method.tokens, method.advantages.from_history) == (ALL_PROMPTS, ALL_TOKENS, False)
 
 
 def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:

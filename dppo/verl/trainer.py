@@ -16,7 +16,6 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # pyright: ignore[r
 from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 
 from dppo.errors import CheckpointError, raise_problems
-from dppo.methods import METHODS
 from dppo.step import Passes
 from dppo.verl.checkpoint import load, resumed_folder, save, saved_mode, settings_to_save
 from dppo.verl.passes import PlannedPasses
@@ -58,7 +57,7 @@ class PrunedTrainer(PlannedPasses):
         self.filters_groups = bool(get(FILTER))
         """Whether verl takes prompts until enough groups differ in reward."""
         if self.filters_groups:
-            refuse(filter_problems(self.settings, METHODS[self.settings.method]))
+            refuse(filter_problems(self.settings, self.settings.base))
         penalty = float(get(f"{actor}.kl_loss_coef")) if get(f"{actor}.use_kl_loss") else 0.0
         if get(f"{actor}.policy_loss.loss_mode") == "dro":  # its square pulls at completions without an advantage too
             penalty += float(get(f"{actor}.policy_loss.dro_beta") or 0.0)

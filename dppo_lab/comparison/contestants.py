@@ -10,10 +10,11 @@ from trl.trainer.grpo_config import GRPOConfig
 from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import ALL_PROMPTS, METHODS, Method
 from dppo.methods.from_settings import RATES
+from dppo.methods.own import DECIDED, is_own, method_named
 from dppo.methods.settings import not_chosen
 from dppo.pruning import Pruning, advantage_with_length, constant
 from dppo.settings import AUTO, DEFAULT_METHOD
-from dppo.trl.grpo.config import DPPOConfig, fields_of, unread_by
+from dppo.trl.grpo.config import OBJECTIVE, DPPOConfig, fields_of, unread_by
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.parsing import ENVIRONMENT, TRAINING_OURS, AnyRun, parse_fields
 
@@ -107,7 +108,9 @@ class Contestant:
         """Fields of the shared configuration that this method does not take."""
         if self.stock:
             return sorted(config.keys() & TRAINING_OURS - GIVEN)
-        method = METHODS[self.method]
+        method = method_named(self.method)
+        if is_own(self.method):
+            return sorted(name for name in (*DECIDED, *OBJECTIVE) if config.get(name) is not None)
         chosen = [name for name in RATES if config.get(name) == AUTO and not_chosen(name, method)]
         unread = {name for name, takes in TAKEN.items() if not takes(method)} | {*chosen, *unread_by(method, config)}
         if "prompt_prune_rate" in unread:
@@ -120,7 +123,7 @@ class Contestant:
         """Every field of its run, as in ``config.yaml`` of the run's folder; ``config`` has the shared ones."""
         kept = {name: value for name, value in config.items() if name not in {*GIVEN, *self.left_out(config)}}
         ours = {} if self.stock else {"method": self.method, "accept_bias": True}
-        needed = {} if self.stock else fields_of(METHODS[self.method])
+        needed = {} if self.stock or is_own(self.method) else fields_of(METHODS[self.method])
         merged = {**kept, **ours, **needed, **self.overrides, "seed": seed, "output_dir": str(folder)}
         for name in SEEDED:
             if isinstance(merged.get(name), str):
@@ -158,7 +161,7 @@ def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
     known = [STOCK, *METHODS]
     if name in block and "method" not in own and name not in known:
         raise ConfigError(f"compare: methods: {name} has no method. Write {name}: {{method: dppo}}, with its fields.")
-    if method not in known or (name not in block and name not in known):
+    if not is_own(method) and (method not in known or (name not in block and name not in known)):
         listed = [*dict.fromkeys([*block, *known])]
         where = f"method {method!r}" if method == name else f"method {method!r} of {name}"
         raise ConfigError(f"{where} is unknown. {did_you_mean(str(method), listed)}There are: {', '.join(listed)}.")

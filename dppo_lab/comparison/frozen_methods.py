@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from dppo.methods import METHODS, Method
+from dppo.methods import Method
+from dppo.methods.own import method_named
 from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
 from dppo.verification.frozen_lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
@@ -54,7 +55,7 @@ def lines_of(
     """The lines of the methods asked for, and the controls."""
     found = []
     for contestant, method in zip(contestants, methods, strict=True):
-        levels = frozenset(level for level, field in RATES.items() if TAKEN[field](METHODS[contestant.preset]))
+        levels = frozenset(level for level, field in RATES.items() if TAKEN[field](method_named(contestant.preset)))
         found.append(line(contestant.name, method, subject, levels))
     if any(map(_leaves_tokens_out, contestants)):
         found = [replace(each, levels=each.levels | _token_levels(each.method)) for each in found]
@@ -64,7 +65,7 @@ def lines_of(
 def _leaves_tokens_out(contestant: Contestant) -> bool:
     """Whether a contestant's method, or a field of its own, leaves tokens out of completions."""
     own = ("token_prune_rate", "head_prune_rate")
-    return METHODS[contestant.preset].tokens.active or any(contestant.overrides.get(name) for name in own)
+    return method_named(contestant.preset).tokens.active or any(contestant.overrides.get(name) for name in own)
 
 
 def _token_levels(method: Method) -> frozenset[PrunedLevel]:

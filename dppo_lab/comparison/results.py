@@ -8,7 +8,7 @@ import numpy as np
 
 from answer_judge.errors import FileError
 from dppo.environment import environment
-from dppo.methods import METHODS
+from dppo.methods.own import method_named
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
 from dppo_lab.comparison.curves import AMOUNTS, READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach
 from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
@@ -120,7 +120,7 @@ def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[s
 def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
     """Its method, as recorded by its runs, and the shared fields that it was not given."""
     told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
-    paper = STOCK_PAPER if contestant.stock else METHODS[contestant.method].paper
+    paper = STOCK_PAPER if contestant.stock else method_named(contestant.method).paper
     return {
         "method": contestant.method,
         "overrides": dict(contestant.overrides),

@@ -151,7 +151,7 @@ class Keeper(RunRecorder):
         super().generation(generation)
         if generation.number == GENERATIONS - 1 and not self.why_no_tokens:
             trainer = cast(DPPOTrainer, self._trainer)
-            trainer.method = with_tokens(trainer.method)
+            trainer.go_on_with(with_tokens(trainer.method))
         if generation.sampled is not None and generation.moment_NT is not None:
             method = cast(DPPOTrainer, self._trainer).method
             live = (generation.moment_NT > 0).any(1) | bool(method.beta or method.entropy_coef)
@@ -196,14 +196,12 @@ def with_tokens(method: Method) -> Method:
 
 def why_no_tokens(trainer: DPPOTrainer) -> str:
     """Why tokens cannot be left out in a run, in a sentence; empty where they can."""
-    own, log_probs = trainer.method, trainer.use_vllm or trainer.rollout_func is not None
+    log_probs = trainer.use_vllm or trainer.rollout_func is not None
     try:
-        trainer.method = with_tokens(own)
-        return " ".join(unserved_tokens(trainer, log_probs)) if log_probs else NO_LOG_PROBS
+        method = with_tokens(trainer.method)
     except ConfigError as error:
         return str(error)
-    finally:
-        trainer.method = own
+    return " ".join(unserved_tokens(trainer, method, log_probs)) if log_probs else NO_LOG_PROBS
 
 
 def _trained(run: Run, model: str, prompts: int, now: Callable[[], float], progress: Callable[[str], None]) -> Any:

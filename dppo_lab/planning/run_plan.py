@@ -7,6 +7,7 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
+from dppo.methods.own import method_named
 from dppo.trl.grpo.config import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.advice import Rates
@@ -122,7 +123,7 @@ def pilot_size(asked: int | None, prompts: int) -> int:
 
 def pruning_method(name: str) -> dict[str, Any]:
     """The fields that add pruning to a method that prunes nothing, on its objective; none for one that prunes."""
-    own, other = METHODS[name], f"dppo_{name.removesuffix('_loss')}"
+    own, other = method_named(name), f"dppo_{name.removesuffix('_loss')}"
     if own.completions.rate or own.prompts.rate or own.tokens.active:
         return {}
     return {"method": other} if other in METHODS else {"method": "dppo", **fields_of(own)}

@@ -13,6 +13,7 @@ from answer_judge.files import current_folder_first
 from answer_judge.problems.checkers import is_check
 from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import METHODS
+from dppo.methods.own import is_own, method_named
 from dppo_lab.demo import task
 from dppo_lab.demo.rollouts import EmbeddedRollouts
 from dppo_lab.gym import CHECK, COLUMN, is_gym
@@ -71,7 +72,8 @@ def _gym(run: AnyRun) -> Callable[..., Any]:
 
 def _vote(run: AnyRun) -> Callable[..., Any]:
     """The majority vote of a run's groups, which must all have one size: another size is another reward."""
-    own = METHODS.get(getattr(run.training, "method", ""))
+    name = getattr(run.training, "method", "")  # of TRL's own trainer there is none
+    own = method_named(name) if is_own(name) else METHODS.get(name)
     if own is not None and own.sizes is not None:
         raise ConfigError(
             f"reward_funcs: majority_vote is another reward in groups of another size, and method={own.name!r} gives "

@@ -1,5 +1,6 @@
 """What a run on verl may ask for: everything else is refused at its start, by name, value and a line that works."""
 
+import importlib
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from refusals import refused
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods import METHODS
 from dppo.pruning import SCORES
+from dppo.verl.checkpoint import settings_to_save
 from dppo.verl.settings import (
     NORMALISERS,
     PruningSettings,
@@ -372,3 +374,57 @@ def test_the_plan_says_what_is_dropped_and_what_is_biased():
     assert "gradient BIASED" in said[0] and any("block of 8, 4 each" in line for line in said)
     assert sum(line.startswith("biased: ") for line in said) == 2
     assert "own mini-batches" in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)[1]
+
+
+# A method of one's own.
+
+OWN = """
+from dataclasses import replace
+from dppo.methods import METHODS, on_top_of
+from dppo.objective import DR_GRPO
+
+DPPO = METHODS["dppo"].with_rates(prompt=0.25)
+mine = replace(DPPO, name="mine", completions=replace(DPPO.completions, score=lambda each: each.advantage_N.abs()))
+history = replace(METHODS["dppo_history"], name="history")
+nothing = replace(METHODS["grpo"], name="nothing")
+biased = replace(DPPO, name="biased", completions=METHODS["cppo"].completions)
+normalised = replace(DPPO, name="normalised", normaliser=DR_GRPO)
+penalised = replace(DPPO, name="penalised", beta=0.1)
+objective = on_top_of(METHODS["gspo"])
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The module of ``OWN``, in the current folder."""
+    (tmp_path / "own_of_verl.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return importlib.import_module("dppo.methods.own").method_named("own_of_verl:mine")
+
+
+def test_the_pruning_of_a_method_of_ones_own_is_used_as_it_is(own):
+    found = method("own_of_verl:mine", mode="seq-mean-token-sum-norm", penalty=0.2)
+    assert (found.completions, found.prompts, found.name) == (own.completions, own.prompts, "mine")
+    assert found.normaliser is NORMALISERS["seq-mean-token-sum-norm"] and found.beta == 0.2
+    settings = read_settings({"method": "own_of_verl:mine"})
+    assert (settings.completion_prune_rate, settings.prompt_prune_rate) == (0.5, 0.25)
+    assert not keeps_all(found) and keeps_all(method("own_of_verl:nothing"))
+    assert method("own_of_verl:history").advantages.from_history and not keeps_all(method("own_of_verl:history"))
+    remembered = settings_to_save(settings, {}.get, ranks=1)
+    assert remembered["method"] == "mine (own)" and "method.completions" in remembered
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mine", {"completion_prune_rate": 0.3}, ["completion_prune_rate=0.3", "'mine'", "with_rates(completion=0.3)"]),
+        ("biased", {}, ["biased", "accept_bias=True"]),
+        ("normalised", {}, ["normaliser", "verl's options", "replace(method, normaliser="]),
+        ("penalised", {}, ["beta", "use_kl_loss"]),
+        ("objective", {}, ["objective of its own", "token_loss"]),
+        ("absent", {}, ["own_of_verl:absent", "cannot be imported"]),
+    ],
+)
+def test_what_a_method_of_ones_own_cannot_have_on_verl_is_refused(name, options, words, own):
+    with refused(ConfigError, *words):
+        read_settings({"method": f"own_of_verl:{name}", **options})

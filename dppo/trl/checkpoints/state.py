@@ -15,6 +15,8 @@ import numpy as np
 
 from dppo.errors import CheckpointError, ConfigError, FileError
 from dppo.files import read_json
+from dppo.methods import Method
+from dppo.methods.own import part_names
 from dppo.settings import BATCH, DRAWS, TABLE, UPDATE, OwnSettings
 from dppo.step.resumed import changed, remembered, warn_of
 from dppo.trl.checkpoints.files import OUR_STATE, advice, complete_checkpoints, content
@@ -35,7 +37,11 @@ OF_TRL = {
     **dict.fromkeys(("gradient_accumulation_steps", "router_aux_loss_coef"), BATCH),
 }
 """What of TRL's and of the trainer's a change has an effect on, where that is not ``UPDATE``."""
-EFFECTS = OF_TRL | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
+EFFECTS = (
+    OF_TRL
+    | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
+    | {f"method.{name}": BATCH for name in part_names(Method)}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,7 @@ def settings_of(trainer: Any) -> dict[str, Any]:
         "dataset": trainer.content,
         "reward_funcs": getattr(trainer, "reward_func_names", None),
     }
+    more |= getattr(trainer, "method_in_words", {})
     return remembered(trainer.args, {name: value for name, value in more.items() if value is not None})
 
 

@@ -9,16 +9,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from inspect import signature
 from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
-from dppo.methods import METHODS, Method
-from dppo.methods.from_settings import pruned
-from dppo.methods.settings import CHOICES, bias_problems, fill_in, method_problems, read_rates, setting_problems
+from dppo.methods import METHODS, Method, Part
+from dppo.methods.from_settings import RATES, pruned, with_rollout_cost
+from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
+from dppo.methods.settings import (
+    CHOICES,
+    bias_problems,
+    fill_in,
+    fill_problems,
+    method_problems,
+    read_rates,
+    setting_problems,
+)
 from dppo.objective import (
     ADVANTAGE_RULES,
     DAPO_TOKENS,
@@ -39,8 +47,9 @@ from dppo.objective import (
     token_ratio,
     vespo,
 )
+from dppo.objective.losses import bound
 from dppo.pruning.prior import prior_problems, read_prior
-from dppo.settings import OwnSettings, described
+from dppo.settings import DEFAULT_METHOD, OwnSettings, described
 from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
@@ -64,6 +73,17 @@ WORDS = {
     "kl": ("use_bias_correction_kl",),
 }
 """Fields that say no more than one part of an objective."""
+PARTS: frozenset[Part] = frozenset(("advantages", "token_loss", "normaliser", "kl"))
+"""Of a method of one's own all of them are fixed."""
+SHAPES = ("sapo_temperature_pos", "sapo_temperature_neg")
+SHAPES += ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
+"""Fields with the constants of TRL's other losses."""
+OBJECTIVE = tuple(
+    dict.fromkeys((*SETTINGS, *CONSTANTS, *(name for names in WORDS.values() for name in names), *SHAPES))
+)
+"""Fields of TRL that a method of one's own decides."""
+FILLED = {*SETTINGS, *CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
+"""Fields that get a value of the method where they are None."""
 
 CHOICES_OF_TRL = CHOICES | {
     "loss_type": LOSS_TYPES,
@@ -74,7 +94,7 @@ CHOICES_OF_TRL = CHOICES | {
 
 
 def contradictions(method: str, given: dict[str, Any]) -> list[str]:
-    """One sentence per field that says another objective than the method's own; empty where there is none."""
+    """One sentence per field that says another objective than that of a preset; empty where there is none."""
     own, any_objective = fields_of(METHODS[method]), "dppo" if METHODS[method].completions.rate else "grpo"
     other = f"or name a method that works on any objective: method: {any_objective}."
     return [
@@ -104,10 +124,14 @@ def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def field_problems(args: Any) -> list[str]:
-    """One sentence per field that contradicts the method or another field; empty when there is none."""
-    base = METHODS[args.method]
-    problems = _prior_problems(args, base) + _value_problems(args, base) + method_problems(args)
+def field_problems(args: Any, own: Method | None = None) -> list[str]:
+    """One sentence per field that contradicts the method or another field; empty when there is none.
+
+    ``own`` is a method of one's own, which ``settle`` has compared with the fields; None for a preset.
+    """
+    base = METHODS[args.method] if own is None else own
+    problems = _prior_problems(args, base) + _value_problems(args, base)
+    problems += method_problems(args, base) if own is None else fill_problems(args)
     longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
     if longest and args.max_completion_length is None:
         problems.append(
@@ -142,7 +166,7 @@ def _value_problems(args: Any, base: Method) -> list[str]:
     if base.needs_reference and not args.beta:
         problems.append(
             f"method={args.method!r} regresses on the log-ratio to a reference, times beta, and beta=0. Write beta: "
-            f"{base.beta:g}, or leave it out."
+            f"{base.beta or 1e-3:g}, or leave it out."
         )
     rule, given = base.advantages, args.prompt_values
     if rule.from_values and given is None:
@@ -165,6 +189,13 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
     """
 
     def __post_init__(self) -> None:
+        if isinstance(self.method, Method):  # a configuration is written to files
+            advice = (
+                "Give it to the trainer: DPPOTrainer(..., method=mine). In a file write method: package.module:mine."
+            )
+            raise_problems(
+                "DPPOConfig", [f"method is the value {self.method.name!r}, and a configuration holds names. {advice}"]
+            )
         read_rates(self)
         self.prompt_prior = read_prior(self.prompt_prior)
         if self.scale_rewards in (True, False):  # as TRL reads it
@@ -172,14 +203,49 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
         raise_problems("DPPOConfig", problems + setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
-        self._fill_in()
-        with self._groups_of_one():
+        self.method_given, self.method = self.method, self.method or DEFAULT_METHOD
+        own = method_named(self.method) if is_own(self.method) else None
+        self._fill_in(own)
+        with self._groups_of_one((own or METHODS[self.method]).advantages):
             super().__post_init__()
-        raise_problems("DPPOConfig", field_problems(self) or unsupported_options(self))
-        raise_problems("DPPOConfig", bias_problems(self, self.build_method().selection_bias))
+        self._check(own)
+
+    def with_method(self, method: Method | str) -> "DPPOConfig":
+        """A copy for another method. Fields that were left out get its values.
+
+        Args:
+            method: a name as for the field ``method``, or a method of one's own.
+
+        Raises:
+            ConfigError: the configuration names another method, or a field contradicts this one.
+        """
+        name = method if isinstance(method, str) else method.name
+        if self.method_given is not None and self.method_given != method:
+            problem = f"method={name!r} beside args.method={self.method_given!r}. Leave method out of DPPOConfig."
+            raise_problems("DPPOTrainer", [problem])
+        other = copy.copy(self)
+        for field, filled in self._left_out.items():
+            if getattr(other, field) == filled:  # else it was changed after the construction
+                setattr(other, field, None)
+        other.method = other.method_given = name
+        if isinstance(method, str):
+            raise_problems("DPPOConfig", setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
+            own = method_named(name) if is_own(name) else None
+        else:
+            own = method
+        other._fill_in(own)
+        if other.num_generations == 1:
+            raise_problems("DPPOConfig", _alone((own or METHODS[name]).advantages))
+        other._check(own)
+        return other
+
+    def _check(self, own: Method | None) -> None:
+        """Check the fields against a method of one's own, or against the preset that ``method`` names."""
+        raise_problems("DPPOConfig", field_problems(self, own) or unsupported_options(self))
+        raise_problems("DPPOConfig", bias_problems(self, self.build_method(own).selection_bias))
 
     @contextmanager
-    def _groups_of_one(self) -> Iterator[None]:
+    def _groups_of_one(self, rule: AdvantageRule) -> Iterator[None]:
         """TRL asks for two completions a prompt, which its own advantages need: a baseline from history does not.
 
         Raises:
@@ -188,15 +254,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if self.num_generations != 1:
             yield
             return
-        rule = METHODS[self.method].advantages
-        if not rule.of_one:
-            raise_problems(
-                "DPPOConfig",
-                [
-                    f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared "
-                    "with itself. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
-                ],
-            )
+        raise_problems("DPPOConfig", _alone(rule))
         per_step = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
         # Any number above 1 that divides what TRL counts on all processes.
         self.num_generations = self.generation_batch_size or per_step * int(os.environ.get("WORLD_SIZE", "1"))
@@ -206,42 +264,70 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         yield
         self.num_generations, self.num_generations_eval = 1, evaluated
 
-    def _fill_in(self) -> None:
-        """Fields that were left out get the method's own values, or TRL's defaults where it has none.
+    def _fill_in(self, own: Method | None) -> None:
+        """Give fields that were left out the values of the method, or TRL's defaults if it has none.
+
+        ``own`` is a method of one's own; None for the preset that ``method`` names.
 
         Raises:
-            ConfigError: a field says another objective than the method's own.
+            ConfigError: a field contradicts the method.
         """
-        fill_in(self)
-        given = {name: value for name in (*SETTINGS, *CONSTANTS) if (value := getattr(self, name)) is not None}
+        left_out = [each.name for each in fields(self) if each.name in FILLED and getattr(self, each.name) is None]
         defaults = {field.name: field.default for field in fields(GRPOConfig)}
+        if own is None:
+            self._fill_in_preset(METHODS[self.method], defaults)
+        else:
+            told = {name: defaults[name] for name in OBJECTIVE} | fields_of(replace(own, fixes=PARTS))
+            # As with TRL, a mixture of experts brings its own coefficient where none is given.
+            told |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
+            raise_problems("DPPOConfig", settle(self, own, told, (*DECIDED, *OBJECTIVE)))
+        self._left_out = {name: getattr(self, name) for name in left_out}
+
+    def _fill_in_preset(self, method: Method, defaults: dict[str, Any]) -> None:
+        fill_in(self, method)
+        given = {name: value for name in (*SETTINGS, *CONSTANTS) if (value := getattr(self, name)) is not None}
         others = {name for names in WORDS.values() for name in names} - {*SETTINGS, *CONSTANTS}
         given |= {name: value for name in sorted(others) if (value := getattr(self, name)) != defaults[name]}
         raise_problems("DPPOConfig", contradictions(self.method, given))
-        own = fields_of(METHODS[self.method])
+        own = fields_of(method)
         for name in (*SETTINGS, *CONSTANTS):
             setattr(self, name, given.get(name, own.get(name, defaults[name])))
 
-    def build_method(self, *, sampler_log_probs: bool = False, model_config: Any = None) -> Method:
-        """The ``Method`` these arguments describe: pruning from ours, the objective from TRL's fields.
+    def build_method(
+        self, own: Method | None = None, *, sampler_log_probs: bool = False, model_config: Any = None
+    ) -> Method:
+        """The ``Method`` of a run: of a preset and these arguments, or the method of one's own as it is.
+
+        A preset gets its pruning from our fields and its objective from TRL's.
 
         Args:
+            own: the method that ``with_method`` was given; None for the one that ``method`` names.
             sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
             model_config: of the model, whose router loss belongs to the objective; None where it is not known.
         """
-        return self._built(METHODS[self.method], unnamed_parts(METHODS[self.method]), sampler_log_probs, model_config)
+        if own is None and is_own(self.method):
+            own = method_named(self.method)
+        if own is None:
+            base = METHODS[self.method]
+            return self._built(base, unnamed_parts(base), sampler_log_probs, model_config)
+        if model_config is not None:
+            own = replace(own, router_coef=_router_coef(self.router_aux_loss_coef, model_config))
+        return own if self.rollout_cost is None else with_rollout_cost(own, self.rollout_cost)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
         """Another method as this run would train it, at rates of 0.
 
         What it fixes of the objective is its own, the rest is the run's.
         """
+        base = method_named(name)
+        if is_own(name):
+            return replace(base.with_rates(prompt=0.0, completion=0.0), tokens=base.tokens.at_rate(0.0, 0.0))
         other = copy.copy(self)
         other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
         other.token_prune_rate, other.head_prune_rate = 0.0, 0.0
-        own = {part: getattr(METHODS[name], part) for part in METHODS[name].fixes}
+        own = {part: getattr(base, part) for part in base.fixes}
         # Emphasised advantages mean something else in groups of another size: then all are of one.
-        base = replace(METHODS[name], sizes=None) if self.advantage_power else METHODS[name]
+        base = replace(base, sizes=None) if self.advantage_power else base
         return other._built(base, own, sampler_log_probs, None)
 
     def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
@@ -258,16 +344,21 @@ def unnamed_parts(method: Method) -> dict[str, Any]:
     told = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
     made = objective_of(cast(GRPOConfig, SimpleNamespace(**told)))
     own = {part: getattr(method, part) for part in method.fixes}
-    return {part: value for part, value in own.items() if _bound(made[part]) != _bound(value)}
+    return {part: value for part, value in own.items() if _comparable(made[part]) != _comparable(value)}
 
 
-def _bound(part: Any) -> Any:
-    """A part in a form that can be compared: of a function, its name and its constants, those by default included."""
-    if not isinstance(part, partial | FunctionType):
-        return part
-    function, given = (part.func, part.keywords) if isinstance(part, partial) else (part, {})
-    parameters = signature(function).parameters.values()
-    return function, {p.name: p.default for p in parameters if p.default is not p.empty} | given
+def _comparable(part: Any) -> Any:
+    return bound(part) if isinstance(part, partial | FunctionType) else part
+
+
+def _alone(rule: AdvantageRule) -> list[str]:
+    """The sentence that refuses groups of one completion whose advantages would all be 0."""
+    if rule.of_one:
+        return []
+    return [
+        f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with itself. "
+        "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+    ]
 
 
 def fields_of(method: Method) -> dict[str, Any]:
@@ -276,7 +367,10 @@ def fields_of(method: Method) -> dict[str, Any]:
     if "normaliser" in method.fixes and method.normaliser.name in NORMALISERS:
         found["loss_type"] = method.normaliser.name
     if "token_loss" in method.fixes:
-        function, constants = _bound(method.token_loss)
+        function, constants = bound(method.token_loss)
+        if function is off_policy_masked:
+            found["off_policy_mask_threshold"] = constants["threshold"]
+            function, constants = bound(constants["loss"])
         named = [name for name, (known, _) in LOSS_TYPES.items() if known is function]
         if named and function is not clipped_surrogate:
             found["loss_type"] = named[0]
@@ -284,7 +378,10 @@ def fields_of(method: Method) -> dict[str, Any]:
         if named and levels:
             found["importance_sampling_level"] = levels[0]
             words = {"clip_low": "epsilon", "clip_high": "epsilon_high", "ratio_max": "epsilon_high"}
-            found |= {words[name]: value for name, value in constants.items() if name in words}
+            words |= {"delta": "delta"} | {name.partition("_")[2]: name for name in SHAPES}
+            found |= {words[name]: value for name, value in constants.items() if name in words and value is not None}
+    if "kl" in method.fixes and bound(method.kl)[1].get("ratio") is not None:
+        found["use_bias_correction_kl"] = True
     own = {"beta": method.beta, "entropy_coef": method.entropy_coef, "router_aux_loss_coef": method.router_coef}
     return found | {name: value for name, value in own.items() if value}
 

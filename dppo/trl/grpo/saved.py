@@ -12,6 +12,7 @@ from dppo.costs import TokenCosts
 from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import Method
+from dppo.methods.own import assigned
 from dppo.pruning import SCORES, Evidence, OtherTerms, advantage_with_confidence
 from dppo.settings import AUTO
 from dppo.step import PromptSource, StepPlan
@@ -48,7 +49,7 @@ class SavedGeneration(TrainingLoop, Joints):
     """A trainer that says what it will do and has saved, and whose generation in use outlives a checkpoint."""
 
     args: DPPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
-    method: Method
+    method_in_words: dict[str, str]
     cycle: Cycle
     source: PromptSource | None
     """The prompts; None for a streamed dataset."""
@@ -66,6 +67,20 @@ class SavedGeneration(TrainingLoop, Joints):
     generation: int
     """Generations so far: the clock of the history, and with the seed the key of every draw."""
     _accounted: int
+    _method: Method
+
+    @property
+    def method(self) -> Method:
+        """The method of the run. Prompts, plans, losses, metrics and checkpoints read it here."""
+        return self._method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        raise assigned(method)
+
+    def go_on_with(self, method: Method) -> None:
+        """Use a method that drops something else from the next generation on. Its objective must be the same."""
+        self._method = method
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -176,7 +191,7 @@ class SavedGeneration(TrainingLoop, Joints):
         """Choose by these costs from here on, unless the configuration says what a rollout costs."""
         self.meter.costs = costs
         if self.args.rollout_cost is None:
-            self.method = at_cost(self.method, costs)
+            self.go_on_with(at_cost(self.method, costs))
         return costs
 
     def _go_on_without_log_probs(self) -> None:
@@ -193,7 +208,7 @@ class SavedGeneration(TrainingLoop, Joints):
         if self.method.score is not advantage_with_confidence or self.args.completion_score != AUTO:
             return
         score = self.args.build_method().score
-        self.method = replace(self.method, completions=replace(cast(Any, self.method.completions), score=score))
+        self.go_on_with(replace(self.method, completions=replace(cast(Any, self.method.completions), score=score)))
         name = next(name for name, each in SCORES.items() if each is score)
         warnings.warn(
             "rollout_func returned logprobs: None, and completion_score: auto would rank completions by them: they are "

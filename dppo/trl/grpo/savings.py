@@ -12,7 +12,7 @@ import torch
 from dppo.costs import MEASURED, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
 from dppo.methods import Method
-from dppo.pruning import Pruning
+from dppo.methods.from_settings import with_rollout_cost
 from dppo.step import StepPlan
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import RECORD, PhaseClock
@@ -69,15 +69,7 @@ class CostMeter:
 
 def at_cost(method: Method, costs: TokenCosts) -> Method:
     """The method that chooses by measured costs, where it chooses and they are known."""
-    cost = costs.rollout_cost
-    if cost is None:
-        return method
-    level, tokens = method.completions, method.tokens
-    if isinstance(level, Pruning) and level.auto is not None:
-        method = replace(method, completions=replace(level, auto=replace(level.auto, rollout_cost=cost)))
-    if tokens.auto is not None:
-        method = replace(method, tokens=replace(tokens, auto=replace(tokens.auto, rollout_cost=cost)))
-    return method
+    return method if costs.rollout_cost is None else with_rollout_cost(method, costs.rollout_cost)
 
 
 def trained_tokens(plan: StepPlan) -> float:

@@ -13,6 +13,8 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
+from dppo.methods import Method
+from dppo.methods.own import is_own, parts_in_words
 from dppo.pruning import OtherTerms
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
@@ -61,6 +63,8 @@ class DPPOTrainer(SavedGeneration):
         reward_funcs: as for ``GRPOTrainer``; functions are guarded against wrong counts and, with
             ``reward_time_limit``, against hanging.
         args: a ``DPPOConfig``.
+        method: a ``Method`` that is used as it is, or a name as for ``DPPOConfig(method=...)``; None for the method
+            of ``args``. Fields of ``args`` that were left out get its values, and others must agree with it.
         *others: what else ``GRPOTrainer`` takes by position, the training set first.
         **kwargs: whatever else ``GRPOTrainer`` takes.
 
@@ -73,10 +77,19 @@ class DPPOTrainer(SavedGeneration):
     args: DPPOConfig
 
     def __init__(
-        self, model: Any, reward_funcs: Any = None, args: DPPOConfig | None = None, *others: Any, **kwargs: Any
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: DPPOConfig | None = None,
+        *others: Any,
+        method: Method | str | None = None,
+        **kwargs: Any,
     ) -> None:
         args = DPPOConfig("dppo-output") if args is None else args
         check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
+        check("method", method, Method | str | None, 'DPPOTrainer(..., method=METHODS["dppo_history"]).')
+        args = args if method is None else args.with_method(method)
+        own = method if isinstance(method, Method) else None
         data = kwargs.get("train_dataset", others[0] if others else None)
         check_overrides(type(self), streamed=not isinstance(data, Dataset))
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
@@ -95,8 +108,11 @@ class DPPOTrainer(SavedGeneration):
                 "completion_score='confidence' needs the sampler's log-probabilities, which transformers' generate "
                 "does not give. Set use_vllm: true, or completion_score: length."
             )
-        self.method = args.build_method(sampler_log_probs=log_probs, model_config=cast(Any, self.model).config)
-        for refusal in unserved_tokens(self, log_probs):
+        config = cast(Any, self.model).config
+        self._method = args.build_method(own, sampler_log_probs=log_probs, model_config=config)
+        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(self._method)
+        """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
+        for refusal in unserved_tokens(self, self.method, log_probs):
             raise ConfigError(refusal)
         self.cycle = Cycle.of_arguments(args)
         self.group = int(self.num_generations or 1)
@@ -110,8 +126,7 @@ class DPPOTrainer(SavedGeneration):
         )
         if self.source is not None and self.environment_factories is None:
             tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-            config, most = cast(Any, self.model).config, args.max_completion_length or 1
-            check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, most)
+            check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, args.max_completion_length or 1)
         self.forwards = ForwardPasses(self, self.padded_forward)
         self.generation = 0
         self.in_use = self.evidence = None

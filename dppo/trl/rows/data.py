@@ -1,8 +1,9 @@
 """What a trainer on rows is given: its settings and its dataset, checked, and the sequences of a step in tokens."""
 
+import copy
 import hashlib
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import datasets
 import numpy as np
@@ -13,10 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
 from dppo.methods.from_settings import row_method, row_rate
+from dppo.methods.own import ROW_DECIDED, is_own, row_method_named, settle
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_problems, setting_problems
 from dppo.packing.rows import UNSCORED
 from dppo.pruning.level import floor_problems
-from dppo.settings import RowSettings
+from dppo.settings import DEFAULT_METHOD, RowSettings
 from dppo.trl.batch import PADDED, RankBatch
 from dppo.trl.served import DEEPSPEED, ranges_of, unserved_in_rows
 from dppo.typed import NamedFields
@@ -31,23 +33,51 @@ class RowConfig(NamedFields, RowSettings):
         raise_problems(type(self).__name__, problems + setting_problems(self, ROW_CHOICES, ranges_of(self)))
         cast(Any, super()).__post_init__()
 
-    def build_method(self) -> RowMethod:
-        """The ``RowMethod`` that these settings describe."""
-        return row_method(self)
+    def build_method(self, own: RowMethod | None = None) -> RowMethod:
+        """The ``RowMethod`` of a run: of a preset and these settings, or the method of one's own as it is.
+
+        ``own`` is the method that ``with_method`` was given; None for the one that ``method`` names.
+        """
+        if own is not None:
+            return own
+        return row_method_named(self.method) if is_own(self.method) else row_method(self)
+
+    def with_method(self, method: RowMethod | str) -> Self:
+        """A copy for another method. Settings that were left out get its values.
+
+        Raises:
+            ConfigError: the configuration names another method, or a setting contradicts this one.
+        """
+        name, where = method if isinstance(method, str) else method.name, type(self).__name__
+        if self.method not in (DEFAULT_METHOD, method):
+            raise_problems(where, [f"method={name!r} beside args.method={self.method!r}. Leave method out of {where}."])
+        other = copy.copy(self)
+        other.method = name
+        if isinstance(method, str):
+            raise_problems(where, setting_problems(other, ROW_CHOICES, ranges_of(other)))
+        other._check_method(other.build_method() if is_own(name) else method if isinstance(method, RowMethod) else None)
+        return other
 
     def check_settings(self, refused: list[tuple[bool, str]]) -> None:
         """Check fields of ``RowSettings`` against each other, and what is served of TRL's.
 
         ``refused`` says whether an option of TRL's is not served, and why.
         """
-        where = type(self).__name__
         problems = [sentence for wrong, sentence in [*_refused_of_every_trainer(self), *refused] if wrong]
-        problems += row_problems(self)
-        if self.prune_floor is not None:
+        raise_problems(type(self).__name__, problems)
+        self._check_method(self.build_method() if is_own(self.method) else None)
+
+    def _check_method(self, own: RowMethod | None) -> None:
+        where, problems = type(self).__name__, list[str]()
+        if own is not None:
+            problems = settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}, ROW_DECIDED)
+        else:
+            problems = row_problems(self)
+        if own is None and self.prune_floor is not None:
             rate = row_rate(self)
             problems += floor_problems(self.prune_floor, rate, "prune_floor", f"row_prune_rate={rate:g} keeps")
         raise_problems(where, problems)
-        raise_problems(where, bias_problems(self, self.build_method().biases))
+        raise_problems(where, bias_problems(self, self.build_method(own).biases))
 
 
 def _refused_of_every_trainer(args: Any) -> list[tuple[bool, str]]:

@@ -14,6 +14,7 @@ from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from dppo.errors import ConfigError, DataError
+from dppo.methods import RowMethod
 from dppo.packing.forward import Scored
 from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch
@@ -121,6 +122,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         train_dataset: as for ``DPOTrainer``; a streamed one is trained on whole, less pairs without a prompt or answer.
         margin_reward: a reward function of TRL's signature. Pairs that it hardly tells apart then weigh more, others
             less: MADPO-style. Asked once for all pairs, with the dataset's other columns; not ``async``.
+        method: a ``RowMethod`` that is used as it is, or a name as for ``DPPODPOConfig(method=...)``; None for the
+            method of ``args``.
         **kwargs: whatever else ``DPOTrainer`` takes.
 
     Raises:
@@ -146,10 +149,13 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         train_dataset: Any = None,
         *,
         margin_reward: MarginReward | None = None,
+        method: RowMethod | str | None = None,
         **kwargs: Any,
     ) -> None:
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
+        check("method", method, RowMethod | str | None, 'DPPODPOTrainer(..., method=ROW_METHODS["uniform"]).')
+        args = args if method is None else args.with_method(method)
         check_overrides(type(self))
         given = check_dataset(train_dataset, "DPPODPOTrainer", args.row_prune_rate)
         if data_collator is not None:
@@ -172,7 +178,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         longest = 0 if rows is None else int(rows.tokens.max())
         if args.max_tokens_per_row is not None and args.max_tokens_per_row < longest:
             raise ConfigError(f"a pair has {longest} tokens, and stays in one row. Set max_tokens_per_row: {longest}.")
-        self.start_rows(rows)
+        self.start_rows(rows, method if isinstance(method, RowMethod) else None)
         self._margin_weight = np.ones(1)
         if rows is not None:
             processor: Any = self.processing_class

@@ -16,6 +16,7 @@ from torch import Tensor
 from dppo import __version__
 from dppo.files import write_json
 from dppo.methods import RowMethod
+from dppo.methods.own import assigned
 from dppo.packing.forward import Scored
 from dppo.step import RowSource
 from dppo.step.resumed import changed, warn_of
@@ -100,6 +101,10 @@ class MeasuredRows(TrainingLoop):
     def method(self) -> RowMethod:
         """How rows are dropped."""
         return self.source.method
+
+    @method.setter
+    def method(self, method: RowMethod) -> None:
+        raise assigned(method)
 
     def _announce(self) -> None:
         """Print once how rows are drawn, and whether the first epoch can be pruned."""

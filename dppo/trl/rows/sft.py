@@ -13,6 +13,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from dppo.errors import ConfigError, DataError
+from dppo.methods import RowMethod
 from dppo.objective import weighted_sum
 from dppo.packing.forward import Scored
 from dppo.pruning import confidence, mean_loss
@@ -61,6 +62,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         args: a ``DPPOSFTConfig``; transformers' ``TrainingArguments`` are made into one, as TRL does.
         data_collator: must be None: rows are laid out after the draw.
         train_dataset: as for ``SFTTrainer``; a streamed one is trained on whole.
+        method: a ``RowMethod`` that is used as it is, or a name as for ``DPPOSFTConfig(method=...)``; None for the
+            method of ``args``.
         **kwargs: whatever else ``SFTTrainer`` takes.
 
     Raises:
@@ -81,9 +84,13 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         args: TrainingArguments | None = None,
         data_collator: Any = None,
         train_dataset: Any = None,
+        *,
+        method: RowMethod | str | None = None,
         **kwargs: Any,
     ) -> None:
         own = _own(args)
+        check("method", method, RowMethod | str | None, 'DPPOSFTTrainer(..., method=ROW_METHODS["infobatch"]).')
+        own = own if method is None else own.with_method(method)
         check_overrides(type(self))
         given = check_dataset(train_dataset, "DPPOSFTTrainer", own.row_prune_rate)
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
@@ -107,7 +114,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         # skip_prepare_dataset may leave labels out: TRL then trains on every token
         self.columns = tuple(name for name in ("input_ids", "labels", "seq_lengths") if name in columns)
         rows = None if given is None else prepared_rows(prepared, self.columns, given, own.max_length)
-        self.start_rows(None if rows is None else self.measured(rows))
+        given_method = method if isinstance(method, RowMethod) else None
+        self.start_rows(None if rows is None else self.measured(rows), given_method)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
         """The sequence of a row, or those that TRL has packed into it."""

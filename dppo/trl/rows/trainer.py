@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods import RowMethod
+from dppo.methods.own import is_own, parts_in_words
 from dppo.methods.settings import bias_problems
 from dppo.packing import longest_processing_time
 from dppo.packing.forward import Scored, figures_of
@@ -98,10 +99,10 @@ class RowTrainer(MeasuredRows):
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
-    def start_rows(self, rows: Rows | None) -> None:
+    def start_rows(self, rows: Rows | None, own: RowMethod | None = None) -> None:
         """Get ready to draw; TRL's trainer has been made.
 
-        There are no ``rows`` of a stream.
+        There are no ``rows`` of a stream. ``own`` is the method that the trainer was given as a value.
 
         Raises:
             ConfigError: a model, or a way to spread it over processes, that is not served.
@@ -110,7 +111,8 @@ class RowTrainer(MeasuredRows):
         args: Any = self.args
         check_processes(self)
         router = float(self.router_aux_loss_coef) if self.aux_loss_enabled else 0.0
-        method = replace(args.build_method(), router_coef=router)
+        method = replace(args.build_method(own), router_coef=router)
+        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(method)
         self._streamed = rows is None
         self._unpruned = "" if args.row_prune_rate is not None else _unpruned(args, method, streamed=self._streamed)
         if self._unpruned:

@@ -1,0 +1,146 @@
+"""Methods in a run by their names: presets, and methods of one's own by ``package.module:name``.
+
+A preset is a starting point, which settings complete. A method of one's own is complete: settings must agree with it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, TypeVar
+
+from dppo.errors import ConfigError, in_words
+from dppo.files import current_folder_first
+from dppo.methods.method import Method
+from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.rows import RowMethod
+from dppo.pruning import PIVOTAL, SCORES, Pruning
+from dppo.settings import AUTO
+
+WITH_RATES = {"prompt_prune_rate": "prompt", "completion_prune_rate": "completion"}
+"""Settings that are an argument of ``Method.with_rates``."""
+DECIDED = (
+    *("prompt_prune_rate", "completion_prune_rate", "token_prune_rate", "head_prune_rate", "prune_floor"),
+    *("completion_score", "completion_budget", "sampling_design", "prune_schedule", "prune_until"),
+    *("advantage_power", "max_rounds", "round_factor"),
+)
+"""Settings of this library that a method of one's own decides."""
+ROW_DECIDED = ("row_prune_rate", "row_score", "prune_floor", "sampling_design", "prune_schedule", "prune_until")
+"""The same of trainers on the rows of a dataset."""
+
+AnyMethod = TypeVar("AnyMethod")
+
+
+def is_own(name: Any) -> bool:
+    """True for ``package.module:name``."""
+    return isinstance(name, str) and ":" in name
+
+
+def method_named(name: str) -> Method:
+    """The preset of that name, or the method at ``package.module:name``, looked up in the current folder first.
+
+    Raises:
+        ConfigError: there is no such module or value, or the value is no method.
+    """
+    return _named(name, METHODS, Method)
+
+
+def row_method_named(name: str) -> RowMethod:
+    """As ``method_named``, for the rows of a dataset."""
+    return _named(name, ROW_METHODS, RowMethod)
+
+
+def _named(name: str, presets: Mapping[str, AnyMethod], kind: type[AnyMethod]) -> AnyMethod:
+    if not is_own(name):
+        return presets[name]
+    module, _, attribute = name.partition(":")
+    try:
+        with current_folder_first():
+            found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"method={name!r} cannot be imported: {error}. Write package.module:name of a {kind.__name__}."
+        ) from error
+    if not isinstance(found, kind):
+        raise ConfigError(
+            f"method={name!r} is of type {type(found).__name__}, expected a {kind.__name__}. Docs: docs/extending.md."
+        )
+    return found
+
+
+def own_settings(method: Method) -> dict[str, Any]:
+    """Settings by name, as a method of one's own has them. What no setting can express is left out."""
+    found: dict[str, Any] = {
+        "prompt_prune_rate": AUTO if method.prompts.auto else method.prompts.rate,
+        "completion_prune_rate": AUTO if getattr(method.completions, "auto", None) else method.completions.rate,
+        "token_prune_rate": AUTO if method.tokens.auto else method.tokens.rate,
+        "head_prune_rate": method.tokens.head_rate,
+    }
+    if isinstance(level := method.completions, Pruning):
+        found |= {
+            "completion_budget": level.budget,
+            "sampling_design": level.design.name if level.design.unbiased else PIVOTAL.name,
+        }
+        names = [name for name, score in SCORES.items() if score is level.score]
+        found |= {"completion_score": names[0]} if names else {}
+    return found
+
+
+def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Give settings that were left out the values of a complete method. One sentence for each that contradicts it.
+
+    Args:
+        args: a dataclass of settings. Those with their default value were left out.
+        method: a method of one's own.
+        own: settings by name, as the method has them.
+        names: of the settings that the method decides.
+    """
+    defaults, problems = {each.name: each.default for each in fields(args)}, []
+    for name in names:
+        if name not in defaults:
+            continue
+        value = getattr(args, name)
+        if value == defaults[name]:
+            setattr(args, name, own.get(name, value))
+        elif name not in own or value != own[name]:
+            problems.append(_contradiction(name, value, method, own))
+    return problems
+
+
+def _contradiction(name: str, value: Any, method: Method | RowMethod, own: Mapping[str, Any]) -> str:
+    shown = f"{name}={value!r}"
+    if name in WITH_RATES and value != AUTO:
+        how = f"hand over method.with_rates({WITH_RATES[name]}={value:g})"
+    elif name in {each.name for each in fields(method)}:
+        how = f"hand over replace(method, {name}={value!r})"
+    else:
+        how = "put it into the method: docs/extending.md"
+    if name in own:
+        return (
+            f"{shown} contradicts the method {method.name!r}, which has {name}={own[name]!r}. Leave it out, or {how}."
+        )
+    return f"{shown} would change nothing of the method {method.name!r}, which is complete. Leave it out, or {how}."
+
+
+def parts_in_words(method: Method | RowMethod) -> dict[str, str]:
+    """Name and parts of a method as text, for the settings that a checkpoint remembers of a method of one's own."""
+    parts = {name: getattr(method, name) for name in part_names(type(method))}
+    return {"method": f"{method.name} (own)"} | {f"method.{name}": _in_words(part) for name, part in parts.items()}
+
+
+def part_names(kind: type[Method] | type[RowMethod]) -> list[str]:
+    """Fields of a method that change what is trained."""
+    return [each.name for each in fields(kind) if each.name not in ("name", "paper", "deviations", "fixes")]
+
+
+def assigned(method: Any) -> ConfigError:
+    """The error for a method that is set on a trainer after it was made."""
+    return ConfigError(
+        f"trainer.method was assigned {getattr(method, 'name', method)!r}, and a trainer is made for one method. Write "
+        "method=mine where the trainer is made: DPPOTrainer(..., method=mine)."
+    )
+
+
+def _in_words(part: Any) -> str:
+    text = in_words(part) if callable(part) and not hasattr(part, "__dataclass_fields__") else str(part)
+    return re.sub(r" at 0x\w+", "", text)
