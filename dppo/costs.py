@@ -33,7 +33,7 @@ class Spent:
     seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Of generating, of passes without a gradient (log-probabilities of other policies), and of training."""
     total: float = 0.0
-    """Seconds of all phases of training."""
+    """Seconds of whole optimizer steps."""
     run: tuple[Work, Work] = (Work(), Work())
     """Passes that were run."""
     unpruned: tuple[Work, Work] = (Work(), Work())

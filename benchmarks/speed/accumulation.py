@@ -260,19 +260,18 @@ def measured(case: Case) -> Record:
         trainers = case.trainers(folder)
         pruned, whole = in_turns(trainers)
     gc.collect()
-    first = 0 if case.trainer == "grpo" else 1
     row: Record = {
         "trainer": case.trainer,
         "accumulation": case.accumulation,
         "budget": "default" if case.own_budget else case.setting.budget,
-        # The first step has the self-check, and of rows no score to prune by. What is printed counts it in GRPO.
+        # The first step has the start of the trainer and the self-check, and of rows no score to prune by.
         "passes": float(np.mean(pruned.passes[1:])),
         "needed": float(np.mean(pruned.needed[1:])),
         "passes_unpruned": float(np.mean(whole.passes[1:])),
         "seconds": float(np.median(pruned.seconds[1:])),
         **spread(pruned.seconds[1:], "seconds_"),
         **spread(whole.seconds[1:], "seconds_unpruned_"),
-        "saved_true": 1 - sum(pruned.seconds[first:]) / sum(whole.seconds[first:]),
+        "saved_true": 1 - sum(pruned.seconds[1:]) / sum(whole.seconds[1:]),
         "saved_printed": None,
         "rollout_cost": None,
     }

@@ -26,7 +26,7 @@ from dppo.trl.correction import Correction, CorrectionMetrics
 from dppo.trl.fixed import fixed_arguments
 from dppo.trl.hooks import add_figures, reference_model
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
-from dppo.trl.metrics import PhaseClock
+from dppo.trl.metrics import LOADING, PhaseClock
 from dppo.trl.safeguards import MemoryAdvice
 from dppo.types import Work
 
@@ -416,10 +416,21 @@ class TrainingLoop(CheckpointHooks):
             finally:
                 self.forwards.leave()
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's batches of an optimizer step, timed."""
+        with self.clock(LOADING):
+            return super().get_batch_samples(*args, **kwargs)
+
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's training step, timed: what no other phase has claimed is forward and backward."""
+        """TRL's training step, timed: what no other phase has claimed is forward and backward.
+
+        Seconds of a call without a pass are left out of ``clock.total``: they are TRL's, and no cost of a pass.
+        """
+        before, run = self.clock.total["forward_backward"], self.forwards.run
         with self.clock("forward_backward"), self.forwards.memory.explained():
             loss = super().training_step(*args, **kwargs)
+        if self.forwards.run is run:
+            self.clock.total["forward_backward"] = before
         self.end_call()
         return loss
 

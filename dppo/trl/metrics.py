@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import IntervalStrategy, TrainerState, TrainingArguments
+from transformers import IntervalStrategy, TrainerCallback, TrainerState, TrainingArguments
 from trl.trainer.utils import nanmax, nanmin
 
 from dppo.methods import Method
@@ -30,8 +30,10 @@ from dppo.objective import (
 from dppo.objective.losses import bound, vespo_weight
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
-RECORD = "record"
-"""A phase that is not training, so that no other phase counts it; it is not logged."""
+RECORD, CHECK = "record", "check"
+"""Phases that are not training, so that no other phase counts them; they are not logged."""
+STEP, LOADING = "step", "loading"
+"""An optimizer step from its begin to its end, with all phases in it, and reading its batches; they are not logged."""
 
 
 def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
@@ -105,6 +107,21 @@ class PhaseClock:
         seconds = {f"time/{phase}": self._seconds[phase] for phase in PHASES}
         self._seconds.clear()
         return seconds
+
+
+class StepSeconds(TrainerCallback):
+    """Times whole optimizer steps on a trainer's clock: phases leave out what TRL's loop does between them."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` once the batches of a step are there."""
+        self.trainer.clock.start(STEP)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` after an optimizer step, before it logs, saves or evaluates."""
+        self.trainer.clock.stop(STEP)
 
 
 class WeightedSums:

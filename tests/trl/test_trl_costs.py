@@ -151,3 +151,23 @@ def test_a_generation_in_use_brings_its_passes_into_the_checkpoint_and_the_resum
     for name in ("run", "unpruned", "generated", "unpruned_tokens", "completions", "prompts"):
         assert getattr(resumed.savings, name) == getattr(whole.savings, name), name
     assert whole.savings.run[1].passes < whole.savings.unpruned[1].passes
+
+
+def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path, tmp_path, monkeypatch):
+    """Every look at this clock takes a second: 31 of 32 calls of the loss have no row, and their seconds are TRL's."""
+    seconds = iter(range(10**6))
+    found = {}
+    for accumulation in (1, 32):
+        options = dict(per_device_train_batch_size=32 // accumulation, gradient_accumulation_steps=accumulation)
+        options |= dict(max_tokens_per_row=10_000, method="grpo", completion_prune_rate=0.0, max_steps=MEASURED + 2)
+        config = DPPOConfig(**SHORT | options | dict(output_dir=str(tmp_path), learning_rate=0.0))
+        trainer = DPPOTrainer(tiny_path, some_silent, config, problems(ROWS), rollout_func=scripted)
+        trainer.clock.now = lambda: float(next(seconds))
+        trainer.train()
+        found[accumulation] = trainer
+        assert trainer.savings.run[1].passes == config.max_steps
+    few, many = (trainer.meter.costs.training.seconds for trainer in found.values())
+    assert 0 < many <= few, "the wrong twin: 32 calls in each generation, at a second or more"
+    assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED + 2), (
+        "the steps themselves took longer"
+    )

@@ -111,7 +111,7 @@ ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is
 @pytest.mark.parametrize(
     ("ours", "replaced"),
     [
-        ((DPPOTrainer, SavedGeneration, TrainingLoop), {"train", "training_step", "log"}),
+        ((DPPOTrainer, SavedGeneration, TrainingLoop), {"train", "training_step", "log", "get_batch_samples"}),
         ((RowTrainer, DPPOSFTTrainer, DPPODPOTrainer), ON_ROWS),
     ],
 )

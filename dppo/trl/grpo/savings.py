@@ -15,7 +15,7 @@ from dppo.methods import Method
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.step import StepPlan
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.metrics import RECORD, PhaseClock
+from dppo.trl.metrics import CHECK, LOADING, RECORD, STEP, PhaseClock
 from dppo.types import Work
 
 GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward_backward",)
@@ -62,7 +62,7 @@ class CostMeter:
         total = self._clock.total
         return Spent(
             seconds=tuple(sum(total[phase] for phase in phases) for phases in (GENERATING, SCORING, TRAINING)),
-            total=sum(seconds for phase, seconds in total.items() if phase != RECORD),
+            total=total[STEP] + total[LOADING] - total[RECORD] - total[CHECK],
             run=self._forwards.run,
         )
 
@@ -102,7 +102,7 @@ class Savings:
     live_tokens: tuple[float, ...] = (0.0, 0.0)
     """Of completions with a gradient the tokens, and those forwarded, where cuts are drawn; else 0."""
     seconds: float = 0.0
-    """Of the phases of training, of the first process."""
+    """Of whole optimizer steps, of the first process."""
 
     def after(self, spent: Spent) -> "Savings":
         """These sums and the seconds and passes of some more of the run."""

@@ -36,7 +36,7 @@ from dppo.trl.grpo.rollouts import (
 from dppo.trl.grpo.saved import InUse, SavedGeneration
 from dppo.trl.grpo.savings import CostMeter, Savings
 from dppo.trl.grpo.unpruned import unpruned_passes
-from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, of_step, share_done
+from dppo.trl.metrics import CHECK, RECORD, LossFigures, StepSeconds, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
     NonFiniteGuard,
@@ -141,6 +141,7 @@ class DPPOTrainer(SavedGeneration):
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
+        self.add_callback(StepSeconds(self))
         end_at_exit()
         self.remember_settings()
         self._announce()
@@ -160,7 +161,8 @@ class DPPOTrainer(SavedGeneration):
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """The micro-batches of this call of the loss, of a new generation where one is due."""
         phase = self.calls % self.cycle.length
-        self.forwards.check_once()
+        with self.clock(CHECK):
+            self.forwards.check_once()
         if phase == 0 or self.in_use is None:
             self.calls -= phase  # a checkpoint without its generation: start it again, and stay in phase
             phase = 0
