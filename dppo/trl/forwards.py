@@ -40,8 +40,6 @@ class ForwardPasses:
         self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
-        self.correction = Correction.of_trainer(trainer)
-        """The correction between sampler and trainer; None without one."""
         self.correction_metrics = CorrectionMetrics()
         self._latest: RankBatch | None = None
         self._planned: dict[Any, list[MicroBatch]] = {}
@@ -57,6 +55,11 @@ class ForwardPasses:
         (scored, trained), one = self.run, Work(passes=1, tokens=batch.tokens)
         self.run = (scored, trained + one) if torch.is_grad_enabled() else (scored + one, trained)
         return self.layout.forward(model, batch, entropy=entropy, router=router, figures=figures)
+
+    @property
+    def correction(self) -> Correction | None:
+        """The correction between sampler and trainer; None without one."""
+        return Correction.of_trainer(self._trainer)
 
     @property
     def measures_freely(self) -> bool:
@@ -142,7 +145,7 @@ class ForwardPasses:
         parts = [[] for _ in range(calls - len(filled))] + filled
         if missing:
             parts[-1] = [self._idle_pass(rank_batch)] * missing + parts[-1]
-        return parts, self._metrics(rank_batch, weight_B, parts, most)
+        return parts, self._row_metrics(rank_batch, weight_B, parts, most)
 
     def due(self, micro_batches: Sequence[MicroBatch], *, ends_step: bool) -> Sequence[MicroBatch]:
         """The passes of a call: its own, or one at weight 0 that synchronizes what earlier calls have accumulated.
@@ -155,7 +158,7 @@ class ForwardPasses:
         assert self._latest is not None
         return [self._idle_pass(self._latest)]
 
-    def _metrics(
+    def _row_metrics(
         self, rank_batch: RankBatch, weight_B: Tensor, parts: list[list[MicroBatch]], most: int
     ) -> dict[str, float]:
         """``rows/*`` of docs/metrics.md, over all ranks; ``most`` is the largest number of passes of a rank."""
@@ -303,7 +306,7 @@ FIXED = (
     "num_iterations", "importance_sampling_level", "multi_objective_aggregation", "off_policy_mask_threshold",
 )  # fmt: skip
 """Attributes that TRL's trainers read in each step, and the method here is made of; as prompts of the dataset."""
-OWN = ("method", "source", "group", "generation")
+OWN = ("source", "group", "generation")
 """Attributes of the trainers here whose names a subclass may take for its own."""
 OF_CONFIG = {"epsilon_low": "epsilon"}
 """Fields of the configuration with another name than the trainer's attribute."""
