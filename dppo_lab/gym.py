@@ -33,9 +33,9 @@ _NUMBER = re.compile(r"(?<![\d.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def last_number(completion: str) -> str | None:
-    """The last decimal number in a text, None without one."""
+    """The last decimal number in a text, without commas; None without one."""
     found = _NUMBER.findall(completion)
-    return found[-1].replace("−", "-") if found else None
+    return found[-1].replace("−", "-").replace(",", "") if found else None
 
 
 def tagged(completion: str) -> str | None:

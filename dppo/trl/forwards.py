@@ -39,7 +39,7 @@ class ForwardPasses:
         self.layout, self._heads = choose_layout(trainer, padded_forward)
         self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
-        self._checked = False
+        self.checked = False
         self.correction_metrics = CorrectionMetrics()
         self._latest: RankBatch | None = None
         self._planned: dict[Any, list[MicroBatch]] = {}
@@ -124,8 +124,9 @@ class ForwardPasses:
         """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and metrics of them.
 
         A call without a row has no pass. Passes lie in the last calls, because the last call synchronizes gradients.
-        Under DDP a rank without a row runs one pass at weight 0 there, if any rank has a row. Under FSDP2 every pass
-        gathers parameters from all ranks, so each rank runs as many passes as the one with most.
+        Under DDP a rank without a row runs one pass at weight 0 there, if any rank has a row: for the synchronization,
+        and because metrics are summed over ranks by their names. Under FSDP2 every pass gathers parameters from all
+        ranks, so each rank runs as many passes as the one with most.
 
         ``call_B`` is (B,) the call that each sequence belongs to, for a loss over all tokens of a call together: the
         sequences of a call then share one forward pass, unless ``max_tokens_per_row`` is set. None: any.
@@ -134,8 +135,11 @@ class ForwardPasses:
             batches = self._micro_batches(rank_batch, weight_B)
             parts = [batches[call::calls] for call in range(calls)]
         else:
-            own = [weight_B * (call_B == call) for call in range(calls)]
-            parts = [self._micro_batches(rank_batch, each, whole=True) for each in own]
+            parts, budgets = [], []
+            for call in range(calls):
+                parts.append(self._micro_batches(rank_batch, weight_B * (call_B == call), whole=True))
+                budgets.append(self.memory.budget)
+            self.memory.budget = max(budgets)
         filled = [part for part in parts if part]
         passes = sum(map(len, filled))
         most = self._most(passes, weight_B.device)
@@ -221,7 +225,7 @@ class ForwardPasses:
         Later calls do nothing. A kernel that was probed on other shapes than this model has may fail here: then the
         next one is tried.
         """
-        layout, self._checked, first = self.layout, True, not self._checked
+        layout, self.checked, first = self.layout, True, not self.checked
         if not first:
             return
         self._check_head()
@@ -393,8 +397,10 @@ class TrainingLoop(CheckpointHooks):
         Under FSDP2 accelerate's ``no_sync`` ends with synchronization on, and TRL's loop has it off until the last
         call of a step.
         """
-        found_off = self.is_fsdp_enabled and not self.accelerator.sync_gradients
-        return nullcontext() if found_off else self.accelerator.no_sync(model)
+        state = self.accelerator.gradient_state
+        # With sync_each_batch every pass reduces: the same passes must do so on all ranks, whatever their calls.
+        as_found = not self.accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False)
+        return nullcontext() if self.is_fsdp_enabled and as_found else self.accelerator.no_sync(model)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
@@ -425,12 +431,13 @@ class TrainingLoop(CheckpointHooks):
             return super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's training step, timed: what no other phase has claimed is forward and backward.
+        """TRL's training step. Its time outside the other phases is that of forward and backward.
 
-        Seconds of a call without a pass are left out of ``clock.total``: they are TRL's, and no cost of a pass.
+        A call without a pass adds nothing to ``clock.total``, from which costs of passes are fitted.
         """
         before, run = self.clock.total["forward_backward"], self.forwards.run
-        with self.clock("forward_backward"), self.forwards.memory.explained():
+        wait = self.accelerator.sync_gradients  # earlier calls of a step leave their work in the queue
+        with self.clock("forward_backward", wait=wait), self.forwards.memory.explained():
             loss = super().training_step(*args, **kwargs)
         if self.forwards.run is run:
             self.clock.total["forward_backward"] = before

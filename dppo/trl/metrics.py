@@ -79,18 +79,25 @@ class PhaseClock:
         self._inner = [0.0]
 
     @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Add the time of a ``with`` block to ``phase``, less what inner phases took."""
-        start = self.now()
+    def __call__(self, phase: str, *, wait: bool | None = None) -> Iterator[None]:
+        """Add the time of a ``with`` block to ``phase``, less what inner phases took.
+
+        Start and end wait for the accelerator. With ``wait`` the start does not, and the end only if it is True: a
+        phase of several blocks then waits once.
+        """
+        start = self._read(wait is None)
         self._inner.append(0.0)
         try:
             yield
         finally:
-            seconds = self.now() - start
+            seconds = self._read(wait is not False) - start
             own = seconds - self._inner.pop()
             self._seconds[phase] += own
             self.total[phase] += own
             self._inner[-1] += seconds
+
+    def _read(self, wait: bool) -> float:
+        return self.now() if wait or self.now is not wall else time.perf_counter()
 
     def start(self, phase: str) -> None:
         """Begin a phase that ends in another call: ``stop`` adds its time."""

@@ -90,24 +90,9 @@ class EmptySignalWarning:
 
     def __init__(self) -> None:
         self.empty = self.unscored = 0
-        self._generations, self._learned = 0, False
-
-    @property
-    def nothing_learned(self) -> str:
-        """A line for the end of a run in which no completion had an advantage; empty for any other run."""
-        if self._learned or not self._generations:
-            return ""
-        found = (
-            "no completion had a reward" if self.unscored == self._generations else "all rewards of a group were equal"
-        )
-        return (
-            f"nothing was learned: in each of {self._generations} generations {found}. Print some completions "
-            "(log_completions: true), and what the reward functions make of them."
-        )
 
     def observe(self, signal: bool, scored: bool = True) -> None:
         """Count one generation: whether some completion has a gradient, and whether some has a reward."""
-        self._generations, self._learned = self._generations + 1, self._learned or signal
         self.empty = 0 if signal else self.empty + 1
         self.unscored = 0 if scored else self.unscored + 1
         if self.unscored.bit_count() == 1:

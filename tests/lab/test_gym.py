@@ -68,7 +68,7 @@ def test_a_text_that_the_scorer_cannot_read_scores_0():
 
 
 def test_the_answer_in_a_completion():
-    numbers = {"10-3 = 7.": "7", "so -3": "-3", "−4": "-4", "1,234.5 and": "1,234.5", "10-3": "3", "none": None}
+    numbers = {"10-3 = 7.": "7", "so -3": "-3", "−4": "-4", "1,234.5 and": "1234.5", "10-3": "3", "none": None}
     assert {text: last_number(text) for text in numbers} == numbers
     assert tagged("<answer>1</answer> no, <answer> 2 </answer>") == "2" and tagged("<answer>1") is None
 

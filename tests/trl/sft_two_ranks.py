@@ -17,6 +17,17 @@ RUNS = {
         solutions(11),
         dict(per_device_train_batch_size=2, max_steps=6, accelerator_config={"even_batches": False}),
     ),
+    # The same in calls of one row: the last step of an epoch has two calls on one rank and one on the other.
+    "uneven calls": (
+        ours,
+        solutions(11),
+        dict(
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=4,
+            max_steps=4,
+            accelerator_config={"even_batches": False},
+        ),
+    ),
     # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
     "pairs": (test_trl_dpo.ours, test_trl_dpo.pairs(12), dict(per_device_train_batch_size=1, max_steps=9)),
     "stream": (ours, solutions(12).to_iterable_dataset(), OF_STREAM),

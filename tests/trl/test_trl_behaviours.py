@@ -139,8 +139,11 @@ BEHAVIOURS: dict[str, Build] = {
 }
 
 NOT_FORWARDED = "completions without an advantage are not forwarded: it is a mean over the others"
+OF_PASSES = ("kl", "entropy", *(f"clip_ratio/{name}" for name in ("low_mean", "low_min", "high_mean", "high_max")))
 DIFFERENT = {
     "no reference": {"entropy": NOT_FORWARDED},
+    # Every completion is truncated: no pass is run, and nothing is measured. TRL logs zeros.
+    "masked truncation": dict.fromkeys((*OF_PASSES, "clip_ratio/region_mean"), NOT_FORWARDED),
 }
 """Figures that differ from TRL's, by behaviour, with the reason."""
 

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import test_trl_dpo
 import torch
+from accelerate import Accelerator
 from conftest_trl import GENERATIONS, logged
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
-from dppo.trl.metrics import LossFigures
+from dppo.trl.metrics import LossFigures, PhaseClock
 
 ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
 """Operations whose result the host needs: each waits for all that the device has still to do."""
@@ -129,6 +130,27 @@ def test_a_metric_that_is_read_at_once_is_seen(questions, tiny_path, tmp_path, m
     monkeypatch.setattr(LossFigures, "add", eager)
     grpo(tiny_path, tmp_path, max_tokens_per_row=30)
     assert {"_local_scalar_dense", "index"} <= set(questions.found)
+
+
+def test_clocks_wait_for_no_pass_but_the_last(tiny_path, tmp_path, monkeypatch):
+    """Of a step of several calls, each with a pass: its phase is read without a wait until the last one is queued."""
+    events, read, backward = [], PhaseClock._read, Accelerator.backward
+
+    def reads(self, wait):
+        events.append("wait" if wait else "read")
+        return read(self, wait)
+
+    def passes(self, loss, **options):
+        events.append("backward" if loss.grad_fn is not None and not loss.is_leaf else "empty")
+        return backward(self, loss, **options)
+
+    monkeypatch.setattr(PhaseClock, "_read", reads)
+    monkeypatch.setattr(Accelerator, "backward", passes)
+    calls = {"per_device_train_batch_size": 2 * GENERATIONS, "gradient_accumulation_steps": 4}
+    grpo(tiny_path, tmp_path, max_tokens_per_row=30, **calls)
+    last = len(events) - 1 - events[::-1].index("backward")
+    between = events[events.index("backward") : last]
+    assert between.count("backward") > 2 and between.count("read") > 2 and "wait" not in between
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

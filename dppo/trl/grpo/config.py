@@ -221,7 +221,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         """
         name = method if isinstance(method, str) else method.name
         if self.method_given is not None and self.method_given != method:
-            problem = f"method={name!r} beside args.method={self.method_given!r}. Leave method out of DPPOConfig."
+            problem = f"method={name!r} was given beside args.method={self.method_given!r}. Leave one of them out."
             raise_problems("DPPOTrainer", [problem])
         other = copy.copy(self)
         for field, filled in self._left_out.items():

@@ -32,7 +32,7 @@ class CeilingLines:
         if not isinstance(completions, Pruning) or plan.evidence is None:
             return
         evidence, completions = plan.evidence, completions.informed(found)
-        if len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
+        if found.live_N.any() and len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
             silent = 1 - int(found.live_N.sum()) / len(found.live_N)
             skipped = f"the {silent:.0%} without a gradient are skipped; " if silent else ""
             dropped = plan.draw_figures[0]["prune/completion_rate"]
@@ -58,7 +58,7 @@ class CeilingLines:
 
 
 def _given(name: str, rate: float, ceiling: Ceiling, sampling: str) -> str:
-    """What a rate that is not chosen by the run gains."""
+    """Gain of a fixed rate, or of choosing one if it is 0."""
     field, nothing = FIELDS[name], ceiling.value < WORTH
     if not rate:
         gain = f"nothing here (at most {ceiling.value:.2f}x)" if nothing else f"at most {ceiling}"
@@ -69,7 +69,7 @@ def _given(name: str, rate: float, ceiling: Ceiling, sampling: str) -> str:
 
 
 def _chosen(name: str, level: Any, chosen: Choice, ceiling: Ceiling, sampling: str) -> str:
-    """What a rate that is chosen by the run gains, or why it is 0."""
+    """Gain of a rate that the run chooses, or the reason for a rate of 0."""
     if chosen.rate:
         gain = f"{chosen.gain:.2f}x, at least {chosen.low:.2f}x (at most {ceiling.value:.2f}x)"
         return f"{sampling} gains {gain}; {chosen.rate:.0%} are dropped"
@@ -83,7 +83,7 @@ def _chosen(name: str, level: Any, chosen: Choice, ceiling: Ceiling, sampling: s
 
 
 def closing_lines(method: Method, savings: Savings, completions: Evidence | None, visits: Evidence | None) -> list[str]:
-    """By level, what its rate did in the run, and what to set if choosing can gain more; nothing for other levels.
+    """Lines about the share that each level dropped, and the setting that gains more.
 
     Args:
         method: of the run.
@@ -92,6 +92,11 @@ def closing_lines(method: Method, savings: Savings, completions: Evidence | None
         visits: of prompts that came back; None for a streamed dataset.
     """
     rolled, live, kept = savings.completions
+    if rolled and not live:
+        return [
+            f"nothing was learned: all {rolled:,.0f} completions had advantage 0, because the rewards of each group "
+            "were equal or missing. Set log_completions: true and check the rewards"
+        ]
     candidates, asked = savings.prompts
     levels = (
         ("completions", method.completions, completions, live, kept),
@@ -109,7 +114,7 @@ def closing_lines(method: Method, savings: Savings, completions: Evidence | None
 
 
 def _closing(name: str, level: Any, evidence: Evidence, dropped: float) -> str:
-    """What a level's rate did, or what to set; empty if there is nothing to do."""
+    """Closing line of a level, or "" if there is nothing to do."""
     field, ceiling = FIELDS[name], ceiling_of(evidence)
     if level.auto is not None and not dropped:
         chosen = level.choice(evidence)

@@ -116,11 +116,7 @@ class SavedGeneration(TrainingLoop, Joints):
         self._account()
         visits = None if self.source is None else self.source.visits
         lines = self.savings.lines(self.meter.costs)
-        if nothing := self._signal_warning.nothing_learned:
-            lines.append(nothing)
-        else:
-            lines += closing_lines(self.method, self.savings, self.evidence, visits)
-        for line in lines:
+        for line in lines + closing_lines(self.method, self.savings, self.evidence, visits):
             self.accelerator.print(f"dppo | {line}")
         return result
 

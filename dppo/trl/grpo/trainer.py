@@ -19,6 +19,7 @@ from dppo.pruning import OtherTerms
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.lines import CeilingLines
@@ -155,14 +156,16 @@ class DPPOTrainer(SavedGeneration):
         """Forget the generation in use too: part of its steps are taken."""
         self.in_use, self.calls = None, 0
         self._dealt, self._figures = [], self._no_figures()
+        self.forwards.correction_metrics = CorrectionMetrics()
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """The micro-batches of this call of the loss, of a new generation where one is due."""
         phase = self.calls % self.cycle.length
-        with self.clock(CHECK):
-            self.forwards.check_once()
+        if not self.forwards.checked:
+            with self.clock(CHECK):
+                self.forwards.check_once()
         if phase == 0 or self.in_use is None:
             self.calls -= phase  # a checkpoint without its generation: start it again, and stay in phase
             phase = 0

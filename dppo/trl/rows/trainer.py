@@ -170,7 +170,7 @@ class RowTrainer(MeasuredRows):
             call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None
             calls, figures = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
         self.add_figures(figures)
-        self._scores, self._figures = [], PartFigures(self._calls)
+        self._scores, self._figures = [], PartFigures(self._stride)
         return [StepCall(micro_batches=each, call=call) for call, each in enumerate(calls)], None
 
     def _take(self, batches: list[Any], device: Any) -> None:
