@@ -79,9 +79,11 @@ def main(path: str, folder: Path) -> None:
     steps, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
     halves = UNEVEN | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2 * GENERATIONS}
     results["synchronized"], halved = synchronized(path, folder / "halves", completion_prune_rate=0.0, **halves)
+    halves["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    results["each batch"], each = synchronized(path, folder / "each", completion_prune_rate=0.0, **halves)
     trainer_module.over_ranks = over_ranks
     if dist.get_rank() == 0:
-        torch.save(halved, folder / "halves.pt")
+        torch.save([halved, each], folder / "halves.pt")
     empty = [{name: value.full_tensor() for name, value in step.items()} for step in steps]
     kept = [None, None]
     dist.all_gather_object(kept, int((trainer.in_use.batch.weight_UB > 0).sum()))
