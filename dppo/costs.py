@@ -1,4 +1,4 @@
-"""Costs of tokens and of forward passes, fitted to the seconds of a run's first generations.
+"""Costs of tokens and of forward passes, fitted to the seconds of a run's generations.
 
 Seconds come in as values: nothing here reads a clock.
 """
@@ -127,10 +127,11 @@ class PassCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCosts:
-    """Costs of generating, of scoring and of training in the first generations of a run.
+    """Costs of generating, of scoring and of training in a run.
 
-    The first generation is left out, because it warms up. After ``MEASURED`` more, or with the first checkpoint, costs
-    are fixed: later choices of a run depend on no clock, and a resumed run chooses alike.
+    The first generation is left out, because it warms up. After ``MEASURED`` more, or with the first checkpoint,
+    ``rollout_cost`` is fixed: later choices of a run depend on no clock, and a resumed run chooses alike. What was
+    saved follows the costs of all generations.
     """
 
     generations: int = 0
@@ -146,32 +147,34 @@ class TokenCosts:
     training: PassCosts = PassCosts()
     """Of forward passes, their recomputation and their backward passes."""
     fixed: bool = False
-    """True if nothing is added any more."""
+    """True if ``rollout_cost`` does not change any more."""
+    rollout_cost: float | None = None
+    """Cost of a generated token over that of keeping it, scored and trained on; None before it is fixed, or if it was
+    not known by then."""
 
     def __post_init__(self) -> None:
-        sums = (self.seconds, self.generated, self.trained)
+        sums = (self.seconds, self.generated, self.trained, self.rollout_cost or 0.0)
         if self.generations < 0 or not all(0 <= value < np.inf for value in sums):
             raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
 
     def after(self, spent: Spent, generated: float, trained: float) -> "TokenCosts":
         """These costs and one more generation, of so many completion tokens generated and trained on."""
-        if self.fixed:
-            return self
         if not self.generations:
             return replace(self, generations=1)
         scoring, training = (
             costs.after(spent.seconds[1 + phase], spent.run[phase], spent.unpruned[phase], spent.layouts[phase])
             for phase, costs in enumerate((self.scoring, self.training))
         )
-        return TokenCosts(
+        costs = replace(
+            self,
             generations=self.generations + 1,
             seconds=self.seconds + max(spent.seconds[0], 0.0),
             generated=self.generated + generated,
             trained=self.trained + trained,
             scoring=scoring,
             training=training,
-            fixed=self.generations >= MEASURED,
         )
+        return costs.settled() if costs.generations > MEASURED else costs
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
@@ -181,11 +184,13 @@ class TokenCosts:
             CheckpointError: they are damaged.
         """
         try:
-            sums = {name: float(saved[name]) for name in ("seconds", "generated", "trained")}
+            sums: dict[str, Any] = {name: float(saved[name]) for name in ("seconds", "generated", "trained")}
             passes: dict[str, Any] = {
                 name: PassCosts(**{key: tuple(map(float, value)) for key, value in saved[name].items()})
                 for name in ("scoring", "training")
             }
+            cost = saved["rollout_cost"]
+            sums["rollout_cost"] = None if cost is None else float(cost)
             return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums, **passes)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -193,12 +198,12 @@ class TokenCosts:
             ) from error
 
     def settled(self) -> "TokenCosts":
-        """Fixed copy, for a checkpoint."""
-        return replace(self, fixed=True)
+        """Copy whose ``rollout_cost`` is fixed."""
+        return self if self.fixed else replace(self, fixed=True, rollout_cost=self._rollout_cost)
 
     @property
     def known(self) -> bool:
-        """True if costs are fixed and any was measured."""
+        """True if ``rollout_cost`` is fixed and seconds were measured."""
         return self.fixed and bool(self.seconds or self.scoring.seconds or self.training.seconds)
 
     def saved(self, generated: float, passes: Sequence[Work]) -> float:
@@ -207,15 +212,15 @@ class TokenCosts:
         return each * generated + self.scoring.of(passes[0]) + self.training.of(passes[1])
 
     @property
-    def rollout_cost(self) -> float | None:
-        """Cost of a generated token over that of keeping it, scored and trained on; None before it is known.
+    def _rollout_cost(self) -> float | None:
+        """``rollout_cost`` by the generations so far.
 
         The part of scoring and training that does not grow with what is kept counts as generated: no choice saves
         either. Rounded to a power of two, so that runs on similar machines choose alike.
         """
         passes = self.scoring.seconds + self.training.seconds
         growing = self.scoring.growing + self.training.growing
-        if not (self.fixed and self.seconds > 0 and growing > 0 and self.generated and self.trained):
+        if not (self.seconds > 0 and growing > 0 and self.generated and self.trained):
             return None
         paid = (self.seconds + passes - growing) / self.generated
         return 2.0 ** round(np.log2(paid / (growing / self.trained)))

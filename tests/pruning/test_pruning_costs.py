@@ -36,7 +36,9 @@ def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
     whole = told(MEASURED + 1)
     assert whole.fixed and whole.scoring.seconds == MEASURED and whole.saved(1.0, (Work(), Work())) == 0.03
     assert whole.scoring.of(Work(tokens=1)) == pytest.approx(0.02), "with no sign of another cost, tokens make it all"
-    assert whole.after(spent(99.0), 1, 1) is whole, "never again"
+    later = whole.after(spent(99.0), 1, 1)
+    assert later.rollout_cost == whole.rollout_cost, "a choice never changes by a clock again"
+    assert later.seconds > whole.seconds, "and what was saved follows all generations"
 
 
 @pytest.mark.parametrize(("generating", "cost"), [(6.0, 1.0), (5.0, 1.0), (12.5, 2.0), (48.0, 8.0), (0.7, 0.125)])

@@ -131,7 +131,7 @@ def test_where_auto_drops_nothing_a_run_is_that_of_plain_grpo_bit_for_bit(eager,
     assert alike(tmp_path / "dear", tmp_path / "plain") and not alike(tmp_path / "cheap", tmp_path / "plain")
 
 
-# What tokens cost: read from a clock in the first generations, on one process, and never again.
+# The cost of a rollout: read from a clock in the first generations, on one process, and never again.
 
 
 class Scripted:
@@ -184,7 +184,7 @@ def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():
     method = replace(METHODS["dppo"], tokens=TokenPruning(rate=0.9, auto=TOKEN_AUTO))
     one = Work(passes=1, tokens=50)
     passes = PassCosts().after(1.0, one, one, 1).after(1.0, one, one, 1)
-    measured = TokenCosts(seconds=128.0, generated=200, trained=100, scoring=passes, training=passes, fixed=True)
+    measured = TokenCosts(seconds=128.0, generated=200, trained=100, scoring=passes, training=passes).settled()
     levels = at_cost(method, measured).tokens, at_cost(method, TokenCosts()).tokens
     assert [level.auto.rollout_cost for level in levels] == [16.0, TOKEN_AUTO.rollout_cost]
     moment_NT = torch.tensor([900.0] * 10 + [1.0] * 40).repeat(64, 1)
@@ -214,7 +214,7 @@ def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path,
     seconds_of(monkeypatch, 1e-3)
     checkpoint = str(tmp_path / "a" / f"checkpoint-{MEASURED + 2}")
     resumed = trained(tiny_path, tmp_path / "b", resume=checkpoint, **options)
-    assert resumed.meter.costs == dear and resumed.method.completions.auto.rollout_cost == dear.rollout_cost
+    assert resumed.meter.costs.rollout_cost == dear.rollout_cost == resumed.method.completions.auto.rollout_cost
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
     fresh = trained(tiny_path, tmp_path / "c", **options)
     assert fresh.meter.costs.rollout_cost < 1.0
@@ -230,7 +230,7 @@ def test_a_checkpoint_before_the_end_of_the_measurement_fixes_the_costs_of_both_
     whole = trained(tiny_path, tmp_path / "a", **options)
     seconds_of(monkeypatch, 1e-3)
     resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
-    assert resumed.meter.costs == whole.meter.costs and whole.meter.costs.generations <= 3
+    assert resumed.meter.costs.rollout_cost == whole.meter.costs.rollout_cost >= 8.0
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
 
 

@@ -69,7 +69,7 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     assert found.completions == (48.0, 32.0, 32.0) and found.prompts == (12.0, 12.0)
     pruned, saved = found.lines(COSTS)
     assert "33% of 48 not trained on (33% without a gradient" in pruned and "prompts" not in pruned
-    assert saved.endswith("by the costs of passes and tokens in the first generations")
+    assert saved.endswith("by the costs of passes and tokens in this run")
     early = replace(COSTS, fixed=False)
     assert found.figures(early) == {} and "in seconds not known" in found.lines(early)[1], "no guess before it is known"
     never = TokenCosts(fixed=True)  # of a checkpoint before anything was measured

@@ -1,4 +1,4 @@
-"""Costs of a run's first generations, and what was saved so far.
+"""Costs of a run's generations, and what was saved so far.
 
 Costs are measured on one process, told to all, then constant.
 """
@@ -148,7 +148,7 @@ class Savings:
             raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error
 
     def saved_seconds(self, costs: TokenCosts) -> float | None:
-        """Seconds not spent, by the costs of the run's first generations; None before these are known."""
+        """Seconds not spent, by the costs of the run so far; None before these are known."""
         if not costs.known:
             return None
         passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]
@@ -182,7 +182,7 @@ class Savings:
             saved, whole = found["saved/seconds"], found["saved/seconds"] + self.seconds
             return (
                 f"{found['saved/share']:.0%}, about {duration(max(saved, 0.0))} of the {duration(whole)} of steps that "
-                "prune nothing, by the costs of passes and tokens in the first generations"
+                "prune nothing, by the costs of passes and tokens in this run"
             )
         if costs.fixed:
             return (
