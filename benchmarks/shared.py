@@ -29,11 +29,11 @@ def options(doc: str | None, *, quick: str = "") -> argparse.ArgumentParser:
     return parser
 
 
-def write(path: Path | None, rows: Sequence[Record], seeds: Sequence[int]) -> None:
-    """Write rows to a file, if one is named, with machine, versions, commit and every seed that they depend on."""
+def write(path: Path | None, rows: Sequence[Record], seeds: Sequence[int], **more: Record) -> None:
+    """Write rows and more to a file, if one is named, with machine, versions, commit and seeds."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"rows": list(rows), "environment": environment(seeds=list(seeds))})
+        write_json(path, {"rows": list(rows), **more, "environment": environment(seeds=list(seeds))})
 
 
 def earlier(path: Path | None) -> Record:

@@ -297,6 +297,19 @@ def measured(case: Case) -> Record:
     return row
 
 
+def equal_passes(setting: Setting) -> Record:
+    """CPU seconds of passes at the largest accumulation over those at 1, step by step in turns, at one budget."""
+    accumulations = setting.accumulations[0], setting.accumulations[-1]
+    with TemporaryDirectory() as folder, quiet():
+        own = [
+            Case(setting=setting, trainer="grpo", accumulation=each, own_budget=False).trainers(folder)[0]
+            for each in accumulations
+        ]
+        few, many = in_turns(own)
+    ratios = np.array(many.pass_seconds[1:]) / np.array(few.pass_seconds[1:])
+    return {"accumulations": list(accumulations), **spread(ratios, "ratio_")}
+
+
 def cases(setting: Setting) -> Iterator[Case]:
     """Three trainers at one budget, and the first one at the budget by default."""
     for trainer, own_budget in (("grpo", False), ("sft", False), ("dpo", False), ("grpo", True)):
@@ -332,7 +345,11 @@ def main() -> None:
         for case in cases(setting):
             rows.append(measured(case))
             print(line(rows[-1]), flush=True)
-    write(arguments.output or (None if arguments.quick else RESULT), rows, [SEED])
+        equal = equal_passes(setting)
+    low, high = equal["ratio_quartile_low"], equal["ratio_quartile_high"]
+    first, last = equal["accumulations"]
+    print(f"passes at {last} over {first}: {equal['ratio_median']:.3f} ({low:.3f} to {high:.3f}) of the CPU seconds")
+    write(arguments.output or (None if arguments.quick else RESULT), rows, [SEED], equal_passes=equal)
 
 
 if __name__ == "__main__":
