@@ -39,7 +39,7 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
     Args:
         reward: a function with TRL's signature, also ``async``.
         limit_seconds: wall-clock seconds one call (one batch) may take, > 0, or None for no limit.
-        dropped: columns that the dataset has and the trainer removes, since ``remove_unused_columns`` is true.
+        dropped: columns that the trainer removes from the dataset, because ``remove_unused_columns`` is true.
 
     Returns:
         A function with the same name and signature that returns a list of float or None.

@@ -196,7 +196,7 @@ def _asked(column: str) -> tuple[Any, dict[str, Any], str]:
     entry = dataset[asked["number"]]
     if key(entry["question"]) != asked["question"]:
         raise DataError(
-            f"{PREFIX}{asked['task']} makes other problems in each process, since it follows Python's hash seed. "
+            f"{PREFIX}{asked['task']} makes other problems in each process, because it follows Python's hash seed. "
             "Write PYTHONHASHSEED=0 before the command"
         )
     return dataset, entry, asked["answer_pattern"]

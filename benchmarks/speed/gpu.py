@@ -131,7 +131,7 @@ def head_for(device: torch.device, dtype: torch.dtype) -> tuple[str, Callable[[P
         try:
             from trl.trainer.utils import add_fused_lm_head
         except ImportError:
-            return "in blocks, since TRL is not installed", add_scored_head
+            return "in blocks, because TRL is not installed", add_scored_head
         return "TRL's fused head", add_fused_lm_head
     return "in blocks", add_scored_head
 

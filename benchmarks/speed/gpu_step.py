@@ -4,7 +4,7 @@ python -m benchmarks.speed.gpu_step [--model 0.6B|1.7B|4B] [--dtype float32|bflo
     [--betas 0 0.04] [--prompts 16] [--quick] [--dry-run] [--output FILE.json]
 
 Weights are random and completions are given, with lengths as in a run: a step is reference log-probabilities, update
-and optimizer. All contestants train on the same completions and move no weight, since the learning rate is 0. Half of
+and optimizer. All contestants train on the same completions and move no weight, because the learning rate is 0. Half of
 the groups have equal rewards. The control is ``method: grpo`` on rows: nothing is pruned, but without a KL term
 completions without a gradient are skipped.
 
@@ -103,7 +103,7 @@ class Setting:
 
     @property
     def precision(self) -> torch.dtype:
-        """What forward and backward compute in."""
+        """Number format of forward and backward."""
         return torch.bfloat16 if self.device.type == "cuda" else self.dtype
 
     def record(self) -> Record:

@@ -69,7 +69,7 @@ def _named(name: str, presets: Mapping[str, AnyMethod], kind: type[AnyMethod]) -
 
 
 def own_settings(method: Method) -> dict[str, Any]:
-    """Settings by name, as a method of one's own has them. What no setting can express is left out."""
+    """Settings by name, as a method of one's own has them. Parts that no setting can express are left out."""
     found: dict[str, Any] = {
         "prompt_prune_rate": AUTO if method.prompts.auto else method.prompts.rate,
         "completion_prune_rate": AUTO if getattr(method.completions, "auto", None) else method.completions.rate,

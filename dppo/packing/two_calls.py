@@ -157,7 +157,7 @@ class _TwoCalls(torch.autograd.Function):
 
 
 def merged(output: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Output (T, H, D) and log-sum-exp (H, T) of the same queries over both sets of keys, which have none in common."""
+    """Output (T, H, D) and log-sum-exp (H, T) of the same queries over two disjoint sets of keys."""
     both = torch.logaddexp(lse, other_lse)
     share, rest = ((each - both).exp().T[..., None] for each in (lse, other_lse))
     return (share * output + rest * other).to(output.dtype), both

@@ -85,8 +85,8 @@ def data_problems(run: AnyRun) -> Iterator[str]:
     data = run.data
     if data.task_arguments and not any(map(is_gym, (data.dataset_name, *(data.eval_benchmarks or [])))):
         yield (
-            f"task_arguments={data.task_arguments} are of a task of reasoning-gym, and dataset_name="
-            f"{data.dataset_name!r} is none. Leave them out, or write dataset_name: {PREFIX}chain_sum"
+            f"task_arguments={data.task_arguments} need a task of reasoning-gym, and dataset_name is "
+            f"{data.dataset_name!r}. Leave them out, or write dataset_name: {PREFIX}chain_sum"
         )
     sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
     if run.training.eval_strategy != "no":

@@ -34,7 +34,7 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
 
 
 def own_reward(source: str) -> str:
-    """The reward of problems where a run names none."""
+    """The default reward of the problems of a run."""
     return EMBEDDED if source in TASKS else COLUMN if is_gym(source) else "accuracy"
 
 

@@ -221,7 +221,7 @@ def test_the_gpu_benchmark_has_the_head_of_training_if_trl_is_there(monkeypatch)
     assert gpu.head_for(gpu_device, half) == ("TRL's fused head", add_fused_lm_head)
     assert gpu.head_for(gpu_device, torch.float32)[1] is gpu.head_for(torch.device("cpu"), half)[1] is add_scored_head
     monkeypatch.setitem(sys.modules, "trl.trainer.utils", None)
-    assert gpu.head_for(gpu_device, half) == ("in blocks, since TRL is not installed", add_scored_head)
+    assert gpu.head_for(gpu_device, half) == ("in blocks, because TRL is not installed", add_scored_head)
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def run_of(fixed, each, *, budget=10_000, idle=0, noise=0.0, base=0.0, live=LIVE
 
 
 def saved_share(costs, live=LIVE, budget=10_000, idle=0):
-    """What is printed as saved of the seconds of passes, and the same by a twin that books all seconds on tokens."""
+    """The share of the seconds of passes that is printed as saved, and that of a twin that books all on tokens."""
     run = Work(passes=sum(passes_of(n, budget=budget, idle=idle) for n in live), tokens=sum(live))
     whole = Work(passes=len(live) * passes_of(500, budget=budget, idle=idle), tokens=500 * len(live))
     saved, seconds = costs.saved(0.0, (Work(), whole - run)), costs.training.seconds

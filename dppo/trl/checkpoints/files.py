@@ -264,7 +264,7 @@ def advice(folder: Path) -> str:
 
 
 def _newest_other(folder: Path) -> Path | None:
-    """The newest one that is not damaged too and lacks nothing, which is looked at for errors only."""
+    """The newest other checkpoint that is whole. Its contents are read, so this is for errors alone."""
     others = (path for path in reversed(complete_checkpoints(folder.parent)) if path != folder)
     return next(filter(_sound, others), None)
 
