@@ -306,7 +306,8 @@ def equal_passes(setting: Setting) -> Record:
             for each in accumulations
         ]
         few, many = in_turns(own)
-    ratios = np.array(many.pass_seconds[1:]) / np.array(few.pass_seconds[1:])
+    # A step without a pass takes no seconds at either.
+    ratios = [many_s / few_s for many_s, few_s in zip(many.pass_seconds, few.pass_seconds, strict=True) if few_s][1:]
     return {"accumulations": list(accumulations), **spread(ratios, "ratio_")}
 
 
