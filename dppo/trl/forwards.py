@@ -85,7 +85,7 @@ class ForwardPasses:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
         batches = self._micro_batches(rank_batch, weight_B)
         if self._sharded:
-            batches += [self._idle_pass(rank_batch)] * (self._most(len(batches), weight_B.device) - len(batches))
+            batches += [self.idle_pass()] * (self._most(len(batches), weight_B.device) - len(batches))
         with self.memory.explained():
             return fill_log_probs(rank_batch, batches, partial(self, model))
 
@@ -144,32 +144,21 @@ class ForwardPasses:
         passes = sum(map(len, filled))
         most = self._most(passes, weight_B.device)
         self.begun |= most > 0
-        self._latest = rank_batch
         missing = most - passes if self._sharded else int(most > 0 and not passes)
         parts = [[] for _ in range(calls - len(filled))] + filled
         if missing:
-            parts[-1] = [self._idle_pass(rank_batch)] * missing + parts[-1]
-        return parts, self._row_metrics(rank_batch, weight_B, parts, most)
+            parts[-1] = [self.idle_pass()] * missing + parts[-1]
+        return parts, self._row_metrics(rank_batch, parts, most)
 
-    def due(self, micro_batches: Sequence[MicroBatch], *, ends_step: bool) -> Sequence[MicroBatch]:
-        """The passes of a call: its own, or one at weight 0 that synchronizes what earlier calls have accumulated.
-
-        Those are of other generations, if an optimizer step takes more than one.
-        """
-        begun, self.begun = self.begun, self.begun and not ends_step
-        if micro_batches or not (ends_step and begun) or self._trainer.accelerator.num_processes == 1:
-            return micro_batches
-        assert self._latest is not None
-        return [self._idle_pass(self._latest)]
-
-    def _row_metrics(
-        self, rank_batch: RankBatch, weight_B: Tensor, parts: list[list[MicroBatch]], most: int
-    ) -> dict[str, float]:
+    def _row_metrics(self, rank_batch: RankBatch, parts: list[list[MicroBatch]], most: int) -> dict[str, float]:
         """``rows/*`` of docs/metrics.md, over all ranks; ``most`` is the largest number of passes of a rank."""
         batches = [batch for part in parts for batch in part]
-        padded, unpadded = _plain_tokens(rank_batch, weight_B)
+        kept = [place for batch in batches if not batch.idle for place in batch.places]
+        padded, unpadded = _plain_tokens(rank_batch, kept)
         counts = [sum(batch.tokens for batch in batches), len(batches) * self.memory.budget, padded, unpadded]
-        gathered = self._trainer.accelerator.gather(torch.tensor([counts], device=weight_B.device)).sum(0).tolist()
+        gathered = (
+            self._trainer.accelerator.gather(torch.tensor([counts], device=rank_batch.weight_UB.device)).sum(0).tolist()
+        )
         tokens, room, padded, unpadded = map(float, gathered)
         metrics = {
             "rows/tokens": tokens,
@@ -213,8 +202,10 @@ class ForwardPasses:
             self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
         return [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
 
-    def _idle_pass(self, rank_batch: RankBatch) -> MicroBatch:
-        """The shortest row at weight 0, for a rank that other ranks wait for."""
+    def idle_pass(self) -> MicroBatch:
+        """The shortest row of the latest batch at weight 0, for a rank that other ranks wait for."""
+        rank_batch = self._latest
+        assert rank_batch is not None
         shortest = int(rank_batch.lengths.argmin())
         (batch,) = self.layout.micro_batches(rank_batch, torch.zeros_like(rank_batch.weight_UB[0]), [[shortest]])
         return replace(batch, idle=True)
@@ -298,9 +289,8 @@ def fill_gradients(model: nn.Module) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
-    """Tokens of the rows of positive weight, padded to the widest of the generation as TRL does, and not padded."""
-    kept = weight_B.nonzero().squeeze(1).tolist()
+def _plain_tokens(rank_batch: RankBatch, kept: list[int]) -> tuple[int, int]:
+    """Tokens of some rows, padded to the widest of the generation as TRL does, and not padded."""
     tokens = sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
     return len(kept) * rank_batch.padded_width, tokens
 
@@ -375,11 +365,14 @@ class TrainingLoop(CheckpointHooks):
         which an optimizer acts as with TRL; on missing gradients it would stand still.
         """
         ends_step = self.accelerator.sync_gradients
-        begun = self.forwards.begun
-        micro_batches = self.forwards.due(micro_batches, ends_step=ends_step)
-        if not micro_batches:
-            if ends_step and not begun:
+        if ends_step:
+            begun, self.forwards.begun = self.forwards.begun, False
+            if not micro_batches and not begun:
                 fill_gradients(model)
+            elif not micro_batches and self.accelerator.num_processes > 1:
+                # Earlier calls, of other generations, have accumulated gradients that no pass has synchronized yet.
+                micro_batches = [self.forwards.idle_pass()]
+        if not micro_batches:
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         *others, last = micro_batches
         logged: Tensor | float = 0.0

@@ -333,9 +333,8 @@ class DPPOTrainer(SavedGeneration):
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
         tokens = batch.tokens_of(logp, first=draw == 0, correct=self.forwards.correction)
-        if draw == 0 and self.forwards.correction is not None and whole.sampler_logp is not None and not batch.idle:
-            sampler, ratio = tokens.sampler_logp_BT, tokens.correction_B1
-            assert sampler is not None and ratio is not None
+        sampler, ratio = tokens.sampler_logp_BT, tokens.correction_B1
+        if draw == 0 and sampler is not None and ratio is not None and not batch.idle:
             self.forwards.correction_metrics.add(logp.detach(), sampler, ratio, tokens.mask_BT)
         of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
         figures.add(tokens, batch.loss_weight, entropy, router, *of_rows)
