@@ -14,7 +14,8 @@ from dppo.methods.own import DECIDED, is_own, method_named
 from dppo.methods.settings import not_chosen
 from dppo.pruning import Pruning, advantage_with_length, constant
 from dppo.settings import AUTO, DEFAULT_METHOD
-from dppo.trl.grpo.config import OBJECTIVE, DPPOConfig, fields_of, unread_by
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.objective import OBJECTIVE, fields_of, unread_by
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.parsing import ENVIRONMENT, TRAINING_OURS, AnyRun, parse_fields
 

@@ -8,7 +8,7 @@ from typing import Any
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.own import method_named
-from dppo.trl.grpo.config import fields_of
+from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.advice import Rates
 from dppo_lab.planning.by_hand import read_figures

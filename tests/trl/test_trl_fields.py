@@ -18,7 +18,7 @@ from dppo.methods.gdpo import DECOUPLED
 from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
-from dppo.trl.grpo.config import SETTINGS, fields_of
+from dppo.trl.grpo.objective import SETTINGS, fields_of
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.served import RANGES
 

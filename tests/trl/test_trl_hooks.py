@@ -17,9 +17,9 @@ from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 import dppo
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.checkpoints.hooks import CheckpointHooks
-from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.saved import SavedGeneration
 from dppo.trl.hooks import WATCHED, Joints
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)

@@ -13,7 +13,8 @@ from test_trl_contract import gradients
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.forwards import ForwardPasses, TrainingLoop
+from dppo.trl.forwards import ForwardPasses
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import LossFigures, PhaseClock
 
 ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")

@@ -1,21 +1,16 @@
-"""``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded.
-
-An objective is said in TRL's words: from its fields to the parts of a ``Method``, and from a method's parts to fields.
-"""
+"""``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from types import FunctionType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
-from dppo.methods import METHODS, Method, Part
+from dppo.methods import METHODS, Method
 from dppo.methods.from_settings import RATES, pruned, with_rollout_cost
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
 from dppo.methods.settings import (
@@ -27,61 +22,26 @@ from dppo.methods.settings import (
     read_rates,
     setting_problems,
 )
-from dppo.objective import (
-    ADVANTAGE_RULES,
-    DAPO_TOKENS,
-    DR_GRPO,
-    GRPO_MEAN,
-    NORMALISERS,
-    AdvantageRule,
-    Normaliser,
-    Ratio,
-    TokenLoss,
-    cispo,
-    clipped_surrogate,
-    emphasised,
-    k3,
-    off_policy_masked,
-    sapo,
-    sequence_ratio,
-    token_ratio,
-    vespo,
-)
-from dppo.objective.losses import bound
+from dppo.objective import ADVANTAGE_RULES, DR_GRPO, AdvantageRule, emphasised
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import DEFAULT_METHOD, OwnSettings, described
+from dppo.trl.grpo.objective import (
+    CONSTANTS,
+    LOSS_TYPES,
+    OBJECTIVE,
+    PARTS,
+    RATIOS,
+    SETTINGS,
+    WORDS,
+    fields_of,
+    objective_of,
+    router_coef,
+    unnamed_parts,
+    unread_by,
+)
 from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
-LOSS_TYPES: Mapping[str, tuple[TokenLoss, Normaliser]] = {
-    **{name: (clipped_surrogate, normaliser) for name, normaliser in NORMALISERS.items()},
-    "cispo": (cispo, DAPO_TOKENS),
-    "sapo": (sapo, GRPO_MEAN),
-    "vespo": (vespo, DAPO_TOKENS),
-}
-"""TRL's ``loss_type`` is two things in one word: the loss of a token, and what sums are divided by."""
-RATIOS: Mapping[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
-"""By TRL's ``importance_sampling_level``."""
-SETTINGS = ("loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation")
-"""Fields that say which objective it is: a method that has one of its own contradicts others."""
-CONSTANTS = ("epsilon", "epsilon_high", "beta", "entropy_coef", "router_aux_loss_coef")
-"""Fields with the numbers in it: a method brings its paper's, and any other may be set."""
-WORDS = {
-    "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high", "delta", "off_policy_mask_threshold"),
-    "advantages": ("scale_rewards", "multi_objective_aggregation"),
-    "normaliser": ("loss_type",),
-    "kl": ("use_bias_correction_kl",),
-}
-"""Fields that say no more than one part of an objective."""
-PARTS: frozenset[Part] = frozenset(("advantages", "token_loss", "normaliser", "kl"))
-"""Of a method of one's own all of them are fixed."""
-SHAPES = ("sapo_temperature_pos", "sapo_temperature_neg")
-SHAPES += ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
-"""Fields with the constants of TRL's other losses."""
-OBJECTIVE = tuple(
-    dict.fromkeys((*SETTINGS, *CONSTANTS, *(name for names in WORDS.values() for name in names), *SHAPES))
-)
-"""Fields of TRL that a method of one's own decides."""
 FILLED = {*SETTINGS, *CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
 """Fields that get a value of the method where they are None."""
 
@@ -108,20 +68,6 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
         for name, part in unread_by(METHODS[method], given).items()
         if name in given
     ]
-
-
-def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of TRL that say nothing of a method, and the part of its own, in words, that each would describe.
-
-    ``loss_type`` says two things, so it may be read in part: of a method that brings its token loss and not its
-    normaliser, only one that names no other loss than the usual is.
-    """
-    parts = unnamed_parts(method)
-    found = {name: part.replace("_", " ") for part in parts for name in WORDS.get(part, ())}
-    loss, _ = LOSS_TYPES.get(given.get("loss_type", ""), (clipped_surrogate, None))
-    if "token_loss" in parts and loss is not clipped_surrogate:
-        found["loss_type"] = "token loss"
-    return found
 
 
 def field_problems(args: Any, own: Method | None = None) -> list[str]:
@@ -311,7 +257,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             base = METHODS[self.method]
             return self._built(base, unnamed_parts(base), sampler_log_probs, model_config)
         if model_config is not None:
-            own = replace(own, router_coef=_router_coef(self.router_aux_loss_coef, model_config))
+            own = replace(own, router_coef=router_coef(self.router_aux_loss_coef, model_config))
         return own if self.rollout_cost is None else with_rollout_cost(own, self.rollout_cost)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
@@ -336,21 +282,6 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         return pruned(self, replace(base, **objective), sampler_log_probs)
 
 
-def unnamed_parts(method: Method) -> dict[str, Any]:
-    """The parts of an objective that are a method's own and that no fields of TRL describe.
-
-    They are found by going there and back: what TRL's fields make of the method is compared with the method.
-    """
-    told = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
-    made = objective_of(cast(GRPOConfig, SimpleNamespace(**told)))
-    own = {part: getattr(method, part) for part in method.fixes}
-    return {part: value for part, value in own.items() if _comparable(made[part]) != _comparable(value)}
-
-
-def _comparable(part: Any) -> Any:
-    return bound(part) if isinstance(part, partial | FunctionType) else part
-
-
 def _alone(rule: AdvantageRule) -> list[str]:
     """The sentence that refuses groups of one completion whose advantages would all be 0."""
     if rule.of_one:
@@ -359,86 +290,6 @@ def _alone(rule: AdvantageRule) -> list[str]:
         f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with itself. "
         "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
     ]
-
-
-def fields_of(method: Method) -> dict[str, Any]:
-    """What TRL is told of the parts of an objective that are a method's own, as far as it has words for them."""
-    found: dict[str, Any] = dict(method.advantages.settings) if "advantages" in method.fixes else {}
-    if "normaliser" in method.fixes and method.normaliser.name in NORMALISERS:
-        found["loss_type"] = method.normaliser.name
-    if "token_loss" in method.fixes:
-        function, constants = bound(method.token_loss)
-        if function is off_policy_masked:
-            found["off_policy_mask_threshold"] = constants["threshold"]
-            function, constants = bound(constants["loss"])
-        named = [name for name, (known, _) in LOSS_TYPES.items() if known is function]
-        if named and function is not clipped_surrogate:
-            found["loss_type"] = named[0]
-        levels = [name for name, known in RATIOS.items() if known is constants.get("ratio", token_ratio)]
-        if named and levels:
-            found["importance_sampling_level"] = levels[0]
-            words = {"clip_low": "epsilon", "clip_high": "epsilon_high", "ratio_max": "epsilon_high"}
-            words |= {"delta": "delta"} | {name.partition("_")[2]: name for name in SHAPES}
-            found |= {words[name]: value for name, value in constants.items() if name in words and value is not None}
-    if "kl" in method.fixes and bound(method.kl)[1].get("ratio") is not None:
-        found["use_bias_correction_kl"] = True
-    own = {"beta": method.beta, "entropy_coef": method.entropy_coef, "router_aux_loss_coef": method.router_coef}
-    return found | {name: value for name, value in own.items() if value}
-
-
-def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
-    """The fields of a ``Method`` that TRL's fields describe."""
-    ratio = RATIOS[args.importance_sampling_level]
-    _, normaliser = LOSS_TYPES[args.loss_type]
-    loss = _token_loss(args, ratio)
-    if args.off_policy_mask_threshold is not None:
-        loss = partial(off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
-    return {
-        "advantages": _advantage_rule(args),
-        "token_loss": loss,
-        "normaliser": normaliser,
-        "beta": args.beta,
-        "kl": partial(k3, ratio=ratio) if args.use_bias_correction_kl else k3,
-        "entropy_coef": args.entropy_coef,
-        "router_coef": _router_coef(args.router_aux_loss_coef, model_config),
-    }
-
-
-def _router_coef(asked: float | None, model_config: Any) -> float:
-    """TRL's rule: where the field is left out the model brings its own, and one that is no mixture has none."""
-    if model_config is None:
-        return asked or 0.0
-    config = model_config.get_text_config()
-    if not hasattr(config, "output_router_logits"):
-        return 0.0
-    return getattr(config, "router_aux_loss_coef", 0.0) if asked is None else asked
-
-
-def _advantage_rule(args: GRPOConfig) -> AdvantageRule:
-    """The rule that TRL's fields choose, of the shared ones and those of methods.
-
-    ``scale_rewards`` says nothing where each function is normalised by itself.
-    """
-    own = {rule.name: rule for rule in (method.advantages for method in METHODS.values())}
-    return next(
-        rule
-        for rule in (own | ADVANTAGE_RULES).values()
-        if rule.settings and all(getattr(args, name) == value for name, value in rule.settings.items())
-    )
-
-
-def _token_loss(args: GRPOConfig, ratio: Ratio) -> TokenLoss:
-    function, _ = LOSS_TYPES[args.loss_type]
-    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
-    if function is cispo:
-        return partial(cispo, ratio=ratio, ratio_max=high)
-    if function is sapo:
-        constants = {name: getattr(args, f"sapo_{name}") for name in ("temperature_pos", "temperature_neg")}
-        return partial(sapo, ratio=ratio, **constants)
-    if function is vespo:
-        constants = {name: getattr(args, f"vespo_{name}") for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")}
-        return partial(vespo, **constants)
-    return partial(clipped_surrogate, ratio=ratio, clip_low=args.epsilon, clip_high=high, delta=args.delta)
 
 
 DPPOConfig.__doc__ = described(DPPOConfig, OwnSettings)

@@ -20,13 +20,13 @@ from dppo.step.prompts import HISTORY_FILE
 from dppo.trl.batch import RankBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
-from dppo.trl.forwards import TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.lines import closing_lines
 from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
 from dppo.trl.grpo.prompts import content_of
 from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, trained_tokens
 from dppo.trl.hooks import Joints
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, precision_line
 from dppo.types import Work
 

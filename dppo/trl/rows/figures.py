@@ -24,7 +24,7 @@ from dppo.step.rows import SCORES_FILE
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
-from dppo.trl.forwards import TrainingLoop
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import logs_next_step
 from dppo.trl.safeguards import NonFiniteGuard
 
