@@ -101,20 +101,7 @@ class DPPOTrainer(SavedGeneration):
         with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
-        for refusal in unserved_models(self):
-            raise ConfigError(refusal)
-        log_probs = self.use_vllm or self.rollout_func is not None
-        if args.completion_score == "confidence" and not log_probs:
-            raise ConfigError(
-                "completion_score='confidence' needs the sampler's log-probabilities, which transformers' generate "
-                "does not give. Set use_vllm: true, or completion_score: length."
-            )
-        config = cast(Any, self.model).config
-        self._method = args.build_method(own, sampler_log_probs=log_probs, model_config=config)
-        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(self._method)
-        """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
-        for refusal in unserved_tokens(self, self.method, log_probs):
-            raise ConfigError(refusal)
+        self._start_method(own)
         self.cycle = Cycle.of_arguments(args)
         self.group = int(self.num_generations or 1)
         """G, completions per prompt, or their mean where sizes follow history."""
@@ -127,7 +114,8 @@ class DPPOTrainer(SavedGeneration):
         )
         if self.source is not None and self.environment_factories is None:
             tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-            check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, args.max_completion_length or 1)
+            config, most = cast(Any, self.model).config, args.max_completion_length or 1
+            check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, most)
         self.forwards = ForwardPasses(self, self.padded_forward)
         self.generation = 0
         self.in_use = self.evidence = None
@@ -146,6 +134,27 @@ class DPPOTrainer(SavedGeneration):
         end_at_exit()
         self.remember_settings()
         self._announce()
+
+    def _start_method(self, own: Method | None) -> None:
+        """Make the method of the run; ``own`` is a value that the trainer was given.
+
+        Raises:
+            ConfigError: the model, the score or the tokens that it leaves out are not served.
+        """
+        for refusal in unserved_models(self):
+            raise ConfigError(refusal)
+        log_probs = self.use_vllm or self.rollout_func is not None
+        if self.args.completion_score == "confidence" and not log_probs:
+            raise ConfigError(
+                "completion_score='confidence' needs the sampler's log-probabilities, which transformers' generate "
+                "does not give. Set use_vllm: true, or completion_score: length."
+            )
+        config = cast(Any, self.model).config
+        self._method = self.args.build_method(own, sampler_log_probs=log_probs, model_config=config)
+        self.method_in_words = {} if own is None and not is_own(self.args.method) else parts_in_words(self._method)
+        """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
+        for refusal in unserved_tokens(self, self.method, log_probs):
+            raise ConfigError(refusal)
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""

@@ -178,7 +178,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         longest = 0 if rows is None else int(rows.tokens.max())
         if args.max_tokens_per_row is not None and args.max_tokens_per_row < longest:
             raise ConfigError(f"a pair has {longest} tokens, and stays in one row. Set max_tokens_per_row: {longest}.")
-        self.start_rows(rows, method if isinstance(method, RowMethod) else None)
+        self.start_rows(rows, method)
         self._margin_weight = np.ones(1)
         if rows is not None:
             processor: Any = self.processing_class

@@ -114,8 +114,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         # skip_prepare_dataset may leave labels out: TRL then trains on every token
         self.columns = tuple(name for name in ("input_ids", "labels", "seq_lengths") if name in columns)
         rows = None if given is None else prepared_rows(prepared, self.columns, given, own.max_length)
-        given_method = method if isinstance(method, RowMethod) else None
-        self.start_rows(None if rows is None else self.measured(rows), given_method)
+        self.start_rows(None if rows is None else self.measured(rows), method)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
         """The sequence of a row, or those that TRL has packed into it."""

@@ -99,10 +99,10 @@ class RowTrainer(MeasuredRows):
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
-    def start_rows(self, rows: Rows | None, own: RowMethod | None = None) -> None:
+    def start_rows(self, rows: Rows | None, given: RowMethod | str | None = None) -> None:
         """Get ready to draw; TRL's trainer has been made.
 
-        There are no ``rows`` of a stream. ``own`` is the method that the trainer was given as a value.
+        There are no ``rows`` of a stream. ``given`` is the trainer's argument ``method``.
 
         Raises:
             ConfigError: a model, or a way to spread it over processes, that is not served.
@@ -111,6 +111,7 @@ class RowTrainer(MeasuredRows):
         args: Any = self.args
         check_processes(self)
         router = float(self.router_aux_loss_coef) if self.aux_loss_enabled else 0.0
+        own = given if isinstance(given, RowMethod) else None
         method = replace(args.build_method(own), router_coef=router)
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(method)
         self._streamed = rows is None
