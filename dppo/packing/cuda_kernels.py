@@ -7,7 +7,6 @@ Their gradients come back by index addition, which in half precision does not ad
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dppo.packing.rows import Segments
-from dppo.packing.varlen_kernels import flash3
+from dppo.packing.varlen_kernels import flash2, flash3
 
 
 class Gathered(NamedTuple):
@@ -75,16 +74,7 @@ def flash_varlen(
 ) -> Tensor:
     """Attention by flash-attn's variable-length kernel, 2.1 or newer (bottom-right causal mask)."""
     options = {"softmax_scale": scale, "window_size": _reach(window), "causal": True}
-    return _over_gathered_keys(_flash_function(), query, key, value, segments, options)
-
-
-@cache
-def _flash_function() -> Callable[..., Any]:
-    """flash-attn's variable-length function: as installed, or from the ``kernels`` package."""
-    try:
-        return import_module("flash_attn").flash_attn_varlen_func
-    except ImportError:
-        return import_module("kernels").get_kernel("kernels-community/flash-attn2").flash_attn_varlen_func
+    return _over_gathered_keys(flash2().flash_attn_varlen_func, query, key, value, segments, options)
 
 
 def flash3_varlen(

@@ -164,7 +164,7 @@ def merged(output: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tup
 
 
 def in_two_calls(kernel: Varlen, gathering: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Attention as of ``kernels.Attend``: two calls of ``kernel``, or one of ``gathering`` where they do not serve.
+    """Attention as of ``kernels.Attend``: two calls of ``kernel``, or one of ``gathering`` if they do not serve.
 
     That is a sliding window, which cuts through trunks, and a row in which no prompt is shared.
     """

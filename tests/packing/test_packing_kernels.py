@@ -21,6 +21,7 @@ from dppo.packing.check import check_rows
 from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after, probe, segment_sdpa
 from dppo.packing.rows import Segments
+from dppo.packing.varlen_kernels import flash2
 
 CPU = torch.device("cpu")
 SHAPES = [(4, 2, 16), (4, 4, 8), (6, 1, 10)]
@@ -58,13 +59,14 @@ def flash(monkeypatch):
     """Puts a module in place of flash-attn."""
 
     def install(**functions):
-        module = types.ModuleType("flash_attn")
+        module = types.ModuleType("flash_attn.flash_attn_interface")
         vars(module).update(functions)
-        monkeypatch.setitem(sys.modules, "flash_attn", module)
-        cuda_kernels._flash_function.cache_clear()
+        monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+        monkeypatch.setitem(sys.modules, "flash_attn.flash_attn_interface", module)
+        flash2.cache_clear()
 
     yield install
-    cuda_kernels._flash_function.cache_clear()
+    flash2.cache_clear()
 
 
 @pytest.mark.parametrize("heads, kv_heads, head_dim", SHAPES)
