@@ -31,7 +31,7 @@ class Spent:
     """Seconds and forward passes of some part of a run. Pairs are of passes without and with a gradient."""
 
     seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Of generating, of passes without a gradient (log-probabilities of other policies), and of training."""
+    """Seconds of generating, of passes without a gradient (log-probabilities of other policies), and of training."""
     total: float = 0.0
     """Seconds of whole optimizer steps."""
     run: tuple[Work, Work] = (Work(), Work())
@@ -71,7 +71,7 @@ class PassCosts:
     products: tuple[float, ...] = (0.0,) * 10
     """Sums over generations of ``x x^T``, ``x = (1, passes, tokens, seconds)``: the upper triangle, >= 0."""
     unpruned: tuple[float, ...] = (0.0, 0.0)
-    """Of steps that prune nothing: passes beyond the first of each layout, and tokens, >= 0."""
+    """Passes beyond the first of each layout, and tokens, of steps that prune nothing, >= 0."""
 
     def __post_init__(self) -> None:
         sums = (*self.products, *self.unpruned)
@@ -143,9 +143,9 @@ class TokenCosts:
     trained: float = 0.0
     """Completion tokens trained on, in all optimizer steps, >= 0."""
     scoring: PassCosts = PassCosts()
-    """Of passes without a gradient: log-probabilities of the old and the reference policy."""
+    """Costs of passes without a gradient: log-probabilities of the old and the reference policy."""
     training: PassCosts = PassCosts()
-    """Of forward passes, their recomputation and their backward passes."""
+    """Costs of forward passes, their recomputation and their backward passes."""
     fixed: bool = False
     """True if ``rollout_cost`` does not change any more."""
     rollout_cost: float | None = None

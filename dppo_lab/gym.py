@@ -48,7 +48,7 @@ def tagged(completion: str) -> str | None:
 ANSWER_PATTERNS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
     {"text": str.strip, "number": last_number, "tags": tagged}
 )
-"""By name: the function that takes the answer out of a completion."""
+"""Functions that take the answer out of a completion, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ class Setting:
 
     layers: int = 8
     completions: int = 64
-    """Of an optimizer step; rows or pairs of the trainers on rows."""
+    """Completions of an optimizer step; rows or pairs for the trainers on rows."""
     accumulations: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     steps: int = 24
     budget: int = 1024

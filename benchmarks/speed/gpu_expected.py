@@ -8,7 +8,7 @@ from dppo.packing import plan_rows, row_tokens
 from dppo.trl.grpo.plan import Generation, Recorder
 
 Lengths = Sequence[tuple[int, Sequence[int]]]
-"""Of each prompt its tokens, and those of each of its completions."""
+"""Tokens of each prompt, and of each of its completions."""
 
 
 class KeptRows(Recorder):
@@ -16,7 +16,7 @@ class KeptRows(Recorder):
 
     def __init__(self) -> None:
         self.kept: list[tuple[list[int], list[bool]]] = []
-        """Of each generation the dataset row of each completion (N,), and if it is trained on (N,)."""
+        """Dataset row (N,) of each completion of a generation, and True (N,) if it is trained on."""
 
     def generation(self, generation: Generation) -> None:
         """Called by the trainer after the draws of a generation."""

@@ -66,7 +66,7 @@ class Setting:
     layers: int | None = None
     """None for all layers of the model."""
     dtype: torch.dtype = torch.float32
-    """Of the weights. On a GPU both trainers compute in bfloat16, by autocast where the weights are float32."""
+    """Number format of the weights. On a GPU both trainers compute in bfloat16, by autocast if weights are float32."""
     lora: int = 0
     """Rank of the adapters on all linear layers; 0 trains all weights."""
     betas: tuple[float, ...] = (0.0, 0.04)

@@ -55,7 +55,7 @@ class Work:
     passes: int = 0
     """With a gradient."""
     passes_no_grad: int = 0
-    """Of old and reference policies."""
+    """Passes without a gradient, of old and reference policies."""
     tokens: int = 0
     tokens_no_grad: int = 0
 
@@ -76,9 +76,9 @@ class StepWatch(TrainerCallback):
         self._clock = PhaseClock()
         self._profile: Any = None
         self.seconds: list[float] = []
-        """Of the timed steps."""
+        """Seconds of each timed step."""
         self.work: list[Work] = []
-        """Of the timed steps."""
+        """Passes of each timed step."""
         self.phases: list[dict[str, float]] = []
         """Seconds by phase of the phased steps."""
         self.memory: dict[str, float | None] = {"peak_gib": None, "reserved_gib": None}

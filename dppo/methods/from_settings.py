@@ -36,7 +36,7 @@ LEAST = 0.02
 
 
 def with_rollout_cost(method: Method, cost: float) -> Method:
-    """The method whose levels choose their rates by this cost of a generated token, where they choose.
+    """The method whose levels choose their rates by this cost of a generated token, if they choose.
 
     ``cost`` is that of one that is trained on, >= 0.
     """

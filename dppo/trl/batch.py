@@ -211,7 +211,7 @@ class MicroBatch:
     weight: Tensor
     """(b,) float32, what multiplies each row's loss."""
     tokens: int
-    """Tokens that its forward pass computes, padding included where the layout pads."""
+    """Tokens that its forward pass computes, padding included if the layout pads."""
     row: Row | None = None
     """The row that it is forwarded as; None in the padded layout."""
     idle: bool = False

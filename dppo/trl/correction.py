@@ -72,7 +72,7 @@ class CorrectionMetrics:
         self._found: list[Tensor] = []
 
     def add(self, old_logp_BT: Tensor, sampling_logp_BT: Tensor, ratio: Tensor, mask_BT: Tensor) -> None:
-        """Add completions; tokens where ``mask_BT`` is 0 are left out. Nothing waits for the device."""
+        """Add completions; tokens whose ``mask_BT`` is 0 are left out. Nothing waits for the device."""
         mask_BT = mask_BT.bool()
         known_BT = mask_BT & ~sampling_logp_BT.isnan()
         difference = torch.where(known_BT, (old_logp_BT - sampling_logp_BT).abs(), 0.0).float()

@@ -31,7 +31,7 @@ class TrainingLoop(CheckpointHooks):
     """TRL's loop, timed, in our layout, resumed from whole checkpoints only; before TRL's trainer among the bases."""
 
     length_setting = "max_completion_length"
-    """What to lower where one sequence does not fit into memory."""
+    """Setting to lower if one sequence does not fit into memory."""
     together = 1
     """Sequences that one forward pass cannot part."""
     clock: PhaseClock

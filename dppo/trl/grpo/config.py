@@ -43,7 +43,7 @@ from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
 FILLED = {*SETTINGS, *CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
-"""Fields that get a value of the method where they are None."""
+"""Fields that get a value of the method if they are None."""
 
 CHOICES_OF_TRL = CHOICES | {
     "loss_type": LOSS_TYPES,
@@ -224,7 +224,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             self._fill_in_preset(METHODS[self.method], defaults)
         else:
             told = {name: defaults[name] for name in OBJECTIVE} | fields_of(replace(own, fixes=PARTS))
-            # As with TRL, a mixture of experts brings its own coefficient where none is given.
+            # As with TRL, a mixture of experts brings its own coefficient if none is given.
             told |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
             raise_problems("DPPOConfig", settle(self, own, told, (*DECIDED, *OBJECTIVE)))
         self._left_out = {name: getattr(self, name) for name in left_out}

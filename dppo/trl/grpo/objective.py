@@ -50,7 +50,7 @@ WORDS = {
 }
 """Fields that say no more than one part of an objective."""
 PARTS: frozenset[Part] = frozenset(("advantages", "token_loss", "normaliser", "kl"))
-"""Of a method of one's own all of them are fixed."""
+"""Parts of an objective. A method of one's own fixes all of them."""
 SHAPES = ("sapo_temperature_pos", "sapo_temperature_neg")
 SHAPES += ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
 """Fields with the constants of TRL's other losses."""
@@ -104,7 +104,7 @@ def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
 
 
 def router_coef(asked: float | None, model_config: Any) -> float:
-    """TRL's rule: where the field is left out the model brings its own, and one that is no mixture has none."""
+    """TRL's rule: if the field is left out, the model brings its own. A model that is no mixture has none."""
     if model_config is None:
         return asked or 0.0
     config = model_config.get_text_config()

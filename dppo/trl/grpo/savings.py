@@ -102,7 +102,7 @@ class Savings:
     live_tokens: tuple[float, ...] = (0.0, 0.0)
     """Of completions with a gradient the tokens, and those forwarded, where cuts are drawn; else 0."""
     seconds: float = 0.0
-    """Of whole optimizer steps, of the first process."""
+    """Seconds of whole optimizer steps, of the first process."""
 
     def after(self, spent: Spent) -> "Savings":
         """These sums and the seconds and passes of some more of the run."""

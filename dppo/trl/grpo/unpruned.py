@@ -17,9 +17,9 @@ class Unpruned:
     """Forward passes of one rank in a generation from which nothing is dropped."""
 
     scored: Sequence[Work]
-    """Of each policy that scores without gradient."""
+    """Passes of each policy that scores without gradient."""
     trained: Sequence[Work]
-    """(U,) of each optimizer step."""
+    """(U,) passes of each optimizer step."""
 
 
 def unpruned_rows(plan: StepPlan) -> tuple[Tensor, list[float]]:
