@@ -138,26 +138,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    sets = problem_sets(
-        listed(options.benchmarks) or [],
-        options.benchmark,
-        partial(
-            reasoning_gym_task,
-            arguments=options.task_arguments,
-            seed=options.seed,
-            answer_pattern=options.answer_pattern,
-        ),
-        folder=options.data,
-        template=options.prompt_template,
-        limit=options.limit,
-    )
-    protocol = Protocol(
-        sets=tuple(sets),
-        samples=options.samples,
-        sampling=Sampling(**{name: getattr(options, name) for name in Sampling.__dataclass_fields__}),
-        seed=options.seed,
-        ks=None if options.k is None else numbers("k", options.k, int, example="1,8"),
-    )
+    protocol = _protocol(options)
     for problems in protocol.sets:
         for note in problems.notes:
             console.print(f"[yellow]note[/] {problems.benchmark.name}: {escape(note)}")
@@ -199,6 +180,30 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
             bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
 
         return evaluate(protocol, engine, judge, folder, report)
+
+
+def _protocol(options: argparse.Namespace) -> Protocol:
+    """The problem sets, samples and metrics that the options ask for."""
+    sets = problem_sets(
+        listed(options.benchmarks) or [],
+        options.benchmark,
+        partial(
+            reasoning_gym_task,
+            arguments=options.task_arguments,
+            seed=options.seed,
+            answer_pattern=options.answer_pattern,
+        ),
+        folder=options.data,
+        template=options.prompt_template,
+        limit=options.limit,
+    )
+    return Protocol(
+        sets=tuple(sets),
+        samples=options.samples,
+        sampling=Sampling(**{name: getattr(options, name) for name in Sampling.__dataclass_fields__}),
+        seed=options.seed,
+        ks=None if options.k is None else numbers("k", options.k, int, example="1,8"),
+    )
 
 
 def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, minutes: float) -> str:
