@@ -19,6 +19,7 @@ from trl.trainer.utils import use_adapter
 
 from dppo.trl.batch import PADDED
 from dppo.trl.checkpoints.hooks import CheckpointHooks
+from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.plan import Recorder
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.metrics import PhaseClock
@@ -177,7 +178,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
         return generated
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with failures_named(self) if self.use_vllm else nullcontext():  # tools and their errors are outside
+        # Tools and their errors are outside.
+        with failures_named(self) if self.use_vllm else prompts_read_once(self):
             return super()._generate_single_turn(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -209,6 +211,7 @@ WATCHED = {
     "training_step": "training_step",
     "roll_out": "_generate_and_score_completions",
     "generate": "_generate",
+    "generate_turn": "_generate_single_turn",
     "rewards": "_calculate_rewards",
     "log_probs": "_get_per_token_logps_and_entropies",
     "loss": "_compute_loss",

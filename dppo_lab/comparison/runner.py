@@ -4,8 +4,9 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from answer_judge.errors import FileError
 from answer_judge.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint, sole_writer_of
+from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.hooks import watch
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
@@ -137,12 +140,20 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float 
             tell(figures=figures, **(share or {"step": step, "steps": steps}))
 
         Follow.instead(trainer, told)
+        if contestant.stock:  # ours does so by itself: decoding is the same for all
+            watch(trainer, generate_turn=partial(reading_prompts_once, trainer))
         if seconds is not None:
             trainer.add_callback(StopAfter(seconds))
 
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
     with (folder / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
         train_with(kind, run, prepare=follow, now=wall if seconds is None else time.process_time)
+
+
+def reading_prompts_once(trainer: GRPOTrainer, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """TRL's generation of a batch, with transformers too as ours does it."""
+    with nullcontext() if trainer.use_vllm else prompts_read_once(trainer):
+        return generate(*args, **kwargs)
 
 
 class StopAfter(TrainerCallback):

@@ -1,0 +1,93 @@
+"""Generation by transformers where a prompt is read once for all its completions.
+
+``generate`` reads each row of its batch from the first token on, and a group is as many rows with the same prompt.
+Here the prompts go through the model once, without their last token. Their keys and values are repeated for each
+completion, and ``generate`` goes on from them (transformers, "Reuse a cache for multiple generations"). Logits are
+equal to rounding, and random numbers are drawn as before.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig
+from transformers.cache_utils import DynamicLayer
+
+INPUTS = {"input_ids", "attention_mask", "generation_config"}
+"""What TRL gives ``generate`` for text; pictures come as other inputs."""
+SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
+"""Where all ranks call a model together, so that none may call it once more than others."""
+
+
+@contextmanager
+def prompts_read_once(trainer: Any) -> Iterator[None]:
+    """A context in which ``generate`` of a trainer's model reads equal prompts of neighbouring rows once.
+
+    It has no effect with sharded weights, pictures, and models or settings with another cache than one of all keys
+    and values. ``trainer`` is TRL's or ours.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.accelerator.distributed_type in SHARDED or not _keeps_all_keys(model):
+        yield
+        return
+    before = {name: value for name, value in vars(model).items() if name == "generate"}
+    model.generate = partial(_generate, model.generate)
+    try:
+        yield
+    finally:
+        del model.generate
+        vars(model).update(before)
+
+
+def _keeps_all_keys(model: Any) -> bool:
+    """Whether each layer of a model attends to all tokens before, and so has a cache that rows can be taken from."""
+    config = model.config
+    if config.is_encoder_decoder or not getattr(model, "_supports_default_dynamic_cache", lambda: False)():
+        return False
+    layers = DynamicCache(config=config).layers
+    return all(type(layer) is DynamicLayer for layer in layers)
+
+
+def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
+    if inputs.keys() != INPUTS or not _one_path(config := inputs["generation_config"]):
+        return generate(**inputs)
+    if (rows := _repeated(inputs["input_ids"], inputs["attention_mask"])) is None:
+        return generate(**inputs)
+    first_P, prompt_B = rows
+    cache = DynamicCache()
+    # The token that it writes is not used: the call below draws the first one.
+    generate(
+        input_ids=inputs["input_ids"][first_P, :-1],
+        attention_mask=inputs["attention_mask"][first_P, :-1],
+        generation_config=GenerationConfig(
+            max_new_tokens=1, do_sample=False, pad_token_id=config.pad_token_id, eos_token_id=config.eos_token_id
+        ),
+        past_key_values=cache,
+    )
+    cache.batch_select_indices(prompt_B)
+    return generate(**inputs, past_key_values=cache)
+
+
+def _one_path(config: GenerationConfig) -> bool:
+    """Whether every row is one sequence, with the usual cache."""
+    return (
+        config.use_cache is not False
+        and config.cache_implementation is None
+        and config.num_beams in (None, 1)
+        and config.num_return_sequences in (None, 1)
+    )
+
+
+def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(P,) the first row of each run of equal prompts, and (B,) the run of each row; None where no two are equal."""
+    if ids_BT.shape[1] < 2:
+        return None
+    _, run_B = torch.unique_consecutive(torch.stack([ids_BT, mask_BT], 1), return_inverse=True, dim=0)
+    count = int(run_B[-1]) + 1
+    if count == len(run_B):
+        return None
+    return torch.searchsorted(run_B, torch.arange(count, device=run_B.device)), run_B
