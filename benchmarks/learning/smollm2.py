@@ -1,0 +1,214 @@
+"""A real chat model in regimes as users have them: TRL's own trainer, plain GRPO on rows, and ours.
+
+python -m benchmarks.learning.smollm2 benchmarks/learning/smollm2.yaml --regimes no_kl,kl [--seeds 5]
+    [--methods trl,control,default] [--any_field value] [--output benchmarks/results/smollm2.json]
+
+``smollm2.yaml`` has the regimes. Each is tuned, then run seed by seed, the methods of a seed in turns. What has
+finished is not run again, and a run that was stopped goes on from its checkpoint (TRL's starts again). Seconds are CPU
+seconds of the one thread that trains.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from answer_judge.files import write_json
+from benchmarks.learning.points import logged, mean_curve
+from benchmarks.learning.tables import cell, speedup, step_seconds, table
+from benchmarks.learning.tune import told
+from benchmarks.shared import Record, earlier, options
+from dppo.environment import environment
+from dppo.errors import ConfigError
+from dppo_lab.cli.words import listed, read_words
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.plan import Comparison
+from dppo_lab.comparison.results import (
+    Results,
+    RunResult,
+    curves_of,
+    final_target,
+    finals,
+    ratios,
+    read_results,
+    result_of,
+)
+from dppo_lab.comparison.runner import run_comparison
+from dppo_lab.runs.folder import STOCK
+from dppo_lab.runs.parsing import read_file, read_flags
+from dppo_lab.statistics import seed_interval
+
+CONTROL, DEFAULT = "control", "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """Fields that all methods share, how long they train, and the methods."""
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    methods: Mapping[str, Mapping[str, Any]]
+    seconds: Mapping[str, float]
+    """CPU seconds of a run, ``others`` for each method that is not named."""
+    rates: Sequence[float]
+    tuning: Mapping[str, Any]
+    """``seeds``, and how many rates are ``kept`` after the first of them."""
+
+    def compared(self, name: str, seeds: Sequence[int], rate: float, *, tuning: bool = False) -> Comparison:
+        """The runs of one method."""
+        own = dict(self.methods[name])
+        run = f"{name}-{rate:g}" if tuning else name
+        contestant = Contestant(name=run, method=own.pop("method"), overrides={"learning_rate": rate, **own})
+        return Comparison(
+            folder=self.folder / ("tuning" if tuning else "reported"),
+            contestants=(contestant,),
+            seeds=tuple(seeds),
+            config=self.config,
+            seconds=self.seconds.get(name, self.seconds["others"]),
+        )
+
+    def tuned_rate(self) -> tuple[float, dict[str, list[float]]]:
+        """The learning rate of the control's best mean final accuracy, and by rate those accuracies, seed by seed.
+
+        Where there is one rate only, nothing is run.
+        """
+        found: dict[float, list[float]] = {rate: [] for rate in self.rates}
+        left = list(self.rates)
+        if len(left) == 1:
+            return left[0], {}
+        for seed in self.tuning["seeds"]:
+            for rate in left:
+                compared = self.compared(CONTROL, [seed], rate, tuning=True)
+                found[rate].append(_ran(compared).curve[-1].accuracy)
+            left = sorted(left, key=lambda rate: -float(np.mean(found[rate])))[: self.tuning["kept"]]
+        return left[0], {f"{rate:g}": each for rate, each in found.items()}
+
+
+def _ran(compared: Comparison) -> RunResult:
+    """The result of the one run of a comparison, trained if it is missing; without its weights, which take 0.5 GB."""
+    run_comparison(compared, told)
+    (contestant,), (seed,) = compared.contestants, compared.seeds
+    result = result_of(compared, contestant, seed)
+    if not result.finished:
+        raise RuntimeError(f"{contestant.name} seed {seed} {result.status}: {result.error}")
+    for path in compared.run_folder(contestant, seed).glob("**/*.safetensors"):
+        path.unlink()
+    return result
+
+
+def regime_of(name: str, config: str | Path, flags: Sequence[str] = ()) -> Regime:
+    """A regime of a file like ``smollm2.yaml``; ``flags`` are fields that replace those of the file."""
+    fields = read_file(config, example="benchmarks/learning/smollm2.yaml")
+    regimes, tuning = fields.pop("regimes"), fields.pop("tuning")
+    if name not in regimes:
+        raise ConfigError(f"--regimes {name} is not in {config}. There are: {', '.join(regimes)}")
+    own = regimes[name]
+    shared = {**fields, **own.get("fields", {}), **read_flags(flags)}
+    folder = Path(str(shared.pop("output_dir"))) / name
+    kept = {part: own[part] for part in ("methods", "seconds", "rates")}
+    return Regime(name=name, folder=folder, config=shared, tuning=tuning, **kept)
+
+
+def run(regime: Regime, methods: Sequence[str], seeds: Sequence[int], done: Callable[[Record], None]) -> None:
+    """Tune and train; ``done`` is called with the record after each seed."""
+    rate, tuned = regime.tuned_rate()
+    for place, seed in enumerate(seeds):
+        for number in range(len(methods)):
+            _ran(regime.compared(methods[(place + number) % len(methods)], [seed], rate))
+        done({**record_of(regime, methods, seeds[: place + 1], rate), "rate": rate, "tuned": tuned})
+
+
+def record_of(regime: Regime, methods: Sequence[str], seeds: Sequence[int], rate: float) -> Record:
+    """What finished runs say: seconds to the same final accuracy as each opponent, and what a step takes."""
+    results = {}
+    for name in methods:
+        results |= read_results(regime.compared(name, seeds, rate))
+    curves = {name: curves_of(found) for name, found in results.items()}
+    record: Record = {
+        "seeds": len(seeds),
+        "methods": {name: _method(regime, found, name) for name, found in results.items()},
+    }
+    for opponent in (STOCK, CONTROL):
+        if opponent in methods:
+            goal = final_target(opponent, curves[opponent])
+            sooner = ratios(curves, goal, opponent)
+            for name, each in record["methods"].items():
+                each[f"against_{opponent}"] = sooner[name] | {"missing": goal.missing or None}
+            if DEFAULT in methods:
+                record[f"against_{opponent}"] = record["methods"][DEFAULT][f"against_{opponent}"]
+    if CONTROL in methods:
+        control = record["methods"][CONTROL]
+        spent = control["step_seconds"]
+        record |= {"silent_share": control["chosen"]["silent_share"], "step_seconds": spent["whole"]}
+        record["reach_share"] = 1 - spent["rollout"] / spent["whole"]
+    return record
+
+
+def _method(regime: Regime, results: Results, name: str) -> Record:
+    """The runs of a method, and what they have in common."""
+    runs = [each.as_json() for each in results.values()]
+    whole, rollout, update = step_seconds({"runs": runs})
+    facts = [each.facts for each in results.values() if each.facts is not None]
+    return {
+        "fields": dict(regime.methods[name]),
+        "seconds": regime.seconds.get(name, regime.seconds["others"]),
+        "final_accuracy": seed_interval(finals(curves_of(results))).as_json(),
+        "step_seconds": {"whole": whole, "rollout": rollout, "forward_backward": update},
+        "curve": mean_curve([each["curve"] for each in runs]),
+        "chosen": logged(regime.folder, list(results), name),
+        "runs": runs,
+        "commits": sorted({str((each.environment or {}).get("commit")) for each in facts}),
+    }
+
+
+def summary(regimes: Mapping[str, Record]) -> str:
+    """A row for each method of each regime, in Markdown."""
+    rows = []
+    for name, record in regimes.items():
+        for method, each in record["methods"].items():
+            spent = each["step_seconds"]
+            sooner = [
+                speedup(found, found["missing"]) if (found := each.get(f"against_{opponent}")) else "not run"
+                for opponent in (STOCK, CONTROL)
+            ]
+            parts = [f"{spent[part]:.1f}" for part in ("whole", "rollout", "forward_backward")]
+            final = cell(each["final_accuracy"], "mean", "{:.2f}")
+            rows.append([name, method, record["seeds"], f"{each['seconds']:g}", final, *sooner, *parts])
+    headings = ("regime", "method", "seeds", "seconds", "final accuracy", "to TRL's", "to the control's")
+    return table((*headings, "s / step", "rollout", "update"), [list(map(str, row)) for row in rows])
+
+
+def main() -> int:
+    """Run regimes, and write the file anew after each seed."""
+    parser = options(__doc__)
+    parser.add_argument("--regimes", required=True, help="names of smollm2.yaml, with commas between")
+    parser.add_argument("--methods", help="names of the regime; all by default")
+    parser.add_argument("--seeds", type=int, default=5, help="how many, from the configuration's seed on")
+    config, given, flags = read_words(parser, sys.argv[1:])
+    if config is None:
+        parser.error("write CONFIG.yaml --regimes NAME: benchmarks/learning/smollm2.yaml has them")
+    torch.set_num_threads(1)
+    known = earlier(given.output).get("regimes", {})
+    for name in listed(given.regimes) or []:
+        regime = regime_of(name, config, flags)
+
+        def done(record: Record, name: str = name) -> None:
+            known[name] = record
+            if given.output is not None:
+                write_json(given.output, {"regimes": known, "environment": environment()})
+
+        first = int(regime.config["seed"])
+        run(regime, listed(given.methods) or list(regime.methods), range(first, first + given.seeds), done)
+    print(summary(known))
+    return 0
+
+
+if __name__ == "__main__":
+    time.perf_counter = time.process_time  # every clock of this process
+    sys.exit(main())

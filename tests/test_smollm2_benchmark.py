@@ -1,0 +1,86 @@
+"""The comparison on a real model: which rate is chosen, what its methods are, and every figure of a record by hand."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import run_folders
+
+from benchmarks.learning import smollm2
+from benchmarks.learning.smollm2 import record_of, regime_of, summary
+from dppo.errors import ConfigError
+from dppo_lab.runs.parsing import read_file
+
+CONFIG = Path(smollm2.__file__).with_suffix(".yaml")
+REGIMES = list(read_file(CONFIG, example="")["regimes"])
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_methods_of_a_regime_have_one_step_size_and_one_rate(name):
+    regime = regime_of(name, CONFIG)
+    for method in regime.methods:
+        (contestant,) = regime.compared(method, [0], 2e-5).contestants
+        training = contestant.parse(contestant.fields(regime.config, 0, Path("runs"))).training
+        whole = training.per_device_train_batch_size * training.gradient_accumulation_steps
+        assert whole == training.generation_batch_size == regime.config["per_device_train_batch_size"]
+        assert training.learning_rate == 2e-5 and training.beta == regime.config["beta"]
+
+
+def test_another_regime_or_folder(tmp_path):
+    with pytest.raises(ConfigError, match="--regimes no_klm is not in"):
+        regime_of("no_klm", CONFIG)
+    assert regime_of("no_kl", CONFIG, ["--output_dir", str(tmp_path)]).folder == tmp_path / "no_kl"
+
+
+def tuned(monkeypatch, accuracies):
+    """The rate that is chosen, and what was run, for accuracies by (rate, seed)."""
+    ran = []
+
+    def run(compared):
+        (contestant,), (seed,) = compared.contestants, compared.seeds
+        ran.append((contestant.overrides["learning_rate"], seed))
+        return SimpleNamespace(curve=[SimpleNamespace(accuracy=accuracies[ran[-1]])])
+
+    monkeypatch.setattr(smollm2, "_ran", run)
+    rate, found = regime_of("no_kl", CONFIG).tuned_rate()
+    return rate, found, ran
+
+
+def test_the_rate_with_the_best_mean_is_chosen_and_the_worst_has_one_seed(monkeypatch):
+    """By hand: 4e-5 leads after the first seed, and 2e-5 has the better mean of .6 against .55."""
+    accuracies = {(1e-5, 100): 0.3, (2e-5, 100): 0.5, (4e-5, 100): 0.6, (2e-5, 101): 0.7, (4e-5, 101): 0.5}
+    rate, found, ran = tuned(monkeypatch, accuracies)
+    assert rate == 2e-5 and sorted(ran) == sorted(accuracies)
+    assert found == {"1e-05": [0.3], "2e-05": [0.5, 0.7], "4e-05": [0.6, 0.5]}
+    lucky = {**accuracies, (4e-5, 101): 0.65}
+    assert tuned(monkeypatch, lucky)[0] == 4e-5
+
+
+def test_every_figure_by_hand(tmp_path):
+    """TRL gains .4 in 80 s. The default gains .6 in 40 s: there in 26.7. The control's .5 take it 33.3 of its 40."""
+    regime = regime_of("no_kl", CONFIG, ["--output_dir", str(tmp_path)])
+    slopes = {"trl": (0.4, 80), "control": (0.5, 40), "default": (0.6, 40)}
+
+    def also(step):
+        phases = {"time/rollout": 3.0, "time/forward_backward": 2.0, "time/optimizer": 1.0}
+        return {"frac_reward_zero_std": 0.25, **(phases if step else {})}
+
+    for name, (gain, seconds) in slopes.items():
+        for seed in (0, 1, 2):
+            points = [(0, 0, 0, 0.2), (10, seconds, 320, 0.2 + gain)]
+            place = regime.folder / "reported" / "runs" / name / f"seed_{seed}"
+            run_folders.write_run(
+                place, points, also, method=name, seed=seed, updates=10, environment={"commit": "abc"}
+            )
+    record = record_of(regime, list(slopes), [0, 1, 2], 2e-5)
+    assert record["against_trl"]["median"] == pytest.approx(80 / (40 * 4 / 6))
+    assert record["against_control"]["median"] == pytest.approx(40 / (40 * 5 / 6))
+    assert record["methods"]["control"]["against_trl"]["median"] == pytest.approx(80 / (40 * 4 / 5))
+    assert record["seeds"] == 3 and record["silent_share"] == 0.25 and record["step_seconds"] == 4
+    assert record["reach_share"] == 0.25  # ten rollouts of 3 s in 40 s
+    assert "| no_kl | default | 3 | 350 | 0.80 [0.80, 0.80] | 3.00 [3.00, 3.00] | 1.20 [1.20, 1.20] |" in summary(
+        {"no_kl": record}
+    )
+    assert record["methods"]["trl"]["commits"] == ["abc"]
+    json.dumps(record, allow_nan=False)
