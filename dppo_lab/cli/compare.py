@@ -15,7 +15,7 @@ from rich.console import Console
 from answer_judge.files import write_json
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.progress import open_board, open_status
-from dppo_lab.cli.words import listed, numbers, read_words, wide_console
+from dppo_lab.cli.words import PROMPTS, listed, numbers, read_words, wide_console
 from dppo_lab.runs.words import check_file
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def frozen(words: Sequence[str]) -> int:
             from dppo_lab.runs.subject import subject_from_run
 
             progress("rolling out")
-            subject = subject_from_run(run)
+            subject = subject_from_run(run, options.prompts)
         lines = lines_of(contestants, methods, subject, build)
         found = compare_frozen(lines, build("dppo"), setting, started=started, progress=progress)
     from dppo_lab.comparison.frozen_table import NARROWEST, show
@@ -147,7 +147,7 @@ def _frozen_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dppo compare --frozen",
         usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [--methods NAMES] [--rates RATES] "
-        "[--draws N] [--seed N] [--output FILE.json]",
+        "[--prompts N] [--draws N] [--seed N] [--output FILE.json]",
         description="How far each method's gradient is from the full batch's, and how much it scatters, on rollouts "
         "that stand still: of the embedded policy, or of the model, problems and rewards of a configuration.",
         allow_abbrev=False,
@@ -156,6 +156,7 @@ def _frozen_parser() -> argparse.ArgumentParser:
         "--methods", help=f"names with commas between them; default: the configuration's compare block, or {METHODS}"
     )
     parser.add_argument("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
+    parser.add_argument("--prompts", type=int, help=PROMPTS)
     parser.add_argument("--draws", type=int, default=2000, help="per line and rate (default 2000)")
     parser.add_argument("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")

@@ -1,4 +1,4 @@
-"""``dppo verify [CONFIG.yaml | RUN] [--output FILE.json]``."""
+"""``dppo verify [CONFIG.yaml [--prompts N] | RUN] [--output FILE.json]``."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from rich.table import Table
 from answer_judge.files import write_json
 from dppo.errors import ConfigError
 from dppo_lab.cli.progress import open_status
-from dppo_lab.cli.words import read_words, wide_console
+from dppo_lab.cli.words import PROMPTS, read_words, wide_console
 from dppo_lab.runs.words import check_file
 
 if TYPE_CHECKING:
@@ -44,24 +44,27 @@ def main(words: Sequence[str]) -> int:
     """Verify, print every check and the variance table; 0 if all checks passed, 1 if one failed."""
     parser = argparse.ArgumentParser(
         prog="dppo verify",
-        usage="dppo verify [CONFIG.yaml [--any_field value] | RUN] [--output FILE.json]",
+        usage="dppo verify [CONFIG.yaml [--prompts N] [--any_field value] | RUN] [--output FILE.json]",
         description="Check that pruning leaves the expected gradient unchanged, and estimate the most that it can "
         "save: on the built-in model, or on the model, problems and rewards of a configuration for dppo train. "
         "For a run, named by its output_dir, only the saving is estimated, from its records.",
     )
+    parser.add_argument("--prompts", type=int, help=PROMPTS)
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)
     check_file(options.output)
     if config is not None and Path(config).is_dir():
         return _of_run(Path(config), fields, options.output)
-    found, reasons = _verify(config, fields)
+    if config is None and options.prompts is not None:
+        raise ConfigError("--prompts is for the model of a configuration: dppo verify CONFIG.yaml --prompts 16")
+    found, reasons = _verify(config, fields, options.prompts)
     show(found, reasons, wide_console(NARROWEST))
     if options.output is not None:
         write_json(options.output, found.as_json())
     return 0 if found.passed else 1
 
 
-def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tuple[str, ...]]:
+def _verify(config: str | None, fields: Sequence[str], prompts: int | None) -> tuple["Findings", tuple[str, ...]]:
     """The findings, and the biases that the methods declare."""
     started = time.perf_counter()
     with open_status(Console(file=sys.stderr), "loading") as status:
@@ -84,7 +87,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tupl
             run = parse_run([config, *fields])
             steps = steps_of_prompts(run.training, run.data.processes or run.training.world_size)
             status("rolling out")
-            subject = subject_from_run(run)
+            subject = subject_from_run(run, prompts)
             log_probs, model_config = run.sampler_log_probs, subject.model.config
             methods = (run.training.build_method(sampler_log_probs=log_probs, model_config=model_config),)
         found = verify(subject, methods, started=started, progress=status)

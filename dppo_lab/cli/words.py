@@ -11,6 +11,9 @@ from dppo_lab.runs.words import check_config, check_output, split_words
 
 Number = TypeVar("Number", int, float)
 
+PROMPTS = "problems to roll out, with the run's group size and length; default: few, short, for some seconds"
+"""Help of an option of ``dppo verify`` and ``dppo compare --frozen``."""
+
 
 def read_words(
     parser: argparse.ArgumentParser, words: Sequence[str], *, alone: bool = True

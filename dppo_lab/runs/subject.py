@@ -36,22 +36,34 @@ MANY_PARAMETERS = (8, SubjectSampling(generations=4, max_new_tokens=64, limit_se
 """The same for models of millions of parameters: a verification takes minutes on a CPU."""
 
 
-def subject_from_run(run: Run) -> Subject:
+def subject_from_run(run: Run, prompts: int | None = None) -> Subject:
     """Rollouts of a run's model on its problems, scored by its rewards.
 
     The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
-    would use it. Completions are fewer and shorter than in training: ``FEW_PARAMETERS``, ``MANY_PARAMETERS``.
+    would use it.
+
+    Args:
+        run: a configuration for ``dppo train``.
+        prompts: problems to roll out, >= 2, with the run's group size and length and without a time limit. None for
+            fewer and shorter completions than in training: ``FEW_PARAMETERS``, ``MANY_PARAMETERS``.
     """
+    if prompts is not None and prompts < 2:
+        raise ConfigError(f"--prompts {prompts} must be at least 2. Try --prompts 8")
     with no_progress_bars():
         model, tokenizer = _load(run)
     dataset = load_dataset(run, tokenizer=tokenizer)
     small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
-    count, sampling = FEW_PARAMETERS if small else MANY_PARAMETERS
     training = run.training
+    group, longest = max(training.num_generations or 2, 2), training.max_completion_length
+    if prompts is None:
+        count, sampling = FEW_PARAMETERS if small else MANY_PARAMETERS
+        group, longest = min(group, sampling.generations), min(longest or math.inf, sampling.max_new_tokens)
+    else:
+        count, sampling = prompts, SubjectSampling(limit_seconds=math.inf)
     sampling = replace(
         sampling,
-        generations=min(sampling.generations, max(training.num_generations or 2, 2)),
-        max_new_tokens=min(sampling.max_new_tokens, training.max_completion_length or sampling.max_new_tokens),
+        generations=group,
+        max_new_tokens=int(longest or sampling.max_new_tokens),
         temperature=training.temperature,
         seed=training.seed,
     )

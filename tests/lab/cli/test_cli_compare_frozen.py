@@ -15,7 +15,7 @@ from dppo_lab.comparison.frozen_table import LEGEND, TITLES
 def quick(subject, monkeypatch):
     """The command on a small subject, with or without a configuration."""
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda seed, prompts: subject)
-    monkeypatch.setattr("dppo_lab.runs.subject.subject_from_run", lambda run: subject)
+    monkeypatch.setattr("dppo_lab.runs.subject.subject_from_run", lambda run, prompts: subject)
 
 
 FEW = ("--rates", "0.5", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch,dppo")
