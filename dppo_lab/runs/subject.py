@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,8 +36,22 @@ MANY_PARAMETERS = (8, SubjectSampling(generations=4, max_new_tokens=64, limit_se
 """The same for models of millions of parameters: a verification takes minutes on a CPU."""
 
 
-def subject_from_run(run: Run, prompts: int | None = None) -> Subject:
-    """Rollouts of a run's model on its problems, scored by its rewards.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutParts:
+    """What completions of a run are rolled out and scored with."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompts: list[list[int]]
+    """Token ids of each prompt."""
+    scorer: Scorer
+    weights: Sequence[float]
+    """Of the reward functions."""
+    sampling: SubjectSampling
+
+
+def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
+    """A run's model, some of its problems and its rewards.
 
     The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
     would use it.
@@ -60,28 +74,39 @@ def subject_from_run(run: Run, prompts: int | None = None) -> Subject:
         group, longest = min(group, sampling.generations), min(longest or math.inf, sampling.max_new_tokens)
     else:
         count, sampling = prompts, SubjectSampling(limit_seconds=math.inf)
-    sampling = replace(
-        sampling,
-        generations=group,
-        max_new_tokens=int(longest or sampling.max_new_tokens),
-        temperature=training.temperature,
-        seed=training.seed,
-    )
     rows = generator(training.seed, Purpose.CHECK, 5).permutation(len(dataset))[:count]
     examples = [cast(dict[str, Any], dataset[int(row)]) for row in rows]
     functions = load_rewards(run, dataset)
-    weights = training.reward_weights or [1.0] * len(functions)
     template = chat_options(run, tokenizer)
+    return RolloutParts(
+        model=model,
+        tokenizer=tokenizer,
+        prompts=[prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
+        scorer=_scorer_of(examples, functions, tokenizer),
+        weights=training.reward_weights or [1.0] * len(functions),
+        sampling=replace(
+            sampling,
+            generations=group,
+            max_new_tokens=int(longest or sampling.max_new_tokens),
+            temperature=training.temperature,
+            seed=training.seed,
+        ),
+    )
+
+
+def subject_from_run(run: Run, prompts: int | None = None) -> Subject:
+    """Rollouts of a run's model on its problems, scored by its rewards; ``prompts`` as for ``rollout_parts``."""
+    parts = rollout_parts(run, prompts)
     subject = frozen_subject(
-        model,
-        tokenizer,
-        [prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
-        _scorer_of(examples, functions, tokenizer),
-        sampling=sampling,
-        reward_weights=weights,
+        parts.model,
+        parts.tokenizer,
+        parts.prompts,
+        parts.scorer,
+        sampling=parts.sampling,
+        reward_weights=parts.weights,
         title=f"{run.model.model_name_or_path} on {run.data.dataset_name or run.data.dataset_path}",
     )
-    if training.num_generations != 1:
+    if run.training.num_generations != 1:
         return subject
     return replace(subject, notes=(*subject.notes, "Of the run's groups of 1, groups of 2 were rolled out instead."))
 
