@@ -73,7 +73,7 @@ def benchmark_callback(
         return of_model(
             model,
             trainer.processing_class,
-            batch_size=training.per_device_train_batch_size,
+            batch_size=training.per_device_train_batch_size * (training.steps_per_generation or 1),  # as in rollouts
             chat_options=options if isinstance(options, dict) else None,
         )
 
