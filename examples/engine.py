@@ -20,8 +20,9 @@ from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
 from dppo.pruning import PromptHistory, PromptStream, confidence
-from dppo.rng import Purpose, step_streams, torch_generator
-from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts, micro_batch_loss, plan_step
+from dppo.rng import Purpose, torch_generator
+from dppo.session import Session
+from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts
 from dppo.types import Block, Rewards
 from dppo.verification.tiny_tokenizer import encode_questions
 from dppo_lab.demo.decode import Rollout, sample
@@ -85,12 +86,11 @@ class Loop:
         prompts: int = PROMPTS,
         generations: int = GENERATIONS,
     ) -> None:
-        self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
-        self.live, self.generations, self.steps = live, generations, 0
+        self.model, self.tokenizer, self.problems, self.live = model, tokenizer, problems, live
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
-        stream = PromptStream(len(problems), seed)
-        self.source = PromptSource(stream, history, prompts=prompts)
+        source = PromptSource(PromptStream(len(problems), seed), history, prompts=prompts)
+        self.session = Session(method, source, seed=seed, generations=generations, max_tokens=MAX_NEW_TOKENS)
         use_rows(model)
         add_scored_head(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
@@ -102,11 +102,9 @@ class Loop:
         clock.append(time.perf_counter())
 
         plan = self._plan(prompts, rollout, rewards, done)
-        self.source.learn(plan, self.steps)
         clock.append(time.perf_counter())
 
-        weight_N = plan.weight_UN[0]
-        kept = weight_N.nonzero()[:, 0].tolist()
+        kept = plan.kept(0).tolist()
         self._update(plan, kept, rollout, learning_rate)
         clock.append(time.perf_counter())
         phases = zip(("rollout", "choose", "update"), (b - a for a, b in pairwise(clock)), strict=True)
@@ -116,7 +114,7 @@ class Loop:
             completions_trained=len(kept),
             tokens_trained=int(rollout.length_N[kept].sum()),
             zero_signal=plan.figures["rollout/zero_signal_groups"],
-            largest_weight=weight_N.max().item(),
+            largest_weight=plan.weight_UN[0].max().item(),
             rounds=1 if prompts.collected is None else prompts.collected.rounds,
             seconds=dict(phases),
         )
@@ -127,7 +125,7 @@ class Loop:
         rewards: list[Tensor] = []
 
         def roll_out(row_Q: Tensor, size_Q: Tensor, *key: int) -> Rewards:
-            rng = torch_generator(self.seed, Purpose.ROLLOUT, self.steps, *key)
+            rng = torch_generator(self.session.seed, Purpose.ROLLOUT, self.session.number, *key)
             prompts = [self.prompts[row] for row in row_Q]
             sizes = size_Q.tolist()
             rollouts.append(sample(self.model, prompts, rng, samples=sizes, max_new_tokens=MAX_NEW_TOKENS))
@@ -135,10 +133,10 @@ class Loop:
             return Rewards.in_groups(rewards[-1], size_Q)
 
         def equal(row_Q: Tensor) -> Tensor:
-            return torch.full_like(row_Q, self.generations)
+            return torch.full_like(row_Q, self.session.generations)
 
-        if self.method.rounds is None:
-            prompts = self.source.block(self.method, self.steps, generations=self.generations, done=done)
+        if self.session.method.rounds is None:
+            prompts = self.session.prompts(done=done)
             size_Q = equal(prompts.row_Q) if prompts.size_Q is None else prompts.size_Q
             found = roll_out(prompts.row_Q, size_Q)
             return prompts, rollouts[0], found
@@ -146,21 +144,14 @@ class Loop:
         def one_round(number: int, block: Block) -> Rewards:
             return roll_out(block.row_Q, equal(block.row_Q), number)
 
-        prompts = self.source.rounds(self.method, self.steps, one_round)
-        return prompts, together(rollouts), Rewards.in_groups(torch.cat(rewards), self.generations)
+        prompts = self.session.prompts_in_rounds(one_round)
+        return prompts, together(rollouts), Rewards.in_groups(torch.cat(rewards), self.session.generations)
 
     def _plan(self, prompts: StepPrompts, rollout: Rollout, rewards: Rewards, done: float) -> StepPlan:
         """The estimator: which completions the step trains on, and with which weights."""
         confidence_N = confidence(rollout.logp_NT, rollout.mask_NT)
-        return plan_step(
-            self.method,
-            RolledOut(rewards=rewards, tokens_N=rollout.length_N, confidence_N=confidence_N),
-            prompts,
-            streams=step_streams(self.seed, self.steps),
-            max_tokens=MAX_NEW_TOKENS,
-            done=done,
-            live=self.live,
-        )
+        rolled_out = RolledOut(rewards=rewards, tokens_N=rollout.length_N, confidence_N=confidence_N)
+        return self.session.plan(prompts, rolled_out, done=done, live=self.live)
 
     def _update(self, plan: StepPlan, kept: list[int], rollout: Rollout, learning_rate: float) -> None:
         """One optimizer step on the kept completions, with a denominator from before pruning."""
@@ -173,14 +164,11 @@ class Loop:
                 advantage_B=plan.advantage_N[batch].float(),
                 mask_BT=rollout.mask_NT[batch],
             )
-            weight_B = plan.weight_UN[0, batch]
-            loss = micro_batch_loss(self.method, tokens, weight_B, denominator=plan.denominator, all_tokens=plan.tokens)
-            loss.backward()
+            self.session.loss(tokens, plan.weight_UN[0, batch], plan.sizes).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.steps += 1
 
     def _log_probs(
         self, kept: list[int], row_N: Tensor, group_N: Tensor, rollout: Rollout

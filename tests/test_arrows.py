@@ -26,7 +26,8 @@ SHARED = {
     "typed",
 }
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
-TRAINED = STEP | {"packing", "rewards", "trl"}
+ENGINE = STEP | {"session", "rewards"}
+TRAINED = ENGINE | {"packing", "trl"}
 ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
     "dppo": {
         **dict.fromkeys(("errors", "install", "settings", "groups"), frozenset()),
@@ -38,9 +39,9 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "environment": {"errors", "install"},
         **dict.fromkeys(("pruning", "packing", "objective"), SHARED),
         "methods": SHARED | {"pruning", "objective"},
-        "step": STEP,
-        "trl": STEP | {"packing", "rewards"},
-        "verl": STEP | {"rewards"},
+        **dict.fromkeys(("step", "session"), STEP),
+        "trl": ENGINE | {"packing"},
+        "verl": ENGINE,
         "diffusion": STEP,
         "verification": TRAINED,
     },
@@ -64,7 +65,15 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
 """What each part of a package may import of its own package."""
 BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo_lab": {"dppo", "answer_judge"}}
 """What a package may import of the others."""
-CORE = ("pruning", "packing", "objective", "methods", "step", *(SHARED - {"install", "settings", "environment"}))
+CORE = (
+    "pruning",
+    "packing",
+    "objective",
+    "methods",
+    "step",
+    "session",
+    *(SHARED - {"install", "settings", "environment"}),
+)
 LIBRARIES = {
     "dppo": dict.fromkeys(CORE, frozenset({"torch", "numpy"})),
     "answer_judge": {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set(), "files": set()},

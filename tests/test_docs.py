@@ -117,7 +117,7 @@ def test_the_methods_of_the_page_train(name, extending, tiny_path, tmp_path):
 def test_the_method_on_one_screen_runs(extending):
     """The core of a step, with the table of logits of docs/extending.md as the policy."""
     page = ROOT / "docs" / "how_it_works.md"
-    (heart,) = [block for block in blocks(page, "python") if "plan_step" in block]
+    (heart,) = [block for block in blocks(page, "python") if "session.plan" in block]
     logits, answer, rolled_out = extending["logits"], extending["answer"], {}
 
     def roll_out(row_Q):
@@ -131,10 +131,9 @@ def test_the_method_on_one_screen_runs(extending):
         mask = torch.ones_like(logp)
         return Tokens(logp_BT=logp, old_logp_BT=logp.detach(), advantage_B=advantage_B, mask_BT=mask)
 
-    imported = {name: extending[name] for name in ("RolledOut", "plan_step", "step_streams", "micro_batch_loss")}
-    values = {"source": extending["source"], "method": extending["method"], "seed": 0, "step": 100}
+    given = {name: extending[name] for name in ("RolledOut", "session")}
     logits.grad = None
-    run(page, [heart], names := {**imported, **values, "roll_out": roll_out, "forward": forward})
+    run(page, [heart], names := {**given, "roll_out": roll_out, "forward": forward})
     changed = logits.grad.abs().sum(1).nonzero()[:, 0]
     assert changed.tolist() == rolled_out["row_N"][names["kept"]].unique().tolist()
     assert 0 < len(names["kept"]) < len(rolled_out["row_N"])

@@ -141,12 +141,12 @@ class Step:
     def cut(self, *points, weighted=True):
         """One step whose cuts are told."""
         told = ToldCuts(rate=0.6, cut_rule=in_quarters, points=list(points), weighted=weighted)
-        self.made.method = replace(self.made.method, tokens=told)
+        self.made.session.method = replace(self.made.method, tokens=told)
         return self.run()
 
     def drawn(self, *keep_UN, weighted=True):
         """One step whose draws are told."""
-        self.made.method = replace(self.made.method, completions=Given(told=cycle(keep_UN), weighted=weighted))
+        self.made.session.method = replace(self.made.method, completions=Given(told=cycle(keep_UN), weighted=weighted))
         return self.run()
 
     def mean_of_draws(self, **options):
@@ -167,7 +167,7 @@ class Step:
 
     def asked_order(self):
         """Keys in the order of prompts and sessions, which draws are made in."""
-        return sorted(self.batch.keys, key=lambda key: (self.made.asked.uid_Q.index(key.split("_")[0]), key))
+        return sorted(self.batch.keys, key=lambda key: (self.made.requested.uid_Q.index(key.split("_")[0]), key))
 
     @property
     def tags(self):

@@ -13,7 +13,7 @@ from in_process import ACTOR, PRUNING, STORE, parameters, sized, train, trainer
 from late_server import Server
 
 from dppo.errors import CheckpointError, ConfigError, EngineError, ShapeError
-from dppo.verl.ahead import Ahead
+from dppo.step.in_flight import InFlight
 
 COLOCATE, SEPARATE = "dynamic_pruning_colocate_async", "dynamic_pruning_separate_async"
 SIZES = (*sized(8, 2, mini_batch=4), "data.train_max_samples=16", "trainer.total_training_steps=8")
@@ -84,7 +84,7 @@ def spied(made):
     seen, plan = [], made._plan
 
     def told(found):
-        prompts = made.asked.prompts
+        prompts = made.requested.prompts
         columns = (prompts.row_Q.tolist(), prompts.prob_Q.tolist(), prompts.weight_Q.tolist())
         seen.append((made.global_steps, *columns, prompts.sequences))
         return plan(found)
@@ -220,7 +220,7 @@ def test_a_run_that_ends_after_a_checkpoint_goes_on_from_it_bit_for_bit(toy, mod
 
     state = tmp_path / "global_step_3" / "dppo_state.json"
     found = json.loads(state.read_text())
-    for flight in found["in_flight"]["flights"]:  # wrong: with the probability of nobody
+    for flight in found["session"]["in_flight"]["flights"]:  # wrong: with the probability of nobody
         flight["candidate"]["weight"] = 1.0
     state.write_text(json.dumps(found))
     wrong = trainer(toy, mode, *options, agents=Late)
@@ -284,7 +284,7 @@ def test_prompts_in_flight_are_not_taken_for_other_rows_of_another_dataset(toy, 
     made = trainer(toy, COLOCATE, *options, "trainer.save_freq=1", agents=Server)
     train(made, 1)
     pd.read_parquet(toy / "train.parquet").iloc[15::-1].to_parquet(tmp_path / "turned.parquet")
-    with pytest.raises(CheckpointError, match=r"8 prompts in flight, whose rows are other prompts.*data\.train_files"):
+    with pytest.raises(CheckpointError, match=r"8 prompts in flight, whose rows.*dataset of the checkpoint"):
         trainer(toy, COLOCATE, *options, f"data.train_files={tmp_path}/turned.parquet", agents=Server)
     again = trainer(toy, COLOCATE, *options, agents=Server)
     assert [each.candidate.row for each in again.ahead.flights] == [each.candidate.row for each in made.ahead.flights]
@@ -351,7 +351,7 @@ class Stale(Server):
 def test_what_verl_drops_is_replaced_with_the_probability_that_it_had(toy, server, monkeypatch):
     options = (*SIZES, *RATES, "data.train_max_samples=64", "trainer.v1.sampler.max_off_policy_threshold=2")
     made = trainer(toy, COLOCATE, *options, agents=server)
-    replaced, after = [], Ahead.after_replacing
+    replaced, after = [], InFlight.after_replacing
 
     def told(self, gone, others, uid_Q):
         found = after(self, gone, others, uid_Q)
@@ -359,7 +359,7 @@ def test_what_verl_drops_is_replaced_with_the_probability_that_it_had(toy, serve
         replaced.extend((before[old], new[uid]) for old, uid in zip(gone, uid_Q, strict=True))
         return found
 
-    monkeypatch.setattr(Ahead, "after_replacing", told)
+    monkeypatch.setattr(InFlight, "after_replacing", told)
     logged = train(made, 5)
     assert replaced and all(old.candidate.prob == new.candidate.prob for old, new in replaced)
     assert all((old.size, old.block) == (new.size, new.block) for old, new in replaced)
@@ -388,7 +388,7 @@ def test_a_baseline_and_sizes_from_history(toy, monkeypatch):
     made = trainer(toy, COLOCATE, *options, "actor_rollout_ref.rollout.n=4", agents=Late)
     logged = train(made, 5)
     assert logged[-1]["actor/grad_norm"] > 0
-    assert {flight.size for flight in made.ahead.flights} | set(made.asked.size_Q) != {4}
+    assert {flight.size for flight in made.ahead.flights} | set(made.requested.size_Q) != {4}
     assert {call[2] for call in made.actor_rollout_wg.calls} == {16}
 
 

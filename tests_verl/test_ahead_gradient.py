@@ -73,7 +73,7 @@ class Blocks:
         """The sum of the gradients of all updates of the blocks."""
         made, told = self.made, iter(keep_B)
         STORE.clear()
-        made.ahead = replace(made.ahead, asked=0, flights=(), due=())
+        made.session.in_flight = replace(made.ahead, asked=0, flights=(), due=())
         made.source.stream.load_state_dict({"epoch": 0, "offset": 0})
         made.agent_loop_manager.waiting.clear()
         made.source.block = lambda method, number, **options: self.block(next(told), number)
@@ -82,7 +82,7 @@ class Blocks:
         if weights is not None:
             flights = zip(made.ahead.flights, weights(self, made.ahead.flights), strict=True)
             changed = (replace(f, candidate=replace(f.candidate, weight=weight)) for f, weight in flights)
-            made.ahead = replace(made.ahead, flights=tuple(changed))
+            made.session.in_flight = replace(made.ahead, flights=tuple(changed))
         for step, update in product(range(len(keep_B)), range(made.parameter_sync_step)):
             made.global_steps, made.local_trigger_step = step + 1, update
             batch = made._step_once({}, {}, 0)
@@ -140,11 +140,11 @@ def test_the_mean_over_every_draw_of_prompts_and_every_cut_is_the_gradient_of_al
         mean = 0.0
         for point in range(POINTS):
             told = ToldCuts(rate=0.6, cut_rule=in_quarters, points=[point], weighted=weighted)
-            made.method = replace(cut, tokens=told)
+            made.session.method = replace(cut, tokens=told)
             mean = mean + blocks.mean_together(weights) / POINTS
         return mean
 
-    made.method = replace(cut, tokens=TokenPruning())
+    made.session.method = replace(cut, tokens=TokenPruning())
     full = blocks.gradient(blocks.everything, blocks.everything)
     found = [bias(mean, full) for mean in (over_cuts(), over_cuts(weighted=False), over_cuts(weights=forgotten))]
     print(mode, aggregation, *(f"{each:.1e}" for each in found))

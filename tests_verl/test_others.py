@@ -65,7 +65,7 @@ def seen_by_scores(toy, *options):
 
     made._plan = told
     logged = train(made, 3)
-    return seen, [each.get("prune/other_terms") for each in logged], made.source.others
+    return seen, [each.get("prune/other_terms") for each in logged], made.session.others
 
 
 def test_scores_of_a_step_hold_what_the_steps_before_it_have_shown(toy):

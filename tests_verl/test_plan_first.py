@@ -217,7 +217,7 @@ def test_draws_that_are_told_are_made(toy):
     """The selection of these tests: one draw after the other, and the last one's weights forgotten are seen."""
     (full,), step = stock_and_ours(toy)
     assert bias(step.mean_of_draws(weighted=False), full) > 0.1
-    step.made.method = replace(step.made.method, completions=Given(told=cycle((PROB_N == 1,))))
+    step.made.session.method = replace(step.made.method, completions=Given(told=cycle((PROB_N == 1,))))
     step.run()
     assert step.metrics["rows/sent"] == 4
 
@@ -231,7 +231,7 @@ def test_groups_that_verl_filters_are_replaced_and_the_step_is_made_of_those_it_
     made = trainer(toy, "dynamic_pruning", *sizes, f"{PRUNING}.accept_bias=True", rate)
     logged = train(made, 2)
     asked = [prompt for _, prompt in made.agent_loop_manager.asked]
-    assert len(asked) == len(set(asked)) > 8 == 2 * len(made.asked.uid_Q)  # in the order of the stream, none twice
+    assert len(asked) == len(set(asked)) > 8 == 2 * len(made.requested.uid_Q)  # in the order of the stream, none twice
     assert made.source.stream.offset == len(asked)
     assert all(each["training/filter_groups/evicted_samples"] > 0 for each in logged)
     assert all(each["rollout/zero_signal_groups"] == 0 and each["rows/sent"] < 16 for each in logged)

@@ -59,7 +59,7 @@ def test_settings_that_changed_are_said_and_a_damaged_state_is_refused(toy, tmp_
     made.source.block(made.method, 1, generations=2)
     made._save_checkpoint()
     path = tmp_path / "global_step_1" / "dppo_state.json"
-    assert json.loads(path.read_text())["position"]["offset"] == 4
+    assert json.loads(path.read_text())["session"]["source"]["offset"] == 4
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         again = trainer(toy, "dynamic_pruning", *options(tmp_path, f"{PRUNING}.completion_prune_rate=0.25"))

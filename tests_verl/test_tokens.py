@@ -171,7 +171,7 @@ def test_wrong_twin_one_weight_per_completion_is_seen(toy, monkeypatch):
 
 def test_wrong_twins_means_over_the_tokens_before_the_cut_are_seen(toy, monkeypatch):
     (full,), step = stock_and_ours(toy, *options_of("seq-mean-token-mean", ()), ours=(CUTS,))
-    step.made.method = replace(step.made.method, normaliser=DR_GRPO)  # not told that verl divides by a row's tokens
+    step.made.session.method = replace(step.made.method, normaliser=DR_GRPO)  # verl divides by a row's tokens
     assert bias(step.mean_of_cuts(), full) > SEEN
     (full,), step = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
     monkeypatch.setattr(

@@ -80,9 +80,9 @@ def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_th
     said = capsys.readouterr().out
     assert "gradient unbiased" in said and "prompts are drawn for each of 2 mini-batches" in said
     logged = train(made, 4)
-    part_Q = made.asked.prompts.part_Q
+    part_Q = made.requested.prompts.part_Q
     assert torch.bincount(part_Q).tolist() == [4, 4], "as many for each mini-batch"
-    part_of, (placement,) = dict(zip(made.asked.uid_Q, part_Q.tolist(), strict=True)), made.sent.passes
+    part_of, (placement,) = dict(zip(made.requested.uid_Q, part_Q.tolist(), strict=True)), made.sent.passes
     for row, (key, weight) in enumerate(zip(made.sent.keys(placement.row_B), placement.weight_B, strict=True)):
         assert not weight or part_of[key.rsplit("_", 2)[0]] == row // placement.rows_per_step
     asked = [sum(step == number for step, _ in made.agent_loop_manager.asked) for number in (1, 2, 3, 4)]
@@ -103,8 +103,8 @@ def test_blocks_of_fill_are_longer_and_still_a_mean_over_their_prompts(toy, monk
     options = (f"{PRUNING}.prompt_prune_rate=0.5", f"{PRUNING}.prompt_mode=fill", f"{ACTOR}.use_kl_loss=True")
     made = trainer(toy, "dynamic_pruning", *sized(8, 2), *SIXTEEN, *options)
     train(made, 3)
-    block = len(made.asked.prompts.candidates.row_P)
-    assert block > 8 and made.asked.prompts.sequences == 2 * block and len(made.asked.uid_Q) <= 9
+    block = len(made.requested.prompts.candidates.row_P)
+    assert block > 8 and made.requested.prompts.sequences == 2 * block and len(made.requested.uid_Q) <= 9
     total, divided, placement = seen[-1]
     assert divided == {"tokens_U": None, "scale": 8 / block} and seen[0][1]["scale"] == 1.0
     assert float(placement.weight_B.sum()) == pytest.approx(total * 8 / block, rel=1e-5)
@@ -121,7 +121,7 @@ def test_group_sizes_follow_history(toy, monkeypatch):
     options = (f"{PRUNING}.method=dppo_history_sizes", f"{PRUNING}.completion_prune_rate=0.0")
     made = trainer(toy, "dynamic_pruning", *sized(8, 4), *SIXTEEN, *options)
     train(made, 4)
-    sizes = made.asked.size_Q
+    sizes = made.requested.size_Q
     assert len(set(sizes)) > 1 and min(sizes) >= 1 and sum(sizes) <= 40
     assert {call[2] for call in made.actor_rollout_wg.calls} == {32}
 

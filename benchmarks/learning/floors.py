@@ -29,7 +29,7 @@ from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
 from dppo.objective import DAPO_TOKENS, GROUP_SCALED, Tokens, k3, token_ratio
 from dppo.pruning import Budget, confidence, proportional
-from dppo.step import micro_batch_loss, other_terms
+from dppo.step import StepSizes, micro_batch_loss, other_terms
 from dppo.types import Rewards
 from dppo.verification.tiny_model import model_config
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
@@ -114,11 +114,9 @@ def _terms(logp: Tensor, ref: Tensor, entropy: Tensor, router: Tensor, attended:
             method,
             tokens,
             torch.ones(1),
-            denominator=1.0,
-            all_tokens=1.0,
+            StepSizes(denominator=1.0, tokens=1.0, attended=attended),
             entropy_BT=entropy[None],
             router_loss=router,
-            all_attended=attended,
         )
         losses.append(loss)
     return losses

@@ -291,9 +291,9 @@ def measured(case: Case) -> Record:
         "rollout_cost": None,
     }
     if case.trainer == "grpo":
-        meter = pruned.trainer.meter
-        row["saved_printed"] = pruned.trainer.savings.figures(meter.costs)["saved/share"]
-        row["rollout_cost"] = meter.costs.rollout_cost
+        costs = pruned.trainer.session.costs
+        row["saved_printed"] = pruned.trainer.savings.figures(costs)["saved/share"]
+        row["rollout_cost"] = costs.rollout_cost
     return row
 
 

@@ -8,7 +8,7 @@ from dppo.step.loss import micro_batch_loss, other_terms
 from dppo.step.passes import Passes
 from dppo.step.plan import ONCE, DraftPlan, StepPlan, drafted, drawn, plan_step
 from dppo.step.prompts import PromptSource
-from dppo.step.records import StepPrompts, drawn_block, whole_block
+from dppo.step.records import StepPrompts, StepSizes, drawn_block, whole_block
 from dppo.step.rolled_out import RolledOut, completions_of, signals
 from dppo.step.rows import RowSource, row_figures
 
@@ -21,6 +21,7 @@ __all__ = [
     "RowSource",
     "StepPlan",
     "StepPrompts",
+    "StepSizes",
     "completions_of",
     "drafted",
     "drawn",

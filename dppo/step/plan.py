@@ -23,7 +23,7 @@ from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw, absolute_a
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures, token_figures
 from dppo.step.passes import Passes, shares_of
-from dppo.step.records import StepPrompts
+from dppo.step.records import StepPrompts, StepSizes
 from dppo.step.rolled_out import RolledOut, completions_of, scores, signals_of
 from dppo.types import Completions, Rewards
 
@@ -78,6 +78,11 @@ class DraftPlan:
         return step_figures(self.completions, self.rewards, self.prompts)
 
     @property
+    def sizes(self) -> StepSizes:
+        """Numbers by which sums over the step are divided."""
+        return StepSizes(denominator=self.denominator, tokens=self.tokens, attended=self.attended)
+
+    @property
     def learnable(self) -> bool:
         """Whether any completion has an advantage."""
         return bool((self.completions.advantage_N != 0).any())
@@ -101,6 +106,10 @@ class StepPlan(DraftPlan):
     token_draws: tuple[TokenDraw, ...] = ()
     """Of each of the U draws, the tokens of kept completions that are trained on: their weights multiply the loss of
     each token beside ``weight_UN``. Empty where all are."""
+
+    def kept(self, draw: int) -> Tensor:
+        """(R,) int64 completions that an optimizer step trains on."""
+        return self.weight_UN[draw].nonzero()[:, 0]
 
     @cached_property
     def tokens_U(self) -> Tensor:

@@ -22,7 +22,6 @@ from dppo.methods import Method
 from dppo.pruning import (
     PROMPT_AUTO,
     Evidence,
-    OtherTerms,
     PromptHistory,
     PromptPrior,
     PromptPruning,
@@ -39,10 +38,10 @@ from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
 from dppo.step.records import StepPrompts, drawn_block, in_rounds, side_by_side
 from dppo.typed import check
-from dppo.types import Block, Rewards
+from dppo.types import Block, Draw, Rewards
 
-EVIDENCE = ("visits", "completions", "first_visits")
-"""What a source remembers of units that were expected and found."""
+EVIDENCE = ("visits", "first_visits")
+"""What a source remembers of prompts that were expected and found."""
 HISTORY_FILE = "dppo_history.npz"
 LATEST = 32
 """Visits at the least by which a denominator follows the lengths of completions: their mean is off by percents."""
@@ -105,10 +104,6 @@ class PromptSource:
         self._of_rule: dict[str, float] = {}
         self.visits = Evidence.none()
         """What history expected of prompts that it knew, and what they then gave."""
-        self.completions = Evidence.none()
-        """Completions with a gradient of the last steps, by which a rate for them is chosen."""
-        self.others = OtherTerms()
-        """What the KL term and the entropy bonus weighed in completions that were kept; whoever trains sets it."""
 
     def block(
         self, method: Method, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
@@ -219,15 +214,20 @@ class PromptSource:
         prompts = in_rounds(method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
         return replace(prompts, context=self.context(method, prompts.row_Q, step))
 
+    def given(self, method: Method, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
+        """Prompts that an engine has chosen by itself, (Q,) rows of the dataset, as a whole block: without weights."""
+        one_Q = torch.ones(len(row_Q), dtype=torch.float64)
+        draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
+        prompts = drawn_block(Block(candidates=self.history.candidates(row_Q, step), draw=draw), generations)
+        return replace(prompts, context=self.context(method, row_Q, step))
+
     def context(self, method: Method, row_Q: Tensor, step: int) -> StepContext:
         """What is known of prompts, (Q,) rows of the dataset, before their completions are looked at.
 
         ``step`` is now, on the clock of the history.
         """
         value_Q = None if self.values is None else self.values.value_P[row_Q]
-        return StepContext(
-            expected=self._expected(method, row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others
-        )
+        return StepContext(expected=self._expected(method, row_Q, step), value_Q=value_Q)
 
     def _expected(self, method: Method, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of their prior.
@@ -254,8 +254,6 @@ class PromptSource:
             outcome_Q, self.learned = skipping.learn(self._learned(skipping), rewards, epochs=self.stream.epochs)
             self._of_rule = skipping.figures(self.learned)
         self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
-        if plan.evidence is not None:
-            self.completions = plan.evidence
         if prompts.collected is None and known:
             self.visits = self.visits.after(
                 Evidence.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
@@ -308,8 +306,7 @@ class PromptSource:
         self.history.save(folder / HISTORY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
         found = {name: getattr(self, name).saved() for name in EVIDENCE}
-        others = {"others": asdict(self.others), "disbelieved": self._disbelieved}
-        return self.stream.state_dict() | learned | found | others
+        return self.stream.state_dict() | learned | found | {"disbelieved": self._disbelieved}
 
     def load(self, method: Method, folder: Path, position: dict[str, Any], *, history: bool = True) -> None:
         """Read back what ``save`` wrote and returned, for a run of ``method``.
@@ -334,10 +331,9 @@ class PromptSource:
             )
             self.history.forget_rewards()
         self.stream.load_state_dict(position)
-        self.visits, self.completions, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
+        self.visits, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
         self._disbelieved = bool(position.get("disbelieved"))
         try:
-            self.others = finite_numbers(OtherTerms, position.get("others", {}))
             self.learned, skipping = None, method.rounds and method.rounds.skipping
             if skipping is not None and "learned" in position:
                 self.learned = finite_numbers(type(skipping.start()), position["learned"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,17 @@ from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 from dppo.types import Block, Candidates, Draw, Rewards, check_lengths, each_tensor
+
+
+class StepSizes(NamedTuple):
+    """What sums over a step are divided by: numbers of the full batch, fixed before anything is dropped."""
+
+    denominator: float
+    """Of the loss of a pass."""
+    tokens: float
+    """Completion tokens, over which an entropy bonus is a mean."""
+    attended: float = 0.0
+    """The same with prompts, over which a router loss is a mean; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from dppo.errors import CheckpointError
 from dppo.objective import Tokens
 from dppo.packing.forward import Scored
 from dppo.packing.rows import Row
+from dppo.step import StepSizes
 from dppo.trl.correction import Correction
 
 
@@ -149,9 +150,9 @@ class RankBatch(Padded):
         return self.prompt_ids.cpu(), self.completion_ids.cpu(), self.loss_mask.cpu().bool()
 
     @cached_property
-    def sizes(self) -> tuple[float, float, float]:
+    def sizes(self) -> StepSizes:
         """The denominator, ``tokens`` and ``attended`` as numbers."""
-        return float(self.denominator), float(self.tokens), float(self.attended)
+        return StepSizes(float(self.denominator), float(self.tokens), float(self.attended))
 
     def prompt(self, row: int) -> Tensor:
         """(P,) token ids of a row's prompt, in the host's memory."""

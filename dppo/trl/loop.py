@@ -21,7 +21,7 @@ FIXED = (
     "num_iterations", "importance_sampling_level", "multi_objective_aggregation", "off_policy_mask_threshold",
 )  # fmt: skip
 """Attributes that TRL's trainers read in each step, and the method here is made of; as prompts of the dataset."""
-OWN = ("source", "group", "generation")
+OWN = ("session", "source")
 """Attributes of the trainers here whose names a subclass may take for its own."""
 OF_CONFIG = {"epsilon_low": "epsilon"}
 """Fields of the configuration with another name than the trainer's attribute."""

@@ -15,7 +15,7 @@ from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, confidence
 from dppo.rng import Purpose, torch_generator
-from dppo.step import RolledOut, drawn_block, micro_batch_loss, plan_step
+from dppo.step import RolledOut, StepSizes, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.draws import known_rounds, with_context
 from dppo.verification.enumerate import Tape, enumerated, every_token, every_way
@@ -80,7 +80,7 @@ def gradient(
         counted_B=LENGTH_N[row_B],
         ref_logp_BT=REF_LOGP_NT[row_B],
     )
-    loss = micro_batch_loss(method, sampled, weight, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_BT)
+    loss = micro_batch_loss(method, sampled, weight, StepSizes(denominator, tokens), entropy_BT=entropy_BT)
     return torch.autograd.grad(loss, theta)[0]
 
 

@@ -25,9 +25,9 @@ from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, confidence
 from dppo.step import RolledOut, other_terms
+from dppo.step.in_flight import Requested
 from dppo.types import Rewards
 from dppo.verl.layout import Rows, places
-from dppo.verl.prompts import Asked
 
 ADVANTAGES, RETURNS, MASK = "advantages", "returns", "response_mask"
 SAMPLED, OLD, RATIOS = "rollout_log_probs", "old_log_probs", "rollout_is_weights"
@@ -63,7 +63,7 @@ class Returned:
         return found
 
 
-def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
+def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Returned:
     """The completions of the prompts that were asked for, of a batch with advantages.
 
     ``tokens`` says whether a part of the tokens is drawn, by what the sampler was sure of.
@@ -78,7 +78,7 @@ def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
     logp = next((data[name].unbind() for name in (SAMPLED, OLD) if name in data), None)
     tokens_B = torch.tensor([int(row.sum()) for row in mask])
     completions = {row: key for row, key in enumerate(batch.keys) if not batch.tags[row].get("is_padding")}
-    row_N = torch.tensor(places(completions, asked.uid_Q, asked.size_Q))
+    row_N = torch.tensor(places(completions, requested.uid_Q, requested.size_Q))
     columns = torch.tensor(
         [
             (float(reward.sum()), float(a[m][0]) if m.any() else 0.0)
@@ -101,7 +101,7 @@ def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
         doubt = torch.cat([confidence(p[None], m[None]) for p, m in zip(logp, mask, strict=True)])
         confidence_N = doubt[row_N].masked_fill(missing_N, 0.0)
     scored_BT = torch.nn.utils.rnn.pad_sequence(mask, batch_first=True)
-    found = Rewards.in_groups(reward_N[:, None].contiguous(), torch.tensor(asked.size_Q))
+    found = Rewards.in_groups(reward_N[:, None].contiguous(), torch.tensor(requested.size_Q))
     alone_Q = each_group(lambda missing_QG: (~missing_QG).sum(1) == 1, found.group_N, missing_N)  # keeps its raw reward
     rolled_out = RolledOut(
         rewards=found,

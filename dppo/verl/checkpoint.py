@@ -6,20 +6,21 @@ resumes from has ours. JSON and npz only.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
-from dppo.methods import Method
 from dppo.methods.own import is_own, parts_in_words
-from dppo.step import PromptSource
+from dppo.session import Session
+from dppo.step.in_flight import Checked
 from dppo.step.resumed import changed, remembered, warn_of
-from dppo.verl.ahead import Checked
 from dppo.verl.settings import PruningSettings
 
 STATE_FILE = "dppo_state.json"
+NAME = "dynamic_pruning"
+"""Of the trainers here, in ``trainer.v1.trainer_mode``."""
 ACTOR = ("ppo_mini_batch_size", "ppo_epochs", "loss_agg_mode", "loss_scale_factor", "policy_loss.loss_mode")
 ACTOR += ("policy_loss.dro_beta", "use_kl_loss", "kl_loss_coef", "entropy_coeff", "clip_ratio_low", "clip_ratio_high")
 ALGORITHM = ("adv_estimator", "norm_adv_by_std_in_grpo", "use_kl_in_reward", "filter_groups.enable")
@@ -39,12 +40,10 @@ class VerlState(Checked):
 
     step: int
     """``global_steps`` done: the clock of the history."""
-    position: dict[str, Any]
-    """Place among the prompts, from ``PromptSource.save``."""
+    session: dict[str, Any]
+    """Place among the prompts and what was learned of them, from ``Session.save``."""
     settings: dict[str, Any]
     """What prompts and draws depend on; a resumed run with other settings says so."""
-    in_flight: dict[str, Any] = field(default_factory=dict)
-    """Prompts that were asked for ahead and not trained on, from ``Ahead.saved``; empty where there are none."""
 
 
 def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks: int) -> dict[str, Any]:
@@ -56,23 +55,21 @@ def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks
     return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks} | own)
 
 
-def save(
-    folder: Path, source: PromptSource, step: int, settings: dict[str, Any], in_flight: dict[str, Any] | None = None
-) -> None:
+def save(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
     """Write our part into ``global_step_N``, which is made where it is not there; the state comes last.
 
-    ``settings`` are of ``settings_to_save``, ``in_flight`` of ``Ahead.saved`` where prompts are asked for ahead.
+    ``settings`` are of ``settings_to_save``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = VerlState(step=step, position=source.save(folder), settings=settings, in_flight=in_flight or {})
+    state = VerlState(step=step, session=session.save(folder), settings=settings)
     write_json(folder / STATE_FILE, asdict(state))
 
 
-def load(folder: Path, source: PromptSource, method: Method, step: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """What was in flight, empty where nothing was asked for ahead; the rest of our part is read into ``source``.
+def load(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
+    """Read our part into ``session``.
 
     Warnings name settings that changed, or say that the folder has no such part. ``step`` is that of verl's part,
-    ``method`` and ``settings`` are those of this run.
+    ``settings`` are those of this run.
 
     Raises:
         CheckpointError: our part is damaged, or of another step.
@@ -84,7 +81,7 @@ def load(folder: Path, source: PromptSource, method: Method, step: int, settings
             "history and the prompt order of a new run.",
             stacklevel=2,
         )
-        return {}
+        return
     try:
         state = VerlState(**read_json(path, advice=""))
     except (FileError, TypeError, ValueError) as error:
@@ -96,14 +93,15 @@ def load(folder: Path, source: PromptSource, method: Method, step: int, settings
         raise CheckpointError(
             f"{path} is of step {state.step}, and the folder of step {step}. Resume from a folder that was not mixed."
         )
-    source.load(method, folder, state.position)
     warn_of(changed(state.settings, settings))
-    return state.in_flight
-
-
-def saved_mode(folder: Path) -> str:
-    """verl's own trainer that a checkpoint with our part was written with."""
-    return str(read_json(folder / STATE_FILE, advice="")["settings"]["trainer.v1.trainer_mode"])
+    flights = (state.session.get("in_flight") or {}).get("flights")
+    if flights and session.in_flight is None:
+        mode = state.settings["trainer.v1.trainer_mode"]
+        raise CheckpointError(
+            f"{folder} has {len(flights)} prompts in flight, requested ahead, and this trainer requests none: they "
+            f"would be lost. Resume with trainer.v1.trainer_mode={NAME}_{mode}."
+        )
+    session.load(folder, state.session)
 
 
 def resumed_folder(step: int, resume_path: str | None, local_folder: str) -> Path:

@@ -23,35 +23,42 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance  # pyright: ignore[
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.objective import AdvantageRule
-from dppo.rng import step_streams
-from dppo.step import Passes, PromptSource, StepPlan, plan_step
+from dppo.session import Session
+from dppo.step import PromptSource, StepPlan
+from dppo.step.in_flight import Requested
 from dppo.verl.batch import Returned, corrected, cut_batch, jagged, mean_entropy, returned, weighed, write_advantages
 from dppo.verl.layout import Placement, rows_needed
 from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
-from dppo.verl.prompts import Asked
 from dppo.verl.sent import Sent, drawn_rows, live_rows
 from dppo.verl.settings import WHERE, PruningSettings, keeps_all
 
 
 class PlannedPasses(PPOTrainer):
-    """The part of a trainer of verl that is about completions; whoever asks for prompts sets ``asked``."""
+    """The part of a trainer of verl that is about completions; the part that requests prompts sets ``requested``."""
 
     settings: PruningSettings
-    method: Method
-    passes: Passes
-    """Passes of the update over a batch, each with draws, and their mini-batches."""
+    session: Session
+    """Method, prompts and what was learned of them. Its passes are those of the update over a batch, each with draws,
+    and its shares their mini-batches. Prompts are there once the dataset is."""
     waits_for: str
     """Why passes go over all rows before the step is planned; empty where they do not."""
-    generations: int
-    """G, completions per prompt, or their mean where sizes follow history."""
-    source: PromptSource
-    """Which prompts are rolled out; made with the dataset."""
     filters_groups: bool
     """Whether verl takes prompts until enough groups differ in reward."""
-    asked: Asked | None
+    requested: Requested | None
     """The prompts that are being rolled out or trained on; None before the first."""
     sent: Sent
     """The step that is trained on, once it is planned."""
+
+    @property
+    def method(self) -> Method:
+        """The method of the run."""
+        return self.session.method
+
+    @property
+    def source(self) -> PromptSource:
+        """The prompts of the run, once the dataset is there."""
+        assert self.session.source is not None, "verl asks for prompts before its dataset is there"
+        return self.session.source
 
     @property
     def done(self) -> float:
@@ -64,15 +71,16 @@ class PlannedPasses(PPOTrainer):
         return (self.global_steps - 1) * self.parameter_sync_step + self.local_trigger_step + 1
 
     @property
-    def _in_use(self) -> Asked:
-        assert self.asked is not None, "verl trains before it has asked for prompts"
-        return self.asked
+    def _in_use(self) -> Requested:
+        assert self.requested is not None, "verl trains before it has requested prompts"
+        return self.requested
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Rows are filled up so that any choice among them can be dealt to ranks; verl asks for whole mini-batches."""
         if keeps_all(self.method):
             return super()._get_required_batch_multiple(dp_size)
-        return rows_needed(self._in_use.largest_share(self.passes.shares), self.passes.shares, dp_size)
+        shares = self.session.passes.shares
+        return rows_needed(self._in_use.largest_share(shares), shares, dp_size)
 
     def on_init_end(self) -> None:
         """Workers get the weighted loss, and mini-batches as small as what is kept.
@@ -158,9 +166,7 @@ class PlannedPasses(PPOTrainer):
             return
         row_B = sent.forwarded
         if (found := weighed(batch, sent.weight_NT[row_B], sent.tokens_N[row_B], method, actor)) is not None:
-            self.source.others = self.source.others.after(*found)
-        if (advantage := self.source.others.advantage) is not None:
-            metrics["prune/other_terms"] = advantage
+            metrics.update(self.session.observe_terms(*found))
 
     def _rows_of(self, placement: Placement, batch: Any) -> Any:
         """The rows of a pass of the update: those of the passes before it, and shorter ones where it ends earlier."""
@@ -179,42 +185,39 @@ class PlannedPasses(PPOTrainer):
         """Plan the step with everything that came back, remember it, and choose what is sent."""
         found = returned(batch, self._in_use, tokens=self.method.tokens.active)
         plan = self._plan(found)
-        self.source.learn(plan, self.global_steps)
-        while self.source.lines:
-            print(f"dppo | {self.source.lines.pop(0)}")
+        for line in self.session.messages():
+            print(f"dppo | {line}")
         actor = self.config.actor_rollout_ref.actor
+        passes = self.session.passes
         layout = {"ranks": self._ranks, "by_tokens": actor.loss_agg_mode == "token-mean"}
         if keeps_all(self.method):
-            rows = actor.ppo_mini_batch_size * self.generations
+            rows = actor.ppo_mini_batch_size * self.session.generations
             self.sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
         else:
-            counted = actor.ppo_mini_batch_size * self.passes.shares * self.generations
+            counted = actor.ppo_mini_batch_size * passes.shares * self.session.generations
             if self.filters_groups:  # of a group whose sessions all failed nothing is left, and verl divides by it
                 counted = plan.prompts.sequences
-            self.sent = drawn_rows(batch, found, plan, passes=self.passes.passes, counted=counted, **layout)
+            self.sent = drawn_rows(batch, found, plan, passes=passes.passes, counted=counted, **layout)
             metrics.update(_means(plan.draw_figures))
         if self.waits_for:
             self.sent = replace(self.sent, forwarded=list(range(len(batch.keys))), rows=found.rows)
         if self.method.advantages.from_history:
             write_advantages(batch, found.by_row(plan.advantage_N))
-        metrics.update(plan.figures | self.source.figures | self.sent.figures)
+        metrics.update(plan.figures | self.session.metrics | self.sent.figures)
 
     def _plan(self, found: Returned) -> StepPlan:
         """What the step trains on: verl's advantages, or those from history, and one draw per optimizer step."""
-        method = self.method
-        if not method.advantages.from_history:
+        own = None
+        if not self.method.advantages.from_history:
             name = f"verl's {self.config.algorithm.adv_estimator}"
-            method = replace(
-                method, advantages=AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
-            )
-        return plan_step(
-            method,
-            found.rolled_out,
+            own = AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
+        return self.session.plan(
             self._in_use.prompts,
-            streams=step_streams(self.settings.seed, self.update_number),
-            max_tokens=self.config.data.max_response_length,
-            passes=self.passes,
+            found.rolled_out,
+            number=self.update_number,
+            clock=self.global_steps,
             done=self.done,
+            advantages=own,
         )
 
     @property

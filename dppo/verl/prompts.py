@@ -4,58 +4,20 @@ verl's loader decides a batch without a history. So it is left unused, and candi
 here: functions of the seed, the step and what was learned before.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError, DataError
-from dppo.methods import Method
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rewards import identities
-from dppo.step import PromptSource, StepPrompts
-from dppo.step.records import drawn_block
-from dppo.types import Block, Draw
+from dppo.step import PromptSource
 from dppo.verl.settings import PruningSettings
 
 EPOCHS_REMEMBERED = 3
 """Default half-life of the prompt history."""
 GENERATIONS = "__rollout_n__"
 """The column by which verl's agent loops are told how many completions a prompt gets."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The prompts of a step, once they are on their way to the samplers."""
-
-    prompts: StepPrompts
-    uid_Q: list[str]
-    """verl's name of each, by which its completions come back."""
-    size_Q: list[int]
-    """Completions asked of each."""
-
-    @property
-    def completions(self) -> int:
-        """N, completions of all of them."""
-        return sum(self.size_Q)
-
-    def largest_share(self, shares: int) -> int:
-        """Completions of the largest of so many shares of a pass: of the prompts drawn for it, or dealt to it."""
-        if (part_Q := self.prompts.part_Q) is None:
-            return -(-self.completions // shares)
-        return int(torch.bincount(part_Q, torch.tensor(self.size_Q), minlength=shares).max())
-
-
-def filtered(source: PromptSource, method: Method, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
-    """The prompts that are left once verl has filtered groups: they are taken for a whole block, which is biased.
-
-    ``row_Q`` are their (Q,) rows of the dataset, ``generations`` the completions of each.
-    """
-    one_Q = torch.ones(len(row_Q), dtype=torch.float64)
-    draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
-    prompts = drawn_block(Block(candidates=source.history.candidates(row_Q, step), draw=draw), generations)
-    return replace(prompts, context=source.context(method, row_Q, step))
 
 
 def prompt_source(

@@ -15,11 +15,13 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer  # pyright: ignore
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # pyright: ignore[reportMissingImports]
 from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 
-from dppo.errors import CheckpointError, raise_problems
+from dppo.errors import raise_problems
+from dppo.session import Session
 from dppo.step import Passes
-from dppo.verl.checkpoint import load, resumed_folder, save, saved_mode, settings_to_save
+from dppo.step.in_flight import Requested
+from dppo.verl.checkpoint import NAME, load, resumed_folder, save, settings_to_save
 from dppo.verl.passes import PlannedPasses
-from dppo.verl.prompts import Asked, examples, filtered, prompt_source
+from dppo.verl.prompts import examples, prompt_source
 from dppo.verl.settings import biases, keeps_all, lines, method_of, order_lines, read_settings, unreadable_options
 from dppo.verl.support import (
     FILTER,
@@ -30,7 +32,6 @@ from dppo.verl.support import (
     waits_for,
 )
 
-NAME = "dynamic_pruning"
 SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd_decay_steps")
 """Options of verl's optimizers that are a number of its calls; null or below 1 where another option says it."""
 
@@ -61,7 +62,7 @@ class PrunedTrainer(PlannedPasses):
         penalty = float(get(f"{actor}.kl_loss_coef")) if get(f"{actor}.use_kl_loss") else 0.0
         if get(f"{actor}.policy_loss.loss_mode") == "dro":  # its square pulls at completions without an advantage too
             penalty += float(get(f"{actor}.policy_loss.dro_beta") or 0.0)
-        self.method = method_of(
+        method = method_of(
             self.settings,
             loss_agg_mode=get(f"{actor}.loss_agg_mode"),
             penalty=penalty,
@@ -69,13 +70,19 @@ class PrunedTrainer(PlannedPasses):
             sampler_log_probs=knows_probabilities(get),
             filters_groups=self.filters_groups,
         )
-        refuse(unsupported_options(get, self.method, self.mode))
-        epochs = 1 if keeps_all(self.method) else get(f"{actor}.ppo_epochs")
+        refuse(unsupported_options(get, method, self.mode))
+        epochs = 1 if keeps_all(method) else get(f"{actor}.ppo_epochs")
         prompts = get("data.train_batch_size") // (get(f"trainer.v1.{self.mode}.parameter_sync_step") or 1)
-        self.passes = Passes(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size"))
+        self.session = Session(
+            method,
+            seed=self.settings.seed,
+            generations=get("actor_rollout_ref.rollout.n"),
+            max_tokens=get("data.max_response_length"),
+            passes=Passes(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size")),
+            rollout_cost=self.settings.rollout_cost,
+        )
         self.waits_for = waits_for(get)
-        self.generations = get("actor_rollout_ref.rollout.n")
-        self.asked = None
+        self.requested = None
         with open_dict(config):  # found by its name already: whatever asks from here on must hear verl's own
             config.trainer.v1.trainer_mode = self.mode
         super().__init__(config)
@@ -89,15 +96,16 @@ class PrunedTrainer(PlannedPasses):
     @property
     def _parts(self) -> int:
         """Draws that the prompts of a step are made of; groups that were asked for ahead come back in any order."""
-        return 1 if self._ahead_of_training is not None else self.passes.parts(self.config.data.train_batch_size)
+        ahead = self._ahead_of_training is not None
+        return 1 if ahead else self.session.passes.parts(self.config.data.train_batch_size)
 
     def _announce(self) -> None:
         """Print the plan once; what is biased without having been accepted is warned of."""
-        steps, ahead = self.passes.steps * self.parameter_sync_step, self._ahead_of_training
+        steps, ahead = self.session.passes.steps * self.parameter_sync_step, self._ahead_of_training
         said = lines(
             self.method,
             prompts=self.config.data.train_batch_size,
-            generations=self.generations,
+            generations=self.session.generations,
             optimizer_steps=steps,
             parts=self._parts,
             ahead=ahead,
@@ -111,7 +119,7 @@ class PrunedTrainer(PlannedPasses):
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     def _init_dataloader(self) -> None:
-        """verl's, which counts epochs and validates; prompts to train on come from ``source``.
+        """verl's, which counts epochs and validates; prompts to train on come from the session.
 
         Without a seed verl takes other rows for ``data.train_max_samples`` at each start, and no run could resume.
         """
@@ -120,7 +128,7 @@ class PrunedTrainer(PlannedPasses):
             with open_dict(self.config):
                 data.seed = self.settings.seed
         super()._init_dataloader()
-        self.source = prompt_source(
+        self.session.source = prompt_source(
             self.train_dataset,
             self.settings,
             prompts=data.train_batch_size,
@@ -131,13 +139,13 @@ class PrunedTrainer(PlannedPasses):
         with open_dict(self.config):  # the schedule moves once per pass, as many times as often where each is a call
             for name in SCHEDULE:
                 if (optim.get(name) or 0) > 0:
-                    optim[name] *= self.passes.passes
+                    optim[name] *= self.session.passes.passes
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir).absolute() / f"global_step_{self.global_steps}"
-        save(folder, self.source, self.global_steps, self._to_save(), self._in_flight())
+        save(folder, self.session, self.global_steps, self._to_save())
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -146,23 +154,7 @@ class PrunedTrainer(PlannedPasses):
             trainer = self.config.trainer
             given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
             folder = resumed_folder(self.global_steps, given, trainer.default_local_dir)
-            self._resume_in_flight(load(folder, self.source, self.method, self.global_steps, self._to_save()), folder)
-
-    def _in_flight(self) -> dict[str, Any]:
-        """What was asked for and has not been trained on, as JSON has it; empty where a step leaves nothing behind."""
-        return {}
-
-    def _resume_in_flight(self, saved: dict[str, Any], folder: Path) -> None:
-        """Take up what was in flight, ``saved`` by ``_in_flight``.
-
-        Raises:
-            CheckpointError: this trainer has no use for it.
-        """
-        if saved.get("flights"):
-            raise CheckpointError(
-                f"{folder} has {len(saved['flights'])} prompts in flight, asked for ahead, and {NAME} asks for none: "
-                f"they would be lost. Resume with trainer.v1.trainer_mode={NAME}_{saved_mode(folder)}."
-            )
+            load(folder, self.session, self.global_steps, self._to_save())
 
     def _to_save(self) -> dict[str, Any]:
         get = partial(OmegaConf.select, self.config)
@@ -188,14 +180,12 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
             batch = super()._fetch_one_gen_batch()
             self._dispatched[str(batch["uid"][0])] = int(row_Q[0])
             return batch
-        prompts = self.source.block(
-            self.method, self.global_steps, generations=self.generations, done=self.done, parts=self._parts
-        )
+        prompts = self.session.prompts(number=self.global_steps, done=self.done, parts=self._parts)
         chosen = examples(self.train_dataset, prompts.row_Q, prompts.size_Q)
         self.train_dataloader_it = iter([collate_fn(chosen)])
         batch = super()._fetch_one_gen_batch()
-        size_Q = [self.generations] * len(chosen) if prompts.size_Q is None else prompts.size_Q.tolist()
-        self.asked = Asked(prompts=prompts, uid_Q=[str(uid) for uid in batch["uid"]], size_Q=size_Q)
+        size_Q = [self.session.generations] * len(chosen) if prompts.size_Q is None else prompts.size_Q.tolist()
+        self.requested = Requested(prompts=prompts, uid_Q=[str(uid) for uid in batch["uid"]], size_Q=size_Q)
         return batch
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> Any:
@@ -210,6 +200,8 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
             row_of = {uid: row for uid, row in self._dispatched.items() if uid in left}
             self._dispatched = {}
             row_Q = torch.tensor(list(row_of.values()))
-            prompts = filtered(self.source, self.method, row_Q, self.global_steps, generations=self.generations)
-            self.asked = Asked(prompts=prompts, uid_Q=list(row_of), size_Q=[self.generations] * len(row_of))
+            prompts = self.session.given_prompts(row_Q, self.global_steps)
+            self.requested = Requested(
+                prompts=prompts, uid_Q=list(row_of), size_Q=[self.session.generations] * len(row_of)
+            )
         return super()._balance_batch(batch, metrics, **options)

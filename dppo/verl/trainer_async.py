@@ -1,7 +1,7 @@
 """verl's asynchronous trainers with pruning: prompts are asked for ahead of the step they train in.
 
 verl asks for a block of prompts in each step, trains on whichever groups are back, and puts other prompts in the place
-of groups that failed or are stale. ``Ahead`` knows with which probability each prompt in flight was asked.
+of groups that failed or are stale. The session knows with which probability each prompt in flight was asked.
 """
 
 from dataclasses import replace
@@ -22,10 +22,11 @@ from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
 from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 
 from dppo.errors import CheckpointError, EngineError
-from dppo.verl.ahead import Ahead
+from dppo.step.in_flight import InFlight
+from dppo.verl.checkpoint import NAME, resumed_folder
 from dppo.verl.prompts import examples
 from dppo.verl.settings import WHERE, keeps_all
-from dppo.verl.trainer import NAME, PrunedTrainer
+from dppo.verl.trainer import PrunedTrainer
 
 TRAIN = "train"
 """Partition of the queue with what is trained on."""
@@ -34,8 +35,11 @@ TRAIN = "train"
 class AsksAhead(PrunedTrainer):
     """The part of an asynchronous trainer that asks for prompts, and says what an update is made of."""
 
-    ahead: Ahead
-    """What was asked for and has not been trained on; made with the dataset."""
+    @property
+    def ahead(self) -> InFlight:
+        """Prompts that were requested and have not been trained on; there once the dataset is."""
+        assert self.session.in_flight is not None, "verl requests prompts before its dataset is there"
+        return self.session.in_flight
 
     @property
     def _ahead_of_training(self) -> float:
@@ -43,8 +47,10 @@ class AsksAhead(PrunedTrainer):
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
-        self.ahead = Ahead(
-            prompts=self.config.data.train_batch_size, generations=self.generations, updates=self.parameter_sync_step
+        self.session.in_flight = InFlight(
+            prompts=self.config.data.train_batch_size,
+            generations=self.session.generations,
+            updates=self.parameter_sync_step,
         )
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -59,18 +65,13 @@ class AsksAhead(PrunedTrainer):
         if num_prompts is not None:
             return self._ask_instead_of(self._gone, num_prompts)
         number = self.ahead.asked + 1
-        prompts = self.source.block(
-            self.method,
-            number,
-            generations=self.generations,
-            multiple=self.ahead.updates,
-            done=min((number - 1) / max(self.total_training_steps, 1), 1.0),
-        )
+        done = min((number - 1) / max(self.total_training_steps, 1), 1.0)
+        prompts = self.session.prompts(number=number, done=done, multiple=self.ahead.updates)
         size_Q = prompts.size_Q
         if size_Q is None and self.method.sizes is not None:  # verl asks again by columns that all prompts have
-            size_Q = torch.full((len(prompts.row_Q),), self.generations)
+            size_Q = torch.full((len(prompts.row_Q),), self.session.generations)
         batch, uid_Q = self._examples(prompts.row_Q, size_Q)
-        self.ahead = self.ahead.after_block(prompts, uid_Q)
+        self.session.request_ahead(prompts, uid_Q)
         return batch
 
     def _ask_instead_of(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:
@@ -88,7 +89,7 @@ class AsksAhead(PrunedTrainer):
         sizes = {flight.uid: flight.size for flight in self.ahead.flights}
         size_Q = None if self.method.sizes is None else torch.tensor([sizes[uid] for uid in gone])
         batch, uid_Q = self._examples(row_Q, size_Q)
-        self.ahead = self.ahead.after_replacing(gone, self.source.history.candidates(row_Q, self.ahead.asked), uid_Q)
+        self.session.request_instead(gone, row_Q, uid_Q)
         return batch
 
     def _examples(self, row_Q: Tensor, size_Q: Tensor | None) -> tuple[Any, list[str]]:
@@ -118,33 +119,24 @@ class AsksAhead(PrunedTrainer):
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
         """The first hook that knows which groups verl has taken."""
-        taken = self.ahead.taken(self._gone)
-        row_Q = torch.tensor([each.candidate.row for each in taken])
-        context = self.source.context(self.method, row_Q, self.global_steps)
-        self.asked, self.ahead = self.ahead.after_update([each.uid for each in taken], context)
+        self.requested = self.session.returned(self._gone, self.global_steps)
         metrics["rollout/in_flight"] = float(len(self.ahead.flights))
         return super()._balance_batch(batch, metrics, **options)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _in_flight(self) -> dict[str, Any]:
-        return self.ahead.saved() | {"identities": self._identities}
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if not self.global_steps:
+            return
+        if not self.ahead.asked:  # the checkpoint is of a trainer that requests none
+            self.session.in_flight = replace(self.ahead, asked=self.global_steps)
+        trainer = self.config.trainer
+        given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
+        self._check_flights(resumed_folder(self.global_steps, given, trainer.default_local_dir))
 
-    @property
-    def _identities(self) -> list[int]:
-        """Who the prompts in flight are, by content: in another dataset their rows are of others."""
-        known = self.source.history.identities
-        rows = [flight.candidate.row for flight in self.ahead.flights]
-        return [int(known[row]) if row < len(known) else -1 for row in rows]
-
-    def _resume_in_flight(self, saved: dict[str, Any], folder: Path) -> None:
-        self.ahead = self.ahead.resumed(saved) if saved else replace(self.ahead, asked=self.global_steps)
-        if saved.get("identities", self._identities) != self._identities:
-            raise CheckpointError(
-                f"{folder} has {len(self.ahead.flights)} prompts in flight, whose rows are other prompts in this "
-                "dataset: these would be asked for and remembered in their place. Resume with the data.train_files, "
-                "data.train_max_samples and data.seed of the checkpoint."
-            )
+    def _check_flights(self, folder: Path) -> None:
+        """Refuse prompts in flight that would be trained on without their weights."""
         weighted = [flight for flight in self.ahead.flights if flight.candidate.weight != 1]
         if weighted and keeps_all(self.method):
             raise CheckpointError(

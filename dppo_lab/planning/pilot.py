@@ -151,7 +151,7 @@ class Keeper(RunRecorder):
         super().generation(generation)
         if generation.number == GENERATIONS - 1 and not self.why_no_tokens:
             trainer = cast(DPPOTrainer, self._trainer)
-            trainer.go_on_with(with_tokens(trainer.method))
+            trainer.session.method = with_tokens(trainer.method)
         if generation.sampled is not None and generation.moment_NT is not None:
             method = cast(DPPOTrainer, self._trainer).method
             live = (generation.moment_NT > 0).any(1) | bool(method.beta or method.entropy_coef)
@@ -183,8 +183,8 @@ class Keeper(RunRecorder):
         span_NT, moment_NT = (
             torch.cat([pad(each, (0, width - each.shape[1])) for each in parts]) for parts in (spans, moments)
         )
-        scored = trainer.method.score is advantage_with_confidence
-        return TokenSample.of(span_NT, moment_NT, torch.cat(prompts), generations=trainer.group, scored=scored)
+        scored, group = trainer.method.score is advantage_with_confidence, trainer.session.generations
+        return TokenSample.of(span_NT, moment_NT, torch.cat(prompts), generations=group, scored=scored)
 
 
 def with_tokens(method: Method) -> Method:

@@ -36,7 +36,7 @@ def still(start, monkeypatch):
             gradients.append(torch.cat([part.flatten() for part in parts]).double())
 
         def given(row_N, rollout):
-            return rewards(row_N[:: loop.generations], loop.steps).flatten()
+            return rewards(row_N[:: loop.session.generations], loop.session.number).flatten()
 
         monkeypatch.setattr(loop, "_rewards", given)
         monkeypatch.setattr(loop.optimizer, "step", keep)

@@ -30,7 +30,7 @@ def gradient_of_step(still, monkeypatch):
         return rolled_out[0]
 
     def found(method, draw_seed=0, live=None):
-        monkeypatch.setattr("examples.engine.step_streams", lambda seed, step: step_streams(draw_seed, step))
+        monkeypatch.setattr("dppo.session.step_streams", lambda seed, step: step_streams(draw_seed, step))
         monkeypatch.setattr("examples.engine.sample", once)
         loop, gradients = still(method, coin, prompts=4, live=live)
         report = loop.step(1e-3)

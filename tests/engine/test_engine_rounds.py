@@ -63,7 +63,7 @@ def by_hand(start, rows, used):
 
 def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start, loop):
     made, gradients = loop(DAPO, some_rows)
-    order = made.source.stream.peek(SIZE).tolist()
+    order = made.session.source.stream.peek(SIZE).tolist()
     report = made.step(1e-3)
     counts = [row % 3 == 1 for row in order]
     rounds = next(r for r in range(1, 6) if sum(counts[: r * WANTED]) >= WANTED)
@@ -78,7 +78,7 @@ def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start,
     torch.testing.assert_close(gradients[0], wanted, rtol=1e-3, atol=1e-6)
     everything = by_hand(start, rows, [True] * len(rows))
     assert (everything - wanted).norm() > 0.1 * wanted.norm(), "a denominator that counts all of them is another one"
-    seen = made.source.history.candidates(torch.arange(SIZE), 1).seen_P
+    seen = made.session.source.history.candidates(torch.arange(SIZE), 1).seen_P
     assert seen.nonzero()[:, 0].tolist() == sorted(set(rows)), "history learns from what the step did without, too"
 
 
@@ -86,7 +86,7 @@ def test_the_limit_is_an_error_and_changes_no_weight(loop):
     made, gradients = loop(DAPO, lambda row_Q, step: torch.ones(len(row_Q), GENERATIONS))
     with refused(RoundsError, "after 10 rounds", "0 of 30", "max_rounds: 20"):
         made.step(1e-3)
-    assert gradients == [] and made.steps == 0
+    assert gradients == [] and made.session.number == 0
 
 
 def graded_rows(row_Q, step):
@@ -156,7 +156,7 @@ def test_greso_asks_what_its_rules_say(name, loop):
         asked.append([])
         made.step(1e-3)
         assert asked[-1] == rows
-        learned = made.source.learned
+        learned = made.session.source.learned
         assert (learned.easy, learned.hard) == pytest.approx((explore["easy"], explore["hard"]))
     early, late = ([row for rows in asked[part] for row in rows] for part in (slice(0, 2), slice(6, 10)))
     shares = [sum(row % 4 < 2 for row in rows) / len(rows) for rows in (early, late)]
@@ -173,7 +173,7 @@ def test_a_step_that_lacks_groups_trains_on_those_there_are(loop):
         return useful(row_Q, step) * (row_Q == 7)[:, None]
 
     made, gradients = loop(replace(GRESO, rounds=replace(GRESO.rounds, limit=3)), one)
-    place = made.source.stream.peek(SIZE).tolist().index(7)
+    place = made.session.source.stream.peek(SIZE).tolist().index(7)
     report = made.step(1e-3)
     rolled_out = report.rollouts // GENERATIONS
     assert place < rolled_out and report.completions_trained == GENERATIONS

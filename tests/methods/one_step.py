@@ -31,7 +31,7 @@ def loss_of(method, plan):
     mask = torch.arange(9) < plan.completions.tokens_N[:, None]
     logp = torch.zeros(mask.shape, dtype=torch.float64)
     tokens = Tokens(logp_BT=logp, old_logp_BT=logp, advantage_B=plan.advantage_N, mask_BT=mask)
-    found = micro_batch_loss(method, tokens, plan.weight_UN[0], denominator=plan.denominator, all_tokens=plan.tokens)
+    found = micro_batch_loss(method, tokens, plan.weight_UN[0], plan.sizes)
     return found.item()
 
 

@@ -21,7 +21,7 @@ from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, TokenPruning, confidence
 from dppo.rng import Purpose
-from dppo.step import Passes, RolledOut, StepPlan, completions_of, drawn_block, micro_batch_loss, plan_step
+from dppo.step import Passes, RolledOut, StepPlan, StepSizes, completions_of, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.frozen import remembering
 
@@ -188,7 +188,7 @@ def weighted_gradients(method, weights, advantage_N, denominator, tokens, theta=
         if weight.dim() == 2:  # a trainer forwards what was drawn, and knows how many tokens there were
             length_N = torch.from_numpy(LENGTH_N) if counted else None
             seen = replace(sampled, mask_BT=sampled.mask_BT & (weight > 0), counted_B=length_N)
-        return micro_batch_loss(method, seen, weight, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_NT)
+        return micro_batch_loss(method, seen, weight, StepSizes(denominator, tokens), entropy_BT=entropy_NT)
 
     one_SS = torch.eye(len(weights), dtype=torch.float64)
     return torch.autograd.grad(torch.stack([*map(loss, weights)]), leaf, one_SS, is_grads_batched=True)[0]

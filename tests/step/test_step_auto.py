@@ -3,6 +3,7 @@
 That a resumed run chooses the same is among the runs of ``test_step_prompts``.
 """
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +11,17 @@ import pytest
 import torch
 from pages import ROOT, blocks
 from refusals import refused
-from test_step_prompts import AUTO, DPPO, GROUP, same, source, taught
+from test_step_prompts import AUTO, DPPO, GROUP, SEED, SIZE, answers, same, source, taught
 
-from dppo.errors import CheckpointError
+from dppo.costs import Spent
+from dppo.errors import CheckpointError, ConfigError
 from dppo.evidence import Evidence
 from dppo.methods import METHODS
 from dppo.objective import Tokens
 from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
-from dppo.rng import step_streams
-from dppo.step import PromptSource, RolledOut, micro_batch_loss, plan_step
-from dppo.types import Rewards
+from dppo.session import Session
+from dppo.step import PromptSource, RolledOut
+from dppo.types import Rewards, Work
 
 
 def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
@@ -57,31 +59,71 @@ SCORED = Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with
 OWN_RATE = replace(DPPO, completions=SCORED)
 
 
-def stepped(run, step, *, mixed):
+def session():
+    """A run that chooses a rate for completions."""
+    source = PromptSource(PromptStream(SIZE, SEED), PromptHistory(np.arange(SIZE, dtype=np.uint64)), prompts=8)
+    return Session(OWN_RATE, source, seed=0, generations=GROUP, max_tokens=400)
+
+
+def stepped(run, *, mixed):
     """A step in which the first so many groups have a gradient, that of one completion in three a large one."""
-    prompts = run.block(step, generations=GROUP)
+    prompts = run.prompts()
     reward_QG = torch.zeros(len(prompts.row_Q), GROUP)
     reward_QG[:mixed, 0] = 1.0
     tokens_N = torch.tensor([400, 1, 1] * len(prompts.row_Q))
     rolled_out = RolledOut(rewards=Rewards.of_groups(reward_QG), tokens_N=tokens_N)
-    plan = plan_step(OWN_RATE, rolled_out, prompts, streams=step_streams(0, step), max_tokens=400)
-    run.learn(plan, step)
+    plan = run.plan(prompts, rolled_out)
     return int(plan.completions.live_N.sum() - (plan.weight_UN > 0).sum()), plan
 
 
 def test_completions_of_a_step_with_little_to_teach_are_pruned_by_what_earlier_steps_showed(tmp_path):
-    run = source(OWN_RATE, prompts=8)
-    assert stepped(run, 0, mixed=2)[0] == 0, "six completions are too few to choose from"
-    dropped = [stepped(run, step, mixed=8)[0] for step in range(1, 4)]
-    assert all(dropped) and len(run.completions) > 60
-    position, again, forgetful = run.save(tmp_path), source(OWN_RATE, prompts=8), source(OWN_RATE, prompts=8)
-    few, plan = stepped(run, 4, mixed=2)
+    run, again, forgetful = session(), session(), session()
+    assert stepped(run, mixed=2)[0] == 0, "six completions are too few to choose from"
+    dropped = [stepped(run, mixed=8)[0] for _ in range(3)]
+    assert all(dropped) and len(run.evidence) > 60
+    state = json.loads(json.dumps(run.save(tmp_path)))
+    few, plan = stepped(run, mixed=2)
     assert few > 0 and not plan.weight_UN[0, 6:].any()
-    again.load(tmp_path, position)
-    assert torch.equal(stepped(again, 4, mixed=2)[1].weight_UN, plan.weight_UN)
-    position["completions"] = Evidence.none().saved()
-    forgetful.load(tmp_path, position)
-    assert stepped(forgetful, 4, mixed=2)[0] == 0, "the wrong twin looks at one step alone"
+    again.load(tmp_path, state)
+    assert torch.equal(stepped(again, mixed=2)[1].weight_UN, plan.weight_UN)
+    forgetful.load(tmp_path, state | {"evidence": None})
+    assert stepped(forgetful, mixed=2)[0] == 0, "the wrong twin looks at one step alone"
+
+
+def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refused(tmp_path):
+    run, again = session(), session()
+    assert run.observe_terms(2.0, 8.0) == {"prune/other_terms": 0.5} and run.observe_terms(0.0, 0.0) == {
+        "prune/other_terms": 0.5
+    }
+    spent = Spent(seconds=(3.0, 0.0, 1.0), total=4.0, run=(Work(), Work(passes=1, tokens=50)))
+    for _ in range(3):
+        run.observe_costs(replace(spent, unpruned=spent.run, layouts=(0.0, 1.0)), 100, 50)
+    run.settle_costs()
+    assert run.method.completions.auto.rollout_cost == run.costs.rollout_cost != OWN_RATE.completions.auto.rollout_cost
+    state = json.loads(json.dumps(run.save(tmp_path)))
+    again.load(tmp_path, state)
+    assert (again.others, again.costs, again.method, again.number) == (run.others, run.costs, run.method, run.number)
+    wrong = [{"number": -1}, {"others": {"square": "much", "unit": 1.0}}, {"costs": {}}, {"evidence": {}}]
+    for each in (*wrong, {"source": state["source"] | {"epoch": -1}}):
+        with pytest.raises(CheckpointError):
+            session().load(tmp_path, state | each)
+
+
+def test_a_given_cost_of_rollouts_stays():
+    run = Session(OWN_RATE, seed=0, generations=GROUP, max_tokens=9, rollout_cost=2.0)
+    spent = Spent(seconds=(3.0, 0.0, 1.0), total=4.0, run=(Work(), Work(passes=1, tokens=50)))
+    for _ in range(3):
+        run.observe_costs(spent, 100, 50)
+    run.settle_costs()
+    assert run.method is OWN_RATE and run.costs.fixed
+
+
+def test_a_stream_of_data_has_no_prompts_to_choose_from():
+    run = Session(DPPO, seed=0, generations=GROUP, max_tokens=9)
+    with refused(ConfigError, "session.streamed_prompts"):
+        run.prompts()
+    plan = run.plan(run.streamed_prompts(6), RolledOut(rewards=answers(torch.tensor([1, 2])), tokens_N=torch.ones(6)))
+    assert len(plan.kept(0)) and run.number == 1 and run.visits is None and run.metrics == {} == dict(run.messages())
 
 
 def steps_that_prune(code):
@@ -91,9 +133,9 @@ def steps_that_prune(code):
     """
     completions = replace(METHODS["dppo"].completions, rate=0.8, auto=COMPLETION_AUTO)
     method, found = replace(METHODS["dppo"], completions=completions), 0
-    run = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), prompts=3)
-    names = {"source": run, "method": method, "seed": 0, "replace": replace, "RolledOut": RolledOut}
-    names |= {"plan_step": plan_step, "step_streams": step_streams, "micro_batch_loss": micro_batch_loss}
+    source = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), prompts=3)
+    session = Session(method, source, seed=0, generations=8, max_tokens=64)
+    names = {"session": session, "RolledOut": RolledOut}
 
     def forward(kept, advantage_B):
         logp_BT = torch.zeros(len(kept), 1, requires_grad=True)
@@ -106,13 +148,13 @@ def steps_that_prune(code):
             right_QG = rng.random((len(row_Q), 8)) < row_Q.numpy()[:, None] % 4 / 4
             return Rewards.of_groups(torch.from_numpy(right_QG)), torch.from_numpy(rng.integers(1, 65, right_QG.size))
 
-        exec(code, names | (made := {"step": step, "roll_out": roll_out, "forward": forward}), made)
+        exec(code, names | (made := {"roll_out": roll_out, "forward": forward}), made)
         found += len(made["kept"]) < int(made["plan"].completions.live_N.sum())
     return found
 
 
 def test_the_method_on_one_screen_remembers_what_auto_chooses_from():
-    (heart,) = [block for block in blocks(ROOT / "docs" / "how_it_works.md", "python") if "plan_step" in block]
+    (heart,) = [block for block in blocks(ROOT / "docs" / "how_it_works.md", "python") if "session.plan" in block]
     assert steps_that_prune(heart) > 25
-    forgetful = heart.replace("source.learn(plan, step)", "source.learn(replace(plan, evidence=None), step)")
-    assert forgetful != heart and steps_that_prune(forgetful) < 15, "the wrong twin looks at one step alone"
+    forgetful = f"session.evidence = None\n{heart}"
+    assert steps_that_prune(forgetful) < 15, "the wrong twin looks at one step alone"

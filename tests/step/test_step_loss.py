@@ -8,11 +8,14 @@ import torch
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.objective import NORMALISERS, Tokens
-from dppo.step import micro_batch_loss
+from dppo.step import StepSizes, micro_batch_loss
 from dppo.types import each_tensor
 
 ROWS, LONGEST = 6, 5
 METHOD = replace(METHODS["grpo"], beta=0.2, entropy_coef=0.1)
+
+
+SIZES = StepSizes(denominator=6.0, tokens=20.0)
 
 
 def batch(seed=0):
@@ -32,13 +35,13 @@ def batch(seed=0):
     return tokens, normal(ROWS, LONGEST).abs(), torch.tensor([1.0, 2.5, 0, 1, 4, 1.5], dtype=torch.float64)
 
 
-def loss(method, rows=None, *, weight_B=None, denominator=6.0, **settings):
+def loss(method, rows=None, *, weight_B=None, sizes=SIZES, **settings):
     tokens, entropy_BT, given_B = batch()
     rows = list(range(ROWS)) if rows is None else rows
     weight_B = (given_B if weight_B is None else weight_B)[rows]
-    settings = {"all_tokens": 20.0, "entropy_BT": entropy_BT[rows]} | settings
+    settings = {"entropy_BT": entropy_BT[rows]} | settings
     part = each_tensor(tokens, lambda value: value[rows])
-    return micro_batch_loss(method, part, weight_B, denominator=denominator, **settings).item()
+    return micro_batch_loss(method, part, weight_B, sizes, **settings).item()
 
 
 @pytest.mark.parametrize("cuts", [[[0, 1, 2], [3, 4, 5]], [[5, 0], [1], [4, 2, 3]], [[i] for i in range(6)]])
@@ -50,7 +53,7 @@ def test_the_parts_of_all_micro_batches_add_up_to_the_whole(name, cuts):
 
 def test_a_denominator_of_each_micro_batch_would_make_the_cut_matter():
     cuts = [[0, 1, 2, 3], [4, 5]]
-    wrong = sum(loss(METHOD, rows, denominator=float(len(rows))) for rows in cuts) / len(cuts)
+    wrong = sum(loss(METHOD, rows, sizes=SIZES._replace(denominator=float(len(rows)))) for rows in cuts) / len(cuts)
     assert abs(wrong - loss(METHOD)) > 1e-2
 
 
@@ -77,14 +80,14 @@ def test_by_hand():
     parts = {"grpo": -3 + 0.2 * kl, "dapo": 2 * (-3 + 0.2 * kl)}
     for name, part in parts.items():
         method = replace(METHOD, normaliser=NORMALISERS[name])
-        settings = {"denominator": 8.0, "all_tokens": 40.0, "entropy_BT": entropy_BT}
-        got = micro_batch_loss(method, tokens, torch.tensor([2.5]), **settings).item()
+        sizes = StepSizes(denominator=8.0, tokens=40.0)
+        got = micro_batch_loss(method, tokens, torch.tensor([2.5]), sizes, entropy_BT=entropy_BT).item()
         assert got == pytest.approx(2.5 * part / 8 - 0.1 * 2.5 * 1.2 / 40, abs=1e-6)
 
 
 def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_included():
     """The model gives it times the weights of its tokens, so that micro-batches add up here too."""
-    method, settings = replace(METHOD, router_coef=0.01), {"all_attended": 50.0}
+    method, settings = replace(METHOD, router_coef=0.01), {"sizes": SIZES._replace(attended=50.0)}
     given = [torch.tensor(value, dtype=torch.float64) for value in (30.0, 12.0, 42.0)]
     first, second, both = (loss(method, router_loss=value, **settings) - loss(METHOD) for value in given)
     assert both == pytest.approx(0.01 * 42 / 50, abs=1e-12) and first + second == pytest.approx(both, abs=1e-12)
@@ -95,9 +98,9 @@ def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_inclu
 def test_a_term_that_the_method_has_is_never_left_out_in_silence(term):
     tokens, entropy_BT, weight_B = batch()
     given = {"entropy_coef": {"entropy_BT": entropy_BT}, "router_coef": {"router_loss": torch.tensor(1.0)}}[term]
-    method, settings = replace(METHODS["grpo"], **{term: 0.1}), {"denominator": 6.0, "all_tokens": 20.0}
-    assert micro_batch_loss(method, tokens, weight_B, **settings, **given) != micro_batch_loss(
-        METHODS["grpo"], tokens, weight_B, **settings
+    method = replace(METHODS["grpo"], **{term: 0.1})
+    assert micro_batch_loss(method, tokens, weight_B, SIZES, **given) != micro_batch_loss(
+        METHODS["grpo"], tokens, weight_B, SIZES
     )
     with pytest.raises(ConfigError, match=f"{term}=0.1 needs"):
-        micro_batch_loss(method, tokens, weight_B, **settings)
+        micro_batch_loss(method, tokens, weight_B, SIZES)

@@ -16,11 +16,12 @@ from dppo.errors import ConfigError, DataError
 from dppo.evidence import OtherTerms
 from dppo.methods import METHODS
 from dppo.methods import from_settings as method_settings
+from dppo.methods.from_settings import with_rollout_cost
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidence, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.lines import CeilingLines
 from dppo.trl.grpo.plan import step_plan
-from dppo.trl.grpo.savings import CostMeter, at_cost, trained_tokens
+from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.metrics import PhaseClock
 from dppo.types import Work
 from dppo_lab.runs.ceilings import run_ceilings
@@ -101,7 +102,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     assert "prune/prompt_ceiling" not in records[4] and records[-1]["prune/prompt_ceiling"] > 1.5
     assert all(record["prune/completion_ceiling"] >= 1.0 for record in records)
 
-    visits = trainer.source.visits
+    visits = trainer.session.source.visits
     prompts, completions = run_ceilings([read_run(tmp_path / "a")])
     assert (prompts.level, prompts.units) == ("prompts", len(visits)) and completions.units == STEPS
     assert prompts.value == pytest.approx(records[-1]["prune/prompt_ceiling"], rel=1e-4), "the records say what it knew"
@@ -111,7 +112,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
         assert alike(tmp_path / "a", tmp_path / str(stop)), stop
     file = tmp_path / "a" / "checkpoint-6" / "dppo_state.json"
     state = json.loads(file.read_text())
-    state["position"]["visits"] = Evidence.none().saved()
+    state["session"]["source"]["visits"] = Evidence.none().saved()
     file.write_text(json.dumps(state))
     with warned("dppo_state.json"):
         trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
@@ -185,7 +186,7 @@ def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():
     one = Work(passes=1, tokens=50)
     passes = PassCosts().after(1.0, one, one, 1).after(1.0, one, one, 1)
     measured = TokenCosts(seconds=128.0, generated=200, trained=100, scoring=passes, training=passes).settled()
-    levels = at_cost(method, measured).tokens, at_cost(method, TokenCosts()).tokens
+    levels = with_rollout_cost(method, measured.rollout_cost).tokens, method.tokens
     assert [level.auto.rollout_cost for level in levels] == [16.0, TOKEN_AUTO.rollout_cost]
     moment_NT = torch.tensor([900.0] * 10 + [1.0] * 40).repeat(64, 1)
     tokens = moment_NT, moment_NT > 0, torch.arange(64) // 4
@@ -209,15 +210,15 @@ def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path,
     options = dict(prompt_prune_rate=0.0, max_steps=MEASURED + 4, save_steps=MEASURED + 2, rollout_cost=None)
     seconds_of(monkeypatch, 64.0)
     whole = trained(tiny_path, tmp_path / "a", **options)
-    dear = whole.meter.costs
+    dear = whole.session.costs
     assert dear.fixed and dear.rollout_cost >= 8.0 and whole.method.completions.auto.rollout_cost == dear.rollout_cost
     seconds_of(monkeypatch, 1e-3)
     checkpoint = str(tmp_path / "a" / f"checkpoint-{MEASURED + 2}")
     resumed = trained(tiny_path, tmp_path / "b", resume=checkpoint, **options)
-    assert resumed.meter.costs.rollout_cost == dear.rollout_cost == resumed.method.completions.auto.rollout_cost
+    assert resumed.session.costs.rollout_cost == dear.rollout_cost == resumed.method.completions.auto.rollout_cost
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
     fresh = trained(tiny_path, tmp_path / "c", **options)
-    assert fresh.meter.costs.rollout_cost < 1.0
+    assert fresh.session.costs.rollout_cost < 1.0
 
 
 def parameters(model):
@@ -230,7 +231,7 @@ def test_a_checkpoint_before_the_end_of_the_measurement_fixes_the_costs_of_both_
     whole = trained(tiny_path, tmp_path / "a", **options)
     seconds_of(monkeypatch, 1e-3)
     resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
-    assert resumed.meter.costs.rollout_cost == whole.meter.costs.rollout_cost >= 8.0
+    assert resumed.session.costs.rollout_cost == whole.session.costs.rollout_cost >= 8.0
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
 
 
@@ -250,17 +251,19 @@ def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_pa
     whole = trained(tiny_path, tmp_path / "a", **options)
     known = [record["prune/other_terms"] for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
     assert known[0] == 0.0, "the policy is its reference"
-    assert known[-1] > 0.0 and known[-1] == whole.others.advantage == whole.source.others.advantage
+    assert known[-1] > 0.0 and known[-1] == whole.session.others.advantage
     resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
-    assert resumed.others == whole.others and torch.equal(*(parameters(each.model) for each in (whole, resumed)))
+    assert resumed.session.others == whole.session.others and torch.equal(
+        *(parameters(each.model) for each in (whole, resumed))
+    )
     file = tmp_path / "a" / "checkpoint-3" / "dppo_state.json"
     state = json.loads(file.read_text())
-    assert state["others"]["unit"] > 0
-    state["others"] = asdict(OtherTerms())
+    assert state["session"]["others"]["unit"] > 0
+    state["session"]["others"] = asdict(OtherTerms())
     file.write_text(json.dumps(state))
     with warned("dppo_state.json"):
         forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)
-    assert forgetful.others != whole.others, "the wrong twin"
+    assert forgetful.session.others != whole.session.others, "the wrong twin"
 
 
 # Pass rates of a column.

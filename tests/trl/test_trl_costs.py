@@ -85,10 +85,10 @@ def test_costs_and_what_was_saved_are_the_same_at_every_accumulation(options, ti
     costs = []
     for accumulation in ACCUMULATIONS:
         trainer, seconds = trained(tiny_path, tmp_path, monkeypatch, accumulation, **options)
-        costs.append(trainer.meter.costs.rollout_cost)
+        costs.append(trainer.session.costs.rollout_cost)
         true = 1 - seconds / whole
         assert true > 0.1
-        assert trainer.savings.figures(trainer.meter.costs)["saved/share"] == pytest.approx(true, abs=0.05)
+        assert trainer.savings.figures(trainer.session.costs)["saved/share"] == pytest.approx(true, abs=0.05)
     assert max(costs) <= 2 * min(costs), costs
 
 
@@ -96,7 +96,7 @@ def test_one_sequence_in_a_row_costs_a_pass_for_each(tiny_path, tmp_path, monkey
     """The default budget at a batch of one: passes grow with what is kept, and what was saved is still the truth."""
     trainer, seconds = trained(tiny_path, tmp_path, monkeypatch, 8, budget=16)
     _, whole = trained(tiny_path, tmp_path, monkeypatch, 8, budget=16, reward=none_silent)
-    saved, costs = trainer.savings, trainer.meter.costs
+    saved, costs = trainer.savings, trainer.session.costs
     assert saved.figures(costs)["saved/share"] == pytest.approx(1 - seconds / whole, abs=0.05)
     assert saved.unpruned[1].passes > 2 * saved.run[1].passes > 0
     assert costs.training.growing > 0.7 * costs.training.seconds
@@ -166,7 +166,7 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
         trainer.train()
         found[accumulation] = trainer
         assert trainer.savings.run[1].passes == config.max_steps
-    few, many = (trainer.meter.costs.training.seconds for trainer in found.values())
+    few, many = (trainer.session.costs.training.seconds for trainer in found.values())
     assert 0 < many <= few, "the wrong twin: 32 calls in each generation, at a second or more"
     assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED + 2), (
         "the steps themselves took longer"

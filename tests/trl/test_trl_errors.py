@@ -182,7 +182,7 @@ def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
         tiny_path, length_reward, args=DPPOConfig(**settings), train_dataset=stream, rollout_func=scripted
     )
     trainer.train()
-    assert trainer.state.global_step == 2 and trainer.source is None
+    assert trainer.state.global_step == 2 and trainer.session.source is None
 
 
 def test_a_tokenizer_without_an_end_is_refused(tiny_path, tmp_path):

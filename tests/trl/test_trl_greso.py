@@ -45,21 +45,21 @@ def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
         rounds_run(tiny_path, tmp_path / "b", before, callbacks=[StopAfter(5)], **options).train()
     checkpoint = tmp_path / "b" / "checkpoint-5"
     state = json.loads((checkpoint / "dppo_state.json").read_text())
-    assert state["position"]["learned"]["hard"] != 0.5
+    assert state["session"]["source"]["learned"]["hard"] != 0.5
     resumed = rounds_run(tiny_path, tmp_path / "b", after, **options)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert straight[-len(after) :] == after
-    assert resumed.source.learned == first.source.learned
+    assert resumed.session.source.learned == first.session.source.learned
     assert alike(tmp_path / "a", tmp_path / "b")
 
-    state["position"].pop("learned")
+    state["session"]["source"].pop("learned")
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
     forgot = []
     other = rounds_run(tiny_path, tmp_path / "c", forgot, **options)
     with warned("dppo_state.json"):
         other.train(resume_from_checkpoint=str(checkpoint))
-    assert other.source.learned != first.source.learned, "the wrong version: exploration starts anew"
-    state["position"]["learned"] = {"wrong": 1}
+    assert other.session.source.learned != first.session.source.learned, "the wrong version: exploration starts anew"
+    state["session"]["source"]["learned"] = {"wrong": 1}
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
     with warned("dppo_state.json"), refused(CheckpointError, "damaged"):
         rounds_run(tiny_path, tmp_path / "c", [], **options).train(resume_from_checkpoint=str(checkpoint))

@@ -10,6 +10,7 @@ from test_trl_contract import gradients
 
 from dppo.context import NOTHING_KNOWN
 from dppo.rng import step_streams
+from dppo.session import Session
 from dppo.step import StepPlan
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.types import Rewards
@@ -118,7 +119,7 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
         rewards=rewards,
         context=NOTHING_KNOWN,
         earlier_rewards=earlier,
-        wanted=trainer.source.prompts,
+        wanted=trainer.session.source.prompts,
         generations=GENERATIONS,
         confidence_N=confidence_N,
         candidates=plan.prompts.candidates,
@@ -139,10 +140,12 @@ def shared(trainer: DPPOTrainer) -> bool:
 def test_the_demo_plans_what_the_trainer_plans(number, trained):
     trainer, plans = trained
     plan, rollout = plans[number]
-    loop = SimpleNamespace(method=trainer.method, seed=trainer.args.seed, steps=number, live=None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("examples.engine.MAX_NEW_TOKENS", trainer.args.max_completion_length)
-        mine = Loop._plan(loop, replace(plan.prompts, part_Q=None), rollout, rewards_of(plan), done=0.0)
+    longest = trainer.args.max_completion_length
+    session = Session(trainer.method, seed=trainer.args.seed, generations=GENERATIONS, max_tokens=longest)
+    session.number, known = number, plan.prompts.context
+    session.evidence, session.others = known.evidence, known.others
+    loop = SimpleNamespace(session=session, live=None)
+    mine = Loop._plan(loop, replace(plan.prompts, part_Q=None), rollout, rewards_of(plan), done=0.0)
     assert torch.equal(mine.advantage_N, plan.advantage_N)
     assert torch.equal(mine.weight_UN[0], plan.weight_UN[0]) == (not shared(trainer))
     assert mine.denominator == plan.denominator and torch.equal(mine.signal_Q, plan.signal_Q)

@@ -16,6 +16,7 @@ from dppo.methods import METHODS
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.objective import DR_GRPO, cispo, clipped_surrogate, k3, off_policy_masked, sequence_ratio, token_ratio
 from dppo.pruning import COMPLETION_AUTO, PromptPruning, advantage_with_confidence
+from dppo.session import Session
 from dppo.step import plan_step
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.checkpoints.files import OUR_STATE
@@ -56,7 +57,7 @@ class TestFaults:
         trainer = make(tiny_path, tmp_path, method, max_steps=4)
         trainer.train()
         assert logged(trainer, "prune/prompts_kept_share") == [1.0, 1.0, 0.5, 0.5]
-        assert trainer.args.prompt_prune_rate == 0.5 and not hasattr(trainer.source, "method")
+        assert trainer.args.prompt_prune_rate == 0.5 and not hasattr(trainer.session.source, "method")
 
     def test_a_baseline_from_history_is_given_the_history(self, tiny_path, tmp_path):
         trainer = make(tiny_path, tmp_path, METHODS["dppo_history"])
@@ -211,8 +212,10 @@ class TestCosts:
 
     def test_measured_costs_reach_prompts_and_plan_alike(self, tiny_path, tmp_path, monkeypatch):
         trainer = make(tiny_path, tmp_path, self.CHOOSING, rollout_cost=None)
-        of_prompts, of_plans, block = [], [], trainer.source.block
-        monkeypatch.setattr("dppo.trl.grpo.saved.at_cost", lambda method, costs: with_rollout_cost(method, 8.0))
+        of_prompts, of_plans, block = [], [], trainer.session.source.block
+        monkeypatch.setattr(
+            Session, "_at_costs", lambda self, costs: setattr(self, "method", with_rollout_cost(self.method, 8.0))
+        )
 
         def planned(method, *args, **options):
             of_plans.append(method)
@@ -222,8 +225,8 @@ class TestCosts:
             of_prompts.append(method)
             return block(method, *args, **options)
 
-        monkeypatch.setattr("dppo.trl.grpo.trainer.plan_step", planned)
-        monkeypatch.setattr(trainer.source, "block", drawn)
+        monkeypatch.setattr("dppo.session.plan_step", planned)
+        monkeypatch.setattr(trainer.session.source, "block", drawn)
         trainer.train()
         assert of_prompts == of_plans and of_plans[0] == self.CHOOSING
         assert of_plans[-1] == trainer.method == with_rollout_cost(self.CHOOSING, 8.0) != self.CHOOSING

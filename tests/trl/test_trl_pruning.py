@@ -23,7 +23,7 @@ class ManyDraws(DPPOTrainer):
         self.current_gradient_accumulation_steps = 1
         prompts, generated = self._roll_out_step(None)
         for index in range(draws):
-            self.generation = index
+            self.session.number = index
             plan = self.drawn(self._plan(prompts, generated))
             batch = self.forwards.with_log_probs(rank_batch(generated, plan, self.accelerator, self.cycle.calls))
             self.model.zero_grad()
@@ -86,7 +86,7 @@ def test_fill_mode_keeps_rollouts_full(tiny_path, tmp_path):
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, prompt_prune_rate=0.5, **options)
     assert set(logged(trainer, "prune/prompts_kept_share")[:4]) == {1.0}
     assert logged(trainer, "prune/prompts_kept_share")[-1] == 0.5  # 4 of 8 candidates
-    assert trainer.source.stream.epoch >= 4  # 12 generations of 4 prompts would be 3 epochs
+    assert trainer.session.source.stream.epoch >= 4  # 12 generations of 4 prompts would be 3 epochs
 
 
 def test_passes_draw_anew(tiny_path, tmp_path):

@@ -95,7 +95,7 @@ def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
     for stop in stops:
         checkpoint, folder, after = tmp_path / "a" / f"checkpoint-{stop}", tmp_path / f"from {stop}", []
         trainer(tiny_path, folder, seen=after, **options).train(resume_from_checkpoint=str(checkpoint))
-        generation = json.loads((checkpoint / "dppo_state.json").read_text())["generation"]
+        generation = json.loads((checkpoint / "dppo_state.json").read_text())["session"]["number"]
         assert straight[len(straight) - len(after) :] == after
         assert first.method.rounds is not None or len(straight) == generation + len(after)
         assert alike(tmp_path / "a", folder), stop

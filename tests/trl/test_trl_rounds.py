@@ -84,7 +84,7 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
     surplus = logged(trainer, "rollout/groups_surplus")
     zero = logged(trainer, "rollout/zero_signal_groups")
     assert [z + s for z, s in zip(zero, surplus, strict=True)] == pytest.approx(unused)
-    assert trainer.source.stream.epochs == pytest.approx(sum(groups) / 10)
+    assert trainer.session.source.stream.epochs == pytest.approx(sum(groups) / 10)
 
 
 # Errors and checkpoints.

@@ -188,7 +188,7 @@ def test_arguments_that_are_read_when_they_are_used_may_change(tiny_path, tmp_pa
     assert trainer.state.global_step == 1
 
 
-@pytest.mark.parametrize("name", ["source", "group", "generation"])
+@pytest.mark.parametrize("name", ["session"])
 def test_a_subclass_that_takes_a_name_of_ours_is_told_to_take_another(tiny_path, tmp_path, name):
     trainer = short(tiny_path, tmp_path)
     setattr(trainer, name, "mine")

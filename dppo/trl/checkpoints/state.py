@@ -48,12 +48,10 @@ EFFECTS = (
 class RunState:
     """Where a run is, beside what TRL saves."""
 
-    generation: int
-    """Generations so far: the clock of the history and the key of the next draws."""
+    session: dict[str, Any]
+    """Place among the prompts and what was learned of them, from ``Session.save``."""
     calls: int
     """Calls of the loss since the current generation, 0 where a new one is due."""
-    position: dict[str, Any] | None
-    """Place among the prompts, from ``PromptSource.save``; None for a streamed dataset."""
     skipped: int
     """Optimizer steps skipped for a gradient that was not finite."""
     settings: dict[str, Any]
@@ -62,19 +60,13 @@ class RunState:
     """Of each draw of the generation in use, for the logs."""
     unpruned: list[Any]
     """Passes of each of its optimizer steps if nothing were dropped, as ``dataclasses.asdict`` gives ``Work``."""
-    evidence: dict[str, Any] | None
-    """Completions with a gradient of the last steps of a streamed dataset; of any other they are in ``position``."""
-    others: dict[str, Any]
-    """What the KL term and the entropy bonus weighed."""
-    costs: dict[str, Any]
-    """What tokens cost, fixed."""
     savings: dict[str, Any]
     """What was left out so far."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")
-        if min(self.generation, self.calls, self.skipped) < 0:
-            raise ConfigError(f"generation={self.generation}, calls={self.calls}, skipped={self.skipped}: below 0")
+        if min(self.calls, self.skipped) < 0:
+            raise ConfigError(f"calls={self.calls}, skipped={self.skipped}: below 0")
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from dppo.costs import TokenCosts
 from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import Method
 from dppo.methods.own import assigned
-from dppo.pruning import SCORES, Evidence, OtherTerms, advantage_with_confidence
+from dppo.pruning import SCORES, advantage_with_confidence
+from dppo.session import Session
 from dppo.settings import AUTO
-from dppo.step import PromptSource, StepPlan
+from dppo.step import StepPlan
 from dppo.step.prompts import HISTORY_FILE
 from dppo.trl.batch import RankBatch
 from dppo.trl.checkpoints.files import OUR_STATE
@@ -24,7 +24,7 @@ from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.lines import closing_lines
 from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
 from dppo.trl.grpo.prompts import content_of
-from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, trained_tokens
+from dppo.trl.grpo.savings import CostMeter, Savings, trained_tokens
 from dppo.trl.hooks import Joints
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, precision_line
@@ -51,36 +51,26 @@ class SavedGeneration(TrainingLoop, Joints):
     args: DPPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     method_in_words: dict[str, str]
     cycle: Cycle
-    source: PromptSource | None
-    """The prompts; None for a streamed dataset."""
+    session: Session
+    """Method, prompts and what was learned of them."""
     meter: CostMeter
     savings: Savings
     """What was left out so far, and what it saved."""
-    evidence: Evidence | None
-    """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
-    others: OtherTerms
-    """What the KL term and the entropy bonus weighed in completions that were kept."""
     guard: NonFiniteGuard
     in_use: InUse | None
     """The generation that is trained on; None before the first."""
     _signal_warning: EmptySignalWarning
-    generation: int
-    """Generations so far: the clock of the history, and with the seed the key of every draw."""
     _accounted: int
-    _method: Method
+    """Generations that are in the savings."""
 
     @property
     def method(self) -> Method:
         """The method of the run. Prompts, plans, losses, metrics and checkpoints read it here."""
-        return self._method
+        return self.session.method
 
     @method.setter
     def method(self, method: Method) -> None:
         raise assigned(method)
-
-    def go_on_with(self, method: Method) -> None:
-        """Use a method that drops something else from the next generation on. Its objective must be the same."""
-        self._method = method
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -95,12 +85,13 @@ class SavedGeneration(TrainingLoop, Joints):
     @cached_property
     def prompt_parts(self) -> tuple[int, int]:
         """As the function of that name says; a streamed dataset has no draw of prompts."""
-        block, processes = 1 if self.source is None else self.source.prompts, self.accelerator.num_processes
+        source, processes = self.session.source, self.accelerator.num_processes
+        block = 1 if source is None else source.prompts
         return prompt_parts(self.cycle.passes, block, self.args.num_generations or 1, processes)
 
     def _announce(self) -> None:
         """Print the plan once, on the main process; what is biased without having been accepted is warned of."""
-        rows = None if self.source is None else self.source.stream.size
+        rows = None if self.session.source is None else self.session.source.stream.size
         for line in [*step_plan(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
             self.accelerator.print(f"dppo | {line}")
         if self.use_vllm and self.accelerator.is_main_process and (line := precision_line(self)):
@@ -114,9 +105,8 @@ class SavedGeneration(TrainingLoop, Joints):
         with self.recorder.phase("train"):
             result = super().train(*args, **kwargs)
         self._account()
-        visits = None if self.source is None else self.source.visits
-        lines = self.savings.lines(self.meter.costs)
-        for line in lines + closing_lines(self.method, self.savings, self.evidence, visits):
+        lines = self.savings.lines(self.session.costs)
+        for line in lines + closing_lines(self.method, self.savings, self.session.evidence, self.session.visits):
             self.accelerator.print(f"dppo | {line}")
         return result
 
@@ -124,12 +114,12 @@ class SavedGeneration(TrainingLoop, Joints):
         """As TRL's, with what was saved so far in every record of training."""
         training = self.training and "train_runtime" not in logs
         with self.without_empty_table():
-            super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
+            super().log(logs | self.savings.figures(self.session.costs) if training else logs, *args, **kwargs)
 
     @property
     def _unaccounted(self) -> StepPlan | None:
         """The plan of the generation in use until it is accounted for; a run that resumed within it has no plan."""
-        return None if self.in_use is None or self._accounted >= self.generation else self.in_use.plan
+        return None if self.in_use is None or self._accounted >= self.session.number else self.in_use.plan
 
     def _account(self) -> None:
         """Add seconds and passes so far to what was saved, a generation once to its costs; all ranks call together."""
@@ -137,11 +127,10 @@ class SavedGeneration(TrainingLoop, Joints):
         self.savings = self.savings.after(spent)
         if plan is None:
             return
-        self._accounted = self.generation
+        self._accounted = self.session.number
         self.savings = self.savings.planned(plan)
         if not self.calls % self.cycle.length:
-            generated = float(plan.completions.tokens_N.sum())
-            self._at_costs(self.meter.costs.after(spent, generated, trained_tokens(plan)))
+            self.session.observe_costs(spent, float(plan.completions.tokens_N.sum()), trained_tokens(plan))
 
     def card(self) -> str:
         """Method, rates, biases and paper, for the card of the model."""
@@ -150,14 +139,17 @@ class SavedGeneration(TrainingLoop, Joints):
     @cached_property
     def content(self) -> str | None:
         """A fingerprint of all prompts and of the other columns; None for a streamed dataset."""
-        return None if self.source is None else content_of(self.train_dataset, self.source.history.identities)
+        source = self.session.source
+        return None if source is None else content_of(self.train_dataset, source.history.identities)
 
     def save_extra(self, folder: Path) -> None:
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
         folder.mkdir(parents=True, exist_ok=True)
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
         self._account()
-        first, costs = not self.meter.costs.fixed, self._at_costs(self.meter.costs.settled())
+        first = not self.session.costs.fixed
+        self.session.settle_costs()
+        costs = self.session.costs
         unknown = costs.rollout_cost is None and self.args.rollout_cost is None
         if first and unknown and costs.generations < 2 and self.method != self.method.fixed():
             self.accelerator.print(
@@ -169,12 +161,8 @@ class SavedGeneration(TrainingLoop, Joints):
         if not self.args.should_save:
             return
         state = RunState(
-            generation=self.generation,
+            session=self.session.save(folder),
             calls=calls,
-            position=None if self.source is None else self.source.save(folder),
-            evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
-            others=asdict(self.others),
-            costs=asdict(costs),
             savings=asdict(self.savings),
             skipped=self.guard.skipped,
             settings=settings_of(self),
@@ -182,13 +170,6 @@ class SavedGeneration(TrainingLoop, Joints):
             unpruned=[asdict(each) for each in self.in_use.unpruned] if calls and self.in_use else [],
         )
         write_json(folder / OUR_STATE, asdict(state))
-
-    def _at_costs(self, costs: TokenCosts) -> TokenCosts:
-        """Choose by these costs from here on, unless the configuration says what a rollout costs."""
-        self.meter.costs = costs
-        if self.args.rollout_cost is None:
-            self.go_on_with(at_cost(self.method, costs))
-        return costs
 
     def _go_on_without_log_probs(self) -> None:
         """Choose another score where ``auto`` chose one by log-probabilities, which a ``rollout_func`` did not give.
@@ -204,7 +185,8 @@ class SavedGeneration(TrainingLoop, Joints):
         if self.method.score is not advantage_with_confidence or self.args.completion_score != AUTO:
             return
         score = self.args.build_method().score
-        self.go_on_with(replace(self.method, completions=replace(cast(Any, self.method.completions), score=score)))
+        method = self.method
+        self.session.method = replace(method, completions=replace(cast(Any, method.completions), score=score))
         name = next(name for name, each in SCORES.items() if each is score)
         warnings.warn(
             "rollout_func returned logprobs: None, and completion_score: auto would rank completions by them: they are "
@@ -230,16 +212,9 @@ class SavedGeneration(TrainingLoop, Joints):
             return
         lost = any("optimizer" in part for part in self.lacking)
         goes_on = batch_goes_on(folder, state, settings_of(self), new_optimizer=lost)
-        if self.source is not None and state.position is not None:
-            self.source.load(self.method, folder, state.position, history=not self.lacks(HISTORY_FILE))
-        self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
-        self._at_costs(TokenCosts.of_saved(state.costs))
+        self.session.load(folder, state.session, history=not self.lacks(HISTORY_FILE))
         self.savings = Savings.of_saved(state.savings)
-        self.others = OtherTerms(**state.others)
-        if self.source is not None:
-            self.source.others = self.others
-        self.generation, self.guard.skipped = state.generation, state.skipped
-        self._accounted = state.generation
+        self.guard.skipped, self._accounted = state.skipped, self.session.number
         ranks = range(self.accelerator.num_processes)
         if goes_on and not any(self.lacks(batch_file(folder, rank).name) for rank in ranks):
             file = batch_file(folder, self.accelerator.process_index)

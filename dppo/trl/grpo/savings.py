@@ -11,8 +11,6 @@ import torch
 
 from dppo.costs import MEASURED, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
-from dppo.methods import Method
-from dppo.methods.from_settings import with_rollout_cost
 from dppo.step import StepPlan
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import CHECK, LOADING, RECORD, STEP, PhaseClock
@@ -31,7 +29,6 @@ class CostMeter:
         self._clock, self._accelerator, self._forwards = clock, accelerator, forwards
         self._unpruned: tuple[list[Work], list[Work]] = [], []
         self._before = self._so_far()
-        self.costs = TokenCosts()
 
     def plan(self, *, scored: Sequence[Work] = (), trained: Sequence[Work] = ()) -> None:
         """Add passes that would be run now if nothing were dropped, one entry for each layout of completions."""
@@ -65,11 +62,6 @@ class CostMeter:
             total=total[STEP] + total[LOADING] - total[RECORD] - total[CHECK],
             run=self._forwards.run,
         )
-
-
-def at_cost(method: Method, costs: TokenCosts) -> Method:
-    """The method that chooses by measured costs, where it chooses and they are known."""
-    return method if costs.rollout_cost is None else with_rollout_cost(method, costs.rollout_cost)
 
 
 def trained_tokens(plan: StepPlan) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,14 +9,12 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.methods.own import is_own, parts_in_words
-from dppo.pruning import OtherTerms
-from dppo.rng import step_streams
-from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
+from dppo.session import Session
+from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.forwards import ForwardPasses
@@ -101,25 +98,15 @@ class DPPOTrainer(SavedGeneration):
         with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
-        self._start_method(own)
         self.cycle = Cycle.of_arguments(args)
-        self.group = int(self.num_generations or 1)
-        """G, completions per prompt, or their mean where sizes follow history."""
-        self.source = prompt_source(
-            self.train_dataset,
-            args,
-            self.method,
-            weight_F=self.reward_weights.double().cpu(),
-            environment=self.environment_factories is not None,
-        )
-        if self.source is not None and self.environment_factories is None:
+        self.session = self._start_session(own)
+        if self.session.source is not None and self.environment_factories is None:
             tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
             config, most = cast(Any, self.model).config, args.max_completion_length or 1
             check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, most)
         self.forwards = ForwardPasses(self, self.padded_forward)
-        self.generation = 0
-        self.in_use = self.evidence = None
-        self.others, self.savings = OtherTerms(), Savings()
+        self.in_use = None
+        self.savings = Savings()
         self.meter = CostMeter(self.clock, self.accelerator, self.forwards)
         self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
@@ -135,8 +122,8 @@ class DPPOTrainer(SavedGeneration):
         self.remember_settings()
         self._announce()
 
-    def _start_method(self, own: Method | None) -> None:
-        """Make the method of the run; ``own`` is a value that the trainer was given.
+    def _start_session(self, own: Method | None) -> Session:
+        """The session of the run; ``own`` is a method that the trainer was given.
 
         Raises:
             ConfigError: the model, the score or the tokens that it leaves out are not served.
@@ -150,11 +137,27 @@ class DPPOTrainer(SavedGeneration):
                 "does not give. Set use_vllm: true, or completion_score: length."
             )
         config = cast(Any, self.model).config
-        self._method = self.args.build_method(own, sampler_log_probs=log_probs, model_config=config)
-        self.method_in_words = {} if own is None and not is_own(self.args.method) else parts_in_words(self._method)
+        method = self.args.build_method(own, sampler_log_probs=log_probs, model_config=config)
+        self.method_in_words = {} if own is None and not is_own(self.args.method) else parts_in_words(method)
         """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
-        for refusal in unserved_tokens(self, self.method, log_probs):
+        for refusal in unserved_tokens(self, method, log_probs):
             raise ConfigError(refusal)
+        source = prompt_source(
+            self.train_dataset,
+            self.args,
+            method,
+            weight_F=self.reward_weights.double().cpu(),
+            environment=self.environment_factories is not None,
+        )
+        return Session(
+            method,
+            source,
+            seed=self.args.seed,
+            generations=int(self.num_generations or 1),
+            max_tokens=self.args.max_completion_length or 1,
+            passes=self.cycle.passes,
+            rollout_cost=self.args.rollout_cost,
+        )
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
@@ -211,32 +214,26 @@ class DPPOTrainer(SavedGeneration):
                 own,
                 self.cycle.passes,
                 step=self.state.global_step + 1,
-                number=self.generation,
-                epoch=None if self.source is None else self.source.stream.epochs,
+                number=self.session.number - 1,
+                epoch=None if self.session.source is None else self.session.source.stream.epochs,
                 rank=self.accelerator.process_index,
             )
             self.recorder.generation(record)
-        self.generation += 1
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
         return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures, unpruned=unpruned.trained)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
-        group = self.group
-        if self.source is None:
+        source = self.session.source
+        if source is None:
             check_prompts(each.get("prompt", "") for each in examples)
             generated = self.roll_out(examples)
-            completions = len(generated.reward_NF)
-            prompts = whole_block(completions // group, completions)
-            return replace(prompts, context=StepContext(evidence=self.evidence, others=self.others)), generated
+            return self.session.streamed_prompts(len(generated.reward_NF)), generated
         if self.method.rounds is not None:
-            return self._roll_out_rounds(self.source)
+            return self._roll_out_rounds(source)
         parts, multiple = self.prompt_parts
-        done = share_done(self.state)
-        prompts = self.source.block(
-            self.method, self.generation, generations=group, multiple=multiple, done=done, parts=parts
-        )
+        prompts = self.session.prompts(done=share_done(self.state), multiple=multiple, parts=parts)
         examples = self._examples(prompts.row_Q, prompts.size_Q)
         return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
 
@@ -252,17 +249,17 @@ class DPPOTrainer(SavedGeneration):
             return self._rewards_of(rounds[-1])
 
         with saved_at_the_limit(self, source):
-            prompts = source.rounds(self.method, self.generation, one_round, multiple=processes)
+            prompts = self.session.prompts_in_rounds(one_round, multiple=processes)
         order_Q = gathered_order(sizes, processes)
-        return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.group, self.pad_token)
+        return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.session.generations, self.pad_token)
 
     def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
-        sizes = self.group if size_Q is None else size_Q
+        sizes = self.session.generations if size_Q is None else size_Q
         return Rewards.in_groups(generated.reward_NF, sizes, self.reward_weights.double().cpu())
 
     def _examples(self, row_Q: Tensor, size_Q: Tensor | None = None) -> list[dict[str, Any]]:
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        sizes = self.group if size_Q is None else size_Q
+        sizes = self.session.generations if size_Q is None else size_Q
         return read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
 
     def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
@@ -273,28 +270,14 @@ class DPPOTrainer(SavedGeneration):
         everything = rolled_out(generated, rewards, self.accelerator, tokens=tokens)
         if everything.confidence_N is None:
             self._go_on_without_log_probs()
-        plan = plan_step(
-            self.method,
-            everything,
-            prompts,
-            streams=step_streams(self.args.seed, self.generation),
-            max_tokens=self.args.max_completion_length or 1,
-            passes=self.cycle.passes,
-            done=share_done(self.state),
-        )
-        self.evidence = plan.evidence
-        if self.source is not None:
-            self.source.learn(plan, self.generation)
-            while self.source.lines:
-                self.accelerator.print(f"dppo | {self.source.lines.pop(0)}")
-            self.add_figures(self.source.figures)
-        self.add_figures(plan.figures)
+        plan = self.session.plan(prompts, everything, done=share_done(self.state))
+        for line in self.session.messages():
+            self.accelerator.print(f"dppo | {line}")
+        self.add_figures(self.session.metrics | plan.figures)
         if prompts.size_Q is not None:
             self.correct_figure("frac_reward_zero_std", rewards.flat_Q.double().mean().item())
         self._signal_warning.observe(plan.learnable, scored=not bool(generated.reward_NF.isnan().all()))
-        self._ceilings.tell(
-            self.method.at(share_done(self.state)), plan, None if self.source is None else self.source.visits
-        )
+        self._ceilings.tell(self.method.at(share_done(self.state)), plan, self.session.visits)
         return plan
 
     # -- the loss of kept completions ----------------------------------------------------------------------------
@@ -314,30 +297,21 @@ class DPPOTrainer(SavedGeneration):
         if self._ended is None:
             return
         (whole, draw), figures, self._ended = self._ended, self._figures, None
-        denominator = whole.sizes[0] / self.cycle.passes.shares
+        denominator = whole.sizes.denominator / self.cycle.passes.shares
         for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
             self.add_figures(each)
         if draw == 0 and self.forwards.correction is not None:
             self.add_figures(self.forwards.correction_metrics.reduced(self.accelerator))
-        self._learn_others(figures)
+        self.add_figures(self.session.observe_terms(*figures.others))
         self._figures = self._no_figures()
 
     def _no_figures(self) -> LossFigures:
         """Those of an optimizer step that has not begun."""
         return LossFigures(self.method, self.cycle.calls, self.cycle.together)
 
-    def _learn_others(self, figures: LossFigures) -> None:
-        """Remember what the KL term and the entropy bonus weighed in an optimizer step, for the next draws."""
-        self.others = self.others.after(*figures.others)
-        if self.source is not None:
-            self.source.others = self.others
-        if (advantage := self.others.advantage) is not None:
-            self.add_figures({"prune/other_terms": advantage})
-
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, figures: LossFigures) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
         whole = batch.rank_batch
-        denominator, all_tokens, all_attended = whole.sizes
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
@@ -348,18 +322,9 @@ class DPPOTrainer(SavedGeneration):
         of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
         figures.add(tokens, batch.loss_weight, entropy, router, *of_rows)
         if self.method.beta or self.method.entropy_coef:
-            scale = denominator / max(all_tokens, 1.0)
+            scale = whole.sizes.denominator / max(whole.sizes.tokens, 1.0)
             figures.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
-        loss = micro_batch_loss(
-            self.method,
-            tokens,
-            batch.loss_weight,
-            denominator=denominator,
-            all_tokens=all_tokens,
-            entropy_BT=entropy,
-            router_loss=router,
-            all_attended=all_attended,
-        )
+        loss = self.session.loss(tokens, batch.loss_weight, whole.sizes, entropy_BT=entropy, router_loss=router)
         # Gradients are averaged over ranks and added over calls; the denominator spans the whole generation.
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
         return loss * (self.accelerator.num_processes / part)

@@ -14,10 +14,31 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.errors import CheckpointError, ShapeError
-from dppo.step import StepPrompts
+from dppo.step.records import StepPrompts
 from dppo.typed import check_fields
 from dppo.types import Candidates, Draw
-from dppo.verl.prompts import Asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """The prompts of a step, once they are on their way to the samplers."""
+
+    prompts: StepPrompts
+    uid_Q: list[str]
+    """The engine's name of each, by which its completions come back."""
+    size_Q: list[int]
+    """Completions asked of each."""
+
+    @property
+    def completions(self) -> int:
+        """N, completions of all of them."""
+        return sum(self.size_Q)
+
+    def largest_share(self, shares: int) -> int:
+        """Completions of the largest of so many shares of a pass: of the prompts drawn for it, or dealt to it."""
+        if (part_Q := self.prompts.part_Q) is None:
+            return -(-self.completions // shares)
+        return int(torch.bincount(part_Q, torch.tensor(self.size_Q), minlength=shares).max())
 
 
 class Checked:
@@ -48,11 +69,11 @@ class Candidate(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight(Checked):
+class Flight(Checked):
     """A prompt that was asked for and has not been trained on."""
 
     uid: str
-    """verl's name of it."""
+    """the engine's name of it."""
     candidate: Candidate
     size: int
     """Completions asked of it, >= 1."""
@@ -72,7 +93,7 @@ class Due(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class InFlight:
     """What a run has asked for and not yet trained on. Every method gives another one."""
 
     prompts: int
@@ -83,7 +104,7 @@ class Ahead:
     """S, updates that a block is split over; each is a mean over P / S prompts."""
     asked: int = 0
     """Blocks that were asked for since the run began."""
-    flights: tuple[InFlight, ...] = ()
+    flights: tuple[Flight, ...] = ()
     """In the order of the asking."""
     due: tuple[Due, ...] = ()
     """Blocks in the order of the asking: an update takes as many groups as its part of the oldest has."""
@@ -110,11 +131,11 @@ class Ahead:
 
     @property
     def uids(self) -> list[str]:
-        """verl's names of all prompts in flight."""
+        """the engine's names of all prompts in flight."""
         return [flight.uid for flight in self.flights]
 
-    def after_block(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> "Ahead":
-        """With one more block, whose prompts were asked for; ``uid_Q`` are verl's names of those that were drawn.
+    def after_block(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> "InFlight":
+        """With one more block, whose prompts were asked for; ``uid_Q`` are the engine's names of those that were drawn.
 
         Raises:
             ShapeError: fewer prompts were drawn than the block has updates: one of these would train on nothing.
@@ -130,7 +151,7 @@ class Ahead:
             )
         sizes = [self.generations] * len(kept) if prompts.size_Q is None else prompts.size_Q.tolist()
         flights = [
-            InFlight(uid=uid, candidate=candidate, size=size, block=len(drawn))
+            Flight(uid=uid, candidate=candidate, size=size, block=len(drawn))
             for uid, candidate, size in zip(uid_Q, kept, sizes, strict=True)
         ]
         return replace(
@@ -140,15 +161,15 @@ class Ahead:
             due=(*self.due, Due(kept=len(kept), left_out=tuple(left_out))),
         )
 
-    def after_replacing(self, gone: Sequence[str], others: Candidates, uid_Q: Sequence[str]) -> "Ahead":
-        """With other prompts in the place of some that verl has dropped.
+    def after_replacing(self, gone: Sequence[str], others: Candidates, uid_Q: Sequence[str]) -> "InFlight":
+        """With other prompts in the place of some that the engine has dropped.
 
         A replacement is asked for where the first was, and only then: it has the first's probability, size and block.
 
         Args:
-            gone: verl's names of those dropped.
+            gone: the engine's names of those dropped.
             others: (Q,) the prompts that take their place, in the same order.
-            uid_Q: verl's names of these.
+            uid_Q: the engine's names of these.
         """
         new = {old: (uid, record) for old, uid, record in zip(gone, uid_Q, _records(others), strict=True)}
         flights = list(self.flights)
@@ -158,10 +179,11 @@ class Ahead:
                 flights[place] = replace(flight, uid=uid, candidate=replace(flight.candidate, **record))
         return replace(self, flights=tuple(flights))
 
-    def after_update(self, uids: Collection[str], context: StepContext) -> tuple[Asked, "Ahead"]:
+    def after_update(self, uids: Collection[str], context: StepContext) -> tuple[Requested, "InFlight"]:
         """What an update is made of, and what is then left.
 
-        ``uids`` are verl's names of the groups that it takes, in any order; ``context`` is in the order of ``taken``.
+        ``uids`` are the engine's names of the groups that it takes, in any order; ``context`` is in the order of
+        ``taken``.
 
         Raises:
             ShapeError: a group of no prompt in flight, or another number of groups than the update waits for.
@@ -172,7 +194,7 @@ class Ahead:
         block = self.due[0]
         start = sum(_part(len(block.left_out), number, self.updates) for number in range(block.updates_made))
         left_out = block.left_out[start:][: _part(len(block.left_out), block.updates_made, self.updates)]
-        asked = Asked(
+        asked = Requested(
             prompts=self._step(taken, left_out, context),
             uid_Q=[flight.uid for flight in taken],
             size_Q=[flight.size for flight in taken],
@@ -181,7 +203,7 @@ class Ahead:
         rest = self.due[1:] if made == self.updates else (replace(block, updates_made=made), *self.due[1:])
         return asked, replace(self, flights=tuple(f for f in self.flights if f.uid not in names), due=rest)
 
-    def taken(self, uids: Collection[str]) -> list[InFlight]:
+    def taken(self, uids: Collection[str]) -> list[Flight]:
         """The prompts of some groups in the order of the asking, so that draws do not depend on who was faster.
 
         Raises:
@@ -192,7 +214,7 @@ class Ahead:
             raise ShapeError(f"groups {unknown[:3]} came back, and no such prompt is in flight.")
         return [flight for flight in self.flights if flight.uid in names]
 
-    def _step(self, taken: Sequence[InFlight], left_out: Sequence[Candidate], context: StepContext) -> StepPrompts:
+    def _step(self, taken: Sequence[Flight], left_out: Sequence[Candidate], context: StepContext) -> StepPrompts:
         """The prompts of an update. Its sum is over P / S prompts, and each group's share in it is that of its block:
         one over the prompts of the block where P of them make a step.
         """
@@ -219,7 +241,7 @@ class Ahead:
         """Everything, as JSON has it."""
         return asdict(self)
 
-    def resumed(self, saved: Mapping[str, Any]) -> "Ahead":
+    def resumed(self, saved: Mapping[str, Any]) -> "InFlight":
         """What a checkpoint held, for a run with the numbers of this one; ``saved`` is empty where that is nothing.
 
         Raises:
@@ -228,13 +250,13 @@ class Ahead:
         if not saved:
             return self
         try:
-            found = Ahead(
+            found = InFlight(
                 prompts=saved["prompts"],
                 generations=saved["generations"],
                 updates=saved["updates"],
                 asked=saved["asked"],
                 flights=tuple(
-                    InFlight(**flight | {"candidate": Candidate(**flight["candidate"])}) for flight in saved["flights"]
+                    Flight(**flight | {"candidate": Candidate(**flight["candidate"])}) for flight in saved["flights"]
                 ),
                 due=tuple(
                     Due(**block | {"left_out": tuple(Candidate(**each) for each in block["left_out"])})

@@ -10,9 +10,9 @@ from refusals import refused
 
 from dppo.context import NOTHING_KNOWN
 from dppo.errors import CheckpointError, ShapeError
+from dppo.step.in_flight import InFlight
 from dppo.step.records import drawn_block
 from dppo.types import Block, Candidates, Draw
-from dppo.verl.ahead import Ahead
 
 PAIRS = {(0, 1): 0.5, (0, 2): 0.3, (1, 2): 0.2}
 """The draws of a block of three, two of which are kept, and their chances."""
@@ -37,7 +37,7 @@ def block(rows, keep, prob=PROB):
 
 def two_blocks(first, second, ahead=None, rows=((0, 1, 2), (10, 11, 12)), prob=(PROB, PROB)):
     """What is in flight once both were asked for; a prompt's name is its row."""
-    ahead = Ahead(prompts=3, generations=2) if ahead is None else ahead
+    ahead = InFlight(prompts=3, generations=2) if ahead is None else ahead
     for given, keep, prob_P in zip(rows, (first, second), prob, strict=True):
         ahead = ahead.after_block(block(given, keep, prob_P), [str(given[place]) for place in keep])
     return ahead
@@ -82,7 +82,7 @@ ORDERS = list(permutations(ROWS))[::17]
 @pytest.mark.parametrize("split", [1, 2])
 def test_every_group_counts_once_on_average_in_whatever_order_they_come_back(split):
     # Blocks of 3; where they are split 4 make a step, and an update is a mean over half a step: two are twice it.
-    ahead = None if split == 1 else Ahead(prompts=4, generations=2, updates=split)
+    ahead = None if split == 1 else InFlight(prompts=4, generations=2, updates=split)
     for order in ORDERS:
         assert expected(updates, order, ahead)[0] / split == pytest.approx(full(0, 1), rel=1e-12)
     first = expected(updates, ROWS)[1]
@@ -112,7 +112,7 @@ def test_wrong_twins_are_seen(wrong):
 
 def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length():
     """As with ``fill``: a block is a mean over its own prompts, and a step is as much as ``prompts`` of them."""
-    ahead = Ahead(prompts=3, generations=2)
+    ahead = InFlight(prompts=3, generations=2)
     ahead = ahead.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
     ahead = ahead.after_block(block([3, 4, 5, 6], (0, 2, 3), [0.5, 0.5, 1.0, 1.0]), ["3", "5", "6"])
     asked, rest = ahead.after_update(["6", "0", "2"], NOTHING_KNOWN)
@@ -125,7 +125,7 @@ def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length(
 
 
 def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_left_out():
-    ahead = Ahead(prompts=8, generations=4, updates=4)
+    ahead = InFlight(prompts=8, generations=4, updates=4)
     keep = (0, 2, 3, 4, 6, 7)
     ahead = ahead.after_block(block(list(range(8)), keep, [0.75] * 8), [str(row) for row in keep])
     taken, left_out = [], []
@@ -177,17 +177,19 @@ def test_a_replacement_counts_once_on_average_in_the_place_of_what_verl_dropped(
 
 def test_completions_of_prompts_of_unequal_size_count_alike():
     prompts = replace(block([0, 1, 2], (0, 1)), size_Q=torch.tensor([1, 3]))
-    asked, _ = Ahead(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"], NOTHING_KNOWN)
+    asked, _ = (
+        InFlight(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"], NOTHING_KNOWN)
+    )
     assert asked.size_Q == [1, 3] and asked.completions == 4
     assert asked.prompts.weight_Q.tolist() == pytest.approx([2 / 1 / 0.8, 2 / 3 / 0.7])
 
 
 def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
-    ahead = two_blocks((0, 2), (1, 2), Ahead(prompts=4, generations=2, updates=2))
+    ahead = two_blocks((0, 2), (1, 2), InFlight(prompts=4, generations=2, updates=2))
     _, ahead = ahead.after_update([ahead.uids[3]], NOTHING_KNOWN)
     saved = json.loads(json.dumps(ahead.saved()))
-    assert Ahead(prompts=4, generations=2, updates=2).resumed(saved) == ahead
-    assert Ahead(prompts=4, generations=2).resumed({}) == Ahead(prompts=4, generations=2)
+    assert InFlight(prompts=4, generations=2, updates=2).resumed(saved) == ahead
+    assert InFlight(prompts=4, generations=2).resumed({}) == InFlight(prompts=4, generations=2)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_a_damaged_record_is_refused(damage):
     saved = json.loads(json.dumps(two_blocks((0, 2), (1, 2)).saved()))
     damage(saved)
     with refused(CheckpointError, "in flight is damaged", "trainer.resume_mode=resume_path"):
-        Ahead(prompts=3, generations=2).resumed(saved)
+        InFlight(prompts=3, generations=2).resumed(saved)
 
 
 @pytest.mark.parametrize(
@@ -218,14 +220,14 @@ def test_a_damaged_record_is_refused(damage):
 )
 def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way(now, named):
     saved = two_blocks((0, 2), (1, 2)).saved()
-    other = Ahead(**{"prompts": 3, "generations": 2} | now)
+    other = InFlight(**{"prompts": 3, "generations": 2} | now)
     with refused(CheckpointError, "4 prompts in flight", named):
         other.resumed(saved)
     other.resumed(saved | {"flights": [], "due": []})
 
 
 def test_a_block_keeps_a_prompt_for_each_of_its_updates():
-    ahead = Ahead(prompts=4, generations=2, updates=2)
+    ahead = InFlight(prompts=4, generations=2, updates=2)
     with refused(ShapeError, "1 prompts of a block that is split over 2 updates", "multiple=2"):
         ahead.after_block(block([0, 1, 2], (1,)), ["1"])
     assert ahead.after_block(block([0, 1, 2], (0, 1)), ["0", "1"]).groups == 1
@@ -238,4 +240,4 @@ def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
     with refused(ShapeError, "3 groups", "made of 2"):
         ahead.after_update(["0", "2", "11"], NOTHING_KNOWN)
     with refused(ShapeError, "no block"):
-        _ = Ahead(prompts=3, generations=2).groups
+        _ = InFlight(prompts=3, generations=2).groups

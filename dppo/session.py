@@ -1,0 +1,295 @@
+"""The estimator in a run, for any engine: which prompts, which completions, the loss, and the state of all of it.
+
+A step of a training loop::
+
+    prompts = session.prompts()  # which prompts to roll out, before anything is known of the step
+    plan = session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N))  # which completions to train on
+    kept = plan.kept(0)  # only these are forwarded
+    loss = session.loss(tokens, plan.weight_UN[0, kept], plan.sizes)  # weighted by one over the probabilities
+
+``observe_terms`` and ``observe_costs`` return what forward passes found, for later choices. ``save`` and ``load`` are
+the state of a run. ``examples/without_trainer.py`` is a whole run.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dppo.costs import Spent, TokenCosts
+from dppo.errors import CheckpointError, ConfigError
+from dppo.evidence import NO_OTHERS, Evidence, OtherTerms
+from dppo.files import finite_numbers
+from dppo.methods import Method
+from dppo.methods.from_settings import with_rollout_cost
+from dppo.objective import AdvantageRule, Tokens
+from dppo.rng import step_streams
+from dppo.step.in_flight import InFlight, Requested
+from dppo.step.loss import micro_batch_loss
+from dppo.step.passes import Passes
+from dppo.step.plan import ONCE, StepPlan, StepSizes, plan_step
+from dppo.step.prompts import PromptSource
+from dppo.step.records import StepPrompts, whole_block
+from dppo.step.rolled_out import RolledOut
+from dppo.types import Block, Rewards
+
+
+class Session:
+    """One method in one run. All ranks make the same calls and get equal results.
+
+    Args:
+        method: objective and pruning.
+        source: prompts of a dataset; None for a stream of data, whose prompts cannot be chosen.
+        seed: of all draws of completions, >= 0.
+        generations: G, completions of a prompt, or their mean where sizes follow history.
+        max_tokens: longest completion allowed, for denominators that count it.
+        passes: optimizer steps that train on one rollout.
+        rollout_cost: cost of a generated token over that of one that is trained on, >= 0, if it is given; None for the
+            cost that ``observe_costs`` measures.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        source: PromptSource | None = None,
+        *,
+        seed: int,
+        generations: int,
+        max_tokens: int,
+        passes: Passes = ONCE,
+        rollout_cost: float | None = None,
+    ) -> None:
+        self.method, self.source, self.seed = method, source, seed
+        self.generations, self.max_tokens, self.passes = generations, max_tokens, passes
+        self.number = 0
+        """Rollouts that were planned: the key of the next draws, and the clock of the history."""
+        self.evidence: Evidence | None = None
+        """Completions with a gradient of the last steps, from which a rate is chosen; None before the first."""
+        self.others: OtherTerms = NO_OTHERS
+        """Weight of the KL term and the entropy bonus in completions that were kept."""
+        self.costs = TokenCosts()
+        self.in_flight: InFlight | None = None
+        """Prompts that were requested ahead of the update that trains on them; None if the engine requests none."""
+        self._given_cost = rollout_cost
+
+    # -- before the rollout -------------------------------------------------------------------------------------
+
+    def prompts(
+        self, *, number: int | None = None, done: float = 0.0, multiple: int = 1, parts: int = 1
+    ) -> StepPrompts:
+        """Prompts of the next rollout, and the completions of each.
+
+        Args:
+            number: of the rollout, if the engine counts them; default: ``number``.
+            done: share of training done, in [0, 1], for schedules.
+            multiple: the number of prompts is raised to a multiple of this, >= 1.
+            parts: draws of prompts, one for each share of a pass: ``Passes.parts``.
+
+        Raises:
+            ConfigError: a stream of data has no prompts to choose from.
+        """
+        number = self.number if number is None else number
+        source = self._with_source("prompts")
+        return source.block(
+            self.method, number, generations=self.generations, multiple=multiple, done=done, parts=parts
+        )
+
+    def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
+        """Prompts of the next rollout, rolled out in rounds until enough groups count: as ``PromptSource.rounds``."""
+        return self._with_source("rounds").rounds(self.method, self.number, roll_out, multiple=multiple)
+
+    def given_prompts(self, row_Q: Tensor, number: int) -> StepPrompts:
+        """Prompts that the engine has chosen by itself, (Q,) rows of the dataset: they count as a whole block."""
+        return self._with_source("given_prompts").given(self.method, row_Q, number, generations=self.generations)
+
+    def streamed_prompts(self, completions: int) -> StepPrompts:
+        """All prompts of a step of a stream of data, with ``completions`` of all of them."""
+        return whole_block(completions // self.generations, completions)
+
+    # -- prompts that are requested ahead -----------------------------------------------------------------------
+
+    def request_ahead(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> None:
+        """Remember prompts of ``prompts()`` that are on their way to the samplers, by the engine's names of them."""
+        self.in_flight = self._flights.after_block(prompts, uid_Q)
+
+    def request_instead(self, gone: Sequence[str], row_Q: Tensor, uid_Q: Sequence[str]) -> None:
+        """Remember other prompts, (Q,) rows of the dataset, in place of some in flight that the engine has dropped."""
+        others = self._with_source("request_instead").history.candidates(row_Q, self._flights.asked)
+        self.in_flight = self._flights.after_replacing(gone, others, uid_Q)
+
+    def returned(self, uids: Collection[str], clock: int) -> Requested:
+        """Prompts of the next update, by the engine's names of the groups that it takes; ``clock`` as for ``plan``."""
+        flights = self._flights
+        row_Q = torch.tensor([flight.candidate.row for flight in flights.taken(uids)])
+        context = self._with_source("returned").context(self.method, row_Q, clock)
+        requested, self.in_flight = flights.after_update(uids, context)
+        return requested
+
+    @property
+    def _flights(self) -> InFlight:
+        if self.in_flight is None:
+            raise ConfigError(
+                "this session requests no prompts ahead. Write session.in_flight = InFlight(prompts=16, generations=8)."
+            )
+        return self.in_flight
+
+    # -- after the rollout --------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        prompts: StepPrompts,
+        rolled_out: RolledOut,
+        *,
+        number: int | None = None,
+        clock: int | None = None,
+        done: float = 0.0,
+        advantages: AdvantageRule | None = None,
+        live: Callable[[Tensor], Tensor] | None = None,
+    ) -> StepPlan:
+        """The draws and weights of a step. The history of its prompts learns from what was rolled out.
+
+        Args:
+            prompts: of the step.
+            rolled_out: whole groups of all ranks.
+            number: of the rollout, if the engine counts them; default: ``number``.
+            clock: time of the history, if it is not ``number``.
+            done: share of training done, in [0, 1], for schedules.
+            advantages: a rule in place of the method's.
+            live: which completions are worth a forward pass, as for ``plan_step``.
+        """
+        number = self.number if number is None else number
+        method = self.method if advantages is None else replace(self.method, advantages=advantages)
+        known = replace(prompts.context, evidence=self.evidence, others=self.others)
+        plan = plan_step(
+            method,
+            rolled_out,
+            replace(prompts, context=known),
+            streams=step_streams(self.seed, number),
+            max_tokens=self.max_tokens,
+            passes=self.passes,
+            done=done,
+            live=live,
+        )
+        if plan.evidence is not None:
+            self.evidence = plan.evidence
+        if self.source is not None:
+            self.source.learn(plan, number if clock is None else clock)
+        self.number = number + 1
+        return plan
+
+    def loss(
+        self,
+        tokens: Tokens,
+        weight: Tensor,
+        sizes: StepSizes,
+        *,
+        entropy_BT: Tensor | None = None,
+        router_loss: Tensor | None = None,
+    ) -> Tensor:
+        """() a micro-batch's part of the loss of its optimizer step: as ``micro_batch_loss``."""
+        return micro_batch_loss(self.method, tokens, weight, sizes, entropy_BT=entropy_BT, router_loss=router_loss)
+
+    # -- what forward passes found ------------------------------------------------------------------------------
+
+    def observe_terms(self, square: float, unit: float) -> dict[str, float]:
+        """Remember the sums of ``other_terms`` of an optimizer step, for the scores of later ones; metrics of them."""
+        self.others = self.others.after(square, unit)
+        advantage = self.others.advantage
+        return {} if advantage is None else {"prune/other_terms": advantage}
+
+    def observe_costs(self, spent: Spent, generated: float, trained: float) -> None:
+        """Remember seconds and passes of a whole rollout, of so many completion tokens generated and trained on."""
+        self._at_costs(self.costs.after(spent, generated, trained))
+
+    def settle_costs(self) -> None:
+        """Fix the cost of a generated token, as a checkpoint does: later choices depend on no clock."""
+        self._at_costs(self.costs.settled())
+
+    def _at_costs(self, costs: TokenCosts) -> None:
+        self.costs = costs
+        if self._given_cost is None and costs.rollout_cost is not None:
+            self.method = with_rollout_cost(self.method, costs.rollout_cost)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the place in the stream of prompts, and of what is known of them."""
+        return {} if self.source is None else self.source.figures
+
+    def messages(self) -> list[str]:
+        """Sentences about the prompts that a user should read, each given once."""
+        if self.source is None:
+            return []
+        found, self.source.lines = self.source.lines, []
+        return found
+
+    @property
+    def visits(self) -> Evidence | None:
+        """Visits of prompts with a history, from which a rate for prompts is chosen; None for a stream of data."""
+        return None if self.source is None else self.source.visits
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the history of prompts into ``folder``; the rest of the state as JSON values."""
+        return {
+            "number": self.number,
+            "source": None if self.source is None else self.source.save(folder),
+            "evidence": None if self.evidence is None else self.evidence.saved(),
+            "others": asdict(self.others),
+            "costs": asdict(self.costs),
+            "in_flight": self._saved_flights(),
+        }
+
+    def _saved_flights(self) -> dict[str, Any] | None:
+        return None if self.in_flight is None else self.in_flight.saved() | {"identities": self._identities()}
+
+    def _identities(self) -> list[int]:
+        """Hashes of the prompts in flight: in another dataset their rows are other prompts."""
+        known = self._with_source("in_flight").history.identities
+        rows = [flight.candidate.row for flight in self._flights.flights]
+        return [int(known[row]) if row < len(known) else -1 for row in rows]
+
+    def load(self, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
+        """Go on from what ``save`` wrote and returned; without ``history`` what is known of prompts is left out.
+
+        Raises:
+            CheckpointError: the state is damaged, or of another dataset.
+        """
+        try:
+            source, number = state["source"], int(state["number"])
+            evidence = None if state["evidence"] is None else Evidence.of_saved(state["evidence"])
+            others, costs = finite_numbers(OtherTerms, state["others"]), TokenCosts.of_saved(state["costs"])
+            if number < 0:
+                raise ValueError(f"number={number} is below 0")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the state of the session is damaged in {folder} ({error}). Resume from an earlier checkpoint folder."
+            ) from error
+        if self.source is not None and source is not None:
+            self.source.load(self.method, folder, source, history=history)
+        self.number, self.evidence, self.others = number, evidence, others
+        self._at_costs(costs)
+        if flights := state.get("in_flight"):
+            self._load_flights(flights, folder)
+
+    def _load_flights(self, saved: dict[str, Any], folder: Path) -> None:
+        if self.in_flight is None and not saved.get("flights"):
+            return
+        self.in_flight = self._flights.resumed(saved)
+        if saved.get("identities") != self._identities():
+            raise CheckpointError(
+                f"{folder} has {len(self.in_flight.flights)} prompts in flight, whose rows are other prompts in this "
+                "dataset: these would be requested and remembered in their place. Resume with the dataset of the "
+                "checkpoint, in its order."
+            )
+
+    def _with_source(self, what: str) -> PromptSource:
+        if self.source is None:
+            raise ConfigError(
+                f"session.{what} chooses among the rows of a dataset, and a stream of data has none to come back to. "
+                "Make the session with a PromptSource, or use session.streamed_prompts(completions)."
+            )
+        return self.source
