@@ -81,7 +81,7 @@ def test_every_figure_by_hand(tmp_path):
     assert record["methods"]["control"]["against_trl"]["median"] == pytest.approx(80 / (40 * 4 / 5))
     assert record["seeds"] == 3 and record["silent_share"] == 0.25 and record["step_seconds"] == 4
     assert record["reach_share"] == 0.25  # ten rollouts of 3 s in 40 s
-    assert "| no_kl | default | 3 | 300 | 0.80 [0.80, 0.80] | 3.00 [3.00, 3.00] | 1.20 [1.20, 1.20] |" in summary(
+    assert "| no_kl | default | 3 | 500 | 0.80 [0.80, 0.80] | 3.00 [3.00, 3.00] | 1.20 [1.20, 1.20] |" in summary(
         {"no_kl": record}
     )
     assert record["methods"]["trl"]["commits"] == ["abc"]
