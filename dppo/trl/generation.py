@@ -6,8 +6,8 @@ completion, and ``generate`` goes on from them (transformers, "Reuse a cache for
 equal to rounding, and random numbers are drawn as before.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,15 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
+from dppo.trl.instead import method_replaced
+
 INPUTS = {"input_ids", "attention_mask", "generation_config"}
-"""What TRL gives ``generate`` for text; pictures come as other inputs."""
+"""Arguments that TRL passes to ``generate`` for text. A prompt with pictures has more of them."""
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
-"""Where all ranks call a model together, so that none may call it once more than others."""
+"""Kinds of training in which all ranks call the model together: one more call on one rank would hang."""
 
 
-@contextmanager
-def prompts_read_once(trainer: Any) -> Iterator[None]:
+def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
     """A context in which ``generate`` of a trainer's model reads equal prompts of neighbouring rows once.
 
     It has no effect with sharded weights, pictures, and models or settings with another cache than one of all keys
@@ -32,19 +33,12 @@ def prompts_read_once(trainer: Any) -> Iterator[None]:
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     if trainer.accelerator.distributed_type in SHARDED or not _keeps_all_keys(model):
-        yield
-        return
-    before = {name: value for name, value in vars(model).items() if name == "generate"}
-    model.generate = partial(_generate, model.generate)
-    try:
-        yield
-    finally:
-        del model.generate
-        vars(model).update(before)
+        return nullcontext()
+    return method_replaced(model, "generate", partial(_generate, model.generate))
 
 
 def _keeps_all_keys(model: Any) -> bool:
-    """Whether each layer of a model attends to all tokens before, and so has a cache that rows can be taken from."""
+    """True if the cache of every layer holds the keys of all earlier tokens: rows can be taken from such a cache."""
     config = model.config
     if config.is_encoder_decoder or not getattr(model, "_supports_default_dynamic_cache", lambda: False)():
         return False
@@ -73,7 +67,7 @@ def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
 
 
 def _one_path(config: GenerationConfig) -> bool:
-    """Whether every row is one sequence, with the usual cache."""
+    """True if ``generate`` writes one sequence for each row, with the usual cache."""
     return (
         config.use_cache is not False
         and config.cache_implementation is None

@@ -22,6 +22,7 @@ from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.plan import Recorder
 from dppo.trl.grpo.rollouts import GeneratedBatch
+from dppo.trl.instead import method_replaced
 from dppo.trl.metrics import PhaseClock
 from dppo.trl.safeguards import failures_named
 
@@ -89,7 +90,6 @@ class Joints(CheckpointHooks, GRPOTrainer):
     def _rewards_kept(self) -> Iterator[list[Tensor]]:
         """A context that keeps rewards as TRL is given them: what a subclass makes of them is what we train on."""
         calculate = self._calculate_rewards
-        before = {name: value for name, value in vars(self).items() if name == "_calculate_rewards"}
         found: list[Tensor] = []
 
         def kept(*args: Any, **kwargs: Any) -> Tensor:
@@ -97,12 +97,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
                 found.append(calculate(*args, **kwargs))
             return found[-1]
 
-        self._calculate_rewards = kept
-        try:
+        with method_replaced(self, "_calculate_rewards", kept):
             yield found
-        finally:
-            del self._calculate_rewards
-            vars(self).update(before)
 
     def padded_forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""

@@ -4,7 +4,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -151,8 +151,8 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float 
 
 
 def reading_prompts_once(trainer: GRPOTrainer, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """TRL's generation of a batch, with transformers too as ours does it."""
-    with nullcontext() if trainer.use_vllm else prompts_read_once(trainer):
+    """TRL's generation of a batch, in which transformers reads prompts as for our trainer."""
+    with prompts_read_once(trainer):
         return generate(*args, **kwargs)
 
 
