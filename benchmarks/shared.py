@@ -41,6 +41,12 @@ def earlier(path: Path | None) -> Record:
     return {} if path is None or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
 
 
+def beside(path: Path | None, rows: Sequence[Record], name: str) -> list[Record]:
+    """Rows of an earlier measurement whose ``name`` is none of these rows', and then these."""
+    again = {row[name] for row in rows}
+    return [*(row for row in earlier(path).get("rows", []) if row[name] not in again), *rows]
+
+
 def spread(values: ArrayLike, prefix: str = "") -> dict[str, float]:
     """Median and quartiles, as entries of a record whose names begin with ``prefix``."""
     low, median, high = np.percentile(np.asarray(values, dtype=float), [25, 50, 75]).tolist()

@@ -7,8 +7,8 @@ A step of a training loop::
     kept = plan.kept(0)  # only these are forwarded
     loss = session.loss(tokens, plan.weight_UN[0, kept], plan.sizes)  # weighted by one over the probabilities
 
-``observe_terms`` and ``observe_costs`` return what forward passes found, for later choices. ``save`` and ``load`` are
-the state of a run. ``examples/without_trainer.py`` is a whole run.
+``observe_terms`` and ``observe_costs`` remember what forward passes found, for later choices. ``save`` and ``load``
+keep the state of a run. ``examples/without_trainer.py`` is a whole run.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -99,7 +99,7 @@ class Session:
 
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """Prompts of the next rollout, rolled out in rounds until enough groups count: as ``PromptSource.rounds``."""
-        return self._with_source("rounds").rounds(self.method, self.number, roll_out, multiple=multiple)
+        return self._with_source("prompts_in_rounds").rounds(self.method, self.number, roll_out, multiple=multiple)
 
     def given_prompts(self, row_Q: Tensor, number: int) -> StepPrompts:
         """Prompts that the engine has chosen by itself, (Q,) rows of the dataset: they count as a whole block."""
@@ -248,7 +248,7 @@ class Session:
 
     def _identities(self) -> list[int]:
         """Hashes of the prompts in flight: in another dataset their rows are other prompts."""
-        known = self._with_source("in_flight").history.identities
+        known = self._with_source("request_ahead").history.identities
         rows = [flight.candidate.row for flight in self._flights.flights]
         return [int(known[row]) if row < len(known) else -1 for row in rows]
 

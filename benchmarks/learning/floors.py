@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from benchmarks.shared import Record, earlier, options, write
+from benchmarks.shared import Record, beside, options, write
 from dppo.context import NOTHING_KNOWN
 from dppo.environment import environment, one_thread
 from dppo.evidence import OtherTerms
@@ -237,8 +237,7 @@ def main() -> int:
     for row in rows:
         row["commit"] = commit
         print(*(f"{name} {value:.3f}" if isinstance(value, float) else value for name, value in row.items()))
-    again, known = {row["policy"] for row in rows}, earlier(given.output).get("rows", [])
-    write(given.output, [*(row for row in known if row["policy"] not in again), *rows], [SEED])
+    write(given.output, beside(given.output, rows, "policy"), [SEED])
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.shared import Record, earlier, options, write
+from benchmarks.shared import Record, beside, options, write
 from dppo.context import NOTHING_KNOWN
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
@@ -31,8 +31,8 @@ def measured(policy: RolloutParts, reference: RolloutParts, beta: float) -> Reco
     group, temperature = policy.sampling.generations, policy.sampling.temperature
     completions = generate(policy.model, policy.tokenizer, policy.prompts, group, policy.sampling)
     place = [row // group for row in range(len(completions))]
-    reward_N = (policy.scorer(place, completions) * torch.tensor(policy.weights)).nansum(1)
-    advantage_N = GROUP_SCALED(Rewards.of_groups(reward_N.view(-1, group)), NOTHING_KNOWN)
+    rewards = Rewards.in_groups(policy.scorer(place, completions), group, torch.tensor(policy.weights))
+    advantage_N = GROUP_SCALED(rewards, NOTHING_KNOWN)
     parameters, divergence = trained_parameters(policy.model), []
     folding = Folding(parameters)
     gradient_N2K = torch.zeros(len(completions), 2, folding.length)
@@ -55,9 +55,8 @@ def measured(policy: RolloutParts, reference: RolloutParts, beta: float) -> Reco
             gradient_N2K[row, place_of] = folding(parameters)
     policy.model.zero_grad()
     of_group = gradient_N2K.unflatten(0, (-1, group)).sum(1).double().numpy()
-    silent_P = (reward_N.view(-1, group) == reward_N.view(-1, group)[:, :1]).all(1).numpy()
-    return figures(of_group, silent_P) | {
-        "right": float(reward_N.mean()),
+    return figures(of_group, rewards.flat_Q.numpy()) | {
+        "right": float(rewards.total_N.nanmean()),
         "tokens": float(np.mean([*map(len, completions)])),
         "kl": float(np.mean(divergence)),
     }
@@ -88,7 +87,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def of_policy(run: Run, folder: str, prompts: int) -> RolloutParts:
-    """The parts of a run with the model of a folder in place of its own."""
+    """Parts of a run whose model is that of a folder."""
     return rollout_parts(replace(run, model=replace(run.model, model_name_or_path=folder)), prompts)
 
 
@@ -108,8 +107,7 @@ def main() -> int:
             found = measured(of_policy(run, policy, given.prompts), reference, run.training.beta)
             rows.append({"policy": name, "beta": run.training.beta, "prompts": given.prompts, **found})
             print(*(f"{what} {value:.3g}" if isinstance(value, float) else value for what, value in rows[-1].items()))
-    again, known = {row["policy"] for row in rows}, earlier(given.output).get("rows", [])
-    write(given.output, [*(row for row in known if row["policy"] not in again), *rows], [run.training.seed])
+    write(given.output, beside(given.output, rows, "policy"), [run.training.seed])
     return 0
 
 

@@ -70,8 +70,12 @@ class Regime:
             contestants=(contestant,),
             seeds=tuple(seeds),
             config=self.config,
-            seconds=self.seconds.get(name, self.seconds["others"]),
+            seconds=self.seconds_of(name),
         )
+
+    def seconds_of(self, name: str) -> float:
+        """CPU seconds of a method's runs."""
+        return self.seconds.get(name, self.seconds["others"])
 
     def tuned_rate(self) -> tuple[float, dict[str, list[float]]]:
         """The learning rate of the control's best mean final accuracy, and by rate those accuracies, seed by seed.
@@ -125,7 +129,7 @@ def run(regime: Regime, methods: Sequence[str], seeds: Sequence[int], done: Call
 
 
 def record_of(regime: Regime, methods: Sequence[str], seeds: Sequence[int], rate: float) -> Record:
-    """What finished runs say: seconds to the same final accuracy as each opponent, and what a step takes."""
+    """Figures of finished runs: seconds to the final accuracy of each opponent, and the seconds of a step."""
     results = {}
     for name in methods:
         results |= read_results(regime.compared(name, seeds, rate))
@@ -157,7 +161,7 @@ def _method(regime: Regime, results: Results, name: str) -> Record:
     facts = [each.facts for each in results.values() if each.facts is not None]
     return {
         "fields": dict(regime.methods[name]),
-        "seconds": regime.seconds.get(name, regime.seconds["others"]),
+        "seconds": regime.seconds_of(name),
         "final_accuracy": seed_interval(finals(curves_of(results))).as_json(),
         "step_seconds": {"whole": whole, "rollout": rollout, "forward_backward": update},
         "curve": mean_curve([each["curve"] for each in runs]),

@@ -41,7 +41,7 @@ from dppo.typed import check
 from dppo.types import Block, Draw, Rewards
 
 EVIDENCE = ("visits", "first_visits")
-"""What a source remembers of prompts that were expected and found."""
+"""Attributes of a source: signals of prompts, as expected and as found."""
 HISTORY_FILE = "dppo_history.npz"
 LATEST = 32
 """Visits at the least by which a denominator follows the lengths of completions: their mean is off by percents."""
@@ -216,8 +216,7 @@ class PromptSource:
 
     def given(self, method: Method, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
         """Prompts that an engine has chosen by itself, (Q,) rows of the dataset, as a whole block: without weights."""
-        one_Q = torch.ones(len(row_Q), dtype=torch.float64)
-        draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
+        draw = Draw.whole(torch.ones(len(row_Q), dtype=torch.bool))
         prompts = drawn_block(Block(candidates=self.history.candidates(row_Q, step), draw=draw), generations)
         return replace(prompts, context=self.context(method, row_Q, step))
 

@@ -19,14 +19,14 @@ from dppo.types import Block, Candidates, Draw, Rewards, check_lengths, each_ten
 
 
 class StepSizes(NamedTuple):
-    """What sums over a step are divided by: numbers of the full batch, fixed before anything is dropped."""
+    """Divisors of sums over a step: numbers of the full batch, fixed before anything is dropped."""
 
     denominator: float
-    """Of the loss of a pass."""
+    """Divisor of the loss of a pass."""
     tokens: float
-    """Completion tokens, over which an entropy bonus is a mean."""
+    """Number of completion tokens; an entropy bonus is a mean over them."""
     attended: float = 0.0
-    """The same with prompts, over which a router loss is a mean; 0 if it is not known."""
+    """Number of tokens, prompts included; a router loss is a mean over them. 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
     """
     rows = []
     seen_P = subject.candidates.seen_P
-    everything = Draw(keep_N=seen_P, prob_N=seen_P.double(), weight_N=seen_P.double())
+    everything = Draw.whole(seen_P)
     signal_P, tokens_N = signals(method, subject.rolled_out(), subject.context), subject.tokens_N
     visits = Evidence.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
     if len(visits) >= FEWEST:

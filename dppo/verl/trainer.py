@@ -151,10 +151,13 @@ class PrunedTrainer(PlannedPasses):
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps:
-            trainer = self.config.trainer
-            given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
-            folder = resumed_folder(self.global_steps, given, trainer.default_local_dir)
-            load(folder, self.session, self.global_steps, self._to_save())
+            load(self._resumed_folder, self.session, self.global_steps, self._to_save())
+
+    @property
+    def _resumed_folder(self) -> Path:
+        trainer = self.config.trainer
+        given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
+        return resumed_folder(self.global_steps, given, trainer.default_local_dir)
 
     def _to_save(self) -> dict[str, Any]:
         get = partial(OmegaConf.select, self.config)

@@ -23,7 +23,7 @@ from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMi
 
 from dppo.errors import CheckpointError, EngineError
 from dppo.step.in_flight import InFlight
-from dppo.verl.checkpoint import NAME, resumed_folder
+from dppo.verl.checkpoint import NAME
 from dppo.verl.prompts import examples
 from dppo.verl.settings import WHERE, keeps_all
 from dppo.verl.trainer import PrunedTrainer
@@ -131,9 +131,7 @@ class AsksAhead(PrunedTrainer):
             return
         if not self.ahead.asked:  # the checkpoint is of a trainer that requests none
             self.session.in_flight = replace(self.ahead, asked=self.global_steps)
-        trainer = self.config.trainer
-        given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
-        self._check_flights(resumed_folder(self.global_steps, given, trainer.default_local_dir))
+        self._check_flights(self._resumed_folder)
 
     def _check_flights(self, folder: Path) -> None:
         """Refuse prompts in flight that would be trained on without their weights."""
