@@ -432,3 +432,23 @@ def test_a_page_says_what_the_files_say(case):
     lines = list(said(read))
     assert lines and [line for line in lines if not there(line, page)] == []
     assert [line for line in said(lambda name: wrong(read(name))) if there(line, page)] == []
+
+
+def test_the_example_of_a_real_model_has_the_curve_of_its_runs():
+    """Held-out accuracy of three seeds, mean (lowest to highest), and mean seconds; a figure changed is not there."""
+    page = (ROOT / "examples" / "smollm2" / "README.md").read_text()
+
+    def rows(found):
+        runs = [run["curve"] for run in found["regimes"]["no_kl"]["methods"]["default"]["runs"]]
+        steps = (0, 5, 10, 15, 20)
+        points = [[next(each for each in curve if each["step"] == step) for curve in runs] for step in steps]
+        right = [np.array([each["accuracy"] for each in place]) for place in points]
+        bare = lambda value: f"{value:.2f}".removeprefix("0")  # noqa: E731
+        cells = [f"{bare(each.mean())} ({bare(each.min())} to {bare(each.max())})" for each in right]
+        seconds = [f"{np.mean([each['seconds'] for each in place]):.0f}" for place in points]
+        return [f"| right | {' | '.join(cells)} |", f"| CPU seconds of training | {' | '.join(seconds)} |"]
+
+    found = read("smollm2_example")
+    assert all(row in page for row in rows(found)), rows(found)
+    found["regimes"]["no_kl"]["methods"]["default"]["runs"][0]["curve"][2]["accuracy"] += 0.1
+    assert rows(found)[0] not in page
