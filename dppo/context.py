@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DataError, ShapeError
-from dppo.evidence import NO_OTHERS, Evidence, OtherTerms
+from dppo.moment_samples import NO_OTHERS, MomentSamples, OtherTerms
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -24,12 +24,12 @@ class Expected:
     """(Q, F) float64 expected reward of each function, in its unit."""
     variance_QF: Tensor
     """(Q, F) float64 variance of one completion's reward around its prompt's mean, >= 0."""
-    worth_QF: Tensor
+    strength_QF: Tensor
     """(Q, F) float64 completions that the mean is as sure as, >= 0."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Expected(mean_QF=half_QF, variance_QF=half_QF / 2, worth_QF=half_QF * 4)")
-        shapes = {self.mean_QF.shape, self.variance_QF.shape, self.worth_QF.shape}
+        check_fields(self, "Expected(mean_QF=half_QF, variance_QF=half_QF / 2, strength_QF=half_QF * 4)")
+        shapes = {self.mean_QF.shape, self.variance_QF.shape, self.strength_QF.shape}
         if len(shapes) != 1 or self.mean_QF.dim() != 2:
             raise ShapeError(f"Expected has shapes {sorted(map(tuple, shapes))}, expected one: (groups, functions).")
         for field in fields(self):
@@ -66,7 +66,7 @@ class StepContext:
     """What history expects of each group's rewards, for baselines."""
     value_Q: Tensor | None = None
     """(Q,) float64 the best value of each prompt under a reference, estimated beforehand: ``optimal_value``."""
-    evidence: Evidence | None = None
+    samples: MomentSamples | None = None
     """Completions with a gradient of earlier steps, from which a rate is chosen."""
     others: OtherTerms = NO_OTHERS
     """What the KL term and the entropy bonus weighed in completions that were kept in earlier steps."""
@@ -85,7 +85,7 @@ class StepContext:
         return None if known is None else len(known)
 
     def take(self, group_Q: Tensor) -> "StepContext":
-        """What is known of the given groups; evidence is about earlier steps and stays."""
+        """What is known of the given groups; samples of earlier steps stay."""
         expected = None if self.expected is None else self.expected.take(group_Q)
         return replace(self, expected=expected, value_Q=None if self.value_Q is None else self.value_Q[group_Q])
 

@@ -13,7 +13,7 @@ import numpy as np
 from dppo.errors import CheckpointError
 from dppo.types import Work
 
-MEASURED = 8
+MEASURED_GENERATIONS = 8
 """Generations after the first that costs are measured in."""
 NOISE = 0.05
 """Standard deviation of a generation's seconds, over their mean, that the fit expects."""
@@ -129,9 +129,9 @@ class PassCosts:
 class TokenCosts:
     """Costs of generating, of scoring and of training in a run.
 
-    The first generation is left out, because it warms up. After ``MEASURED`` more, or with the first checkpoint,
-    ``rollout_cost`` is fixed: later choices of a run depend on no clock, and a resumed run chooses alike. What was
-    saved follows the costs of all generations.
+    The first generation is left out, because it warms up. After ``MEASURED_GENERATIONS`` more, or with the first
+    checkpoint, ``rollout_cost`` is fixed: later choices of a run depend on no clock, and a resumed run chooses alike.
+    Savings follow the costs of all generations.
     """
 
     generations: int = 0
@@ -174,7 +174,7 @@ class TokenCosts:
             scoring=scoring,
             training=training,
         )
-        return costs.settled() if costs.generations > MEASURED else costs
+        return costs.settled() if costs.generations > MEASURED_GENERATIONS else costs
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":

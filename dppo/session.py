@@ -21,15 +21,15 @@ from torch import Tensor
 
 from dppo.costs import Spent, TokenCosts
 from dppo.errors import CheckpointError, ConfigError
-from dppo.evidence import NO_OTHERS, Evidence, OtherTerms
 from dppo.files import finite_numbers
 from dppo.methods import Method
 from dppo.methods.from_settings import with_rollout_cost
+from dppo.moment_samples import NO_OTHERS, MomentSamples, OtherTerms
 from dppo.objective import AdvantageRule, Tokens
 from dppo.rng import step_streams
 from dppo.step.in_flight import InFlight, Requested
 from dppo.step.loss import micro_batch_loss
-from dppo.step.passes import Passes
+from dppo.step.passes import UpdateSchedule
 from dppo.step.plan import ONCE, StepPlan, StepSizes, plan_step
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, whole_block
@@ -59,14 +59,14 @@ class Session:
         seed: int,
         generations: int,
         max_tokens: int,
-        passes: Passes = ONCE,
+        passes: UpdateSchedule = ONCE,
         rollout_cost: float | None = None,
     ) -> None:
         self.method, self.source, self.seed = method, source, seed
         self.generations, self.max_tokens, self.passes = generations, max_tokens, passes
         self.number = 0
         """Rollouts that were planned: the key of the next draws, and the clock of the history."""
-        self.evidence: Evidence | None = None
+        self.samples: MomentSamples | None = None
         """Completions with a gradient of the last steps, from which a rate is chosen; None before the first."""
         self.others: OtherTerms = NO_OTHERS
         """Weight of the KL term and the entropy bonus in completions that were kept."""
@@ -86,7 +86,7 @@ class Session:
             number: of the rollout, if the engine counts them; default: ``number``.
             done: share of training done, in [0, 1], for schedules.
             multiple: the number of prompts is raised to a multiple of this, >= 1.
-            parts: draws of prompts, one for each share of a pass: ``Passes.parts``.
+            parts: draws of prompts, one for each share of a pass: see ``UpdateSchedule.parts``.
 
         Raises:
             ConfigError: a stream of data has no prompts to choose from.
@@ -162,7 +162,7 @@ class Session:
         """
         number = self.number if number is None else number
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
-        known = replace(prompts.context, evidence=self.evidence, others=self.others)
+        known = replace(prompts.context, samples=self.samples, others=self.others)
         plan = plan_step(
             method,
             rolled_out,
@@ -173,8 +173,8 @@ class Session:
             done=done,
             live=live,
         )
-        if plan.evidence is not None:
-            self.evidence = plan.evidence
+        if plan.samples is not None:
+            self.samples = plan.samples
         if self.source is not None:
             self.source.learn(plan, number if clock is None else clock)
         self.number = number + 1
@@ -216,7 +216,7 @@ class Session:
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the place in the stream of prompts, and of what is known of them."""
-        return {} if self.source is None else self.source.figures
+        return {} if self.source is None else self.source.metrics
 
     def messages(self) -> list[str]:
         """Sentences about the prompts that a user should read, each given once."""
@@ -226,7 +226,7 @@ class Session:
         return found
 
     @property
-    def visits(self) -> Evidence | None:
+    def visits(self) -> MomentSamples | None:
         """Visits of prompts with a history, from which a rate for prompts is chosen; None for a stream of data."""
         return None if self.source is None else self.source.visits
 
@@ -237,7 +237,7 @@ class Session:
         return {
             "number": self.number,
             "source": None if self.source is None else self.source.save(folder),
-            "evidence": None if self.evidence is None else self.evidence.saved(),
+            "samples": None if self.samples is None else self.samples.saved(),
             "others": asdict(self.others),
             "costs": asdict(self.costs),
             "in_flight": self._saved_flights(),
@@ -260,7 +260,7 @@ class Session:
         """
         try:
             source, number = state["source"], int(state["number"])
-            evidence = None if state["evidence"] is None else Evidence.of_saved(state["evidence"])
+            samples = None if state["samples"] is None else MomentSamples.of_saved(state["samples"])
             others, costs = finite_numbers(OtherTerms, state["others"]), TokenCosts.of_saved(state["costs"])
             if number < 0:
                 raise ValueError(f"number={number} is below 0")
@@ -270,7 +270,7 @@ class Session:
             ) from error
         if self.source is not None and source is not None:
             self.source.load(self.method, folder, source, history=history)
-        self.number, self.evidence, self.others = number, evidence, others
+        self.number, self.samples, self.others = number, samples, others
         self._at_costs(costs)
         if flights := state.get("in_flight"):
             self._load_flights(flights, folder)

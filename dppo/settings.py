@@ -215,10 +215,10 @@ class OwnSettings:
     )
     completion_score: str = setting(
         AUTO,
-        "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
+        "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `uncertainty` "
         "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
         "that shows what a score is worth), or `auto`: the score of the "
-        "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
+        "method's paper, and for `dppo` `uncertainty` where rollouts come with log-probabilities (vLLM, "
         "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over each completion (grpo).",
     )
     completion_budget: str = setting(

@@ -164,7 +164,7 @@ class Rewards:
         return each_group(lambda total_QG: total_QG.nanmean(1), self.group_N, self.total_N)
 
     @cached_property
-    def flat_Q(self) -> Tensor:
+    def zero_variance_Q(self) -> Tensor:
         """(Q,) True for groups whose totals are equal up to rounding in the precision of the rewards."""
         eps, largest_N = torch.finfo(self.reward_NF.dtype).eps, self._weighted_NF.abs().nan_to_num(0.0).amax(1)
         return equal_within_groups(self.group_N, self.total_N, eps=eps, largest_N=largest_N)
@@ -196,7 +196,7 @@ class Completions:
     averaged_N: Tensor | None = None
     """(N,) what a completion's sum over tokens is divided by in the loss, > 0: its tokens where the normaliser takes a
     mean within each completion; None where it takes sums."""
-    confidence_N: Tensor | None = None
+    uncertainty_N: Tensor | None = None
     """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token, or None if unknown."""
     process_N: Tensor | None = None
     """(N,) integer, the process that rolled a completion out, or None if that is not known or there is one only."""

@@ -19,7 +19,7 @@ from dppo.packing import build_row, plan_rows
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
-from dppo.pruning import PromptHistory, PromptStream, confidence
+from dppo.pruning import PromptHistory, PromptStream, uncertainty
 from dppo.rng import Purpose, torch_generator
 from dppo.session import Session
 from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts
@@ -36,14 +36,14 @@ MAX_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """The figures of one step."""
+    """The metrics of one step."""
 
     reward: float
     """Mean over the completions rolled out."""
     rollouts: int
     completions_trained: int
     tokens_trained: int
-    zero_signal: float
+    zero_variance: float
     """Share of the groups rolled out in which no completion has a gradient."""
     largest_weight: float
     rounds: int
@@ -113,7 +113,7 @@ class Loop:
             rollouts=len(rewards),
             completions_trained=len(kept),
             tokens_trained=int(rollout.length_N[kept].sum()),
-            zero_signal=plan.figures["rollout/zero_signal_groups"],
+            zero_variance=plan.metrics["rollout/zero_variance_groups"],
             largest_weight=plan.weight_UN[0].max().item(),
             rounds=1 if prompts.collected is None else prompts.collected.rounds,
             seconds=dict(phases),
@@ -149,8 +149,8 @@ class Loop:
 
     def _plan(self, prompts: StepPrompts, rollout: Rollout, rewards: Rewards, done: float) -> StepPlan:
         """The estimator: which completions the step trains on, and with which weights."""
-        confidence_N = confidence(rollout.logp_NT, rollout.mask_NT)
-        rolled_out = RolledOut(rewards=rewards, tokens_N=rollout.length_N, confidence_N=confidence_N)
+        uncertainty_N = uncertainty(rollout.logp_NT, rollout.mask_NT)
+        rolled_out = RolledOut(rewards=rewards, tokens_N=rollout.length_N, uncertainty_N=uncertainty_N)
         return self.session.plan(prompts, rolled_out, done=done, live=self.live)
 
     def _update(self, plan: StepPlan, kept: list[int], rollout: Rollout, learning_rate: float) -> None:

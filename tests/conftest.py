@@ -1,5 +1,4 @@
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: there is one test per core already
 
 import pytest
-import refusals
 import torch
 from hypothesis import settings
 
@@ -100,24 +98,3 @@ def holder(tmp_path, monkeypatch):
         assert made.stdout.readline() == "held\n"
         yield made
         made.kill()
-
-
-ran: set[str] = set()
-"""Ids of the tests that passed here or in a worker, and what they were refused with: ``WRITE_MESSAGES=1``."""
-
-
-def pytest_runtest_logreport(report):
-    if report.when == "call" and report.passed:
-        ran.add(report.nodeid)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    refusals.seen.update(json.loads(getattr(node, "workeroutput", {}).get("messages", "{}")))
-
-
-def pytest_sessionfinish(session):
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["messages"] = json.dumps(refusals.seen)
-    elif refusals.WRITING:
-        refusals.write(ran, {test: told for test, told in refusals.seen.items() if test in ran})

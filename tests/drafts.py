@@ -33,7 +33,7 @@ class Run(PromptSource):
 def draft_of(method, prompts, rewards, *, tokens=1):
     """What ``PromptSource.learn`` is given of a step whose completions all have as many tokens."""
     tokens_N = torch.full((len(rewards),), tokens)
-    rolled_out = RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=tokens_N.sqrt())
+    rolled_out = RolledOut(rewards=rewards, tokens_N=tokens_N, uncertainty_N=tokens_N.sqrt())
     return drafted(method, rolled_out, prompts, max_tokens=tokens)
 
 

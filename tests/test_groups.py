@@ -73,20 +73,20 @@ def test_a_group_among_hundreds_of_any_size_gives_the_bits_it_gives_alone():
 @given(grouped())
 def test_a_group_is_flat_where_its_rewards_are_equal_up_to_rounding(case):
     values, number = case
-    flat_Q = equal_within_groups(torch.tensor(number), tensor(values), eps=2**-52)
+    zero_variance_Q = equal_within_groups(torch.tensor(number), tensor(values), eps=2**-52)
 
     def equal(own):
         own = [value for value in own if value == value]
         return not own or max(own) - min(own) <= 4 * 2**-52 * max(map(abs, own))
 
-    assert flat_Q.tolist() == [equal(own) for own in members(values, number).values()]
+    assert zero_variance_Q.tolist() == [equal(own) for own in members(values, number).values()]
 
 
 def test_where_terms_cancel_rounding_is_that_of_the_terms():
     """0.1 + 0.2 - 0.3 is 5.6e-17, and 0.3 + 0.0 - 0.3 is 0: one total, rounded twice."""
     reward_NF = tensor([[0.1, 0.2, 0.3], [0.3, 0.0, 0.3]])
     rewards = Rewards(reward_NF=reward_NF, group_N=torch.tensor([0, 0]), weight_F=tensor([1, 1, -1]))
-    assert rewards.total_N[0] != rewards.total_N[1] and rewards.flat_Q.tolist() == [True]
+    assert rewards.total_N[0] != rewards.total_N[1] and rewards.zero_variance_Q.tolist() == [True]
     assert group_advantages(rewards).tolist() == [0.0, 0.0]
     assert not equal_within_groups(rewards.group_N, rewards.total_N, eps=2**-52), "by the size of the totals it is not"
 
@@ -112,7 +112,7 @@ def test_rewards_of_single_precision_are_flat_by_its_roundings():
     step = 2**-23
     for dtype, flat in ((torch.float32, True), (torch.float64, False)):
         reward_PG = torch.tensor([[1.0, 1.0 + 2 * step]], dtype=dtype)
-        assert Rewards.of_groups(reward_PG).flat_Q.tolist() == [flat]
+        assert Rewards.of_groups(reward_PG).zero_variance_Q.tolist() == [flat]
         assert (group_advantages(Rewards.of_groups(reward_PG)) == 0).all().item() == flat
 
 

@@ -80,7 +80,7 @@ def with_benchmarks(trainer):
             sets=(problem_set(3, "one"),),
             engine=lambda model: fake_engine(),
             judge=FakeJudge(),
-            log=lambda figures: Trainer.log(trainer, figures),
+            log=lambda metrics: Trainer.log(trainer, metrics),
             generating=lambda: nullcontext("the model"),
             every=2,
             sampling=Sampling(max_new_tokens=40),
@@ -114,7 +114,9 @@ def logged(tiny_path, tmp_path_factory, monkeypatch_module):
     seen, experts = Logged(), tmp_path_factory.mktemp("experts")
     shutil.copytree(tiny_path, experts, dirs_exist_ok=True)
     mixture().save_pretrained(experts)
-    monkeypatch_module.setattr("dppo.costs.MEASURED", 1)  # what was saved is known after the first generation
+    monkeypatch_module.setattr(
+        "dppo.costs.MEASURED_GENERATIONS", 1
+    )  # what was saved is known after the first generation
     for name, (options, changes) in RUNS.items():
         path = str(experts) if name == "mixture" else tiny_path
         trainer, _ = make(path, tmp_path_factory.mktemp(name), callbacks=[seen], **options)

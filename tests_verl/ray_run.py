@@ -99,7 +99,7 @@ SAID = ("Restored ", "Re-issued ", "Added ")
 
 
 def told(log: str) -> list[str]:
-    """What the run said of itself: our lines, and of each step some figures."""
+    """What the run said of itself: our lines, and of each step some metrics."""
     lines = []
     for line in log.splitlines():
         if "dppo | " in line:
@@ -110,8 +110,8 @@ def told(log: str) -> list[str]:
             lines.append("verl | " + line.split(":", 4)[-1])
         elif "step:" in line and " - " in line:
             plain = re.sub(r"np\.\w+\(([^()]*)\)", r"\1", line)
-            figures = dict(part.rsplit(":", 1) for part in plain.split(" - ") if ":" in part)
-            numbers = {name: float(re.sub(r"[^0-9.eE+-]", "", figures[name])) for name in SHOWN if name in figures}
+            metrics = dict(part.rsplit(":", 1) for part in plain.split(" - ") if ":" in part)
+            numbers = {name: float(re.sub(r"[^0-9.eE+-]", "", metrics[name])) for name in SHOWN if name in metrics}
             lines.append("verl | " + ", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
     return lines
 

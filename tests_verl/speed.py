@@ -118,8 +118,8 @@ def main(argv=None):
         for turn in range(2 if args.quick else 1 + TURNS):
             for name, (step, store) in steps.items():
                 torch.manual_seed(turn)
-                figures = timed(step, store)
-                found[name] += [figures] if turn else []  # the first is not counted
+                metrics = timed(step, store)
+                found[name] += [metrics] if turn else []  # the first is not counted
     rows, ratios = [], {}
     for name, turns in found.items():
         stock = found["verl" if CASES[name][1] else f"verl{SILENT}"]

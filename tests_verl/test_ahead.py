@@ -378,7 +378,7 @@ def test_groups_that_verl_filters_are_replaced(toy, monkeypatch):
     made = trainer(toy, COLOCATE, *options, f"{PRUNING}.accept_bias=True", agents=Server)
     seen = spied(made)
     logged = train(made, 3)
-    assert all(each["rollout/zero_signal_groups"] == 0 for each in logged)
+    assert all(each["rollout/zero_variance_groups"] == 0 for each in logged)
     assert sum(each.get("training/filter_groups/evicted_samples", 0) for each in logged) > 0
     assert all(len(rows) == 8 and set(weights) == {1.0} for _, rows, _, weights, _ in seen)
 

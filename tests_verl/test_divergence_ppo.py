@@ -28,13 +28,13 @@ def test_loss_and_gradient_are_verls(name, seed):
     clips = {"clip_ratio": delta, "clip_ratio_low": delta, "clip_ratio_high": delta, "clip_ratio_c": 20.0}
     config = ActorConfig(strategy="fsdp", ppo_micro_batch_size_per_gpu=1, rollout_n=1, **clips)
     theirs = logp.clone().requires_grad_()
-    loss, figures = get_policy_loss_fn(name)(old, theirs, advantage[:, None].expand_as(old), mask, "token-mean", config)
+    loss, metrics = get_policy_loss_fn(name)(old, theirs, advantage[:, None].expand_as(old), mask, "token-mean", config)
     loss.backward()
     ours = logp.clone().requires_grad_()
     tokens = Tokens(logp_BT=ours, old_logp_BT=old, advantage_B=advantage, mask_BT=mask)
     found = METHODS[method].loss(tokens)[mask].sum() / mask.sum()
     found.backward()
-    assert 0.05 < figures["actor/pg_clipfrac"] < 0.8, "the masks bite"
+    assert 0.05 < metrics["actor/pg_clipfrac"] < 0.8, "the masks bite"
     torch.testing.assert_close(found, loss, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-7)
     other = METHODS["divergence_ppo_kl" if name == "dppo_tv" else "divergence_ppo_tv"]

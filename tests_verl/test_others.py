@@ -6,7 +6,7 @@ from in_process import ACTOR, PRUNING, train, trainer
 from steps import KL, ONE_STEP, OffPolicy, all_draws, stock_and_ours
 
 import dppo.verl.passes
-from dppo.evidence import NO_OTHERS
+from dppo.moment_samples import NO_OTHERS
 
 ENTROPY = (f"{ACTOR}.entropy_coeff=0.01",)
 ONE = torch.arange(8) == 3

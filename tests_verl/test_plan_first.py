@@ -208,7 +208,7 @@ def test_without_the_samplers_probabilities_a_step_has_another_score_and_the_sta
     made._step_once(metrics, {}, 2)
     assert metrics["actor/grad_norm"] > 0 and metrics["rows/sent"] < 8
     with pytest.raises(ConfigError, match="calculate_log_probs=True"):
-        trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{PRUNING}.completion_score=confidence")
+        trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{PRUNING}.completion_score=uncertainty")
     trainer(toy, "dynamic_pruning", *ONE_STEP, silent[1])
     assert "gives the better one" not in capsys.readouterr().out
 
@@ -234,5 +234,5 @@ def test_groups_that_verl_filters_are_replaced_and_the_step_is_made_of_those_it_
     assert len(asked) == len(set(asked)) > 8 == 2 * len(made.requested.uid_Q)  # in the order of the stream, none twice
     assert made.source.stream.offset == len(asked)
     assert all(each["training/filter_groups/evicted_samples"] > 0 for each in logged)
-    assert all(each["rollout/zero_signal_groups"] == 0 and each["rows/sent"] < 16 for each in logged)
+    assert all(each["rollout/zero_variance_groups"] == 0 and each["rows/sent"] < 16 for each in logged)
     assert any("rounds are biased" in reason for reason in made.method.selection_bias)

@@ -27,7 +27,7 @@ def test_without_pruning_the_runs_of_verl_and_of_ours_are_equal_bit_for_bit(toy,
     assert torch.equal(parameters(stock), parameters(ours)) and logged[0]["actor/grad_norm"] > 0
     same = [name for name in logged[1] if name.startswith("actor/") and "perf" not in name]
     assert len(same) > 5 and all(logged[1][name] == found[1][name] for name in same)
-    assert found[1]["rollout/zero_signal_groups"] == 0 and found[1]["rows/sent"] == 16
+    assert found[1]["rollout/zero_variance_groups"] == 0 and found[1]["rows/sent"] == 16
     assert found[1]["candidates/epoch"] == 8 / 64 and "candidates/reward" not in logged[1]
     pruned = trainer(toy, "dynamic_pruning", *SIZES)
     train(pruned, 2)
@@ -71,7 +71,7 @@ def test_groups_of_equal_rewards_have_no_gradient_although_verls_mean_of_them_is
     assert all(0 < abs(advantage[key]) < 0.1 for key in batch.keys if key.startswith(silent))  # verl's own
     sent = made.actor_rollout_wg.passes[-1][1]
     assert not any(key.startswith(silent) for key in sent) and f"{alone}_3_0" in sent  # whose advantage is its reward
-    assert metrics["rollout/zero_signal_groups"] == pytest.approx(1 / 3)
+    assert metrics["rollout/zero_variance_groups"] == pytest.approx(1 / 3)
 
 
 def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_those_alone(toy, capsys):

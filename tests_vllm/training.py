@@ -72,7 +72,7 @@ def build(model: str, folder: Path, steps: int, **options: Any) -> DPPOTrainer:
         vllm_gpu_memory_utilization=0.05,
         prompt_prune_rate=0.5,
         completion_prune_rate=0.5,
-        completion_score="confidence",
+        completion_score="uncertainty",
         loss_type="dr_grpo",
         num_generations=GROUP,
         per_device_train_batch_size=4 * GROUP,

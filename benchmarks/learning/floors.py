@@ -25,10 +25,10 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 from benchmarks.shared import Record, beside, options, write
 from dppo.context import NOTHING_KNOWN
 from dppo.environment import environment, one_thread
-from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
+from dppo.moment_samples import OtherTerms
 from dppo.objective import DAPO_TOKENS, GROUP_SCALED, Tokens, k3, token_ratio
-from dppo.pruning import Budget, confidence, proportional
+from dppo.pruning import Budget, proportional, uncertainty
 from dppo.step import StepSizes, micro_batch_loss, other_terms
 from dppo.types import Rewards
 from dppo.verification.tiny_model import model_config
@@ -173,7 +173,7 @@ def rows_of(policy: str, found: dict[str, np.ndarray]) -> list[Record]:
     """A record for each objective and rate: variance that each way of pruning adds, over the squared gradients."""
     logp, ref, entropy, mask = (torch.from_numpy(found[name]).float() for name in ("logp", "ref", "entropy", "mask"))
     advantage = found["advantage"].astype(np.float64)
-    doubt, rows = confidence(logp, mask).numpy(), []
+    doubt, rows = uncertainty(logp, mask).numpy(), []
     tokens = Tokens(
         logp_BT=logp, old_logp_BT=logp, advantage_B=torch.from_numpy(advantage).float(), mask_BT=mask, ref_logp_BT=ref
     )

@@ -55,7 +55,7 @@ def measured(policy: RolloutParts, reference: RolloutParts, beta: float) -> Reco
             gradient_N2K[row, place_of] = folding(parameters)
     policy.model.zero_grad()
     of_group = gradient_N2K.unflatten(0, (-1, group)).sum(1).double().numpy()
-    return figures(of_group, rewards.flat_Q.numpy()) | {
+    return figures(of_group, rewards.zero_variance_Q.numpy()) | {
         "right": float(rewards.total_N.nanmean()),
         "tokens": float(np.mean([*map(len, completions)])),
         "kl": float(np.mean(divergence)),

@@ -292,7 +292,7 @@ def measured(case: Case) -> Record:
     }
     if case.trainer == "grpo":
         costs = pruned.trainer.session.costs
-        row["saved_printed"] = pruned.trainer.savings.figures(costs)["saved/share"]
+        row["saved_printed"] = pruned.trainer.savings.metrics(costs)["saved/share"]
         row["rollout_cost"] = costs.rollout_cost
     return row
 

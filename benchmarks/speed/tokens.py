@@ -25,10 +25,10 @@ from answer_judge.files import write_json
 from benchmarks.shared import earlier, options
 from benchmarks.speed.tokens_in_trl import left_off, passes
 from dppo.environment import environment
-from dppo.evidence import OtherTerms
 from dppo.methods import METHODS, Method
+from dppo.moment_samples import OtherTerms
 from dppo.objective import DR_GRPO, Tokens
-from dppo.pruning import Pruning, TokenPruning, advantage_with_confidence, random_prefix
+from dppo.pruning import Pruning, TokenPruning, advantage_with_uncertainty, random_prefix
 from dppo.step import other_terms
 from dppo.verification.frozen import sample
 from dppo.verification.frozen_tokens import TokenGradients, sample_tokens, token_gradients
@@ -49,7 +49,7 @@ STAGES = ("start", "later", "last")
 BETA = 0.04
 WAYS: dict[str, Pruning | TokenPruning] = {
     **{
-        f"completions {kept:g}": Pruning(rate=1 - kept, score=advantage_with_confidence, budget="tokens", floor=0.05)
+        f"completions {kept:g}": Pruning(rate=1 - kept, score=advantage_with_uncertainty, budget="tokens", floor=0.05)
         for kept in KEPT
     },
     **{f"cuts {kept:g}": TokenPruning(rate=1 - kept) for kept in KEPT},

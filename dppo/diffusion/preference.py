@@ -24,11 +24,11 @@ from torch import Tensor
 
 from dppo.errors import DataError, raise_problems
 from dppo.groups import group_sizes, group_sums
-from dppo.pruning import Pruning, advantage_with_confidence
+from dppo.pruning import Pruning, advantage_with_uncertainty
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw, check_lengths
 
-EVERY_SAMPLE = Pruning(score=advantage_with_confidence)
+EVERY_SAMPLE = Pruning(score=advantage_with_uncertainty)
 """All pictures with an advantage; at a rate, by ``|A| sqrt(e)``: of a squared error the gradient goes with its root."""
 
 
@@ -116,7 +116,7 @@ def plan_samples(
         tokens_N=torch.ones_like(advantage_N),
         group_N=group_N,
         live_N=advantage_N != 0,
-        confidence_N=error_N.clamp_min(0).sqrt(),
+        uncertainty_N=error_N.clamp_min(0).sqrt(),
     )
     check_lengths(completions, len(ref_error_N))
     if not all(bool(found.isfinite().all()) for found in (advantage_N, error_N, ref_error_N)):

@@ -23,7 +23,7 @@ def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
     wrong ``drift`` costs variance, never bias.
     """
     tokens_N = completions.tokens_N.double()
-    bound_N = tokens_N.sqrt() if completions.confidence_N is None else completions.confidence_N.double()
+    bound_N = tokens_N.sqrt() if completions.uncertainty_N is None else completions.uncertainty_N.double()
     return (completions.advantage_N.double().abs() + completions.beta * drift * tokens_N) * bound_N
 
 

@@ -12,13 +12,13 @@ from dppo.pruning import Rounds
 from dppo.types import Rewards
 
 
-def deviating(rewards: Rewards) -> Tensor:
+def has_variance(rewards: Rewards) -> Tensor:
     """True, (Q,), for groups whose rewards have a standard deviation above 0, and for groups of one with a reward.
 
     Source: DAPO, section 3.2, where 0 < right < G; groups of one as in its code.
     """
     single_Q = group_sizes(rewards.group_N) == 1
-    return ~rewards.flat_Q | (single_Q & ~rewards.mean_Q.isnan())
+    return ~rewards.zero_variance_Q | (single_Q & ~rewards.mean_Q.isnan())
 
 
 DAPO_LOSS = replace(
@@ -36,7 +36,7 @@ DAPO_LOSS = replace(
 DAPO = replace(
     DAPO_LOSS,
     name="dapo",
-    rounds=Rounds(counts=deviating),
+    rounds=Rounds(counts=has_variance),
     deviations=(
         "a round has as many prompts as a step wants, in the paper three times as many",
         "groups count by the reward they are trained with, in the code by accuracy alone",

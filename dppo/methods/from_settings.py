@@ -135,7 +135,7 @@ def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
     if method.score is not advantage_with_length:
         return method.score
     if sampler_log_probs:
-        return SCORES["confidence"]
+        return SCORES["uncertainty"]
     # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
     return SCORES["advantage" if method.normaliser.per_sequence else "length"]
 

@@ -31,8 +31,8 @@ def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN,
     for reward_N, weight in zip(rewards.reward_NF.double().unbind(1), weight_F.tolist(), strict=True):
         mean_Q = each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, reward_N)
         scaled_N = (reward_N - mean_Q[group_N]) / (each_group(deviation, group_N, reward_N)[group_N] + eps)
-        flat_Q = equal_within_groups(group_N, reward_N, eps=precision)
-        total_N += weight * scaled_N.masked_fill(reward_N.isnan() | flat_Q[group_N], 0.0)
+        zero_variance_Q = equal_within_groups(group_N, reward_N, eps=precision)
+        total_N += weight * scaled_N.masked_fill(reward_N.isnan() | zero_variance_Q[group_N], 0.0)
     unscored_N = rewards.total_N.isnan()
     spread = deviation(total_N.masked_fill(unscored_N, torch.nan)[None])
     return (total_N / (spread + eps)).masked_fill(unscored_N, 0.0)

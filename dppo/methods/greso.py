@@ -29,8 +29,8 @@ def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
 
     Source: GRESO, section 4.1.
     """
-    flat_Q = rewards.flat_Q & ~rewards.mean_Q.isnan()
-    return _graded(flat_Q & (rewards.mean_Q > (low + high) / 2), flat_Q)
+    zero_variance_Q = rewards.zero_variance_Q & ~rewards.mean_Q.isnan()
+    return _graded(zero_variance_Q & (rewards.mean_Q > (low + high) / 2), zero_variance_Q)
 
 
 def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, hard: float = 0.11) -> Tensor:
@@ -151,7 +151,7 @@ class StreakSkipping:
             )
         return self.streak(rewards, low, high), learned
 
-    def figures(self, learned: Exploration) -> dict[str, float]:
+    def metrics(self, learned: Exploration) -> dict[str, float]:
         """Both exploration probabilities."""
         return {"prune/explore_easy": learned.easy, "prune/explore_hard": learned.hard}
 
@@ -165,7 +165,7 @@ def mixed(rewards: Rewards) -> Tensor:
 
     Source: GRESO, section 3: groups of zero variance are discarded.
     """
-    return ~rewards.flat_Q
+    return ~rewards.zero_variance_Q
 
 
 def adaptive(

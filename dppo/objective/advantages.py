@@ -59,7 +59,7 @@ def group_advantages(
         advantage_N = advantage_N / (each_group(partial(deviation, ddof=ddof), group_N, total_N)[group_N] + eps)
     elif scale == "batch":
         advantage_N = advantage_N / (deviation(total_N[None], ddof=ddof) + eps)
-    return advantage_N.masked_fill(total_N.isnan() | rewards.flat_Q[group_N], 0.0)
+    return advantage_N.masked_fill(total_N.isnan() | rewards.zero_variance_Q[group_N], 0.0)
 
 
 def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:

@@ -38,9 +38,9 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
     if context.expected is not None:
         expected = context.expected.take(group_N)
-        share_NF = others_NF / (others_NF + expected.worth_QF).clamp_min(1e-12)
+        share_NF = others_NF / (others_NF + expected.strength_QF).clamp_min(1e-12)
         mixed_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
-        baseline_NF = torch.where(expected.worth_QF > 0, mixed_NF, baseline_NF)
+        baseline_NF = torch.where(expected.strength_QF > 0, mixed_NF, baseline_NF)
     advantage_NF = (filled_NF - baseline_NF) * known_NF
     # Of equal numbers a mean may be off by a rounding, which is no gradient.
     rounding = ROUNDINGS * torch.finfo(rewards.reward_NF.dtype).eps

@@ -1,7 +1,7 @@
 """The self-check: the model's own padded forward against rows, log-probabilities and gradients, before anything trains.
 
 Rows depend on private agreements of transformers (that keyword arguments reach attention, that a 4-D mask is passed on
-as it is). Where one breaks, log-probabilities are off by nats without a warning; this check turns that into figures.
+as it is). Where one breaks, log-probabilities are off by nats without a warning; this check turns that into metrics.
 
 How far right rows may be from padding is a property of the model, not of the machine: two right ways to compute the
 same thing differ by rounding, and a model amplifies rounding by what its weights and its temperature make of it. So

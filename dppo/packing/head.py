@@ -21,7 +21,7 @@ from dppo.packing.rows import UNSCORED
 BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
 """Logits that exist at one time: 128 MiB in float32 on a CPU; on a GPU 1 GiB, since every block adds to a gradient of
 the size of the head."""
-TOKEN_FIGURES = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
+TOKEN_METRICS = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
 """In nats; whether the token is the likeliest; over the vocabulary the mean of the logits, and the log of the sum of
 squared probabilities. The names are those of TRL's fused head."""
 LOGIT_CHANGES = (
@@ -78,7 +78,7 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
 
     The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. ``score_entropy=True`` asks for
-    entropies too, ``score_figures=True`` for ``TOKEN_FIGURES`` without a gradient, and ``token_weight=`` (B, T) for the
+    entropies too, ``score_metrics=True`` for ``TOKEN_METRICS`` without a gradient, and ``token_weight=`` (B, T) for the
     router loss of a mixture of experts over these weights. Without ``fused_lm_head`` the model's forward is the one it
     had. A second call replaces the first; ``remove_scored_head`` takes the head off again.
 
@@ -135,7 +135,7 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
         *args: Any,
         fused_lm_head: bool = False,
         score_entropy: bool = False,
-        score_figures: bool = False,
+        score_metrics: bool = False,
         shift_labels: Tensor | None = None,
         token_weight: Tensor | None = None,
         **kwargs: Any,
@@ -151,7 +151,7 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
             kwargs["output_router_logits"] = True
         output = self.base_model(*args, **kwargs)
         scored = _score(
-            self, output.last_hidden_state, shift_labels, head.temperature, head.dtype, score_entropy, score_figures
+            self, output.last_hidden_state, shift_labels, head.temperature, head.dtype, score_entropy, score_metrics
         )
         if token_weight is not None:
             scored.router_loss = router_loss(output.router_logits, token_weight, self.config.get_text_config())
@@ -168,9 +168,9 @@ def _score(
     temperature: float,
     dtype: torch.dtype | None,
     entropy: bool,
-    figures: bool,
+    metrics: bool,
 ) -> ScoredOutput:
-    """Log-probabilities, and entropies and figures if asked, at labelled positions; 0 elsewhere."""
+    """Log-probabilities, and entropies and metrics if asked, at labelled positions; 0 elsewhere."""
     head: Any = model.get_output_embeddings()  # looked up on each call: PEFT and FSDP replace it
     if hasattr(head, "base_layer"):
         raise ConfigError(
@@ -187,8 +187,8 @@ def _score(
     with torch.autocast(hidden_LD.device.type, enabled=False):
         logp_L = label_log_probs(hidden_LD, weight, bias, target_L)
         found = {"entropy": label_entropies(hidden_LD, weight, bias)} if entropy else {}
-        if figures:
-            found = token_figures(hidden_LD.detach(), weight, bias, target_L) | found
+        if metrics:
+            found = token_metrics(hidden_LD.detach(), weight, bias, target_L) | found
 
     def spread(value_L: Tensor) -> Tensor:
         return value_L.new_zeros(label_BT.shape).masked_scatter(labelled, value_L)
@@ -260,8 +260,8 @@ def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None)
 
 
 @torch.no_grad()
-def token_figures(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> dict[str, Tensor]:
-    """(L,) of each of ``TOKEN_FIGURES``, float32 or more; ``is_top1`` is bool."""
+def token_metrics(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> dict[str, Tensor]:
+    """(L,) of each of ``TOKEN_METRICS``, float32 or more; ``is_top1`` is bool."""
 
     def of_block(hidden: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         logits = F.linear(hidden, weight_VD, bias_V)
@@ -272,7 +272,7 @@ def token_figures(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, t
 
     rows = _block(weight_VD)
     blocks = [of_block(*each) for each in zip(hidden_LD.split(rows), target_L.split(rows), strict=True)]
-    return {name: torch.cat(parts) for name, parts in zip(TOKEN_FIGURES, zip(*blocks, strict=True), strict=True)}
+    return {name: torch.cat(parts) for name, parts in zip(TOKEN_METRICS, zip(*blocks, strict=True), strict=True)}
 
 
 def _block(weight_VD: Tensor) -> int:

@@ -1,7 +1,7 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
 from dppo.costs import TokenCosts
-from dppo.evidence import Evidence, OtherTerms
+from dppo.moment_samples import MomentSamples, OtherTerms
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,
@@ -27,9 +27,9 @@ from dppo.pruning.scores import (
     SCORES,
     Score,
     absolute_advantage,
-    advantage_with_confidence,
     advantage_with_length,
-    confidence,
+    advantage_with_uncertainty,
+    uncertainty,
     uniform_score,
 )
 from dppo.pruning.sizes import GroupSizes
@@ -67,8 +67,8 @@ __all__ = [
     "Ceiling",
     "Choice",
     "Design",
-    "Evidence",
     "GroupSizes",
+    "MomentSamples",
     "OtherTerms",
     "PromptHistory",
     "PromptPrior",
@@ -90,14 +90,13 @@ __all__ = [
     "TokenPruning",
     "Weighting",
     "absolute_advantage",
-    "advantage_with_confidence",
     "advantage_with_length",
+    "advantage_with_uncertainty",
     "all_alike",
     "best_cuts",
     "by_doubt",
     "ceiling_of",
     "choose",
-    "confidence",
     "constant",
     "effective_sample_size",
     "efficiency",
@@ -110,6 +109,7 @@ __all__ = [
     "selection_ceiling",
     "stop",
     "threshold",
+    "uncertainty",
     "uniform",
     "uniform_score",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.rng import Purpose, generator
 from dppo.typed import check_fields
 
@@ -33,42 +33,42 @@ class Calibration:
     """(K,) float64 ascending, V of each kind, >= 0."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Calibration.of(evidence)")
+        check_fields(self, "Calibration.of(samples)")
 
     def __call__(self, expected_N: Tensor) -> Tensor:
         """(N,) float64 V, >= 0, of units of which (N,) was expected."""
         return self.value_K[torch.searchsorted(self.edge_K, expected_N.double())]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> "Calibration":
+    def of(cls, samples: MomentSamples) -> "Calibration":
         """What some units gave, each kind's mean mixed with one unit of the mean over all (Laplace's rule).
 
         Args:
-            evidence: of at least one unit.
+            samples: of at least one unit.
         """
-        expected_N, found_N = evidence.expected_N.numpy(), evidence.found_N.numpy()
+        expected_N, found_N = samples.expected_N.numpy(), samples.found_N.numpy()
         edge_K, kind_N = kinds_of(expected_N)
-        weight_N = evidence.weight_N.numpy()
+        weight_N = samples.weight_N.numpy()
         weight_K, total_K = (np.bincount(kind_N, each_N) for each_N in (weight_N, weight_N * found_N))
         one, mean = weight_N.mean(), total_K.sum() / weight_K.sum()
         value_K = rising((weight_K + one)[None], (total_K + one * mean)[None])[0]
         return cls(edge_K=torch.from_numpy(edge_K), value_K=torch.from_numpy(value_K))
 
 
-def by_others(evidence: Evidence) -> Tensor:
+def by_others(samples: MomentSamples) -> Tensor:
     """(N,) float64 V of each unit as the other half of the units calibrates it: what a unit gave is not in its own.
 
     By its own half, noise would look like something to go by, and a rate would be chosen where none gains. Halves are
-    drawn with a fixed seed: equal evidence gives equal numbers, and no order of a dataset is in step with them.
+    drawn with a fixed seed: equal samples give equal numbers, and no order of a dataset is in step with them.
 
     Args:
-        evidence: of at least two units.
+        samples: of at least two units.
     """
-    half_N = torch.from_numpy(generator(0, Purpose.CHECK, len(evidence)).permutation(len(evidence)) % 2)
-    value_N = torch.zeros(len(evidence), dtype=torch.float64)
+    half_N = torch.from_numpy(generator(0, Purpose.CHECK, len(samples)).permutation(len(samples)) % 2)
+    value_N = torch.zeros(len(samples), dtype=torch.float64)
     for half in (0, 1):
         own_N = half_N == half
-        value_N[own_N] = Calibration.of(evidence.part(~own_N))(evidence.expected_N[own_N])
+        value_N[own_N] = Calibration.of(samples.part(~own_N))(samples.expected_N[own_N])
     return value_N
 
 

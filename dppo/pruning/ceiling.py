@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from dppo.errors import raise_problems, require
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.calibration import calibrated
 from dppo.typed import check_fields
 
@@ -66,11 +66,11 @@ def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float =
     return float(_gains(_terms(prob_N, value_N, cost_N).sum(0)[None], paid)[0])
 
 
-def gain_of(evidence: Evidence, prob_N: Tensor) -> "Ceiling":
+def gain_of(samples: MomentSamples, prob_N: Tensor) -> "Ceiling":
     """What probabilities (N,) that went by what was expected alone were worth by what was found."""
-    terms = _terms(prob_N, evidence.found_N, evidence.cost_N)
-    value = float(_gains(evidence.weight_N.numpy()[None] @ terms, 0.0)[0])
-    return Ceiling.of(value, _gains(evidence.resampled_sums(terms), 0.0), len(evidence))
+    terms = _terms(prob_N, samples.found_N, samples.cost_N)
+    value = float(_gains(samples.weight_N.numpy()[None] @ terms, 0.0)[0])
+    return Ceiling.of(value, _gains(samples.resampled_sums(terms), 0.0), len(samples))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +94,19 @@ class Ceiling:
         return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
 
 
-def ceiling_of(evidence: Evidence) -> Ceiling:
+def ceiling_of(samples: MomentSamples) -> Ceiling:
     """The ceiling of some units and its interval, by the bootstrap over units or their groups.
 
     V is what was found, on average, of units of which as much was expected (``calibrated``), and so is c.
     """
-    if not len(evidence):
-        raise_problems("ceiling_of", ["there are no units. Try ceiling_of(Evidence.known(value_N, tokens_N))."])
-    return Ceiling.of(point_ceiling(evidence), _calibrated_ratios(evidence.resampled(), evidence), len(evidence))
+    if not len(samples):
+        raise_problems("ceiling_of", ["there are no units. Try ceiling_of(MomentSamples.known(value_N, tokens_N))."])
+    return Ceiling.of(point_ceiling(samples), _calibrated_ratios(samples.resampled(), samples), len(samples))
 
 
-def point_ceiling(evidence: Evidence) -> float:
+def point_ceiling(samples: MomentSamples) -> float:
     """The value of ``ceiling_of`` alone, for metrics of every step."""
-    return float(_calibrated_ratios(evidence.weight_N.numpy()[None], evidence)[0])
+    return float(_calibrated_ratios(samples.weight_N.numpy()[None], samples)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,29 +172,29 @@ def rates_to(largest: float) -> list[float]:
     return [round(GRID * k, 6) for k in range(1, int(largest / GRID + 1e-6) + 1)]
 
 
-def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
+def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
     """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
 
-    A function of the evidence alone: no clock, and no random number of a draw. So draws at the rate are unbiased
-    whenever the evidence was there before them. Where units are ranked by the moments that count, variance times cost
+    A function of the samples alone: no clock, and no random number of a draw. So draws at the rate are unbiased
+    whenever the samples were there before them. Where units are ranked by the moments that count, variance times cost
     is convex in the tokens kept (in rows nearly so): no rate beyond the first fall of the gain is looked at. Where the
     floor gives way, or under a rule of one's own, a better rate beyond it may be missed.
 
     Args:
         auto: what is worth having.
-        evidence: of the units, in the order of ``prob_at``.
+        samples: of the units, in the order of ``prob_at``.
         prob_at: ``prob_at(rate) -> prob_N``, the level's own rule and floor at a rate, (N,) in (0, 1].
         largest: the largest rate to look at, in [0, 1).
     """
-    if len(evidence) < max(auto.fewest, 1):
-        return Choice(rate=0.0, why=f"unpruned, with {len(evidence)} of the {auto.fewest} units that a choice needs")
-    once_1N, paid_N = evidence.weight_N.numpy()[None], auto.rollout_cost * evidence.paid_N.numpy()
+    if len(samples) < max(auto.fewest, 1):
+        return Choice(rate=0.0, why=f"unpruned, with {len(samples)} of the {auto.fewest} units that a choice needs")
+    once_1N, paid_N = samples.weight_N.numpy()[None], auto.rollout_cost * samples.paid_N.numpy()
     terms, gains = {}, {0.0: 1.0}
     for rate in rates_to(largest):
-        terms[rate] = _terms(prob_at(rate), evidence.found_N, evidence.cost_N)
+        terms[rate] = _terms(prob_at(rate), samples.found_N, samples.cost_N)
         # Rounded: what ranks compare must not hang on the last bits of a sum.
         gains[rate] = round(float(_gains(once_1N @ terms[rate], once_1N @ paid_N)[0]), 6)
-        if evidence.exact and gains[rate] < max(gains.values()):
+        if samples.exact and gains[rate] < max(gains.values()):
             break
     best = max(gains.values())
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
@@ -202,7 +202,7 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
         paid = ", rollouts included" if auto.rollout_cost else ""
         why = f"left off, since by the scores no rate gains anything{paid}"
         return Choice(rate=0.0, why=why)
-    again_M5 = evidence.resampled_sums(np.column_stack([terms[rate], paid_N]))
+    again_M5 = samples.resampled_sums(np.column_stack([terms[rate], paid_N]))
     low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), auto.tail)), 6)
     measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
     if low < auto.least_gain:
@@ -234,7 +234,7 @@ def _ratios(weight_MN: np.ndarray, value: np.ndarray, cost: np.ndarray) -> np.nd
     return np.maximum(np.divide(product, root**2, out=np.ones_like(product), where=root > 0), 1.0)
 
 
-def _calibrated_ratios(weight_MN: np.ndarray, evidence: Evidence) -> np.ndarray:
+def _calibrated_ratios(weight_MN: np.ndarray, samples: MomentSamples) -> np.ndarray:
     """(M,) ceilings, with V and c as they were found where as much was expected."""
-    value = calibrated(weight_MN, evidence.expected_N.numpy(), evidence.found_N.numpy())
-    return _ratios(weight_MN, value, calibrated(weight_MN, evidence.expected_cost_N.numpy(), evidence.cost_N.numpy()))
+    value = calibrated(weight_MN, samples.expected_N.numpy(), samples.found_N.numpy())
+    return _ratios(weight_MN, value, calibrated(weight_MN, samples.expected_cost_N.numpy(), samples.cost_N.numpy()))

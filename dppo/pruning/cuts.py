@@ -27,8 +27,8 @@ def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tens
     Advantages (N,) are those of whole groups, divided by the completion's tokens where the loss takes a mean within it;
     log-probabilities of the sampled tokens, in nats, have any value where the mask is 0.
     """
-    doubt_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
-    return (advantage_N.double()[:, None] * doubt_NT).square()
+    one_minus_p_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
+    return (advantage_N.double()[:, None] * one_minus_p_NT).square()
 
 
 def best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:

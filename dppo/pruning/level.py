@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, in_words, raise_problems
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, Design
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
@@ -110,24 +110,24 @@ class Level:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
         return replace(self, rate=rate, floor=self._floor_at(rate), auto=None)
 
-    def choice(self, evidence: Evidence) -> Choice:
-        """The rate that some evidence says is worth having, by this level's rule and floor; ``auto`` draws at it.
+    def choice(self, samples: MomentSamples) -> Choice:
+        """The rate that samples make worthwhile, by this level's rule and floor; ``auto`` draws at it.
 
-        It is fixed before the draw by numbers that the draw has no part in, so the draw is unbiased at it. Evidence is
+        It is fixed before the draw by numbers that the draw has no part in, so the draw is unbiased at it. They are
         of completions with a gradient, of this step and of earlier ones, or of earlier visits of prompts.
         """
-        score_N, cost_N = self._foreseen(evidence), evidence.expected_cost_N
+        score_N, cost_N = self._foreseen(samples), samples.expected_cost_N
         auto = self.auto or self.usual_auto
         largest = auto.largest if self.auto is None else self.rate
-        return choose(auto, evidence, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
+        return choose(auto, samples, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
 
-    def _foreseen(self, evidence: Evidence) -> Tensor:
-        """(N,) what a draw would have ranked units of the evidence by."""
-        return evidence.expected_N.sqrt()
+    def _foreseen(self, samples: MomentSamples) -> Tensor:
+        """(N,) what a draw would have ranked units of the samples by."""
+        return samples.expected_N.sqrt()
 
-    def at_chosen_rate(self, evidence: Evidence) -> Self:
+    def at_chosen_rate(self, samples: MomentSamples) -> Self:
         """This pruning where its rate is given, else at the rate of ``choice``."""
-        return self if self.auto is None else self._chosen(self.choice(evidence).rate)
+        return self if self.auto is None else self._chosen(self.choice(samples).rate)
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""

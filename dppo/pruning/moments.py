@@ -59,7 +59,7 @@ class RewardMoments:
         return Expected(
             mean_QF=mean_F.repeat(size, 1),
             variance_QF=(square_F - mean_F.square()).clamp_min(0.0).repeat(size, 1),
-            worth_QF=(torch.from_numpy(self.total[COUNT] > 0) * (strength + 1.0)).repeat(size, 1),
+            strength_QF=(torch.from_numpy(self.total[COUNT] > 0) * (strength + 1.0)).repeat(size, 1),
         )
 
     def expected(self, row: np.ndarray, fading: np.ndarray, prior: Expected) -> Expected:
@@ -72,14 +72,14 @@ class RewardMoments:
         if not self.total.any():
             return prior
         count_QF, sum_QF, square_QF = torch.from_numpy(self.prompt[:, row].astype(np.float64) * fading[:, None])
-        before_QF = (prior.worth_QF - 1).clamp_min(TINY)
+        before_QF = (prior.strength_QF - 1).clamp_min(TINY)
         known_QF = before_QF + count_QF
         mean_QF = (before_QF * prior.mean_QF + sum_QF) / known_QF
         square_QF = (before_QF * (prior.variance_QF + prior.mean_QF.square()) + square_QF) / known_QF
         return Expected(
             mean_QF=mean_QF,
             variance_QF=(square_QF - mean_QF.square()).clamp_min(0.0),
-            worth_QF=(known_QF > TINY) * (known_QF + 1),  # a function that has not scored yet is worth nothing
+            strength_QF=(known_QF > TINY) * (known_QF + 1),  # a function that has not scored yet is worth nothing
         )
 
 

@@ -62,10 +62,10 @@ class PromptPrior:
         return Expected(
             mean_QF=rate_Q[:, None],
             variance_QF=(rate_Q * (1 - rate_Q))[:, None],
-            worth_QF=(own_Q + SHARED_STRENGTH + 1.0)[:, None],
+            strength_QF=(own_Q + SHARED_STRENGTH + 1.0)[:, None],
         )
 
-    def mixed_P(self, generations: int) -> Tensor:
+    def signal_chance_P(self, generations: int) -> Tensor:
         """(P,) float64 how likely each prompt's group has rewards that differ, by the Beta distribution of its rate.
 
         What a group of ``generations`` completions adds to the gradient goes with it. For groups of one, twice the

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.calibration import Calibration, by_others
 from dppo.pruning.ceiling import PROMPT_AUTO, Auto
 from dppo.pruning.designs import WHOLE
@@ -34,7 +34,7 @@ class PromptPruning(Level):
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(evidence)``, which has chosen.
+        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
 
         The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
         fixed-size design keeps exactly that many.
@@ -74,20 +74,20 @@ class PromptPruning(Level):
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
 
-    def at_chosen_rate(self, evidence: Evidence) -> "PromptPruning":
-        """As at every level; at a rate that was chosen, expectations are calibrated by the same evidence."""
+    def at_chosen_rate(self, samples: MomentSamples) -> "PromptPruning":
+        """As at every level; at a rate that was chosen, expectations are calibrated by the same samples."""
         if self.auto is None:
             return self
-        chosen = self._chosen(self.choice(evidence).rate)
-        return replace(chosen, calibration=Calibration.of(evidence)) if chosen.rate and not evidence.exact else chosen
+        chosen = self._chosen(self.choice(samples).rate)
+        return replace(chosen, calibration=Calibration.of(samples)) if chosen.rate and not samples.exact else chosen
 
-    def _foreseen(self, evidence: Evidence) -> Tensor:
-        others = len(evidence) > 1 and not evidence.exact
-        return (by_others(evidence) if others else evidence.expected_N).sqrt()
+    def _foreseen(self, samples: MomentSamples) -> Tensor:
+        others = len(samples) > 1 and not samples.exact
+        return (by_others(samples) if others else samples.expected_N).sqrt()
 
-    def half(self, evidence: Evidence) -> Tensor:
+    def half(self, samples: MomentSamples) -> Tensor:
         """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
-        return self._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N, 0.5)
+        return self._probabilities(samples.expected_N.sqrt(), samples.expected_cost_N, 0.5)
 
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""

@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 from torch import Tensor
 
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto
 from dppo.pruning.designs import neighbours
 from dppo.pruning.level import Level
@@ -68,7 +68,7 @@ class Pruning(Level):
             return Draw.whole(live_N)
         level = self.informed(completions)
         if level.auto is not None:
-            return level.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
+            return level.at_chosen_rate(self.samples(completions)).draw(completions, rng)
         unit_R, score_R, tokens_R = self._scored(completions)
         return self._select(unit_R, level._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
 
@@ -76,14 +76,14 @@ class Pruning(Level):
         """This pruning, with one floor for all where scores leave out a term whose size is not known."""
         return self if completions.other is not None else replace(self, least=None)
 
-    def evidence(self, completions: Completions) -> Evidence:
+    def samples(self, completions: Completions) -> MomentSamples:
         """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.
 
         What is paid anyway are the tokens of all completions: their rollout comes before the draw.
         """
         unit_R, score_R, tokens_R = self._scored(completions)
         rolled_out = completions.tokens_N.double().sum().item()
-        return Evidence.known(score_R.square(), tokens_R, completions.group_N[unit_R], paid=rolled_out)
+        return MomentSamples.known(score_R.square(), tokens_R, completions.group_N[unit_R], paid=rolled_out)
 
     def _scored(self, completions: Completions) -> tuple[Tensor, Tensor, Tensor]:
         """(R,) completions with a gradient in the order of a draw, their scores and tokens."""

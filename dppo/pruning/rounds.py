@@ -54,7 +54,7 @@ class Skipping(Protocol):
         """(Q,) int64 what the groups of a step are, 1 easy, -1 hard, 0 neither, and what is learned from them."""
         ...
 
-    def figures(self, learned: Any, /) -> dict[str, float]:
+    def metrics(self, learned: Any, /) -> dict[str, float]:
         """What is learned as metrics, by the names of docs/metrics.md."""
         ...
 

@@ -1,7 +1,7 @@
 """Scores: guesses of the norm of a completion's gradient, from what is known before the backward pass.
 
 Measured on a small policy, dropping half: variance added by proportional pruning is 0.19 of the gradient's square
-with ``absolute_advantage``, 0.12 with the length, 0.11 with the confidence, and 0.06 with the true norms.
+with ``absolute_advantage``, 0.12 with the length, 0.11 with the uncertainty, and 0.06 with the true norms.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def advantage_with_length(completions: Completions) -> Tensor:
     return _averaged(absolute_advantage(completions) * completions.tokens_N.double().sqrt(), completions)
 
 
-def advantage_with_confidence(completions: Completions) -> Tensor:
+def advantage_with_uncertainty(completions: Completions) -> Tensor:
     """``|A| * sqrt(sum_t (1 - p_t)^2)``, (N,) float64: a token the policy was sure of has almost no gradient.
 
     Divided by the tokens where the loss takes a mean within each completion.
@@ -43,12 +43,12 @@ def advantage_with_confidence(completions: Completions) -> Tensor:
     Raises:
         ConfigError: if the completions come without log-probabilities.
     """
-    if completions.confidence_N is None:
+    if completions.uncertainty_N is None:
         raise ConfigError(
-            "score=advantage_with_confidence needs the log-probabilities of the sampled tokens, and these rollouts "
+            "score=advantage_with_uncertainty needs the log-probabilities of the sampled tokens, and these rollouts "
             "have none. Use score=advantage_with_length (completion_score: length), or an engine that returns them."
         )
-    return _averaged(absolute_advantage(completions) * completions.confidence_N.double(), completions)
+    return _averaged(absolute_advantage(completions) * completions.uncertainty_N.double(), completions)
 
 
 def uniform_score(completions: Completions) -> Tensor:
@@ -61,13 +61,13 @@ def _averaged(score_N: Tensor, completions: Completions) -> Tensor:
     return score_N if completions.averaged_N is None else score_N / completions.averaged_N.double()
 
 
-def confidence(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def uncertainty(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """``sqrt(sum_t (1 - p_t)^2)`` of each completion, (B,): 0 if the policy was sure of every token.
 
     Log-probabilities (B, T) are in nats, <= 0, and do not matter where the mask is 0: at tokens without loss.
     """
-    doubt_BT = torch.where(mask_BT.bool(), -torch.expm1(at_least_float32(logp_BT)), 0.0)
-    return doubt_BT.square().sum(1).sqrt()
+    one_minus_p_BT = torch.where(mask_BT.bool(), -torch.expm1(at_least_float32(logp_BT)), 0.0)
+    return one_minus_p_BT.square().sum(1).sqrt()
 
 
 def at_least_float32(value: Tensor) -> Tensor:
@@ -78,9 +78,9 @@ def at_least_float32(value: Tensor) -> Tensor:
 SCORES: dict[str, Score] = {
     "advantage": absolute_advantage,
     "length": advantage_with_length,
-    "confidence": advantage_with_confidence,
+    "uncertainty": advantage_with_uncertainty,
     "uniform": uniform_score,
 }
 
-AVERAGED_SCORES = (advantage_with_length, advantage_with_confidence)
+AVERAGED_SCORES = (advantage_with_length, advantage_with_uncertainty)
 """Those that stand for a gradient's norm, and so are divided by the tokens where the loss is."""

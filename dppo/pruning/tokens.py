@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError, in_words, raise_problems
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
 from dppo.pruning.level import floor_problems
@@ -163,7 +163,7 @@ class TokenPruning:
         """This pruning where its rate is given, else at the smallest rate that gains nearly all there is to gain.
 
         It is chosen before the draw by numbers that the draw has no part in. Tokens that one cut keeps or leaves out
-        together are one unit of the evidence; those of a prompt, by ``group_N`` (N,), are resampled together. Moments
+        together are one unit of the samples; those of a prompt, by ``group_N`` (N,), are resampled together. Moments
         (N, T) >= 0 are those of ``draw``; the rollout of ``rolled_out`` tokens is paid before it.
         """
         if self.auto is None:
@@ -176,13 +176,13 @@ class TokenPruning:
             return self.at_rate(0.0)  # without a look at each rate, which takes most of the time of a choice
         first = np.searchsorted(block, np.arange(len(moment)))
         group_B = group_N[torch.from_numpy(owner[first])]
-        evidence = Evidence.known(moment_B, cost_B, group_B, paid=rolled_out)
+        samples = MomentSamples.known(moment_B, cost_B, group_B, paid=rolled_out)
 
         def prob_at(rate: float) -> Tensor:
             budget, floor = (1 - rate) * float(cost.sum()), self.at_rate(rate).floor
             return inclusion_probabilities(moment_B.sqrt(), budget, floor=floor, cost_N=cost_B)
 
-        return self.at_rate(choose(self.auto, evidence, prob_at, self.rate).rate)
+        return self.at_rate(choose(self.auto, samples, prob_at, self.rate).rate)
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
         """A cut for each completion, and which tokens before it reach the head.

@@ -71,7 +71,7 @@ class PromptValues:
         return Expected(
             mean_QF=mean_Q[:, None],
             variance_QF=(square_Q - mean_Q.square()).clamp_min(0.0)[:, None],
-            worth_QF=(count_Q + strength + 1.0)[:, None],
+            strength_QF=(count_Q + strength + 1.0)[:, None],
         )
 
 

@@ -5,23 +5,23 @@ says what to forward, by which weight each loss is multiplied, and what the hist
 """
 
 from dppo.step.loss import micro_batch_loss, other_terms
-from dppo.step.passes import Passes
+from dppo.step.passes import UpdateSchedule
 from dppo.step.plan import ONCE, DraftPlan, StepPlan, drafted, drawn, plan_step
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, StepSizes, drawn_block, whole_block
 from dppo.step.rolled_out import RolledOut, completions_of, signals
-from dppo.step.rows import RowSource, row_figures
+from dppo.step.rows import RowSource, row_metrics
 
 __all__ = [
     "ONCE",
     "DraftPlan",
-    "Passes",
     "PromptSource",
     "RolledOut",
     "RowSource",
     "StepPlan",
     "StepPrompts",
     "StepSizes",
+    "UpdateSchedule",
     "completions_of",
     "drafted",
     "drawn",
@@ -29,7 +29,7 @@ __all__ = [
     "micro_batch_loss",
     "other_terms",
     "plan_step",
-    "row_figures",
+    "row_metrics",
     "signals",
     "whole_block",
 ]

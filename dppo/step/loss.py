@@ -65,7 +65,7 @@ def other_terms(
     The gradient of a completion is a sum over tokens of a slope times the gradient of the log-probability, whose norm
     goes with ``1 - p``; gradients of tokens are close to uncorrelated. The slope at an advantage of 0 is that of the KL
     term. Of an entropy bonus ``coef * (log p + H)`` is the slope whose mean over all tokens is its gradient, so that
-    its square is no less than the gradient's. ``dppo.evidence.OtherTerms`` adds up the sums of all steps.
+    its square is no less than the gradient's. ``dppo.moment_samples.OtherTerms`` adds up the sums of all steps.
 
     Args:
         method: gives the loss, the normaliser and the coefficients.
@@ -83,11 +83,12 @@ def other_terms(
     if method.entropy_coef and entropy_BT is not None:
         scale = method.entropy_coef * entropy_scale * (tokens_B if method.normaliser.per_sequence else 1.0)
         at_none = at_none + scale * (tokens.logp_BT.detach() + entropy_BT.detach())
-    doubt_BT = torch.expm1(tokens.logp_BT.detach())
+    one_minus_p_BT = torch.expm1(tokens.logp_BT.detach())
     weight_BT = weight if weight.dim() == 2 else weight[:, None]
     share_BT = weight_BT / (tokens_B.square() if method.normaliser.per_sequence else 1.0)
     squares = [
-        ((slope_BT * doubt_BT).masked_fill(~mask_BT, 0.0).square() * share_BT).sum() for slope_BT in (at_none, unit_BT)
+        ((slope_BT * one_minus_p_BT).masked_fill(~mask_BT, 0.0).square() * share_BT).sum()
+        for slope_BT in (at_none, unit_BT)
     ]
     return torch.stack(squares)
 

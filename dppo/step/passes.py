@@ -12,7 +12,7 @@ from dppo.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class UpdateSchedule:
     """How often completions are trained on, and in how many parts.
 
     Raises:
@@ -25,10 +25,11 @@ class Passes:
     """Optimizer steps of a pass, >= 1: each trains on a share of the completions."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Passes(passes=2)")
+        check_fields(self, "UpdateSchedule(passes=2)")
         counts = {"passes": self.passes, "shares": self.shares}
         raise_problems(
-            "Passes", [f"{name}={count} must be >= 1. Write {name}=1." for name, count in counts.items() if count < 1]
+            "UpdateSchedule",
+            [f"{name}={count} must be >= 1. Write {name}=1." for name, count in counts.items() if count < 1],
         )
 
     @property
@@ -44,7 +45,7 @@ class Passes:
 
 
 def shares_of(
-    passes: Passes, group_N: Tensor, process_N: Tensor | None, part_Q: Tensor | None, streams: Streams
+    passes: UpdateSchedule, group_N: Tensor, process_N: Tensor | None, part_Q: Tensor | None, streams: Streams
 ) -> Tensor:
     """(U, N) bool completions that each optimizer step trains on: of the prompts drawn for it, or dealt to it.
 

@@ -19,17 +19,17 @@ from dppo.errors import ConfigError, ShapeError
 from dppo.groups import group_sizes
 from dppo.methods import Method
 from dppo.methods.ranking import Ranking
-from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw, absolute_advantage
+from dppo.pruning import MomentSamples, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
-from dppo.step.figures import draw_figures, step_figures, token_figures
-from dppo.step.passes import Passes, shares_of
+from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
+from dppo.step.passes import UpdateSchedule, shares_of
 from dppo.step.records import StepPrompts, StepSizes
 from dppo.step.rolled_out import RolledOut, completions_of, scores, signals_of
 from dppo.types import Completions, Rewards
 
-LATEST = 512
+LATEST_COMPLETIONS = 512
 """Completions with a gradient by which a rate is chosen, those of the step among them, unless it has more by itself."""
-ONCE = Passes()
+ONCE = UpdateSchedule()
 """One optimizer step per rollout."""
 
 
@@ -54,7 +54,7 @@ class DraftPlan:
     """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
     denominator: float
     """What the sum of all shares of a pass is divided by."""
-    evidence: Evidence | None
+    samples: MomentSamples | None
     """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
     papers, which choose none."""
     sampled: SampledTokens | None = None
@@ -73,9 +73,9 @@ class DraftPlan:
         return signal_Q if size_Q is None else signal_Q * (size_Q.double().mean() / size_Q).sqrt()
 
     @cached_property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics of the rollout, by the names of docs/metrics.md."""
-        return step_figures(self.completions, self.rewards, self.prompts)
+        return step_metrics(self.completions, self.rewards, self.prompts)
 
     @property
     def sizes(self) -> StepSizes:
@@ -117,19 +117,19 @@ class StepPlan(DraftPlan):
         return (self.counted_UN * self.completions.tokens_N).sum(1)
 
     @cached_property
-    def draw_figures(self) -> list[dict[str, float]]:
+    def draw_metrics(self) -> list[dict[str, float]]:
         """Metrics of each of the U draws."""
         found, prompt_weight_N = self.completions, self.prompts.weight_Q[self.completions.group_N]
         live_N, score_N = found.live_N, self.score_N * prompt_weight_N
         made = [
-            draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
+            draw_metrics(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
             for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
         ]
         if self.sampled is None or self.moment_NT is None:
             return made
         return [
-            figures
-            | token_figures(
+            metrics
+            | token_metrics(
                 self.method.tokens,
                 draw,
                 self.moment_NT[row_N],
@@ -137,7 +137,7 @@ class StepPlan(DraftPlan):
                 row_N,
                 all_tokens=int(self.sampled.span_NT[share_N].sum()),
             )
-            for figures, draw, share_N, row_N in zip(
+            for metrics, draw, share_N, row_N in zip(
                 made, self.token_draws, self.share_UN, live_N & self.share_UN, strict=True
             )
         ]
@@ -150,7 +150,7 @@ def plan_step(
     *,
     streams: Streams,
     max_tokens: int,
-    passes: Passes = ONCE,
+    passes: UpdateSchedule = ONCE,
     done: float = 0.0,
     live: Callable[[Tensor], Tensor] | None = None,
 ) -> StepPlan:
@@ -188,7 +188,7 @@ def drafted(
     _check_groups(rolled_out.rewards, prompts)
     prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
     completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
-    method, evidence = _at_chosen_rate(method, completions, prompts.context)
+    method, samples = _at_chosen_rate(method, completions, prompts.context)
     method, moment_NT = _at_chosen_cuts(method, completions, rolled_out)
     counted, expected = float((prompt_weight_N * completions.tokens_N).sum()), prompts.expected_tokens
     tokens = counted if expected is None else expected
@@ -202,13 +202,13 @@ def drafted(
         tokens=tokens,
         attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
         denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
-        evidence=evidence,
+        samples=samples,
         sampled=None if moment_NT is None else rolled_out.sampled,
         moment_NT=moment_NT,
     )
 
 
-def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
+def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPlan:
     """The draft with its draws of completions: the part of ``plan_step`` after everything else is fixed."""
     method, completions, rewards = draft.method, draft.completions, draft.rewards
     prompt_weight_N, advantage_N = draft.prompts.weight_Q[rewards.group_N], completions.advantage_N
@@ -235,15 +235,17 @@ def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
     )
 
 
-def _at_chosen_rate(method: Method, completions: Completions, context: StepContext) -> tuple[Method, Evidence | None]:
+def _at_chosen_rate(
+    method: Method, completions: Completions, context: StepContext
+) -> tuple[Method, MomentSamples | None]:
     """The method at the rate that it chooses for completions, and what that is chosen from."""
     level = method.completions
     if not isinstance(level, Pruning):
         return method, None
-    level, evidence = level.informed(completions), level.evidence(completions)
-    if context.evidence is not None:
-        evidence = context.evidence.after(evidence, max(LATEST, len(evidence)))
-    return replace(method, completions=level.at_chosen_rate(evidence)), evidence
+    level, samples = level.informed(completions), level.samples(completions)
+    if context.samples is not None:
+        samples = context.samples.after(samples, max(LATEST_COMPLETIONS, len(samples)))
+    return replace(method, completions=level.at_chosen_rate(samples)), samples
 
 
 def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: RolledOut) -> tuple[Method, Tensor | None]:

@@ -21,7 +21,7 @@ from dppo.files import finite_numbers
 from dppo.methods import Method
 from dppo.pruning import (
     PROMPT_AUTO,
-    Evidence,
+    MomentSamples,
     PromptHistory,
     PromptPrior,
     PromptPruning,
@@ -43,7 +43,7 @@ from dppo.types import Block, Draw, Rewards
 EVIDENCE = ("visits", "first_visits")
 """Attributes of a source: signals of prompts, as expected and as found."""
 HISTORY_FILE = "dppo_history.npz"
-LATEST = 32
+LATEST_VISITS = 32
 """Visits at the least by which a denominator follows the lengths of completions: their mean is off by percents."""
 
 
@@ -91,7 +91,7 @@ class PromptSource:
             raise ConfigError("values and prior are priors of the same prompts. Give one: prior=None.")
         self.stream, self.history, self.prompts, self.fill = stream, history, prompts, fill
         self.weight_F, self.values = weight_F, values
-        self._given, self._disbelieved, self.first_visits = prior, False, Evidence.none()
+        self._given, self._disbelieved, self.first_visits = prior, False, MomentSamples.none()
         """Pass rates, and whether they were found to mislead; what they expected of prompts at their
         first visit, and what these gave."""
         self._mixed: dict[int, Tensor] = {}
@@ -102,7 +102,7 @@ class PromptSource:
         self.learned: Any = None
         """State of the rule that skips prompts, from ``Skipping.learn``; None before its first step."""
         self._of_rule: dict[str, float] = {}
-        self.visits = Evidence.none()
+        self.visits = MomentSamples.none()
         """What history expected of prompts that it knew, and what they then gave."""
 
     def block(
@@ -116,7 +116,7 @@ class PromptSource:
             generations: G, completions of each prompt.
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
-            parts: shares of a pass that prompts, where these are pruned, are drawn for one by one: ``Passes.parts``.
+            parts: shares of a pass that prompts, where these are pruned, are drawn for: see ``UpdateSchedule.parts``.
         """
         pruning = method.at(done).prompts.at_chosen_rate(self.visits)
         # A prior knows no tokens, and the denominator may be a number of them.
@@ -151,7 +151,9 @@ class PromptSource:
 
         It is known before a draw, so a denominator by it stays free of bias. 1 where nothing tells.
         """
-        latest = self.visits.part(torch.arange(len(self.visits)) >= len(self.visits) - max(LATEST, 2 * self.prompts))
+        latest = self.visits.part(
+            torch.arange(len(self.visits)) >= len(self.visits) - max(LATEST_VISITS, 2 * self.prompts)
+        )
         expected, found = ((latest.weight_N * cost_N).sum() for cost_N in (latest.expected_cost_N, latest.cost_N))
         return float(found / expected) if expected > 0 and found > 0 else 1.0
 
@@ -251,11 +253,11 @@ class PromptSource:
         outcome_Q, skipping = None, plan.method.rounds and plan.method.rounds.skipping
         if skipping is not None:
             outcome_Q, self.learned = skipping.learn(self._learned(skipping), rewards, epochs=self.stream.epochs)
-            self._of_rule = skipping.figures(self.learned)
+            self._of_rule = skipping.metrics(self.learned)
         self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
         if prompts.collected is None and known:
             self.visits = self.visits.after(
-                Evidence.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
+                MomentSamples.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
             )
 
     @property
@@ -268,7 +270,7 @@ class PromptSource:
         if self.prior is None:
             return None
         if generations not in self._mixed:
-            self._mixed[generations] = self.prior.mixed_P(generations)
+            self._mixed[generations] = self.prior.signal_chance_P(generations)
         return self.history.believed(self._mixed[generations], self.prior.completions / generations)
 
     def _judge_prior(self, plan: DraftPlan) -> None:
@@ -278,7 +280,7 @@ class PromptSource:
             prompts.candidates,
             seen_P=prompts.candidates.seen_P & ~self.history.visited(prompts.candidates.row_P),
         )
-        found = Evidence.of_visits(first, prompts.draw, plan.rewards, plan.signal_Q, plan.completions.tokens_N)
+        found = MomentSamples.of_visits(first, prompts.draw, plan.rewards, plan.signal_Q, plan.completions.tokens_N)
         self.first_visits = self.first_visits.after(found)
         if len(self.first_visits) < PROMPT_AUTO.fewest:
             return
@@ -291,7 +293,7 @@ class PromptSource:
             )
 
     @property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics of where the run stands among its prompts."""
         known = len(self.visits) >= FEWEST
         ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if known else {}
@@ -330,7 +332,7 @@ class PromptSource:
             )
             self.history.forget_rewards()
         self.stream.load_state_dict(position)
-        self.visits, self.first_visits = (Evidence.of_saved(position.get(name)) for name in EVIDENCE)
+        self.visits, self.first_visits = (MomentSamples.of_saved(position.get(name)) for name in EVIDENCE)
         self._disbelieved = bool(position.get("disbelieved"))
         try:
             self.learned, skipping = None, method.rounds and method.rounds.skipping

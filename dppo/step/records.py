@@ -44,7 +44,7 @@ class StepPrompts:
     row_Q: Tensor
     """(Q,) dataset rows rolled out, in the order of their groups; -1 where a prompt has none."""
     prob_Q: Tensor
-    """(Q,) float64 probability with which each was rolled out, for figures about all candidates."""
+    """(Q,) float64 probability with which each was rolled out, for metrics about all candidates."""
     weight_Q: Tensor
     """(Q,) float64, what multiplies the weights of a group's completions; 0 for groups that the step is not made of."""
     sequences: int

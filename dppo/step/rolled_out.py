@@ -29,7 +29,7 @@ class RolledOut:
     """(N,) tokens of each completion that carry loss, >= 0."""
     attended_N: Tensor | None = None
     """(N,) tokens of each prompt and completion together; None where no router loss is wanted."""
-    confidence_N: Tensor | None = None
+    uncertainty_N: Tensor | None = None
     """(N,) ``sqrt(sum_t (1 - p_t)^2)``; None where the sampler's log-probabilities are not known."""
     process_N: Tensor | None = None
     """(N,) the process that rolled each completion out; None for a single one."""
@@ -68,7 +68,7 @@ def completions_of(
         group_N=rewards.group_N,
         live_N=(live or method.live)(advantage_N) & (tokens_N > 0) & used_N,
         averaged_N=tokens_N.clamp_min(1) if method.normaliser.per_sequence else None,
-        confidence_N=rolled_out.confidence_N,
+        uncertainty_N=rolled_out.uncertainty_N,
         process_N=rolled_out.process_N,
         weight_N=weight_N,
         beta=method.beta,

@@ -83,8 +83,8 @@ class RowSource:
         return known
 
 
-def row_figures(candidates: Candidates, draw: Draw) -> dict[str, float]:
-    """Figures of a draw among the rows of a step, by the names of docs/metrics.md."""
+def row_metrics(candidates: Candidates, draw: Draw) -> dict[str, float]:
+    """Metrics of a draw among the rows of a step, by the names of docs/metrics.md."""
     kept_N, tokens_N, seen_N = draw.keep_N, candidates.tokens_P, candidates.seen_P
     found = {
         "prune/kept_share": kept_N.double().mean().item(),

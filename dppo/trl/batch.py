@@ -67,7 +67,7 @@ class RankBatch(Padded):
     carry loss, completions, completions that have such tokens and no advantage; tokens and completions with a gradient,
     kept or not."""
     call_B: Tensor
-    """(B,) int64 TRL's micro-batch of each completion, in its optimizer step: figures are means over those."""
+    """(B,) int64 TRL's micro-batch of each completion, in its optimizer step: metrics are means over those."""
     old_logp: Tensor | None = None
     """(B, T) under the policy that generated, for rows that later draws keep; None with one draw."""
     ref_logp: Tensor | None = None

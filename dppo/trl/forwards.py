@@ -43,13 +43,13 @@ class ForwardPasses:
         """Passes that were run so far on this rank, without and with a gradient."""
 
     def __call__(
-        self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, figures: bool = False
+        self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, metrics: bool = False
     ) -> Scored:
-        """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and figures if asked."""
+        """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and metrics if asked."""
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
         (scored, trained), one = self.run, Work(passes=1, tokens=batch.tokens)
         self.run = (scored, trained + one) if torch.is_grad_enabled() else (scored + one, trained)
-        return self.layout.forward(model, batch, entropy=entropy, router=router, figures=figures)
+        return self.layout.forward(model, batch, entropy=entropy, router=router, metrics=metrics)
 
     @property
     def correction(self) -> Correction | None:
@@ -58,7 +58,7 @@ class ForwardPasses:
 
     @property
     def measures_freely(self) -> bool:
-        """Whether the head computes figures of tokens in any case, as TRL's does, and not in a pass over them."""
+        """Whether the head computes metrics of tokens in any case, as TRL's does, and not in a pass over them."""
         return not self._heads
 
     def enter(self) -> None:

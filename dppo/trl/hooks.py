@@ -104,8 +104,8 @@ class Joints(CheckpointHooks, GRPOTrainer):
         """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
-    def correct_figure(self, name: str, value: float) -> None:
-        """Put a figure in the place of the one that TRL has just added under its name."""
+    def correct_metric(self, name: str, value: float) -> None:
+        """Put a metric in the place of the one that TRL has just added under its name."""
         self._metrics["train"][name][-1] = value
 
     def clear_samples(self) -> None:
@@ -235,7 +235,7 @@ def reference_model(trainer: Any) -> Iterator[Any]:
 
 
 def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, Tensor]) -> tuple[Any, Any]:
-    """TRL's loss of a batch of its collator and the figures it would log, by name; ``model`` stands for the policy.
+    """TRL's loss of a batch of its collator and the metrics it would log, by name; ``model`` stands for the policy.
 
     What the trainer has measured before is forgotten.
     """
@@ -244,12 +244,12 @@ def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, 
     return loss, trainer._metrics["train"]
 
 
-def add_figures(trainer: Any, figures: Mapping[str, float]) -> None:
+def add_metrics(trainer: Any, metrics: Mapping[str, float]) -> None:
     """Add metrics of this step to a trainer's next log of training; several of one name are averaged.
 
     NaN, of a metric that is not known, is left out: TRL would log None if there is no other value.
     """
-    for name, value in figures.items():
+    for name, value in metrics.items():
         if not math.isnan(value):
             trainer._metrics["train"][name].append(value)
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from dppo.errors import ConfigError
 from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
 from dppo.packing.attention import leave_rows, unsupported, unwrapped, use_rows
-from dppo.packing.forward import Scored, figures_of, row_log_probs
+from dppo.packing.forward import Scored, metrics_of, row_log_probs
 from dppo.packing.head import unsupported_head
 from dppo.packing.rows import UNSCORED, Row
 from dppo.packing.transfer import on_device
@@ -60,13 +60,13 @@ class PaddedLayout:
         completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
         return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
-        """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, figures."""
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, metrics: bool = False) -> Scored:
+        """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, metrics."""
         input_ids, mask = batch.inputs()
         width = batch.completion_width
         if not self.scored:
             logp, entropies, others = self.padded_forward(model, input_ids, mask, width, compute_entropy=entropy)
-            return Scored(logp, entropies, figures=others if figures else None)
+            return Scored(logp, entropies, metrics=others if metrics else None)
         predicts = slice(-width - 1, -1)
         labels = torch.full_like(input_ids, UNSCORED)
         labels[:, predicts] = input_ids[:, -width:].masked_fill(mask[:, -width:] == 0, UNSCORED)
@@ -74,13 +74,13 @@ class PaddedLayout:
         with self.autocast():
             output = model(
                 input_ids=input_ids, attention_mask=mask, shift_labels=labels, fused_lm_head=True,
-                score_entropy=entropy, score_figures=figures, **weights,
+                score_entropy=entropy, score_metrics=metrics, **weights,
             )  # fmt: skip
         return Scored(
             output.log_probs[:, predicts],
             output.entropy[:, predicts] if entropy else None,
             output.router_loss,
-            figures_of(output, lambda value: value[:, predicts]) if figures else None,
+            metrics_of(output, lambda value: value[:, predicts]) if metrics else None,
         )
 
     def enter(self) -> None:
@@ -160,10 +160,10 @@ class RowLayout:
         """A number for each of ``rows``, equal where a row holds their prompt once."""
         return [rank_batch.prompt_group[i] for i in rows] if self.shares_prompts else rows
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, metrics: bool = False) -> Scored:
         """As of ``PaddedLayout``; 0 where a token carries no loss."""
         assert batch.row is not None
-        asked = {"entropy": entropy, "weight_B": batch.weight if router else None, "figures": figures}
+        asked = {"entropy": entropy, "weight_B": batch.weight if router else None, "metrics": metrics}
         with self.autocast():
             return row_log_probs(model, batch.row, batch.completion_width, kernel=self.kernel, **asked)
 

@@ -13,7 +13,7 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.hooks import CheckpointHooks, sole_writers_of
 from dppo.trl.fixed import fixed_arguments
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.hooks import add_figures
+from dppo.trl.hooks import add_metrics
 from dppo.trl.metrics import LOADING, PhaseClock
 
 FIXED = (
@@ -73,9 +73,9 @@ class TrainingLoop(CheckpointHooks):
     def drop_step(self) -> None:
         """Forget the step that an exception ended: ``train`` begins a new one when it is called again."""
 
-    def add_figures(self, figures: Mapping[str, float]) -> None:
-        """Add figures of this step to the next log."""
-        add_figures(self, figures)
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics of this step to the next log."""
+        add_metrics(self, metrics)
 
     def backward_but_last(
         self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]

@@ -1,6 +1,6 @@
-"""What a trainer measures of itself: seconds by phase, and TRL's figures of a step (``entropy``, ``kl``, ...).
+"""What a trainer measures of itself: seconds by phase, and TRL's metrics of a step (``entropy``, ``kl``, ...).
 
-The figures are estimated from the completions kept.
+The metrics are estimated from the completions kept.
 """
 
 import time
@@ -37,7 +37,7 @@ STEP, LOADING = "step", "loading"
 
 
 def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
-    """Whether the optimizer step in progress will be logged, so that costly figures are worth computing."""
+    """Whether the optimizer step in progress will be logged, so that costly metrics are worth computing."""
     return logs_at(args, state, state.global_step + 1)
 
 
@@ -132,7 +132,7 @@ class StepSeconds(TrainerCallback):
 
 
 class WeightedSums:
-    """Sums of figures over the completions of each part of an optimizer step, weighted, for all ranks at once."""
+    """Sums of metrics over the completions of each part of an optimizer step, weighted, for all ranks at once."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
@@ -174,19 +174,19 @@ The others are shares of all tokens, or completions, of the full batch: one with
 
 OF_STEP = {"prune/effective_rows", "prune/tokens_trained", "prune/tokens_skipped"}
 OF_STEP |= {"rows/tokens", "rows/forwards", "rows/padded_tokens", "rows/sequence_tokens"}
-"""Figures that add up over the shares of an optimizer step."""
+"""Metrics that add up over the shares of an optimizer step."""
 
 
-def of_step(figures: Mapping[str, float], together: int) -> dict[str, float]:
-    """Figures of one share, as means over shares give those of an optimizer step of so many ``together``."""
-    return {name: value * together if name in OF_STEP else value for name, value in figures.items()}
+def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
+    """Metrics of one share, as means over shares give those of an optimizer step of so many ``together``."""
+    return {name: value * together if name in OF_STEP else value for name, value in metrics.items()}
 
 
 OTHERS = "squares of other terms", "squares of advantages"
 
 
-class LossFigures:
-    """Collects the figures of one optimizer step, those of each of TRL's micro-batches by themselves, as TRL does.
+class LossMetrics:
+    """Collects the metrics of one optimizer step, those of each of TRL's micro-batches by themselves, as TRL does.
 
     They do not depend on how completions fall into forward passes. A step of ``together`` shares has one of each.
     """
@@ -201,7 +201,7 @@ class LossFigures:
         self._units: dict[str, str] = {}
         self._clipped_shares: list[Tensor] = []
         self.others = 0.0, 0.0
-        """What ``other_terms`` found in the optimizer step, of all ranks, once figures are ``reduced``."""
+        """What ``other_terms`` found in the optimizer step, of all ranks, once metrics are ``reduced``."""
 
     @torch.no_grad()
     def add(
@@ -266,14 +266,14 @@ class LossFigures:
         return ratio if delta is None else ratio.clamp(max=delta)
 
     def _unit(self, name: str) -> str:
-        """What a figure is a mean over. Its shape does not tell: completions may all be one token long."""
+        """What a metric is a mean over. Its shape does not tell: completions may all be one token long."""
         of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
         return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
     def reduced(self, accelerator: Any, counts_5C: Tensor, *, denominator: float) -> list[dict[str, float]]:
-        """The figures of each micro-batch over all ranks, of the step with the first. All ranks call together.
+        """The metrics of each micro-batch over all ranks, of the step with the first. All ranks call together.
 
-        ``counts_5C`` are those of ``RankBatch``: where a micro-batch has no tokens, figures are 0 as in TRL; where it
+        ``counts_5C`` are those of ``RankBatch``: where a micro-batch has no tokens, metrics are 0 as in TRL; where it
         has none with a gradient, they are not known. ``denominator`` is that of the step's share of the loss.
         """
         tokens_C, sequences_C, unclipped_C, live_tokens_C, live_sequences_C = counts_5C.tolist()
@@ -294,11 +294,11 @@ class LossFigures:
             if name in OF_KEPT:  # by what the step kept in all: its weights add up to what there was only on average
                 share = whole[f"kept {unit}"] / (sum(live[unit]) or 1.0)
                 total_C = [share * count for count in live[unit]]
-            for figures, value, total, tokens in zip(found, sums[name], total_C, tokens_C, strict=True):
-                figures[name] = value / total if total > 0 else float("nan") if tokens else 0.0
+            for metrics, value, total, tokens in zip(found, sums[name], total_C, tokens_C, strict=True):
+                metrics[name] = value / total if total > 0 else float("nan") if tokens else 0.0
         if self._clipped_shares:
-            for figures, ends in zip(found, self._clip_ends(accelerator, unclipped_C), strict=True):
-                figures |= ends
+            for metrics, ends in zip(found, self._clip_ends(accelerator, unclipped_C), strict=True):
+                metrics |= ends
         return found
 
     def _clip_ends(self, accelerator: Any, unclipped_C: list[float]) -> list[dict[str, float]]:

@@ -62,12 +62,12 @@ class NonFiniteGuard(TrainerCallback):
                 f"{self.skipped}). If this repeats, lower learning_rate or max_grad_norm, and look at the rewards.",
                 stacklevel=2,
             )
-        trainer.add_figures({"skipped_step_share": float(broken)})
+        trainer.add_metrics({"skipped_step_share": float(broken)})
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by ``Trainer`` when the weights have moved: the time of each phase goes to the log."""
         self.trainer.clock.stop("optimizer")
-        self.trainer.add_figures(self.trainer.clock.flush())
+        self.trainer.add_metrics(self.trainer.clock.flush())
 
     @staticmethod
     def _finite(trainer: Any) -> bool:

@@ -86,17 +86,17 @@ def control_lines(subject: Subject, build: Build) -> tuple[FrozenLine, FrozenLin
 
 
 def given_norm(completions: Completions) -> Tensor:
-    """The score of the oracle, (N,): what ``all_knowing`` puts in the place of the confidence."""
-    assert completions.confidence_N is not None
-    return completions.confidence_N
+    """The score of the oracle, (N,): what ``all_knowing`` puts in the place of the uncertainty."""
+    assert completions.uncertainty_N is not None
+    return completions.uncertainty_N
 
 
 def all_knowing(subject: Subject, method: Method) -> Subject:
-    """The subject with the true gradient norms in the place of confidence and of what history predicts.
+    """The subject with the true gradient norms in the place of uncertainty and of what history predicts.
 
     ``method`` gives advantages, loss and normaliser.
     """
     full_N = full_batch(subject, method)
     norm_N = (full_N.square() * subject.gram_NN.diagonal()).sqrt()
     signal_P = group_norms(full_N, subject.gram_NN, subject.generations)
-    return replace(subject, confidence_N=norm_N, candidates=replace(subject.candidates, signal_P=signal_P))
+    return replace(subject, uncertainty_N=norm_N, candidates=replace(subject.candidates, signal_P=signal_P))

@@ -13,7 +13,7 @@ from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, Method
 from dppo.objective import DR_GRPO, group_advantages, optimal_value
-from dppo.pruning import PromptHistory, absolute_advantage, advantage_with_length, confidence
+from dppo.pruning import PromptHistory, absolute_advantage, advantage_with_length, uncertainty
 from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of, signals
 from dppo.types import Candidates, Completions, Rewards
@@ -54,7 +54,7 @@ class Subject:
     it."""
     generations: int
     """G, completions per prompt."""
-    confidence_N: Tensor
+    uncertainty_N: Tensor
     """(N,) ``sqrt(sum (1 - p)^2)``."""
     gram_NN: Tensor
     """(N, N) float64 inner products of ``grad sum_t log p_t`` of each completion."""
@@ -87,7 +87,7 @@ class Subject:
         tokens_N = self.tokens_N
         keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
         return RolledOut(
-            rewards=self.rewards.take(keep_N), tokens_N=tokens_N[keep_N], confidence_N=self.confidence_N[keep_N]
+            rewards=self.rewards.take(keep_N), tokens_N=tokens_N[keep_N], uncertainty_N=self.uncertainty_N[keep_N]
         )
 
     def completions(self, method: Method) -> Completions:
@@ -161,7 +161,7 @@ def frozen_subject(
         rewards=now,
         context=known_after(earlier),
         generations=count,
-        confidence_N=confidence(logp_NT, torch.arange(logp_NT.shape[1]) < lengths(now_tokens)[:, None]),
+        uncertainty_N=uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < lengths(now_tokens)[:, None]),
         gram_NN=gram(gradient_NK),
         candidates=_after(earlier, lengths(earlier_tokens), TOKEN_SUM),
         earlier_tokens=tuple(earlier_tokens),
@@ -237,11 +237,11 @@ def _after(
     rewards: Rewards,
     tokens_N: Tensor,
     method: Method,
-    confidence_N: Tensor | None = None,
+    uncertainty_N: Tensor | None = None,
     context: StepContext = NOTHING_KNOWN,
 ) -> Candidates:
     """The candidates that a history of one earlier set of rollouts gives, by a method's advantages and score."""
-    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N), context)
+    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, uncertainty_N=uncertainty_N), context)
     return _history(rewards, signal_P, tokens_N).candidates(torch.arange(rewards.groups), 1)
 
 
@@ -266,18 +266,18 @@ def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHist
 
 def remembered(subject: Subject, method: Method) -> Candidates:
     """The candidates as a method's own training would know them after the earlier set of rollouts."""
-    confidence_N = None if method.score in WITHOUT_CONFIDENCE else _earlier_confidence(subject)
+    uncertainty_N = None if method.score in WITHOUT_CONFIDENCE else _earlier_uncertainty(subject)
     values = StepContext(value_Q=subject.context.value_Q)  # of a reference, which are there before training
-    return _after(subject.earlier_rewards, lengths(subject.earlier_tokens), method, confidence_N, values)
+    return _after(subject.earlier_rewards, lengths(subject.earlier_tokens), method, uncertainty_N, values)
 
 
 @torch.no_grad()
-def _earlier_confidence(subject: Subject) -> Tensor:
-    """(N,) confidence of the earlier completions."""
+def _earlier_uncertainty(subject: Subject) -> Tensor:
+    """(N,) uncertainty of the earlier completions."""
     with one_thread(subject.model):
         logp_N = [
             log_probs(subject.model, subject.prompt_tokens[row // subject.generations], tokens, subject.temperature)
             for row, tokens in enumerate(subject.earlier_tokens)
         ]
-    found = [confidence(logp_T.cpu()[None], torch.ones(1, len(logp_T))) for logp_T in logp_N]
+    found = [uncertainty(logp_T.cpu()[None], torch.ones(1, len(logp_T))) for logp_T in logp_N]
     return torch.cat(found)

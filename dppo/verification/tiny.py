@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import SampledTokens, confidence
+from dppo.pruning import SampledTokens, uncertainty
 from dppo.rng import Purpose, torch_generator
 from dppo.step import RolledOut, StepSizes, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
@@ -113,7 +113,7 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
     rolled_out = RolledOut(
         rewards=REWARDS.take(keep_N),
         tokens_N=LENGTH_N[row_N],
-        confidence_N=confidence(OLD_LOGP_NT, MASK_NT)[row_N],
+        uncertainty_N=uncertainty(OLD_LOGP_NT, MASK_NT)[row_N],
         sampled=SampledTokens(logp_NT=OLD_LOGP_NT[row_N], mask_NT=MASK_NT[row_N]),
     )
     plan = plan_step(method, rolled_out, prompts, streams=lambda purpose, *key: rng, max_tokens=T)

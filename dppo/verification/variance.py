@@ -13,8 +13,8 @@ from dppo.pruning import (
     Pruning,
     Selection,
     absolute_advantage,
-    advantage_with_confidence,
     advantage_with_length,
+    advantage_with_uncertainty,
     effective_sample_size,
     proportional,
     threshold,
@@ -44,7 +44,7 @@ def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
     scores = {
         "abs(A)": absolute_advantage,
         "abs(A) sqrt(length)": advantage_with_length,
-        "abs(A) s": advantage_with_confidence,
+        "abs(A) s": advantage_with_uncertainty,
         "oracle": oracle,
     }
     floor = getattr(method.completions, "floor", Pruning().floor)

@@ -8,7 +8,7 @@ from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
 from dppo.methods import ALL_TOKENS, Method
 from dppo.objective import DR_GRPO
-from dppo.pruning import Evidence, Pruning, ceiling_of
+from dppo.pruning import MomentSamples, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST
 from dppo.step import signals
 from dppo.types import Draw
@@ -96,12 +96,12 @@ def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
     seen_P = subject.candidates.seen_P
     everything = Draw.whole(seen_P)
     signal_P, tokens_N = signals(method, subject.rolled_out(), subject.context), subject.tokens_N
-    visits = Evidence.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
+    visits = MomentSamples.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
     if len(visits) >= FEWEST:
         rows.append(CeilingRow.of("prompts", ceiling_of(visits)))
     completions = subject.completions(method)
     free = 1 - completions.live_N.double().mean().item()
     if int(completions.live_N.sum()) >= FEWEST:
-        found = ceiling_of(Pruning(score=method.score).evidence(completions))
+        found = ceiling_of(Pruning(score=method.score).samples(completions))
         rows.append(CeilingRow.of("completions", found, free=free))
     return tuple(rows)

@@ -23,7 +23,7 @@ from dppo.errors import RewardError
 from dppo.groups import each_group
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import SampledTokens, confidence
+from dppo.pruning import SampledTokens, uncertainty
 from dppo.step import RolledOut, other_terms
 from dppo.step.in_flight import Requested
 from dppo.types import Rewards
@@ -96,23 +96,23 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Retur
     reward_N, advantage_N = (
         column.masked_fill(missing_N, value) for column, value in zip(columns[row_N].T, (torch.nan, 0.0), strict=True)
     )
-    confidence_N = None
+    uncertainty_N = None
     if logp is not None:
-        doubt = torch.cat([confidence(p[None], m[None]) for p, m in zip(logp, mask, strict=True)])
-        confidence_N = doubt[row_N].masked_fill(missing_N, 0.0)
+        doubt = torch.cat([uncertainty(p[None], m[None]) for p, m in zip(logp, mask, strict=True)])
+        uncertainty_N = doubt[row_N].masked_fill(missing_N, 0.0)
     scored_BT = torch.nn.utils.rnn.pad_sequence(mask, batch_first=True)
     found = Rewards.in_groups(reward_N[:, None].contiguous(), torch.tensor(requested.size_Q))
     alone_Q = each_group(lambda missing_QG: (~missing_QG).sum(1) == 1, found.group_N, missing_N)  # keeps its raw reward
     rolled_out = RolledOut(
         rewards=found,
         tokens_N=tokens_B[row_N].masked_fill(missing_N, 0),
-        confidence_N=confidence_N,
+        uncertainty_N=uncertainty_N,
         sampled=_sampled(logp, scored_BT, row_N) if tokens else None,
     )
     length_B = torch.tensor([int(tag["seq_len"]) for tag in batch.tags])
     return Returned(
         rolled_out=rolled_out,
-        advantage_N=advantage_N.masked_fill((found.flat_Q & ~alone_Q)[found.group_N], 0.0).contiguous(),
+        advantage_N=advantage_N.masked_fill((found.zero_variance_Q & ~alone_Q)[found.group_N], 0.0).contiguous(),
         row_N=row_N,
         rows=Rows(length_N=length_B, tokens_N=tokens_B),
         prompt_B=length_B - torch.tensor([len(row) for row in mask]),

@@ -198,12 +198,12 @@ class PlannedPasses(PPOTrainer):
             if self.filters_groups:  # of a group whose sessions all failed nothing is left, and verl divides by it
                 counted = plan.prompts.sequences
             self.sent = drawn_rows(batch, found, plan, passes=passes.passes, counted=counted, **layout)
-            metrics.update(_means(plan.draw_figures))
+            metrics.update(_means(plan.draw_metrics))
         if self.waits_for:
             self.sent = replace(self.sent, forwarded=list(range(len(batch.keys))), rows=found.rows)
         if self.method.advantages.from_history:
             write_advantages(batch, found.by_row(plan.advantage_N))
-        metrics.update(plan.figures | self.session.metrics | self.sent.figures)
+        metrics.update(plan.metrics | self.session.metrics | self.sent.metrics)
 
     def _plan(self, found: Returned) -> StepPlan:
         """What the step trains on: verl's advantages, or those from history, and one draw per optimizer step."""
@@ -236,7 +236,7 @@ class PlannedPasses(PPOTrainer):
         return kept
 
 
-def _means(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Figures of several draws as their means; of those that every draw has."""
-    names = set.intersection(*map(set, figures))
-    return {name: statistics.fmean(each[name] for each in figures) for name in sorted(names)}
+def _means(metrics: list[dict[str, float]]) -> dict[str, float]:
+    """Metrics of several draws as their means; of those that every draw has."""
+    names = set.intersection(*map(set, metrics))
+    return {name: statistics.fmean(each[name] for each in metrics) for name in sorted(names)}

@@ -34,7 +34,7 @@ class Sent:
     """Where completions end in passes before the update, as far as any of these goes; None where they are whole."""
 
     @property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics of what is sent, by the names of docs/verl.md."""
         rolled_out = sum(int(tag["seq_len"]) for tag in self.whole.tags if not tag.get("is_padding"))
         return {

@@ -245,6 +245,6 @@ def order_lines(method: Method, waits_for: str, rollout: Any) -> list[str]:
     if method.completions.rate and not rollout.calculate_log_probs:
         found.append(
             f"score {method.score_name}: samplers return no probabilities. "
-            "actor_rollout_ref.rollout.calculate_log_probs=True gives the better one, by confidence"
+            "actor_rollout_ref.rollout.calculate_log_probs=True gives the better one, by uncertainty"
         )
     return found

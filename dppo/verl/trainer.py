@@ -17,7 +17,7 @@ from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMi
 
 from dppo.errors import raise_problems
 from dppo.session import Session
-from dppo.step import Passes
+from dppo.step import UpdateSchedule
 from dppo.step.in_flight import Requested
 from dppo.verl.checkpoint import NAME, load, resumed_folder, save, settings_to_save
 from dppo.verl.passes import PlannedPasses
@@ -78,7 +78,7 @@ class PrunedTrainer(PlannedPasses):
             seed=self.settings.seed,
             generations=get("actor_rollout_ref.rollout.n"),
             max_tokens=get("data.max_response_length"),
-            passes=Passes(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size")),
+            passes=UpdateSchedule(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size")),
             rollout_cost=self.settings.rollout_cost,
         )
         self.waits_for = waits_for(get)

@@ -57,7 +57,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "reward": ("critic/score/mean", "candidates/reward", "reward"),
     "highest": ("critic/score/max",),
     "lowest": ("critic/score/min",),
-    "flat": ("candidates/zero_signal_groups",),
+    "flat": ("candidates/zero_variance_groups",),
     "flat_of_trl": ("frac_reward_zero_std",),
     "filtered": ("training/filter_groups/evicted_samples",),
     # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of

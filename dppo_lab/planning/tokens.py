@@ -36,7 +36,7 @@ class TokenSample:
     generations: int
     """Completions of a group, against which advantages were taken."""
     scored: bool
-    """Whether the run ranks completions by these moments (``completion_score: confidence``)."""
+    """Whether the run ranks completions by these moments (``completion_score: uncertainty``)."""
 
     @classmethod
     def of(

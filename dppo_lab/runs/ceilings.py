@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from answer_judge.statistics import bootstrap_means
-from dppo.pruning import Ceiling, Evidence, ceiling_of
+from dppo.pruning import Ceiling, MomentSamples, ceiling_of
 from dppo.pruning.ceiling import FEWEST, TAIL
 from dppo.rng import Purpose, generator
 from dppo.verification.findings import CeilingRow
@@ -40,12 +40,12 @@ def run_ceilings(runs: Sequence[RunRecord]) -> tuple[CeilingRow, ...]:
     return tuple(rows)
 
 
-def prompt_evidence(lines: Iterable[PromptLine]) -> Evidence:
+def prompt_evidence(lines: Iterable[PromptLine]) -> MomentSamples:
     """Visits of prompts with a history, from lines that may be damaged."""
     visits = [visit for line in lines for visit in _visits(line)][-MOST:]
     column_5N = torch.tensor(visits, dtype=torch.float64).reshape(-1, 5).T
     expected_N, found_N, expected_cost_N, cost_N, prob_N = column_5N
-    return Evidence(
+    return MomentSamples(
         expected_N=expected_N.square(),
         found_N=found_N.square(),
         expected_cost_N=expected_cost_N,

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from answer_judge.evaluation import choose
 from dppo.install import VLLM_LINE
-from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.plan import describe_steps
 from dppo.trl.grpo.prompts import column_prior
 from dppo_lab.demo.scratch import SCRATCH, worked_pairs
 from dppo_lab.errors import EXPLAINED
@@ -67,7 +67,7 @@ def dry_run(run: Run) -> list[Finding]:
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=config)
     try:
-        lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
+        lines = describe_steps(run.training, method, prompts_in_dataset=rows, processes=processes)
     except EXPLAINED as error:
         return [*findings, *_wrong(str(error))]
     lines = [*lines, f"for {processes} process{'es' if processes > 1 else ''}"]

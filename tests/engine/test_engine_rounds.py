@@ -72,7 +72,7 @@ def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start,
     assert rounds > 1 and sum(used) == WANTED, "the case has several rounds"
     assert (report.rounds, report.rollouts) == (rounds, len(rows) * GENERATIONS)
     assert report.completions_trained == WANTED * GENERATIONS
-    assert report.zero_signal == pytest.approx(1 - sum(counts[: len(rows)]) / len(rows))
+    assert report.zero_variance == pytest.approx(1 - sum(counts[: len(rows)]) / len(rows))
 
     wanted = by_hand(start, rows, used)
     torch.testing.assert_close(gradients[0], wanted, rtol=1e-3, atol=1e-6)

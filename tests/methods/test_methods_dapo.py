@@ -8,7 +8,7 @@ from tiny_policy import DAPO_BY_HAND
 
 from dppo.errors import RoundsError
 from dppo.methods import METHODS
-from dppo.methods.dapo import deviating
+from dppo.methods.dapo import has_variance
 from dppo.pruning.rounds import fill
 from dppo.types import Rewards
 
@@ -29,7 +29,7 @@ GROUPS = [
 def test_groups_count_when_their_population_deviation_is_positive():
     """But for the rounding of a mean: taken literally, three times 0.1 has a deviation above 0."""
     assert np.std([0.1] * 3) > 0
-    assert deviating(rewards_of(*GROUPS)).tolist() == [np.std(group) > 1e-12 for group in GROUPS]
+    assert has_variance(rewards_of(*GROUPS)).tolist() == [np.std(group) > 1e-12 for group in GROUPS]
 
 
 def test_groups_count_by_the_reward_they_are_trained_with():
@@ -37,8 +37,8 @@ def test_groups_count_by_the_reward_they_are_trained_with():
     accuracy = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
     penalty = torch.tensor([[0.0, -0.5], [0.0, -0.5]])
     both = Rewards(reward_NF=torch.stack([accuracy, penalty], -1).view(4, 2), group_N=torch.tensor([0, 0, 1, 1]))
-    assert deviating(Rewards.of_groups(accuracy)).tolist() == [False, True]
-    assert deviating(both).tolist() == [True, True]
+    assert has_variance(Rewards.of_groups(accuracy)).tolist() == [False, True]
+    assert has_variance(both).tolist() == [True, True]
 
 
 def test_a_step_is_the_first_groups_that_count_and_too_few_are_an_error():

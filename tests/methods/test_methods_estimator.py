@@ -58,8 +58,8 @@ from dppo.pruning import (
     PromptPruning,
     Pruning,
     absolute_advantage,
-    advantage_with_confidence,
     advantage_with_length,
+    advantage_with_uncertainty,
     uniform,
     uniform_score,
 )
@@ -144,7 +144,7 @@ WAYS = {
     "high floor": {"rate": 0.7, "floor": 0.3, "score": advantage_with_length},
     "token budget": {"rate": 0.4, "budget": "tokens", "score": advantage_with_length},
     "systematic": {"rate": 0.5, "design": SYSTEMATIC, "score": uniform_score},
-    "confidence": {"rate": 0.5, "score": advantage_with_confidence},
+    "uncertainty": {"rate": 0.5, "score": advantage_with_uncertainty},
     "unweighted": {"rate": 0.5, "weighting": UNWEIGHTED, "score": absolute_advantage},
 }
 
@@ -382,5 +382,5 @@ def test_a_rate_that_is_chosen_from_the_scores_keeps_the_claim(beta):
     level = Pruning(rate=0.8, floor=0.2, auto=eager, score=lambda completions: 10.0**completions.group_N)
     method = replace(DPPO, beta=beta, completions=level)
     seen = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)), CONTEXT)
-    assert level.choice(level.evidence(seen)).rate > 0
+    assert level.choice(level.samples(seen)).rate > 0
     check(method, replace(GRPO_BY_HAND, beta=beta))

@@ -100,7 +100,7 @@ def test_exploration_goes_down_where_the_target_is_reached(easy, hard, between, 
     """A twelfth may be easy and a sixth hard: a quarter in all."""
     _, after = SKIPPING.learn(START, outcomes(easy, hard, between), epochs=1.5)
     assert (after.easy, after.hard) == pytest.approx(expected)
-    assert SKIPPING.figures(after) == {"prune/explore_easy": after.easy, "prune/explore_hard": after.hard}
+    assert SKIPPING.metrics(after) == {"prune/explore_easy": after.easy, "prune/explore_hard": after.hard}
     _, first_epoch = SKIPPING.learn(START, outcomes(easy, hard, between), epochs=1.0)
     assert (first_epoch.easy, first_epoch.hard) == (0.5, 0.5)
 

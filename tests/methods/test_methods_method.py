@@ -134,4 +134,4 @@ def test_the_per_token_score_is_the_better_one_under_a_mean_over_tokens():
 def test_a_batch_without_signal_draws_nothing_and_raises_nothing(name):
     plan = step_of(METHODS[name], [0.1] * 8, [1.0] * 3)
     assert (plan.weight_UN == 0).all() and not plan.learnable and (plan.signal_Q == 0).all()
-    assert all(value == value for value in (plan.figures | plan.draw_figures[0]).values())
+    assert all(value == value for value in (plan.metrics | plan.draw_metrics[0]).values())

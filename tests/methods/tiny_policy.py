@@ -19,9 +19,18 @@ import torch
 from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, TokenPruning, confidence
+from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, TokenPruning, uncertainty
 from dppo.rng import Purpose
-from dppo.step import Passes, RolledOut, StepPlan, StepSizes, completions_of, drawn_block, micro_batch_loss, plan_step
+from dppo.step import (
+    RolledOut,
+    StepPlan,
+    StepSizes,
+    UpdateSchedule,
+    completions_of,
+    drawn_block,
+    micro_batch_loss,
+    plan_step,
+)
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.frozen import remembering
 
@@ -327,7 +336,7 @@ def after(method: Method, chance: float, draw) -> Planned:
     rolled_out = RolledOut(
         rewards=rewards(keep_N),
         tokens_N=length_N,
-        confidence_N=confidence(old_NT, mask_NT),
+        uncertainty_N=uncertainty(old_NT, mask_NT),
         sampled=SampledTokens(logp_NT=old_NT, mask_NT=mask_NT),
     )
     context = CONTEXT.take(draw.keep_N)
@@ -348,7 +357,7 @@ def after(method: Method, chance: float, draw) -> Planned:
             prompts,
             streams=lambda purpose, index: index if purpose == Purpose.TOKEN_DRAW else index % outcomes,
             max_tokens=T,
-            passes=Passes(passes=outcomes * pieces),
+            passes=UpdateSchedule(passes=outcomes * pieces),
         )
 
     if method.tokens.active:

@@ -23,8 +23,8 @@ def known(groups, mean=None, variance=0.2, worth=3.0, weights=(1.0, 1.0)):
     rewards, shape = rewards_of(*groups, weights=weights), (len(groups), FUNCTIONS)
     if mean is None:
         return rewards, NOTHING_KNOWN
-    mean_QF, variance_QF, worth_QF = (torch.full(shape, value).double() for value in (mean, variance, worth))
-    return rewards, StepContext(expected=Expected(mean_QF=mean_QF, variance_QF=variance_QF, worth_QF=worth_QF))
+    mean_QF, variance_QF, strength_QF = (torch.full(shape, value).double() for value in (mean, variance, worth))
+    return rewards, StepContext(expected=Expected(mean_QF=mean_QF, variance_QF=variance_QF, strength_QF=strength_QF))
 
 
 def by_hand(groups, mean, worth, weights):
@@ -86,7 +86,7 @@ def test_without_history_it_is_leave_one_out_and_a_group_of_one_has_nothing():
 def test_a_function_that_history_knows_nothing_of_has_its_siblings_alone():
     """The wrong twin mixes in a mean of 0, which nobody expected."""
     rewards, context = known([[[1.0, 5.0]] * 4, [[1.0, 5.0]]], mean=0.0)
-    context.expected.worth_QF[:, 1] = 0.0
+    context.expected.strength_QF[:, 1] = 0.0
     advantage_N, first_N = (
         history_advantages(replace(rewards, weight_F=torch.tensor(weights)), context)
         for weights in ((1.0, 1.0), (1.0, 0.0))

@@ -1,4 +1,4 @@
-"""Bytes of activations are counted per token, and the page has the counted figures."""
+"""Bytes of activations are counted per token, and the page has the counted metrics."""
 
 import json
 from pathlib import Path

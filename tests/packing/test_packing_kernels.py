@@ -201,7 +201,7 @@ def test_a_window_that_is_in_the_mask_alone_fails_the_check():
     use_rows(model)
     add_scored_head(model)
     found = check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA)
-    assert found.logp_difference < 1e-4 and found.windows_missing == 1  # the figures alone would pass
+    assert found.logp_difference < 1e-4 and found.windows_missing == 1  # the metrics alone would pass
     assert not found.passed and "1 sliding windows do not reach attention" in str(found)
 
 

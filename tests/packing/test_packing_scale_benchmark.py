@@ -43,7 +43,7 @@ def test_a_rank_forwards_the_prompt_of_a_group_once():
 
 @pytest.mark.slow
 def test_one_command_prints_a_table_and_writes_flat_records(tmp_path: Path):
-    output = tmp_path / "figures.json"
+    output = tmp_path / "metrics.json"
     command = [sys.executable, "-m", "benchmarks.scale.growth", "--quick", "--output", str(output)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     content = json.loads(output.read_text())

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from dppo.evidence import Evidence
+from dppo.moment_samples import MomentSamples
 from dppo.pruning import PROMPT_AUTO, PromptPruning
 from dppo.pruning.calibration import Calibration, by_others
 from dppo.pruning.ceiling import choose
@@ -16,9 +16,9 @@ from dppo.types import Candidates
 def visits(expected_N, found_N, weight_N=None):
     """Visits at equal costs; each stands for ``weight_N`` prompts, 1 by default."""
     found_N = torch.as_tensor(found_N, dtype=torch.float64)
-    evidence = Evidence.known(found_N, torch.ones(len(found_N)))
-    weight_N = evidence.weight_N if weight_N is None else torch.as_tensor(weight_N, dtype=torch.float64)
-    return replace(evidence, expected_N=torch.as_tensor(expected_N, dtype=torch.float64), weight_N=weight_N)
+    samples = MomentSamples.known(found_N, torch.ones(len(found_N)))
+    weight_N = samples.weight_N if weight_N is None else torch.as_tensor(weight_N, dtype=torch.float64)
+    return replace(samples, expected_N=torch.as_tensor(expected_N, dtype=torch.float64), weight_N=weight_N)
 
 
 def two_kinds(units=128, live=1 / 8):
@@ -56,10 +56,10 @@ def test_expectations_never_fall_where_more_was_expected():
     assert value_N[0] == value_N[1] < value_N[2]
 
 
-def by_itself(level, evidence, rate):
+def by_itself(level, samples, rate):
     """The wrong twin: probabilities at a rate by what the same units gave."""
-    value_N = Calibration.of(evidence)(evidence.expected_N)
-    return level._chosen(rate)._probabilities(value_N.sqrt(), evidence.cost_N)
+    value_N = Calibration.of(samples)(samples.expected_N)
+    return level._chosen(rate)._probabilities(value_N.sqrt(), samples.cost_N)
 
 
 def test_noise_is_nothing_to_go_by():

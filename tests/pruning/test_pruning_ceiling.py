@@ -20,7 +20,7 @@ from dppo.pruning import (
     UNWEIGHTED,
     Auto,
     Budget,
-    Evidence,
+    MomentSamples,
     PromptHistory,
     PromptPruning,
     Pruning,
@@ -86,7 +86,7 @@ def test_no_probabilities_save_more_and_the_best_save_all_of_it(units, paid):
 # Of what history expects, and of what was then found.
 
 
-def visits(chance_P, times, *, seed=0) -> Evidence:
+def visits(chance_P, times, *, seed=0) -> MomentSamples:
     """What a real history expects of prompts after some visits of each, and what the next one gives: 1 or 0."""
     rng, size = np.random.default_rng(seed), len(chance_P)
     history, rows = PromptHistory(np.arange(size, dtype=np.uint64), half_life=1e9), torch.arange(size)
@@ -95,19 +95,19 @@ def visits(chance_P, times, *, seed=0) -> Evidence:
         history.update(rows, rewards, torch.from_numpy((rng.random(size) < chance_P).astype(float)), one_P, step)
     everything = Draw(keep_N=one_P.bool(), prob_N=one_P, weight_N=one_P)
     signal_P = torch.from_numpy((rng.random(size) < chance_P).astype(float))
-    return Evidence.of_visits(history.candidates(rows, times), everything, rewards, signal_P, one_P)
+    return MomentSamples.of_visits(history.candidates(rows, times), everything, rewards, signal_P, one_P)
 
 
-def probabilities(level: PromptPruning, evidence: Evidence):
+def probabilities(level: PromptPruning, samples: MomentSamples):
     """Those of a level at its rate, by its rule and floor, written out."""
-    return level.rule(evidence.expected_N.sqrt(), Budget(rate=level.rate, floor=min(level.floor, (1 - level.rate) / 2)))
+    return level.rule(samples.expected_N.sqrt(), Budget(rate=level.rate, floor=min(level.floor, (1 - level.rate) / 2)))
 
 
 @pytest.mark.parametrize("times", [1, 2, 8])
 def test_noise_of_a_history_is_no_ceiling(times):
     """All prompts are alike. The wrong twin believes what history expects, and would prune at a loss."""
     found = visits(np.full(400, 0.2), times)
-    believed = Evidence.known(found.expected_N, found.expected_cost_N)
+    believed = MomentSamples.known(found.expected_N, found.expected_cost_N)
     assert selection_ceiling(believed.expected_N, ONES) > 1.05 and ceiling_of(found).value < 1.02
     eager = PromptPruning(rate=0.8, floor=0.2, auto=Auto(least_gain=1.02))
     assert eager.choice(found).rate == 0.0 < eager.choice(believed).rate
@@ -115,7 +115,7 @@ def test_noise_of_a_history_is_no_ceiling(times):
     assert efficiency(prob_P, torch.full_like(ONES, 0.2), ONES) < 0.99
 
 
-def test_the_page_has_the_figures_of_both():
+def test_the_page_has_the_metrics_of_both():
     """1,024 prompts after four visits, all alike or of two kinds, as docs/choose.md has them."""
     page = " ".join((Path(__file__).parents[2] / "docs" / "choose.md").read_text().split())
     alike, kinds = (visits(chance_P, 4) for chance_P in (np.full(1024, 0.2), np.where(np.arange(1024) % 2, 0.24, 0.9)))
@@ -128,52 +128,52 @@ def test_the_page_has_the_figures_of_both():
 def test_completions_of_a_prompt_are_resampled_together():
     """Of 30 copies of three groups an interval must not be that of 90 units."""
     value_N, group_N = tensor([0.01, 1, 9]).repeat_interleave(30), torch.arange(3).repeat_interleave(30)
-    together = ceiling_of(Evidence.known(value_N, torch.ones(90), group_N))
-    apart = ceiling_of(Evidence.known(value_N, torch.ones(90)))
+    together = ceiling_of(MomentSamples.known(value_N, torch.ones(90), group_N))
+    apart = ceiling_of(MomentSamples.known(value_N, torch.ones(90)))
     assert together.value == apart.value and together.high - together.low > 2 * (apart.high - apart.low)
 
 
 def test_evidence_is_remembered_bit_by_bit_and_the_oldest_is_forgotten():
     found = visits(np.random.default_rng(2).random(50), 3)
-    again = Evidence.of_saved(found.saved())
+    again = MomentSamples.of_saved(found.saved())
     assert all(torch.equal(getattr(found, name), getattr(again, name)) for name in found.saved())
     both = found.after(again, most=70)
-    assert len(both) == 70 and torch.equal(both.found_N[-50:], found.found_N) and len(Evidence.none()) == 0
+    assert len(both) == 70 and torch.equal(both.found_N[-50:], found.found_N) and len(MomentSamples.none()) == 0
     for damage in ({"found_N": [1.0]}, {"cost_N": None}, {"weight_N": [-1.0] * 50}, {"found_N": [float("nan")] * 50}):
         with refused(CheckpointError, "damaged", "earlier checkpoint"):
-            Evidence.of_saved(found.saved() | damage)
+            MomentSamples.of_saved(found.saved() | damage)
     with pytest.raises(CheckpointError):
-        Evidence.of_saved([])
+        MomentSamples.of_saved([])
 
 
 # The choice.
 
 
-def two_kinds(share: float = 0.5, units: int = 400) -> Evidence:
+def two_kinds(share: float = 0.5, units: int = 400) -> MomentSamples:
     value_N = (torch.arange(units) >= share * units).double() * 0.99 + 0.01
-    return Evidence.known(value_N, torch.ones(units))
+    return MomentSamples.known(value_N, torch.ones(units))
 
 
 PROMPTS = PromptPruning(rate=0.8, floor=0.2, auto=Auto())
 
 
 def test_the_smallest_rate_that_has_nearly_all_of_the_gain():
-    evidence = two_kinds()
+    samples = two_kinds()
     gains = {
-        rate: efficiency(probabilities(replace(PROMPTS, rate=rate, auto=None), evidence), evidence.found_N, ONES)
+        rate: efficiency(probabilities(replace(PROMPTS, rate=rate, auto=None), samples), samples.found_N, ONES)
         for rate in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     }
-    choice = PROMPTS.choice(evidence)
+    choice = PROMPTS.choice(samples)
     assert choice.gain == pytest.approx(max(gains.values()), abs=1e-6) and choice.low > 1.05
     assert choice.rate == min(r for r, g in gains.items() if g >= 1 + 0.95 * (choice.gain - 1)) == 0.4
-    assert replace(PROMPTS, auto=Auto(enough=0.2)).choice(evidence).rate < choice.rate
-    assert replace(PROMPTS, rate=0.3).choice(evidence).rate == 0.3, "the level's own rate is the most that it drops"
-    assert PROMPTS.at_chosen_rate(evidence) == replace(PROMPTS, rate=0.4, auto=None)
-    assert PROMPTS.at_rate(0.0).at_chosen_rate(evidence).rate == 0.0, "as a schedule turns it off"
+    assert replace(PROMPTS, auto=Auto(enough=0.2)).choice(samples).rate < choice.rate
+    assert replace(PROMPTS, rate=0.3).choice(samples).rate == 0.3, "the level's own rate is the most that it drops"
+    assert PROMPTS.at_chosen_rate(samples) == replace(PROMPTS, rate=0.4, auto=None)
+    assert PROMPTS.at_rate(0.0).at_chosen_rate(samples).rate == 0.0, "as a schedule turns it off"
 
 
 def test_what_is_not_sure_or_not_worth_it_is_left_off():
-    few, small = two_kinds(units=64), Evidence.known(tensor([1, 1.8]).repeat(200), ONES)
+    few, small = two_kinds(units=64), MomentSamples.known(tensor([1, 1.8]).repeat(200), ONES)
     assert PROMPTS.choice(two_kinds(units=60)).why == "unpruned, with 60 of the 64 units that a choice needs"
     assert PROMPTS.choice(few).rate > 0.0
     choice = PROMPTS.choice(small)
@@ -194,13 +194,13 @@ def test_what_is_not_sure_or_not_worth_it_is_left_off():
 def test_a_look_stops_at_the_first_fall_and_misses_nothing(value, cost, paid):
     """Variance times cost has one minimum over rates where units are ranked by their own moments."""
     cost_N = tensor(cost[: len(value)])
-    evidence, rolled_out = Evidence.known(tensor(value), cost_N, paid=paid), Auto(rollout_cost=1.0, fewest=1)
+    samples, rolled_out = MomentSamples.known(tensor(value), cost_N, paid=paid), Auto(rollout_cost=1.0, fewest=1)
 
     def prob_at(rate: float) -> torch.Tensor:
-        return proportional(evidence.expected_N.sqrt(), Budget(rate=rate, floor=0.1, cost_N=cost_N))
+        return proportional(samples.expected_N.sqrt(), Budget(rate=rate, floor=0.1, cost_N=cost_N))
 
-    gains = [efficiency(prob_at(rate), evidence.found_N, cost_N, paid=paid) for rate in rates_to(0.8)]
-    assert choose(rolled_out, evidence, prob_at, 0.8).gain == pytest.approx(max(1.0, *gains), abs=2e-6)
+    gains = [efficiency(prob_at(rate), samples.found_N, cost_N, paid=paid) for rate in rates_to(0.8)]
+    assert choose(rolled_out, samples, prob_at, 0.8).gain == pytest.approx(max(1.0, *gains), abs=2e-6)
 
 
 def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_another_matter():
@@ -210,7 +210,7 @@ def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_ano
         looked_at.append(rate)
         return ONES[:64] * (1 - rate)
 
-    alike = Evidence.known(ONES[:64], ONES[:64], paid=640.0)
+    alike = MomentSamples.known(ONES[:64], ONES[:64], paid=640.0)
     assert choose(replace(EAGER, rollout_cost=1.0), alike, prob_at, 0.8).rate == 0.0 and looked_at == [0.1]
     found = replace(alike, expected_N=torch.arange(64).double())
     looked_at.clear()
@@ -221,8 +221,8 @@ def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_ano
 def test_few_large_groups_are_evidence(groups):
     """A resample of few groups that has none of them would say that nothing is gained."""
     value_N = two_kinds(units=256).found_N
-    evidence = Evidence.known(value_N, ONES[:256], torch.arange(256) % groups)
-    assert PROMPTS.choice(evidence).rate > 0.0
+    samples = MomentSamples.known(value_N, ONES[:256], torch.arange(256) % groups)
+    assert PROMPTS.choice(samples).rate > 0.0
 
 
 def test_bad_settings_are_named():
@@ -231,7 +231,7 @@ def test_bad_settings_are_named():
     for biased in ({"design": DETERMINISTIC}, {"weighting": UNWEIGHTED}):
         with refused(ConfigError, "auto=None"):
             Pruning(rate=0.5, auto=Auto(), **biased)
-    assert choose(Auto(fewest=1), Evidence.none(), lambda rate: ONES[:0], 0.8).rate == 0.0
+    assert choose(Auto(fewest=1), MomentSamples.none(), lambda rate: ONES[:0], 0.8).rate == 0.0
 
 
 # Unbiased: a rate that was chosen before the draw, from whatever was there before it.
@@ -244,7 +244,7 @@ LEVELS = {"rows": COMPLETIONS, "other prompts": replace(COMPLETIONS, group_N=tor
 def test_a_rate_chosen_from_the_scores_is_unbiased(completions, budget):
     """Over every real draw: the mean weight of each completion with a gradient is 1."""
     level = Pruning(rate=0.8, floor=0.2, auto=EAGER, budget=budget)
-    assert level.choice(level.evidence(completions)).rate > 0
+    assert level.choice(level.samples(completions)).rate > 0
     assert len(boxes_of_level(level, completions)) > 1
     torch.testing.assert_close(mean_weight(level, completions), completions.live_N.double(), rtol=0, atol=EXACT)
 

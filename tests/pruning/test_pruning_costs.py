@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from dppo.costs import MEASURED, PassCosts, Spent, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
 from dppo.errors import CheckpointError
 from dppo.rng import Purpose, generator
 from dppo.types import Work
@@ -32,9 +32,9 @@ def told(generations, **generation):
 
 
 def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
-    assert told(MEASURED).rollout_cost is None and not told(MEASURED).fixed
-    whole = told(MEASURED + 1)
-    assert whole.fixed and whole.scoring.seconds == MEASURED and whole.saved(1.0, (Work(), Work())) == 0.03
+    assert told(MEASURED_GENERATIONS).rollout_cost is None and not told(MEASURED_GENERATIONS).fixed
+    whole = told(MEASURED_GENERATIONS + 1)
+    assert whole.fixed and whole.scoring.seconds == MEASURED_GENERATIONS and whole.saved(1.0, (Work(), Work())) == 0.03
     assert whole.scoring.of(Work(tokens=1)) == pytest.approx(0.02), "with no sign of another cost, tokens make it all"
     later = whole.after(spent(99.0), 1, 1)
     assert later.rollout_cost == whole.rollout_cost, "a choice never changes by a clock again"
@@ -43,11 +43,11 @@ def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
 
 @pytest.mark.parametrize(("generating", "cost"), [(6.0, 1.0), (5.0, 1.0), (12.5, 2.0), (48.0, 8.0), (0.7, 0.125)])
 def test_a_generated_token_costs_a_power_of_two_of_one_that_is_scored_and_trained_on(generating, cost):
-    assert told(MEASURED + 1, generating=generating).rollout_cost == cost
+    assert told(MEASURED_GENERATIONS + 1, generating=generating).rollout_cost == cost
 
 
 def test_nothing_is_known_without_passes():
-    assert told(MEASURED + 1, scored=0, trained=0, passes=0, scoring=0.0, training=0.0).rollout_cost is None
+    assert told(MEASURED_GENERATIONS + 1, scored=0, trained=0, passes=0, scoring=0.0, training=0.0).rollout_cost is None
     assert TokenCosts(fixed=True).rollout_cost is None and not TokenCosts(fixed=True).known
 
 

@@ -9,14 +9,14 @@ from pruning_enumeration import mean_weight
 from refusals import refused
 
 from dppo.errors import ConfigError, DesignError
-from dppo.evidence import OtherTerms
+from dppo.moment_samples import OtherTerms
 from dppo.pruning import (
     PIVOTAL,
     SYSTEMATIC,
     Budget,
     Pruning,
-    advantage_with_confidence,
     advantage_with_length,
+    advantage_with_uncertainty,
     proportional,
 )
 from dppo.rng import Purpose, generator
@@ -29,11 +29,11 @@ ROWS = Completions(
     tokens_N=torch.tensor([5, 1, 8, 3, 2, 6]),
     group_N=torch.tensor([0, 1, 0, 1, 2, 2]),
     live_N=torch.ones(6, dtype=torch.bool),
-    confidence_N=torch.tensor([0.1, 0.9, 0.6, 0.5, 0.3, 1.1], dtype=torch.float64),
+    uncertainty_N=torch.tensor([0.1, 0.9, 0.6, 0.5, 0.3, 1.1], dtype=torch.float64),
     beta=0.1,
     other=0.2,
 )
-LEVEL = Pruning(rate=0.6, floor=0.2, least=0.05, score=advantage_with_confidence)
+LEVEL = Pruning(rate=0.6, floor=0.2, least=0.05, score=advantage_with_uncertainty)
 
 
 def test_the_floor_of_a_mean_score_is_the_floor_and_that_of_none_the_least():
@@ -91,7 +91,7 @@ def test_a_term_whose_size_is_not_known_keeps_one_floor_for_all():
     assert LEVEL.draw(ROWS, generator(0, Purpose.CHECK)).prob_N.min() < 0.2
 
 
-@pytest.mark.parametrize("score", [advantage_with_confidence, advantage_with_length])
+@pytest.mark.parametrize("score", [advantage_with_uncertainty, advantage_with_length])
 def test_scores_hold_what_other_terms_weigh(score):
     blind, known = score(replace(ROWS, other=0.0)), score(ROWS)
     assert (blind[ADVANTAGE == 0] == 0).all() and (known > 0).all()
@@ -109,13 +109,13 @@ def added_variance(score_N, square_N, level):
 def test_blind_scores_do_harm_where_other_terms_are_large_and_learned_ones_mend_it(other):
     """Seven in ten silent, as on ``embedded``: gradients by the model that scores are of, with noise of its own."""
     rng = torch.Generator().manual_seed(2)
-    confidence_N = torch.rand(400, generator=rng, dtype=torch.float64) ** 2
+    uncertainty_N = torch.rand(400, generator=rng, dtype=torch.float64) ** 2
     advantage_N = torch.where(torch.arange(400) % 10 < 7, 0.0, torch.randn(400, generator=rng, dtype=torch.float64))
     noise_N = torch.rand(400, generator=rng, dtype=torch.float64) + 0.5
-    square_N = (advantage_N**2 + other**2 * noise_N) * confidence_N**2
+    square_N = (advantage_N**2 + other**2 * noise_N) * uncertainty_N**2
     level = Pruning(rate=0.7, floor=0.15, least=0.02)
-    blind = added_variance(advantage_N.abs() * confidence_N, square_N, level)
-    learned = added_variance((advantage_N**2 + other**2).sqrt() * confidence_N, square_N, level)
+    blind = added_variance(advantage_N.abs() * uncertainty_N, square_N, level)
+    learned = added_variance((advantage_N**2 + other**2).sqrt() * uncertainty_N, square_N, level)
     assert learned < 0.5 * blind
 
 

@@ -30,20 +30,20 @@ def test_with_rewards_of_0_and_1_it_is_the_beta_distribution():
     a, b = 3 * prior + right, 3 * (1 - prior) + wrong
     found = known.expected([0, 3], 1)
     assert found.mean_QF[0].item() == pytest.approx(a / (a + b))
-    assert (found.variance_QF / found.worth_QF)[0].item() == pytest.approx(a * b / ((a + b) ** 2 * (a + b + 1)))
+    assert (found.variance_QF / found.strength_QF)[0].item() == pytest.approx(a * b / ((a + b) ** 2 * (a + b + 1)))
     assert found.variance_QF[0].item() == pytest.approx(a * b / (a + b) ** 2), "p (1 - p)"
-    assert found.mean_QF[1].item() == pytest.approx(prior) and found.worth_QF[1].item() == 4, "unseen: the prior"
+    assert found.mean_QF[1].item() == pytest.approx(prior) and found.strength_QF[1].item() == 4, "unseen: the prior"
 
 
 def test_each_function_has_its_own_and_missing_rewards_count_in_none():
     known = history(decay=1.0, strength=2.0)
     learn(known, [0, 1], [[[1, NAN], [0, 5.0]], [[1, 7.0], [1, NAN]]])
     found = known.expected([0, 1], 0)
-    assert found.worth_QF.tolist() == [[5.0, 4.0], [5.0, 4.0]], "completions seen, two of the prior, and one"
+    assert found.strength_QF.tolist() == [[5.0, 4.0], [5.0, 4.0]], "completions seen, two of the prior, and one"
     assert found.mean_QF[:, 1].tolist() == pytest.approx([(2 * 6 + 5) / 3, (2 * 6 + 7) / 3])
     unknown = history()
     learn(unknown, [0], [[[1, NAN], [0, NAN]]])
-    assert unknown.expected([0], 0).worth_QF[0].tolist() == [5.0, 0.0], "nothing of the second"
+    assert unknown.expected([0], 0).strength_QF[0].tolist() == [5.0, 0.0], "nothing of the second"
     weight_F = torch.tensor([2.0, 0.5])
     by_hand = 4 * found.variance_QF[:, 0] + 0.25 * found.variance_QF[:, 1]
     torch.testing.assert_close(found.total_variance_Q(weight_F), by_hand)

@@ -17,8 +17,8 @@ from dppo.pruning import (
     Budget,
     PromptPruning,
     Pruning,
-    advantage_with_confidence,
     advantage_with_length,
+    advantage_with_uncertainty,
     proportional,
     threshold,
     uniform,
@@ -84,7 +84,9 @@ def test_another_rate_lowers_the_floor_to_half_of_what_is_kept(level):
 def test_rate_zero_keeps_every_live_row_at_weight_one_whatever_the_parts():
     rows = completions()
     for design in DESIGNS.values():
-        draw = Pruning(rate=0.0, rule=never_the_first, design=design, score=advantage_with_confidence).draw(rows, rng())
+        draw = Pruning(rate=0.0, rule=never_the_first, design=design, score=advantage_with_uncertainty).draw(
+            rows, rng()
+        )
         assert torch.equal(draw.keep_N, rows.live_N)
         assert torch.equal(draw.weight_N, rows.live_N.double())
         assert torch.equal(draw.prob_N, rows.live_N.double())

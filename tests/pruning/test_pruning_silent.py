@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dppo.pruning import PROMPT_AUTO, Auto, Evidence, PromptHistory, PromptPruning, efficiency
+from dppo.pruning import PROMPT_AUTO, Auto, MomentSamples, PromptHistory, PromptPruning, efficiency
 from dppo.pruning.ceiling import PROMPT_FLOOR
 from dppo.types import Rewards
 
@@ -20,7 +20,7 @@ def gain_over_a_run(level, seed):
     """Variance times cost of everything over that of the run's own probabilities; history learns from what is kept."""
     rng = np.random.default_rng(seed)
     rate_P = rng.permutation(np.repeat(*zip(MASTERED, DEAD, LIVE, strict=True)))
-    history, visits = PromptHistory(np.arange(PROMPTS, dtype=np.uint64)), Evidence.none()
+    history, visits = PromptHistory(np.arange(PROMPTS, dtype=np.uint64)), MomentSamples.none()
     order = np.concatenate([rng.permutation(PROMPTS) for _ in range(1 + STEPS * BLOCK // PROMPTS)])
     probs, values = [], []
     for step, rows in enumerate(order[: STEPS * BLOCK].reshape(STEPS, BLOCK)):
@@ -32,7 +32,7 @@ def gain_over_a_run(level, seed):
         right_QG = torch.from_numpy(rng.random((len(kept), SIZE)) < rate_P[kept][:, None]).double()
         rewards, signal_Q, tokens_N = Rewards.of_groups(right_QG), right_QG.std(1), torch.ones(right_QG.numel())
         if history.observations:
-            visits = visits.after(Evidence.of_visits(candidates, draw, rewards, signal_Q, tokens_N))
+            visits = visits.after(MomentSamples.of_visits(candidates, draw, rewards, signal_Q, tokens_N))
         history.update(kept, rewards, signal_Q, tokens_N, step)
     return efficiency(torch.cat(probs), torch.from_numpy(np.concatenate(values)), torch.ones(STEPS * BLOCK))
 

@@ -15,7 +15,7 @@ from dppo.pruning.sizes import whole_numbers
 
 def expected(variance):
     variance_QF = torch.tensor(variance, dtype=torch.float64)[:, None]
-    return Expected(mean_QF=variance_QF, variance_QF=variance_QF, worth_QF=variance_QF)
+    return Expected(mean_QF=variance_QF, variance_QF=variance_QF, strength_QF=variance_QF)
 
 
 @given(

@@ -23,7 +23,7 @@ ROWS = Completions(
     tokens_N=torch.tensor([4, 9]),
     group_N=torch.tensor([0, 0]),
     live_N=torch.tensor([True, True]),
-    confidence_N=tensor([0.5, 3]),
+    uncertainty_N=tensor([0.5, 3]),
 )
 SILENT = Completions(advantage_N=tensor([2]), tokens_N=tensor([1]), group_N=tensor([0]), live_N=torch.tensor([True]))
 
@@ -42,10 +42,10 @@ DESIGN_EXAMPLES = {
 }
 """Probabilities and the sizes a draw may have."""
 
-SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "confidence": [1, 3], "uniform": [1, 1]}
+SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "uncertainty": [1, 3], "uniform": [1, 1]}
 """Scores of ``ROWS``."""
 
-NEEDS_LOG_PROBABILITIES = {"confidence"}
+NEEDS_LOG_PROBABILITIES = {"uncertainty"}
 """Scores whose bad example is a rollout without log-probabilities."""
 
 WEIGHTING_EXAMPLES = {

@@ -46,7 +46,7 @@ def test_the_prior_is_a_beta_distribution_that_completions_move(tmp_path):
     prior = values.expected(rows)
     torch.testing.assert_close(prior.mean_QF[:, 0], a / (a + b))
     torch.testing.assert_close(prior.variance_QF[:, 0], a * b / (a + b) ** 2)
-    torch.testing.assert_close(prior.worth_QF[:, 0], a + b + 1)
+    torch.testing.assert_close(prior.strength_QF[:, 0], a + b + 1)
     assert ((prior.mean_QF > 0) & (prior.mean_QF < 1)).all(), "no prompt is taken for certain"
 
     history = PromptHistory(IDS, half_life=1e12)
@@ -71,7 +71,7 @@ def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
     seen_Q = (prompts.row_Q == 0) | (prompts.row_Q == 2)
     own, before = plain.expected(prompts.row_Q, 1), values.expected(prompts.row_Q)
     assert int(seen_Q.sum()) == 2
-    for name in ("mean_QF", "variance_QF", "worth_QF"):
+    for name in ("mean_QF", "variance_QF", "strength_QF"):
         found = getattr(prompts.context.expected, name)
         torch.testing.assert_close(found[seen_Q], getattr(own, name)[seen_Q])
         torch.testing.assert_close(found[~seen_Q], getattr(before, name)[~seen_Q])

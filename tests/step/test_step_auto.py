@@ -15,8 +15,8 @@ from test_step_prompts import AUTO, DPPO, GROUP, SEED, SIZE, answers, same, sour
 
 from dppo.costs import Spent
 from dppo.errors import CheckpointError, ConfigError
-from dppo.evidence import Evidence
 from dppo.methods import METHODS
+from dppo.moment_samples import MomentSamples
 from dppo.objective import Tokens
 from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
@@ -33,7 +33,7 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
     for prompts in pruned:
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP
     assert AUTO.prompts.choice(run.visits).rate > 0
-    assert run.figures["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third is silent, visit after visit
+    assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third is silent, visit after visit
     flat_P, keep_P = (torch.cat(list(each)) for each in zip(
         *((prompts.candidates.row_P % 3 == 0, prompts.draw.keep_N) for prompts in pruned), strict=True
     ))  # fmt: skip
@@ -41,13 +41,13 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
 
 
 def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):
-    """The wrong twin: history and place are there, and the evidence that auto chose from is not."""
+    """The wrong twin: history and place are there, and the samples that auto chose from is not."""
     whole, first, second = (source(AUTO, prompts=8) for _ in range(3))
     steps = taught(whole, 14)
     taught(first, 9)
     position = first.save(tmp_path)
     assert len(position["visits"]["found_N"]) > 8
-    second.load(tmp_path, position | {"visits": Evidence.none().saved()})
+    second.load(tmp_path, position | {"visits": MomentSamples.none().saved()})
     assert not all(same(a, b) for a, b in zip(taught(second, 5, first=9), steps[9:], strict=True))
     with refused(CheckpointError, "damaged"):
         second.load(tmp_path, position | {"visits": {"found_N": "x"}})
@@ -80,13 +80,13 @@ def test_completions_of_a_step_with_little_to_teach_are_pruned_by_what_earlier_s
     run, again, forgetful = session(), session(), session()
     assert stepped(run, mixed=2)[0] == 0, "six completions are too few to choose from"
     dropped = [stepped(run, mixed=8)[0] for _ in range(3)]
-    assert all(dropped) and len(run.evidence) > 60
+    assert all(dropped) and len(run.samples) > 60
     state = json.loads(json.dumps(run.save(tmp_path)))
     few, plan = stepped(run, mixed=2)
     assert few > 0 and not plan.weight_UN[0, 6:].any()
     again.load(tmp_path, state)
     assert torch.equal(stepped(again, mixed=2)[1].weight_UN, plan.weight_UN)
-    forgetful.load(tmp_path, state | {"evidence": None})
+    forgetful.load(tmp_path, state | {"samples": None})
     assert stepped(forgetful, mixed=2)[0] == 0, "the wrong twin looks at one step alone"
 
 
@@ -103,7 +103,7 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
     state = json.loads(json.dumps(run.save(tmp_path)))
     again.load(tmp_path, state)
     assert (again.others, again.costs, again.method, again.number) == (run.others, run.costs, run.method, run.number)
-    wrong = [{"number": -1}, {"others": {"square": "much", "unit": 1.0}}, {"costs": {}}, {"evidence": {}}]
+    wrong = [{"number": -1}, {"others": {"square": "much", "unit": 1.0}}, {"costs": {}}, {"samples": {}}]
     for each in (*wrong, {"source": state["source"] | {"epoch": -1}}):
         with pytest.raises(CheckpointError):
             session().load(tmp_path, state | each)
@@ -156,5 +156,5 @@ def steps_that_prune(code):
 def test_the_method_on_one_screen_remembers_what_auto_chooses_from():
     (heart,) = [block for block in blocks(ROOT / "docs" / "how_it_works.md", "python") if "session.plan" in block]
     assert steps_that_prune(heart) > 25
-    forgetful = f"session.evidence = None\n{heart}"
+    forgetful = f"session.samples = None\n{heart}"
     assert steps_that_prune(forgetful) < 15, "the wrong twin looks at one step alone"

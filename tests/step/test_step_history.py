@@ -30,7 +30,7 @@ PROB_PA = np.exp(THETA_PA) / np.exp(THETA_PA).sum(1, keepdims=True)
 EXPECTED = Expected(
     mean_QF=torch.tensor([[0.4], [0.8]]).double(),
     variance_QF=torch.tensor([[0.2], [0.1]]).double(),
-    worth_QF=torch.tensor([[3.0], [1.5]]).double(),
+    strength_QF=torch.tensor([[3.0], [1.5]]).double(),
 )
 EXACT, BIASED = 1e-12, 1e-2
 PLAIN = replace(METHODS["grpo_history"], completions=Pruning())

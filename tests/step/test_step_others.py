@@ -8,10 +8,10 @@ from tiny_policy import GRPO_BY_HAND, PARAMETERS, relative_error
 from tiny_step import ALL, DPPO, EXACT, every_draw, gradients
 
 from dppo.context import StepContext
-from dppo.evidence import OtherTerms
 from dppo.methods import METHODS
+from dppo.moment_samples import OtherTerms
 from dppo.objective import DR_GRPO, GRPO_MEAN, Tokens
-from dppo.pruning import Pruning, advantage_with_confidence
+from dppo.pruning import Pruning, advantage_with_uncertainty
 from dppo.step import other_terms
 from dppo.types import each_tensor
 
@@ -77,7 +77,7 @@ def test_parts_add_up_to_the_whole_and_masked_tokens_do_not_count():
     assert torch.equal(other_terms(METHOD, worse, WEIGHT), whole)
 
 
-LEAST = Pruning(rate=0.6, floor=0.2, least=0.03, score=advantage_with_confidence)
+LEAST = Pruning(rate=0.6, floor=0.2, least=0.03, score=advantage_with_uncertainty)
 
 
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.1])

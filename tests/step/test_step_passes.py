@@ -12,7 +12,7 @@ from tiny_step import ALL, DPPO, EXACT, every_draw, gradients, plan_of, rolled_o
 from dppo.errors import ShapeError
 from dppo.pruning import Pruning, uniform_score
 from dppo.rng import Purpose, step_streams
-from dppo.step import Passes, completions_of
+from dppo.step import UpdateSchedule, completions_of
 from dppo.step.passes import deal
 
 
@@ -45,7 +45,7 @@ def test_every_completion_is_as_likely_in_every_share():
     [(1, 7, 1, 1), (4, 16, 1, 4), (4, 10, 1, 1), (4, 4, 1, 1), (2, 12, 3, 2), (2, 6, 3, 1)],
 )
 def test_prompts_are_drawn_for_each_share_where_they_come_out_even(shares, prompts, multiple, parts):
-    assert Passes(passes=3, shares=shares).parts(prompts, multiple) == parts
+    assert UpdateSchedule(passes=3, shares=shares).parts(prompts, multiple) == parts
 
 
 # In a step.
@@ -55,10 +55,10 @@ def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
     """Of every pass. More shares than the pass has are refused."""
     part_Q = torch.arange(P) % 2
     prompts = replace(ALL, part_Q=part_Q)
-    plan = plan_of(DPPO, prompts=prompts, passes=Passes(passes=2, shares=2))
+    plan = plan_of(DPPO, prompts=prompts, passes=UpdateSchedule(passes=2, shares=2))
     share_N = part_Q[plan.rewards.group_N]
     assert torch.equal(plan.share_UN, torch.stack([share_N == 0, share_N == 1] * 2))
-    assert not torch.equal(plan.share_UN, plan_of(DPPO, passes=Passes(passes=2, shares=2)).share_UN)
+    assert not torch.equal(plan.share_UN, plan_of(DPPO, passes=UpdateSchedule(passes=2, shares=2)).share_UN)
     with refused(ShapeError, "2 shares", "a pass has 1", "parts=passes.parts(prompts)"):
         plan_of(DPPO, prompts=prompts)
 
@@ -66,7 +66,7 @@ def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
 def test_each_pass_is_drawn_by_its_own_stream_alone():
     """Its weights are those that it would have as the only pass, so passes are as independent as streams are."""
     real = step_streams(1, 7)
-    together = plan_of(DPPO, streams=real, passes=Passes(passes=4)).weight_UN
+    together = plan_of(DPPO, streams=real, passes=UpdateSchedule(passes=4)).weight_UN
     alone = [plan_of(DPPO, streams=lambda p, *key, i=i: real(p, i)).weight_UN[0] for i in range(4)]
     assert torch.equal(together, torch.stack(alone))
     assert len({tuple(weight_N.tolist()) for weight_N in together}) > 1
@@ -89,7 +89,7 @@ def test_the_shares_of_a_pass_add_up_to_the_full_gradient(shares):
     wanted = replace(GRPO_BY_HAND, beta=0.2).gradient()
     for seed in range(4):
         real = step_streams(seed, 0)
-        dealt = plan_of(method, streams=real, passes=Passes(shares=shares))
+        dealt = plan_of(method, streams=real, passes=UpdateSchedule(shares=shares))
         assert (dealt.share_UN.sum(0) == 1).all() and dealt.denominator == N
         got = 0.0
         for share, row_N in enumerate(dealt.share_UN):
@@ -99,7 +99,7 @@ def test_the_shares_of_a_pass_add_up_to_the_full_gradient(shares):
                 mine = purpose == Purpose.COMPLETION_DRAW and key[0] % shares == share
                 return boxes[key[0] // shares].rng() if mine else real(purpose, *key)
 
-            plan = plan_of(method, streams=streams, passes=Passes(passes=len(boxes), shares=shares))
+            plan = plan_of(method, streams=streams, passes=UpdateSchedule(passes=len(boxes), shares=shares))
             assert torch.equal(plan.share_UN[: len(boxes)], dealt.share_UN.repeat(len(boxes), 1)[: len(boxes)])
             chance_U = torch.tensor([box.chance for box in boxes], dtype=torch.float64)
             got = got + chance_U @ gradients(method, plan, plan.weight_UN[share::shares])

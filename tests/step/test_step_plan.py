@@ -26,7 +26,7 @@ from tiny_step import ALL, DPPO, EXACT, GRPO, every_draw, gradients, plan_of, ro
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED
 from dppo.pruning import POISSON, Auto, Pruning, uniform_score
-from dppo.step import Passes, RolledOut, StepPrompts, drawn_block, signals, whole_block
+from dppo.step import RolledOut, StepPrompts, UpdateSchedule, drawn_block, signals, whole_block
 from dppo.types import Block, Rewards
 
 # Unbiased: completions.
@@ -126,8 +126,8 @@ def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
         assert (with_others.denominator, with_others.tokens) == (alone.denominator, alone.tokens)
         assert torch.equal(with_others.counted_UN.sum(1), alone.counted_UN.sum(1))
         assert with_others.signal_Q[1] > 0, "the history learns from it all the same"
-        if alone.evidence is not None:
-            assert len(with_others.evidence) == len(alone.evidence), "no rate is chosen by what is not used"
+        if alone.samples is not None:
+            assert len(with_others.samples) == len(alone.samples), "no rate is chosen by what is not used"
 
 
 # What is not forwarded.
@@ -169,7 +169,10 @@ def test_a_ranking_is_of_whole_groups_however_many_optimizer_steps_share_them(na
     given = RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=torch.full((128,), 3))
     method = METHODS[name].with_rates(completion=0.75)
     kept = [
-        (plan_of(method, prompts=whole_block(16, 128), given=given, passes=Passes(shares=shares)).weight_UN > 0).sum(0)
+        (
+            plan_of(method, prompts=whole_block(16, 128), given=given, passes=UpdateSchedule(shares=shares)).weight_UN
+            > 0
+        ).sum(0)
         for shares in (1, 4)
     ]
     assert torch.equal(*kept) and kept[0].view(16, 8).sum(1).tolist() == [2] * 16

@@ -100,7 +100,7 @@ def test_weights_are_one_on_average_whatever_the_column_says(rate):
     """Over every real draw of a first block; the wrong twin leaves the weights out."""
     history = PromptHistory(np.arange(5, dtype=np.uint64))
     prior = PromptPrior(rate_P=torch.tensor(rate, dtype=torch.float64), completions=8)
-    candidates = history.candidates(torch.arange(5), 0, history.believed(prior.mixed_P(GROUP), 2.0))
+    candidates = history.candidates(torch.arange(5), 0, history.believed(prior.signal_chance_P(GROUP), 2.0))
     bare_P = mean_weight(METHOD.prompts, candidates, lambda draw: draw.keep_N.double())
     assert (mean_weight(METHOD.prompts, candidates) - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
 
@@ -115,9 +115,9 @@ def test_the_chance_of_a_mixed_group_is_that_of_the_beta_distribution():
     grid = torch.linspace(1e-6, 1 - 1e-6, 200001, dtype=torch.float64)[:, None]
     density = draws.log_prob(grid).exp()
     wanted = (density * (1 - grid**4 - (1 - grid) ** 4)).sum(0) / density.sum(0)
-    found = prior.mixed_P(4)
+    found = prior.signal_chance_P(4)
     torch.testing.assert_close(found[:2], wanted, rtol=1e-4, atol=0)
-    assert found[2].isnan() and prior.mixed_P(1)[0] == prior.mixed_P(2)[0]
+    assert found[2].isnan() and prior.signal_chance_P(1)[0] == prior.signal_chance_P(2)[0]
 
 
 def test_a_baseline_from_history_starts_from_the_column():
@@ -125,7 +125,7 @@ def test_a_baseline_from_history_starts_from_the_column():
     run = source(TRUE, method=method)
     expected = run.block(0, generations=GROUP).context.expected
     rows = run.block(0, generations=GROUP).row_Q
-    assert expected is not None and expected.worth_QF.unique().tolist() == [7.0]
+    assert expected is not None and expected.strength_QF.unique().tolist() == [7.0]
     mixed = (4 * TRUE[rows] + 2 * TRUE.mean()) / 6
     assert run._expected(method, rows, 0).mean_QF[:, 0].tolist() == pytest.approx(mixed.tolist())
 

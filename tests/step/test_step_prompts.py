@@ -31,9 +31,9 @@ def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, id
 
 def answers(row_Q):
     """Rewards of groups, a function of the dataset row: rows that are multiples of three are silent, low or high."""
-    flat_Q = row_Q % 3 == 0
-    reward_QG = torch.where(flat_Q, (row_Q % 2).double(), 0.0)[:, None].repeat(1, GROUP)
-    reward_QG[:, 0] += (~flat_Q).double() * (1 + row_Q / 100)
+    zero_variance_Q = row_Q % 3 == 0
+    reward_QG = torch.where(zero_variance_Q, (row_Q % 2).double(), 0.0)[:, None].repeat(1, GROUP)
+    reward_QG[:, 0] += (~zero_variance_Q).double() * (1 + row_Q / 100)
     return Rewards.of_groups(reward_QG)
 
 
@@ -74,7 +74,7 @@ def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
         assert prompts.sequences == PROMPTS * GROUP, "a denominator counts those that were not rolled out"
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.collected is None
         assert torch.equal(prompts.row_Q, prompts.candidates.row_P[prompts.draw.keep_N])
-    assert run.figures == {"candidates/epoch": 2.0}, "12 visits are too few for a ceiling"
+    assert run.metrics == {"candidates/epoch": 2.0}, "12 visits are too few for a ceiling"
 
 
 def test_a_rate_that_rounds_to_no_prompt_says_so():
@@ -214,7 +214,7 @@ def test_a_rule_that_skips_learns_what_groups_were_and_how_much_to_explore():
     expected = torch.where(torch.arange(SIZE) % 3 == 0, torch.where(torch.arange(SIZE) % 2 == 1, EASY, HARD), 0)
     assert torch.equal(kinds, expected)
     assert run.learned.low == 0.0 and run.learned.high == pytest.approx(1 + 23 / 100)
-    assert run.figures == {
+    assert run.metrics == {
         "candidates/epoch": run.stream.epochs,
         "prune/explore_easy": run.learned.easy,
         "prune/explore_hard": run.learned.hard,
@@ -261,7 +261,7 @@ def test_a_resumed_run_is_the_run_that_did_not_stop_bit_for_bit(tmp_path, name, 
     second.load(tmp_path, position)
     rest = taught(second, 14 - stop, rounds=rounds, first=stop)
     assert all(same(ours, theirs) for ours, theirs in zip(rest, steps[stop:], strict=True))
-    assert second.learned == whole.learned and second.figures == whole.figures
+    assert second.learned == whole.learned and second.metrics == whole.metrics
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_FILE]
 
 

@@ -7,9 +7,9 @@ from pruning_enumeration import boxes_of_level
 from tiny_policy import CONTEXT, LENGTH_N, MASK_NT, OLD_NT, N, P, T, parts, rewards
 
 from dppo.methods import METHODS
-from dppo.pruning import confidence
+from dppo.pruning import uncertainty
 from dppo.rng import Purpose, step_streams
-from dppo.step import Passes, RolledOut, completions_of, plan_step, whole_block
+from dppo.step import RolledOut, UpdateSchedule, completions_of, plan_step, whole_block
 
 EXACT = 1e-12
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
@@ -20,7 +20,7 @@ def rolled_out(keep_N=None):
     """What was rolled out of the tiny problem."""
     keep_N = torch.ones(N, dtype=torch.bool) if keep_N is None else keep_N
     length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
-    return RolledOut(rewards=rewards(keep_N), tokens_N=length_N, confidence_N=confidence(old_NT, mask_NT))
+    return RolledOut(rewards=rewards(keep_N), tokens_N=length_N, uncertainty_N=uncertainty(old_NT, mask_NT))
 
 
 def plan_of(method, *, prompts=ALL, given=None, streams=None, **settings):
@@ -40,7 +40,7 @@ def every_draw(method, *, prompts=ALL, given=None):
         prompts=prompts,
         given=given,
         streams=lambda purpose, *key: boxes[key[0]].rng() if purpose == Purpose.COMPLETION_DRAW else None,
-        passes=Passes(passes=len(boxes)),
+        passes=UpdateSchedule(passes=len(boxes)),
     )
     return plan, torch.tensor([box.chance for box in boxes], dtype=torch.float64)
 

@@ -70,8 +70,8 @@ def trained(make, path, folder, **options):
     return recorder.steps, trainer
 
 
-def as_trl(theirs, mine, path, folder, *, only=None, figures=(), **options):
-    """Ours and TRL's trainer after the same run with nothing dropped: gradients of every step and figures are equal.
+def as_trl(theirs, mine, path, folder, *, only=None, metrics=(), **options):
+    """Ours and TRL's trainer after the same run with nothing dropped: gradients of every step and metrics are equal.
 
     ``only`` has options of ours, which come before those of both.
     """
@@ -79,7 +79,7 @@ def as_trl(theirs, mine, path, folder, *, only=None, figures=(), **options):
     found, us = trained(mine, path, folder / "ours", **{"row_prune_rate": 0.0, **options, **(only or {})})
     assert len(found) == len(wanted) > 0
     assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) < 1e-5
-    for name in figures:
+    for name in metrics:
         assert logged(us, name) == pytest.approx(logged(them, name), rel=1e-4, abs=1e-5), name
     return us, them
 

@@ -30,7 +30,7 @@ def test_the_command_prints_a_line_and_writes_a_row_for_each_case(tmp_path, monk
     assert 0 < rows["grpo", 256]["saved_printed"] < 1 and rows["grpo", 256]["rollout_cost"] is not None
 
 
-def test_the_published_figures_keep_what_is_promised():
+def test_the_published_metrics_keep_what_is_promised():
     """Passes are rows that hold something, 'saved' is within 5 points of the truth, and costs ignore the calls."""
     found = json.loads(accumulation.RESULT.read_text())
     for trainer in ("grpo", "sft", "dpo"):

@@ -11,16 +11,16 @@ from refusals import refused, warned
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
-from dppo.costs import MEASURED, PassCosts, Spent, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
 from dppo.errors import ConfigError, DataError
-from dppo.evidence import OtherTerms
 from dppo.methods import METHODS
 from dppo.methods import from_settings as method_settings
 from dppo.methods.from_settings import with_rollout_cost
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, Evidence, TokenPruning
+from dppo.moment_samples import OtherTerms
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, MomentSamples, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.lines import CeilingLines
-from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.plan import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.metrics import PhaseClock
 from dppo.types import Work
@@ -59,8 +59,8 @@ def test_both_levels_choose_up_to_a_rate():
 def test_a_rate_that_can_save_nothing_is_to_be_turned_off(spread, off):
     """Sixty-four prompts alike: nothing to choose from, and each draw costs variance."""
     method, said = METHODS["dppo"].with_rates(prompt=0.3, completion=0.0), []
-    visits = Evidence.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
-    plan = SimpleNamespace(figures={"prune/prompt_rate": 0.3}, completions=None, evidence=None)
+    visits = MomentSamples.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
+    plan = SimpleNamespace(metrics={"prune/prompt_rate": 0.3}, completions=None, samples=None)
     CeilingLines(said.append).tell(method, plan, visits)
     assert "prompts: prompt_prune_rate: 0.3" in said[0] and said[0].endswith("Set prompt_prune_rate: 0") == off
 
@@ -112,7 +112,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
         assert alike(tmp_path / "a", tmp_path / str(stop)), stop
     file = tmp_path / "a" / "checkpoint-6" / "dppo_state.json"
     state = json.loads(file.read_text())
-    state["session"]["source"]["visits"] = Evidence.none().saved()
+    state["session"]["source"]["visits"] = MomentSamples.none().saved()
     file.write_text(json.dumps(state))
     with warned("dppo_state.json"):
         trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
@@ -207,13 +207,18 @@ def seconds_of(monkeypatch, generated):
 
 def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: on a clock of its own the resumed run would choose by other costs."""
-    options = dict(prompt_prune_rate=0.0, max_steps=MEASURED + 4, save_steps=MEASURED + 2, rollout_cost=None)
+    options = dict(
+        prompt_prune_rate=0.0,
+        max_steps=MEASURED_GENERATIONS + 4,
+        save_steps=MEASURED_GENERATIONS + 2,
+        rollout_cost=None,
+    )
     seconds_of(monkeypatch, 64.0)
     whole = trained(tiny_path, tmp_path / "a", **options)
     dear = whole.session.costs
     assert dear.fixed and dear.rollout_cost >= 8.0 and whole.method.completions.auto.rollout_cost == dear.rollout_cost
     seconds_of(monkeypatch, 1e-3)
-    checkpoint = str(tmp_path / "a" / f"checkpoint-{MEASURED + 2}")
+    checkpoint = str(tmp_path / "a" / f"checkpoint-{MEASURED_GENERATIONS + 2}")
     resumed = trained(tiny_path, tmp_path / "b", resume=checkpoint, **options)
     assert resumed.session.costs.rollout_cost == dear.rollout_cost == resumed.method.completions.auto.rollout_cost
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
@@ -288,7 +293,7 @@ def test_the_plan_of_a_run_says_when_prompts_are_first_pruned(rate):
     told = {}
     for prior in (PRIOR, None):
         args = DPPOConfig(**CONFIG | dict(prompt_prune_rate=rate, prompt_prior=prior))
-        told[prior is None] = " ".join(step_plan(args, args.build_method(), prompts_in_dataset=8))
+        told[prior is None] = " ".join(describe_steps(args, args.build_method(), prompts_in_dataset=8))
     late = ("none is pruned in the first one", "until prompts have come back" if rate == "auto" else "have a history")
     assert all(words in told[True] and words not in told[False] for words in late)
 
@@ -298,7 +303,7 @@ def test_groups_of_one_have_a_gradient_from_the_first_generation_on_where_rates_
     told = "the first generation has no gradient: nothing is known yet that its completions differ from"
     for prior in (PRIOR, None):
         args = DPPOConfig(**fields | dict(prompt_prior=prior))
-        assert (told in step_plan(args, args.build_method(), prompts_in_dataset=8)) == (prior is None)
+        assert (told in describe_steps(args, args.build_method(), prompts_in_dataset=8)) == (prior is None)
 
 
 def test_the_column_is_asked_for_in_words_and_in_yaml(tmp_path):

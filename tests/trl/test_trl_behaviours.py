@@ -145,7 +145,7 @@ DIFFERENT = {
     # Every completion is truncated: no pass is run, and nothing is measured. TRL logs zeros.
     "masked truncation": dict.fromkeys((*OF_PASSES, "clip_ratio/region_mean"), NOT_FORWARDED),
 }
-"""Figures that differ from TRL's, by behaviour, with the reason."""
+"""Metrics that differ from TRL's, by behaviour, with the reason."""
 
 OCCURS = {
     "evaluation sets": "eval_b_runtime",

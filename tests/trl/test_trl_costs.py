@@ -8,7 +8,7 @@ import torch
 from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
 from trl_recorder_runs import make
 
-from dppo.costs import MEASURED
+from dppo.costs import MEASURED_GENERATIONS
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.unpruned import unpruned_passes
@@ -55,7 +55,7 @@ def trained(path, folder, monkeypatch, accumulation, *, reward=some_silent, budg
         return forward(self, model, batch, **asked)
 
     size = PROMPTS * GENERATIONS // accumulation
-    settings = SHORT | dict(output_dir=str(folder), max_steps=MEASURED + 2, learning_rate=0.0, beta=0.0)
+    settings = SHORT | dict(output_dir=str(folder), max_steps=MEASURED_GENERATIONS + 2, learning_rate=0.0, beta=0.0)
     settings |= dict(per_device_train_batch_size=size, gradient_accumulation_steps=accumulation)
     settings |= dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget, logging_steps=100) | options
     trainer = DPPOTrainer(path, reward, DPPOConfig(**settings), problems(ROWS), rollout_func=clock.rollouts)
@@ -72,7 +72,7 @@ SLOW = pytest.mark.slow
 CASES = (
     pytest.param({}, id="silent groups"),
     pytest.param({"beta": 0.04, "completion_prune_rate": 0.5, "method": "dppo"}, id="KL term", marks=SLOW),
-    pytest.param({"num_iterations": 2, "max_steps": 2 * (MEASURED + 2)}, id="two iterations", marks=SLOW),
+    pytest.param({"num_iterations": 2, "max_steps": 2 * (MEASURED_GENERATIONS + 2)}, id="two iterations", marks=SLOW),
 )
 
 
@@ -88,7 +88,7 @@ def test_costs_and_what_was_saved_are_the_same_at_every_accumulation(options, ti
         costs.append(trainer.session.costs.rollout_cost)
         true = 1 - seconds / whole
         assert true > 0.1
-        assert trainer.savings.figures(trainer.session.costs)["saved/share"] == pytest.approx(true, abs=0.05)
+        assert trainer.savings.metrics(trainer.session.costs)["saved/share"] == pytest.approx(true, abs=0.05)
     assert max(costs) <= 2 * min(costs), costs
 
 
@@ -97,7 +97,7 @@ def test_one_sequence_in_a_row_costs_a_pass_for_each(tiny_path, tmp_path, monkey
     trainer, seconds = trained(tiny_path, tmp_path, monkeypatch, 8, budget=16)
     _, whole = trained(tiny_path, tmp_path, monkeypatch, 8, budget=16, reward=none_silent)
     saved, costs = trainer.savings, trainer.session.costs
-    assert saved.figures(costs)["saved/share"] == pytest.approx(1 - seconds / whole, abs=0.05)
+    assert saved.metrics(costs)["saved/share"] == pytest.approx(1 - seconds / whole, abs=0.05)
     assert saved.unpruned[1].passes > 2 * saved.run[1].passes > 0
     assert costs.training.growing > 0.7 * costs.training.seconds
 
@@ -159,7 +159,9 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
     found = {}
     for accumulation in (1, 32):
         options = dict(per_device_train_batch_size=32 // accumulation, gradient_accumulation_steps=accumulation)
-        options |= dict(max_tokens_per_row=10_000, method="grpo", completion_prune_rate=0.0, max_steps=MEASURED + 2)
+        options |= dict(
+            max_tokens_per_row=10_000, method="grpo", completion_prune_rate=0.0, max_steps=MEASURED_GENERATIONS + 2
+        )
         config = DPPOConfig(**SHORT | options | dict(output_dir=str(tmp_path), learning_rate=0.0))
         trainer = DPPOTrainer(tiny_path, some_silent, config, problems(ROWS), rollout_func=scripted)
         trainer.clock.now = lambda: float(next(seconds))
@@ -168,6 +170,6 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
         assert trainer.savings.run[1].passes == config.max_steps
     few, many = (trainer.session.costs.training.seconds for trainer in found.values())
     assert 0 < many <= few, "the wrong twin: 32 calls in each generation, at a second or more"
-    assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED + 2), (
+    assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED_GENERATIONS + 2), (
         "the steps themselves took longer"
     )

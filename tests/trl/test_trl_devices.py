@@ -7,7 +7,7 @@ from sft_runs import ours
 from test_trl_resume import TWO_PASSES, trainer
 from torch.overrides import TorchFunctionMode
 
-from dppo.pruning import confidence, mean_loss
+from dppo.pruning import mean_loss, uncertainty
 
 
 class Narrow(TorchFunctionMode):
@@ -34,7 +34,7 @@ def test_a_generation_in_use(tiny_path, tmp_path):
         made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-@pytest.mark.parametrize("score", [confidence, mean_loss])
+@pytest.mark.parametrize("score", [uncertainty, mean_loss])
 def test_scores_that_are_computed_there(score):
     logp_BT = torch.tensor([[-1.0, -2.0, -50.0]])
     found, exact = (score(each, torch.tensor([[1, 1, 0]])) for each in (logp_BT, logp_BT.double()))

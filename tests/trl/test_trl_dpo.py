@@ -70,8 +70,8 @@ CONTRACT = {
 @pytest.mark.parametrize("options", CONTRACT.values(), ids=CONTRACT)
 def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_path):
     shared = {name: value for name, value in options.items() if name != "max_tokens_per_row"}
-    figures = ("loss", "rewards/margins", "rewards/accuracies")
-    as_trl(stock, ours, tiny_path, tmp_path, only=options, figures=figures, **shared)
+    metrics = ("loss", "rewards/margins", "rewards/accuracies")
+    as_trl(stock, ours, tiny_path, tmp_path, only=options, metrics=metrics, **shared)
 
 
 @pytest.mark.filterwarnings("ignore:one prompt with its answers")
@@ -79,7 +79,7 @@ def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_pat
     """Of a stream nobody knows the longest pair. The wrong twin packs answers one by one."""
     stream = dict(data=pairs().to_iterable_dataset(), max_steps=3)
     with pytest.warns(UserWarning, match="one prompt with its answers is .* over max_tokens_per_row=4"):
-        as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, figures=("loss",), **stream)
+        as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, metrics=("loss",), **stream)
     monkeypatch.setattr(RowLayout, "places", torn)
     with pytest.raises(ValueError, match="not enough values to unpack"):  # one answer in a row
         as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, **stream)

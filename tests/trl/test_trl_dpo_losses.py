@@ -1,4 +1,4 @@
-"""TRL's losses of pairs: values, gradients and figures of its trainer, and the expectation under every draw."""
+"""TRL's losses of pairs: values, gradients and metrics of its trainer, and the expectation under every draw."""
 
 import math
 from types import SimpleNamespace
@@ -49,10 +49,10 @@ PADDED = ("several", "ld_alpha", "wpo")
 
 
 @pytest.mark.parametrize("name", one_in(3, {name: name for name in LOSSES}))
-def test_with_nothing_pruned_losses_gradients_and_figures_are_trls(name, tiny_path, tmp_path):
+def test_with_nothing_pruned_losses_gradients_and_metrics_are_trls(name, tiny_path, tmp_path):
     for layout in ("rows", "padded") if name in PADDED else ("rows",):
         options, only = UNEVEN | LOSSES[name] | {"own": near(tiny_path)}, {"layout": layout, "own": near(tiny_path)}
-        as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, figures=FIGURES, **options)
+        as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, metrics=FIGURES, **options)
 
 
 PARTS = {"batches": ((1, 4, 7), (2,))}
@@ -81,9 +81,9 @@ def test_the_loss_of_known_margins():
     margin = torch.tensor([0.0, 10.0, -10.0])
     logp_BT = torch.stack([margin - 20, torch.full((3,), -20.0)], 1).view(6, 1).requires_grad_()
     pairs = Pairs(logp_BT=logp_BT, mask_BT=torch.ones(6, 1, dtype=torch.long), ref_P2=torch.full((3, 2), -20.0))
-    loss, figures = pair_losses(trainer, pairs)
+    loss, metrics = pair_losses(trainer, pairs)
     assert loss.tolist() == pytest.approx([math.log(2), 0.3132617, 1.3132617], abs=1e-6)
-    assert figures["rewards/margins"].tolist() == pytest.approx([0.0, 1.0, -1.0], abs=1e-6)
+    assert metrics["rewards/margins"].tolist() == pytest.approx([0.0, 1.0, -1.0], abs=1e-6)
     (slope,) = torch.autograd.grad(loss.sum(), logp_BT)
     assert slope[::2, 0].tolist() == pytest.approx([-0.05, -0.1 / (1 + math.e), -0.1 / (1 + 1 / math.e)], abs=1e-6)
 

@@ -83,8 +83,8 @@ def test_settings_that_cannot_be_are_named(config, options, named):
         config(**CONFIG | {"per_device_train_batch_size": 8} | options)
 
 
-def test_confidence_without_a_sampler_that_reports_it(tiny_path):
-    config = DPPOConfig(**CONFIG, completion_score="confidence", num_generations=GENERATIONS)
+def test_uncertainty_without_a_sampler_that_reports_it(tiny_path):
+    config = DPPOConfig(**CONFIG, completion_score="uncertainty", num_generations=GENERATIONS)
     with refused(ConfigError, "use_vllm: true", "completion_score: length"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
 
@@ -127,7 +127,7 @@ def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_pat
     assert sum("logprobs: None" in str(each.message) for each in said) == 1
     assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) == 0
     with refused(ConfigError, "completion_score: length"):
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_score="confidence", **run)
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_score="uncertainty", **run)
 
 
 def test_tokens_are_not_cut_by_log_probabilities_that_are_not_there(tiny_path, tmp_path):

@@ -19,7 +19,7 @@ from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
 from dppo.trl.grpo.objective import SETTINGS, fields_of
-from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.plan import describe_steps
 from dppo.trl.served import RANGES
 
 OWN = [name for name, method in METHODS.items() if method.fixes]
@@ -135,14 +135,14 @@ class TestOneBias:
         method = config.build_method()
         found = method.biases(config.num_iterations)
         assert len(found) == len(reasons) and all(word in reason for word, reason in zip(reasons, found, strict=True))
-        lines = step_plan(config, method, prompts_in_dataset=None)
+        lines = describe_steps(config, method, prompts_in_dataset=None)
         assert [line for line in lines if line.startswith("biased")] == [f"biased: {reason}" for reason in found]
         assert ("gradient BIASED" in lines[0]) == bool(found)
 
     def test_at_default_losses_pruned_prompts_are_unbiased(self):
         """Token means are divided by the tokens that history expects."""
         pruned = {"prompt_prune_rate": 0.3}
-        lines = step_plan(config := configured(**pruned), config.build_method(), prompts_in_dataset=None)
+        lines = describe_steps(config := configured(**pruned), config.build_method(), prompts_in_dataset=None)
         assert "gradient unbiased" in lines[0]
         assert METHODS["dppo_dapo"].with_rates(prompt=0.3, completion=0.5).biases() == ()
 

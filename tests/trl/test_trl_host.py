@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.loop import TrainingLoop
-from dppo.trl.metrics import LossFigures, PhaseClock
+from dppo.trl.metrics import LossMetrics, PhaseClock
 
 ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
 """Operations whose result the host needs: each waits for all that the device has still to do."""
@@ -121,14 +121,14 @@ def test_nothing_is_asked_between_two_backward_passes(kind, questions, tiny_path
 
 def test_a_metric_that_is_read_at_once_is_seen(questions, tiny_path, tmp_path, monkeypatch):
     """The wrong twins: a number, and rows that are chosen by what the device has."""
-    add = LossFigures.add
+    add = LossMetrics.add
 
     def eager(self, tokens, weight, *others):
         float(tokens.logp_BT.detach().mean())
         tokens.advantage_B[tokens.advantage_B > 0]
         return add(self, tokens, weight, *others)
 
-    monkeypatch.setattr(LossFigures, "add", eager)
+    monkeypatch.setattr(LossMetrics, "add", eager)
     grpo(tiny_path, tmp_path, max_tokens_per_row=30)
     assert {"_local_scalar_dense", "index"} <= set(questions.found)
 

@@ -103,7 +103,7 @@ class TestSelfCheck:
     """Rows that are wrong do not train."""
 
     @pytest.mark.parametrize("name", BROKEN)
-    def test_the_run_stops_with_the_figures(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
+    def test_the_run_stops_with_the_metrics(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
         broken(name, monkeypatch)
         with refused(ConfigError, BROKEN[name], "layout: padded"):
             gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path)

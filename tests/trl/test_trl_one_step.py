@@ -47,7 +47,7 @@ ROUNDS = dict(
 )
 CASES = {
     "dppo": dict(method="dppo", completion_score="length"),
-    "by confidence": dict(method="dppo", completion_score="confidence", loss_type="dr_grpo"),
+    "by uncertainty": dict(method="dppo", completion_score="uncertainty", loss_type="dr_grpo"),
     "threshold, independent draws": dict(method="dppo_threshold", sampling_design="poisson"),
     "by tokens": dict(method="dppo", completion_budget="tokens", sampling_design="systematic"),
     "cppo": dict(method="cppo", accept_bias=True),
@@ -102,8 +102,8 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
     reward_NF[keep_N] = plan.rewards.reward_NF.double()
     tokens_N = torch.ones(len(keep_N), dtype=torch.int64)
     tokens_N[keep_N] = plan.completions.tokens_N
-    confidence_N = torch.zeros(len(keep_N), dtype=plan.completions.confidence_N.dtype)
-    confidence_N[keep_N] = plan.completions.confidence_N
+    uncertainty_N = torch.zeros(len(keep_N), dtype=plan.completions.uncertainty_N.dtype)
+    uncertainty_N[keep_N] = plan.completions.uncertainty_N
     rewards = Rewards(reward_NF=reward_NF, group_N=torch.arange(len(keep_N)) // GENERATIONS,
                       weight_F=plan.rewards.weight_F)  # fmt: skip
     # Of the second generation all prompts are new too, so none is skipped.
@@ -121,7 +121,7 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
         earlier_rewards=earlier,
         wanted=trainer.session.source.prompts,
         generations=GENERATIONS,
-        confidence_N=confidence_N,
+        uncertainty_N=uncertainty_N,
         candidates=plan.prompts.candidates,
         earlier_tokens=(),
         max_tokens=trainer.args.max_completion_length,
@@ -143,7 +143,7 @@ def test_the_demo_plans_what_the_trainer_plans(number, trained):
     longest = trainer.args.max_completion_length
     session = Session(trainer.method, seed=trainer.args.seed, generations=GENERATIONS, max_tokens=longest)
     session.number, known = number, plan.prompts.context
-    session.evidence, session.others = known.evidence, known.others
+    session.samples, session.others = known.samples, known.others
     loop = SimpleNamespace(session=session, live=None)
     mine = Loop._plan(loop, replace(plan.prompts, part_Q=None), rollout, rewards_of(plan), done=0.0)
     assert torch.equal(mine.advantage_N, plan.advantage_N)

@@ -1,4 +1,4 @@
-"""A method as a value: prompts, plan, loss, figures and checkpoints read the one that the trainer was given."""
+"""A method as a value: prompts, plan, loss, metrics and checkpoints read the one that the trainer was given."""
 
 import json
 import warnings
@@ -15,7 +15,7 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.objective import DR_GRPO, cispo, clipped_surrogate, k3, off_policy_masked, sequence_ratio, token_ratio
-from dppo.pruning import COMPLETION_AUTO, PromptPruning, advantage_with_confidence
+from dppo.pruning import COMPLETION_AUTO, PromptPruning, advantage_with_uncertainty
 from dppo.session import Session
 from dppo.step import plan_step
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -89,8 +89,8 @@ class TestFaults:
 
         assert said(MINE) == []
         assert said(None) == ["resumed with method: 'mine (own)' -> 'dppo'"]
-        (changed,) = said(replace(MINE, completions=replace(MINE.completions, score=advantage_with_confidence)))
-        assert "method.completions: " in changed and "own score" in changed and "advantage with confidence" in changed
+        (changed,) = said(replace(MINE, completions=replace(MINE.completions, score=advantage_with_uncertainty)))
+        assert "method.completions: " in changed and "own score" in changed and "advantage with uncertainty" in changed
 
     def test_another_method_is_not_assigned(self, tiny_path, tmp_path):
         trainer = make(tiny_path, tmp_path, None)
@@ -232,7 +232,7 @@ class TestCosts:
         assert of_plans[-1] == trainer.method == with_rollout_cost(self.CHOOSING, 8.0) != self.CHOOSING
 
     def test_a_score_of_the_method_is_not_replaced(self, tiny_path, tmp_path):
-        method = replace(MINE, completions=replace(DPPO.completions, score=advantage_with_confidence))
+        method = replace(MINE, completions=replace(DPPO.completions, score=advantage_with_uncertainty))
 
         def silent(prompts, trainer):
             return scripted(prompts, trainer) | {"logprobs": None}

@@ -111,9 +111,9 @@ def test_passes_lie_in_the_last_calls(tiny_path, tmp_path, monkeypatch):
     dealt, calls_of = [], ForwardPasses.calls
 
     def calls(self, *args, **options):
-        parts, figures = calls_of(self, *args, **options)
+        parts, metrics = calls_of(self, *args, **options)
         dealt.append([len(part) for part in parts])
-        return parts, figures
+        return parts, metrics
 
     monkeypatch.setattr(ForwardPasses, "calls", calls)
     grpo(tiny_path, tmp_path, 16, max_tokens_per_row=30)

@@ -75,14 +75,14 @@ def test_a_denominator_that_counts_every_group_is_caught(tiny_path, tmp_path, mo
     assert relative_difference(right[0], wanted[0]) < TOLERANCE < 0.1 < relative_difference(wrong[0], wanted[0])
 
 
-def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
+def test_metrics_of_rounds_are_logged(tiny_path, tmp_path):
     _, trainer = run(tiny_path, tmp_path, max_steps=3)
     rounds, groups = logged(trainer, "rollout/rounds"), logged(trainer, "rollout/groups")
     assert groups == [WANTED * r for r in rounds]
     unused = logged(trainer, "rollout/groups_unused")
     assert unused == pytest.approx([1 - WANTED / g for g in groups])
     surplus = logged(trainer, "rollout/groups_surplus")
-    zero = logged(trainer, "rollout/zero_signal_groups")
+    zero = logged(trainer, "rollout/zero_variance_groups")
     assert [z + s for z, s in zip(zero, surplus, strict=True)] == pytest.approx(unused)
     assert trainer.session.source.stream.epochs == pytest.approx(sum(groups) / 10)
 

@@ -16,7 +16,7 @@ from dppo.trl.layouts import PaddedLayout
 class Unchanged(DPPOTrainer):
     """Keeps the largest difference of each log-probability from the old and the reference policy's."""
 
-    def _micro_batch_loss(self, model, batch, draw, figures):
+    def _micro_batch_loss(self, model, batch, draw, metrics):
         with torch.no_grad():
             logp = self.forwards(model, batch).logp_BT
         others = {"old": batch.rank_batch.old_logp if draw else None, "ref": batch.rank_batch.ref_logp}
@@ -24,7 +24,7 @@ class Unchanged(DPPOTrainer):
             if other is not None:
                 difference = (logp.float() - batch.completion(other)) * batch.completion(batch.rank_batch.loss_mask)
                 self.differences = [*getattr(self, "differences", []), (name, float(difference.abs().max()))]
-        return super()._micro_batch_loss(model, batch, draw, figures)
+        return super()._micro_batch_loss(model, batch, draw, metrics)
 
 
 STILL = dict(num_iterations=2, max_steps=2, beta=0.1, learning_rate=0.0)

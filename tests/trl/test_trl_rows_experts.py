@@ -1,4 +1,4 @@
-"""The router loss of mixtures of experts in trainers on rows, at TRL's defaults: its values, gradients and figures."""
+"""The router loss of mixtures of experts in trainers on rows, at TRL's defaults: its values, gradients and metrics."""
 
 import pytest
 import test_trl_dpo as dpo
@@ -65,8 +65,8 @@ def experts_path(tiny_path, tmp_path_factory):
 @pytest.mark.parametrize("case", one_in(3, OPTIONS))
 def test_router_losses_are_trls(case, layout, experts_path, tmp_path):
     name, options = case
-    figures = ("loss", "aux_loss", "num_tokens")
-    us, them = as_trl(*KINDS[name], experts_path, tmp_path, only={"layout": layout}, figures=figures, **options)
+    metrics = ("loss", "aux_loss", "num_tokens")
+    us, them = as_trl(*KINDS[name], experts_path, tmp_path, only={"layout": layout}, metrics=metrics, **options)
     assert us.method.router_coef == them.router_aux_loss_coef > 0 and min(logged(us, "aux_loss")) > 0
 
 

@@ -10,8 +10,8 @@ from refusals import refused
 
 from dppo.costs import PassCosts, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
-from dppo.evidence import Evidence
 from dppo.methods import METHODS
+from dppo.moment_samples import MomentSamples
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
 from dppo.trl.grpo.lines import closing_lines
@@ -65,15 +65,15 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
         found = found.after(spent_on(live, whole)).planned(plan)
     flat = 2 * (whole - live)
     assert found.saved_seconds(COSTS) == pytest.approx(flat * (0.1 + 0.4)), "nothing of the rollout"
-    assert found.figures(COSTS)["saved/share"] == pytest.approx(flat * 0.5 / (60 + flat * 0.5))
+    assert found.metrics(COSTS)["saved/share"] == pytest.approx(flat * 0.5 / (60 + flat * 0.5))
     assert found.completions == (48.0, 32.0, 32.0) and found.prompts == (12.0, 12.0)
     pruned, saved = found.lines(COSTS)
     assert "33% of 48 not trained on (33% without a gradient" in pruned and "prompts" not in pruned
     assert saved.endswith("by the costs of passes and tokens in this run")
     early = replace(COSTS, fixed=False)
-    assert found.figures(early) == {} and "in seconds not known" in found.lines(early)[1], "no guess before it is known"
+    assert found.metrics(early) == {} and "in seconds not known" in found.lines(early)[1], "no guess before it is known"
     never = TokenCosts(fixed=True)  # of a checkpoint before anything was measured
-    assert found.figures(never) == {} and found.lines(never)[1].endswith("In a longer run raise save_steps")
+    assert found.metrics(never) == {} and found.lines(never)[1].endswith("In a longer run raise save_steps")
     assert Savings().lines(COSTS) == []
 
 
@@ -115,8 +115,8 @@ def test_it_goes_through_a_checkpoint_and_a_damaged_one_is_refused():
         Savings.of_saved({"run": [{"passes": 1.0}]})
 
 
-ALIKE = Evidence.known(torch.ones(64), torch.ones(64))
-VARIED = Evidence.known((1 + torch.arange(64.0)).square(), torch.ones(64))
+ALIKE = MomentSamples.known(torch.ones(64), torch.ones(64))
+VARIED = MomentSamples.known((1 + torch.arange(64.0)).square(), torch.ones(64))
 
 
 def savings_of(kept=32.0, rolled_out=12.0):
@@ -132,22 +132,22 @@ def auto(method, level, **options):
 
 
 @pytest.mark.parametrize(
-    ("cost", "evidence", "why"),
+    ("cost", "samples", "why"),
     [
         (1.0, ALIKE, "sampling them would gain nothing here (at most 1.00x)"),
         (1e6, VARIED, "sampling them would gain nothing here since rollouts are paid for by then (else at most 1."),
         (9.0, VARIED, "completion_prune_rate: auto begins at 1.05x"),
     ],
 )
-def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use(cost, evidence, why):
+def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use(cost, samples, why):
     """The wrong twin said "left off" during the run, and at its end "completion_prune_rate: auto is in use"."""
     method = auto(METHODS["dppo"], "completions", rollout_cost=cost)
-    evidence = replace(evidence, paid_N=evidence.cost_N)
-    assert method.completions.choice(evidence).rate == 0
-    (line,) = closing_lines(method, savings_of(), evidence, None)
+    samples = replace(samples, paid_N=samples.cost_N)
+    assert method.completions.choice(samples).rate == 0
+    (line,) = closing_lines(method, savings_of(), samples, None)
     assert line.startswith("completions: completion_prune_rate: auto dropped none of those with a gradient; ")
     assert why in line and "in use" not in line
-    (line,) = closing_lines(method, savings_of(kept=24.0), evidence, None)
+    (line,) = closing_lines(method, savings_of(kept=24.0), samples, None)
     assert "auto dropped 25% of those with a gradient; choosing can gain at most" in line, "as in its line 'pruned'"
 
 

@@ -33,7 +33,7 @@ def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_
     """Three steps of 4, 4 and 2 of ten rows, on the rows that TRL takes in the order that TRL takes them."""
     own = {name: options[name] for name in ("layout", "max_tokens_per_row") if name in options}
     shared = {name: value for name, value in options.items() if name not in own}
-    as_trl(stock, ours, tiny_path, tmp_path, only=own, figures=["loss"], **shared)
+    as_trl(stock, ours, tiny_path, tmp_path, only=own, metrics=["loss"], **shared)
 
 
 def test_plain_texts_and_shared_prompts_are_trained_as_trl_does(tiny_path, tmp_path):

@@ -29,15 +29,15 @@ OPTIONS = {
 }
 
 
-def same(theirs, mine, path, folder, *, layout="rows", figures=FIGURES, **options):
+def same(theirs, mine, path, folder, *, layout="rows", metrics=FIGURES, **options):
     # Adam makes a whole step of a gradient of rounding.
     options = {"optim": "sgd", "learning_rate": 1e-3, **options}
-    return as_trl(theirs, mine, path, folder, only={"layout": layout}, figures=figures, **options)[0]
+    return as_trl(theirs, mine, path, folder, only={"layout": layout}, metrics=metrics, **options)[0]
 
 
 @pytest.mark.parametrize("layout", PADDED_TOO)
 @pytest.mark.parametrize("options", one_in(2, OPTIONS))
-def test_with_nothing_dropped_steps_and_figures_are_trls(options, layout, tiny_path, tmp_path):
+def test_with_nothing_dropped_steps_and_metrics_are_trls(options, layout, tiny_path, tmp_path):
     us = same(stock, ours, tiny_path, tmp_path, layout=layout, **options)
     if layout == "rows":
         assert sum(logged(us, "rows/tokens")) <= sum(logged(us, "rows/padded_tokens"))
@@ -58,7 +58,7 @@ def test_streamed_pairs_are_trained_as_trl_does(tiny_path, tmp_path):
     names = ("loss", "num_tokens", "rewards/margins", "logps/chosen", "mean_token_accuracy")
     options = {"data": dpo.pairs().to_iterable_dataset(), "gradient_accumulation_steps": 2, "max_length": 6}
     for layout in ("rows", "padded"):
-        same(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, layout=layout, figures=names, **options)
+        same(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, layout=layout, metrics=names, **options)
 
 
 def test_pairs_of_a_stream_without_a_prompt_are_left_out(tiny_path, tmp_path):

@@ -39,7 +39,7 @@ def test_the_command_prints_bars_and_writes_every_field(tmp_path, monkeypatch, c
     assert all(row["same_completions"] for row in barred)
 
 
-def steps_of(*figures):
+def steps_of(*metrics):
     """Steps of given total, prune and model seconds."""
     phases = dict.fromkeys(turns.PHASES, 0.0)
     return [
@@ -51,7 +51,7 @@ def steps_of(*figures):
             scored=5,
             seen={(1,): ((2,),)},
         )
-        for total, prune, model in figures
+        for total, prune, model in metrics
     ]
 
 

@@ -167,7 +167,7 @@ def test_a_token_that_the_sampler_gave_no_probability_for_counts_as_unsure():
     )
     alone = SimpleNamespace(num_processes=1, gather=lambda value: value)
     found = rolled_out(generated, Rewards.of_groups(torch.zeros(1, 1)), alone)
-    assert found.confidence_N.tolist() == [1.0]
+    assert found.uncertainty_N.tolist() == [1.0]
 
 
 def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_they_do(tiny_path, tmp_path):

@@ -14,7 +14,7 @@ NAMES = ("saved/seconds", "saved/share", "prune/kept_share", "prune/prompts_kept
 @pytest.fixture
 def known_soon(monkeypatch):
     """Costs of tokens are known after the second generation."""
-    monkeypatch.setattr("dppo.costs.MEASURED", 1)
+    monkeypatch.setattr("dppo.costs.MEASURED_GENERATIONS", 1)
 
 
 def trained(path, folder, tracker, **options):
@@ -65,5 +65,5 @@ def test_a_plain_script_ends_with_what_was_pruned_and_saved(tiny_path, tmp_path,
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dppo | ")][-3:]
     pruned, saved, more = said
     assert pruned.startswith("dppo | pruned: completions: ") and "not drawn" in pruned and "prompts" not in pruned
-    assert saved.startswith(f"dppo | saved: {trainer.savings.figures(trainer.session.costs)['saved/share']:.0%}, about")
+    assert saved.startswith(f"dppo | saved: {trainer.savings.metrics(trainer.session.costs)['saved/share']:.0%}, about")
     assert more.startswith("dppo | completions: completion_prune_rate: 0.5 ") and 0 < last["saved/share"] < 1

@@ -78,7 +78,7 @@ def run(path, folder, **options):
         per_device_train_batch_size=4 * GENERATIONS,
         prompt_prune_rate=0.5,
         completion_prune_rate=0.5,
-        completion_score="confidence",
+        completion_score="uncertainty",
         loss_type="dr_grpo",
         max_steps=6,
         save_strategy="steps",

@@ -23,7 +23,7 @@ from trl.chat_template_utils import qwen3_chat_template
 from dppo.trl import DPPOConfig, DPPOTrainer
 
 WEIGHTS, RELATIVE, ABSOLUTE = 1e-4, 1e-4, 1e-6
-"""Relative difference of trained weights, and relative or absolute difference of a figure, that is rounding."""
+"""Relative difference of trained weights, and relative or absolute difference of a metric, that is rounding."""
 
 TIMES = re.compile(r"step_time$|_runtime$|_per_second$|^profiling/")
 
@@ -103,7 +103,7 @@ def start(trainer_class: type, build: Build, scene: Scene, **train: Any) -> Run:
 
 
 def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[str]:
-    """What TRL's run has otherwise than ours, which may log and write more; ``allowed`` figures may differ."""
+    """What TRL's run has otherwise than ours, which may log and write more; ``allowed`` metrics may differ."""
     found = []
     if (apart := relative_difference(ours.weights, stock.weights)) >= WEIGHTS:
         found.append(f"weights differ by {apart:.1e}")
@@ -123,7 +123,7 @@ def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[
 
 
 def same(value: Any, other: Any) -> bool:
-    """Whether two figures are equal but for rounding."""
+    """Whether two metrics are equal but for rounding."""
     if isinstance(value, (int, float)) and isinstance(other, (int, float)) and not math.isnan(value):
         return abs(value - other) <= max(ABSOLUTE, RELATIVE * abs(value))
     return value == other or (value != value and other != other)

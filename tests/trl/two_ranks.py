@@ -140,9 +140,9 @@ calls_of = ForwardPasses.calls
 
 def in_first_calls(self, *args, **options):
     """The wrong twin: work lies in the first calls, which synchronize nothing, and the last call makes up for none."""
-    parts, figures = calls_of(self, *args, **options)
+    parts, metrics = calls_of(self, *args, **options)
     self.begun = False
-    return parts[::-1], figures
+    return parts[::-1], metrics
 
 
 def auto_resumed(path: str, folder: Path) -> dict:

@@ -119,7 +119,7 @@ def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
         known = replace(subject, candidates=source.history.candidates(torch.arange(6), 1))
         trained, verified = source.block(1, generations=4), step_prompts(known, method, step_streams(seed, 1))
         assert torch.equal(verified.draw.keep_N, trained.draw.keep_N) and 0 < len(trained.row_Q) < 6
-        for field in ("mean_QF", "variance_QF", "worth_QF"):
+        for field in ("mean_QF", "variance_QF", "strength_QF"):
             assert torch.equal(getattr(verified.context.expected, field), getattr(trained.context.expected, field))
         shifted = subject.context.expected.take((trained.row_Q + 1) % 6)
         assert not torch.equal(shifted.mean_QF, trained.context.expected.mean_QF), "the wrong twin: of other prompts"

@@ -38,7 +38,7 @@ def small(subject):
         completion_tokens=subject.completion_tokens[:12],
         rewards=rewards,
         context=known_after(earlier),
-        confidence_N=subject.confidence_N[:12],
+        uncertainty_N=subject.uncertainty_N[:12],
         gram_NN=subject.gram_NN[:12, :12],
         earlier_tokens=subject.earlier_tokens[:12],
         earlier_rewards=earlier,

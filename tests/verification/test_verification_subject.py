@@ -10,7 +10,7 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.pruning import PromptHistory, advantage_with_confidence, advantage_with_length
+from dppo.pruning import PromptHistory, advantage_with_length, advantage_with_uncertainty
 from dppo.verification.sampling import SubjectSampling, generate
 from dppo.verification.subject import frozen_subject, random_rewards, remembered
 
@@ -49,9 +49,9 @@ def test_a_method_with_values_remembers_by_them(subject, name):
     assert bool((remembered(subject, METHODS[name]).signal_P > 0).any())
 
 
-def test_a_score_of_your_own_may_look_at_confidence(subject):
+def test_a_score_of_your_own_may_look_at_uncertainty(subject):
     rooted = replace(
-        METHODS["dppo"].completions, score=lambda completions: advantage_with_confidence(completions).sqrt()
+        METHODS["dppo"].completions, score=lambda completions: advantage_with_uncertainty(completions).sqrt()
     )
     found = remembered(subject, replace(METHODS["dppo"], completions=rooted))
     assert bool((found.signal_P > 0).any())
@@ -69,7 +69,7 @@ def test_completions_are_sampled_from_the_policy_whatever_its_folder_says(subjec
     assert len({tuple(each) for each in made}) > 4
 
 
-@pytest.mark.parametrize("score", [advantage_with_length, advantage_with_confidence], ids=["length", "confidence"])
+@pytest.mark.parametrize("score", [advantage_with_length, advantage_with_uncertainty], ids=["length", "uncertainty"])
 def test_what_is_remembered_is_the_size_of_the_earlier_gradients(subject, score):
     """By hand: the root of the group's sum of ``(A * norm / tokens)^2``, from one forward pass per completion."""
     square_P = torch.zeros(6, dtype=torch.float64)

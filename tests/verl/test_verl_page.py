@@ -32,7 +32,7 @@ def cell(row):
     return f"{row['rows']}, {row['tokens_share']:.3f}, {row['share']:.3f} {ends}"
 
 
-def test_the_page_has_these_figures():
+def test_the_page_has_these_metrics():
     page = (ROOT / "docs" / "verl.md").read_text()
     for rate in ("0.5", "0.7", "cuts 0.5", "cuts 0.7", SILENT):
         rows = {row["phase"]: row for row in FOUND["rows"] if row["case"] == rate}

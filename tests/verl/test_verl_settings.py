@@ -280,7 +280,7 @@ def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():
 
 
 def test_a_score_by_probabilities_needs_them():
-    (problem,) = problems(SILENT, completion_score="confidence")
+    (problem,) = problems(SILENT, completion_score="uncertainty")
     assert "calculate_log_probs=True" in problem
 
 
@@ -348,8 +348,8 @@ class TestOptions:
         assert method("grpo").completions.rate == 0 and method("infobatch").prompts.rate == 0.5
 
 
-def test_confidence_is_the_score_since_verl_knows_every_probability():
-    assert method().score is SCORES["confidence"] and method(completion_score="length").score is SCORES["length"]
+def test_uncertainty_is_the_score_since_verl_knows_every_probability():
+    assert method().score is SCORES["uncertainty"] and method(completion_score="length").score is SCORES["length"]
 
 
 @pytest.mark.parametrize("mode", NORMALISERS)

@@ -47,7 +47,7 @@ def step(session, number):
     reward_QG = torch.tensor([[float(row % 3 == 0), 0.0] for row in prompts.row_Q.tolist()], dtype=torch.float64)
     rewards = Rewards.of_groups(reward_QG)
     tokens_N = torch.full((len(rewards),), 5)
-    session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=tokens_N.sqrt()), number=number)
+    session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N, uncertainty_N=tokens_N.sqrt()), number=number)
     return prompts.row_Q.tolist()
 
 
@@ -85,11 +85,11 @@ def test_scores_of_groups_that_verl_has_filtered_hold_what_other_terms_weighed()
     session = session_of(Rows(8))
     step(session, 1)
     session.observe_terms(2.0, 3.0)
-    prompts, evidence = session.given_prompts(torch.tensor([3, 1]), 2), session.evidence
+    prompts, samples = session.given_prompts(torch.tensor([3, 1]), 2), session.samples
     rewards = Rewards.of_groups(torch.eye(2, dtype=torch.float64))
-    rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(4), confidence_N=torch.ones(4))
+    rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(4), uncertainty_N=torch.ones(4))
     context = session.plan(prompts, rolled_out, number=2).prompts.context
-    assert context.others == session.others and context.evidence is evidence
+    assert context.others == session.others and context.samples is samples
 
 
 def test_settings_that_changed_are_named(tmp_path):

@@ -56,7 +56,7 @@ class RunState:
     """Optimizer steps skipped for a gradient that was not finite."""
     settings: dict[str, Any]
     """What draws and batches depend on; a resumed run with other settings says so."""
-    draw_figures: list[Any]
+    draw_metrics: list[Any]
     """Of each draw of the generation in use, for the logs."""
     unpruned: list[Any]
     """Passes of each of its optimizer steps if nothing were dropped, as ``dataclasses.asdict`` gives ``Work``."""

@@ -1,10 +1,10 @@
-"""Lines about what choosing can gain: once during a run, as soon as there is evidence, and at its end."""
+"""Lines about what choosing can gain: once during a run, as soon as there are enough samples, and at its end."""
 
 from collections.abc import Callable
 from typing import Any
 
-from dppo.evidence import Evidence
 from dppo.methods import Method
+from dppo.moment_samples import MomentSamples
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, PromptPruning, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST, WORTH, Ceiling, Choice
 from dppo.step import StepPlan
@@ -16,39 +16,39 @@ UNITS = {"completions": "those with a gradient", "prompts": "the candidates"}
 
 
 class CeilingLines:
-    """Prints one line per level at the first evidence, and one more if ``auto`` begins to prune later."""
+    """Prints one line per level at the first samples, and one more if ``auto`` begins to prune later."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
         self._said: dict[str, bool] = {}
         """By level that has a line: True if no other will follow."""
 
-    def tell(self, method: Method, plan: StepPlan, visits: Evidence | None) -> None:
+    def tell(self, method: Method, plan: StepPlan, visits: MomentSamples | None) -> None:
         """Look at a generation that was planned."""
         prompts, completions, found = method.prompts, method.completions, plan.completions
         rounds = method.rounds is not None
         if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
-            self._level("prompts", prompts, visits, plan.figures["prune/prompt_rate"])
-        if not isinstance(completions, Pruning) or plan.evidence is None:
+            self._level("prompts", prompts, visits, plan.metrics["prune/prompt_rate"])
+        if not isinstance(completions, Pruning) or plan.samples is None:
             return
-        evidence, completions = plan.evidence, completions.informed(found)
-        if found.live_N.any() and len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
+        samples, completions = plan.samples, completions.informed(found)
+        if found.live_N.any() and len(samples) >= (completions.auto or COMPLETION_AUTO).fewest:
             silent = 1 - int(found.live_N.sum()) / len(found.live_N)
             skipped = f"the {silent:.0%} without a gradient are skipped; " if silent else ""
-            dropped = plan.draw_figures[0]["prune/completion_rate"]
-            self._level("completions", completions, evidence, dropped, skipped)
+            dropped = plan.draw_metrics[0]["prune/completion_rate"]
+            self._level("completions", completions, samples, dropped, skipped)
 
     def _level(
-        self, name: str, level: Pruning | PromptPruning, evidence: Evidence, dropped: float, skipped: str = ""
+        self, name: str, level: Pruning | PromptPruning, samples: MomentSamples, dropped: float, skipped: str = ""
     ) -> None:
         """Print a line the first time, and again if a level that was left off begins to drop."""
         if name in self._said and (self._said[name] or not dropped):
             return
-        chosen = None if level.auto is None else level.choice(evidence)
+        chosen = None if level.auto is None else level.choice(samples)
         if name in self._said and not (chosen and chosen.rate):
-            return  # the rate that it had begun to drop by is no longer the one of the evidence
+            return  # the rate that it had begun to drop by is no longer the one of the samples
         self._said[name] = chosen is None or chosen.rate > 0
-        ceiling = ceiling_of(evidence)
+        ceiling = ceiling_of(samples)
         sampling = "sampling the others" if skipped else DROPPING[name]
         if chosen is None:
             gain = _given(name, level.rate, ceiling, sampling)
@@ -82,7 +82,9 @@ def _chosen(name: str, level: Any, chosen: Choice, ceiling: Ceiling, sampling: s
     return f"{sampling} would gain {gain}; {FIELDS[name]}: auto begins at {level.auto.least_gain:g}x"
 
 
-def closing_lines(method: Method, savings: Savings, completions: Evidence | None, visits: Evidence | None) -> list[str]:
+def closing_lines(
+    method: Method, savings: Savings, completions: MomentSamples | None, visits: MomentSamples | None
+) -> list[str]:
     """Lines about the share that each level dropped, and the setting that gains more.
 
     Args:
@@ -103,21 +105,21 @@ def closing_lines(method: Method, savings: Savings, completions: Evidence | None
         ("prompts", method.prompts, visits if method.rounds is None else None, candidates, asked),
     )
     lines = []
-    for name, level, evidence, units, left in levels:
+    for name, level, samples, units, left in levels:
         pruned_by_rate = isinstance(level, Pruning | PromptPruning)
         by_cuts = name == "completions" and method.tokens.rate  # these drop completions too
-        if not rolled or not pruned_by_rate or by_cuts or evidence is None or len(evidence) < FEWEST:
+        if not rolled or not pruned_by_rate or by_cuts or samples is None or len(samples) < FEWEST:
             continue
-        if line := _closing(name, level, evidence, 1 - left / units if units else 0.0):
+        if line := _closing(name, level, samples, 1 - left / units if units else 0.0):
             lines.append(f"{name}: {line}")
     return lines
 
 
-def _closing(name: str, level: Any, evidence: Evidence, dropped: float) -> str:
+def _closing(name: str, level: Any, samples: MomentSamples, dropped: float) -> str:
     """Closing line of a level, or "" if there is nothing to do."""
-    field, ceiling = FIELDS[name], ceiling_of(evidence)
+    field, ceiling = FIELDS[name], ceiling_of(samples)
     if level.auto is not None and not dropped:
-        chosen = level.choice(evidence)
+        chosen = level.choice(samples)
         why = f"{chosen.rate:.0%} would be dropped from here on"
         if not chosen.rate:
             why = _chosen(name, level, chosen, ceiling, DROPPING[name])

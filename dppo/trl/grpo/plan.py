@@ -17,7 +17,7 @@ from dppo.errors import in_words, raise_problems
 from dppo.groups import group_sizes
 from dppo.methods import Method
 from dppo.pruning import SampledTokens, constant
-from dppo.step import Passes, StepPlan
+from dppo.step import StepPlan, UpdateSchedule
 from dppo.trl.batch import PADDED, Padded, RankBatch
 from dppo.types import Candidates, Completions
 
@@ -26,17 +26,17 @@ WHY = ("kept", "not drawn", "zero advantage", "no tokens", "left out by the rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cycle:
+class AccumulationSchedule:
     """The calls of the loss from one generation to the next."""
 
-    passes: Passes
+    passes: UpdateSchedule
     calls: int
     """Calls of the loss that make up one share of a generation, >= 1: those that are always of one optimizer step."""
     together: int = 1
     """Shares of an optimizer step, of several generations where it is more than one."""
 
     @classmethod
-    def of_arguments(cls, args: GRPOConfig, steps: int | None = None) -> "Cycle":
+    def of_arguments(cls, args: GRPOConfig, steps: int | None = None) -> "AccumulationSchedule":
         """That of a run's arguments; ``steps`` are those of a generation, where ``steps_per_generation`` is another.
 
         Where they and ``gradient_accumulation_steps`` do not divide one another, an optimizer step takes shares of two
@@ -44,7 +44,7 @@ class Cycle:
         """
         steps = steps or args.steps_per_generation or 1
         calls = math.gcd(steps, args.gradient_accumulation_steps)
-        passes = Passes(passes=args.num_iterations, shares=steps // calls)
+        passes = UpdateSchedule(passes=args.num_iterations, shares=steps // calls)
         return cls(passes=passes, calls=calls, together=args.gradient_accumulation_steps // calls)
 
     @property
@@ -57,7 +57,7 @@ class Cycle:
         return divmod(phase, self.calls)
 
 
-def prompt_parts(passes: Passes, prompts: int, generations: int, processes: int) -> tuple[int, int]:
+def prompt_parts(passes: UpdateSchedule, prompts: int, generations: int, processes: int) -> tuple[int, int]:
     """Draws that a block of so many prompts is made of, and what the number of each is a multiple of.
 
     ``generations`` completions of each prompt make equal numbers of completions on all ``processes``.
@@ -72,7 +72,9 @@ def steps_of_prompts(args: Any, processes: int) -> int:
     return cycle.passes.steps // prompt_parts(cycle.passes, completions // group, group, processes)[0]
 
 
-def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None) -> list[str]:
+def describe_steps(
+    args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None
+) -> list[str]:
     """Lines that say what a generation rolls out, what is trained on, and what is biased about it."""
     completions, cycle = generation_sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
@@ -118,7 +120,7 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     return lines + [f"biased: {reason}" for reason in reasons]
 
 
-def _optimizer_lines(cycle: Cycle, accumulated: int) -> list[str]:
+def _optimizer_lines(cycle: AccumulationSchedule, accumulated: int) -> list[str]:
     """How the calls of a generation are shared out to optimizer steps of so many calls."""
     steps, calls = cycle.passes.steps, cycle.calls * cycle.passes.shares
     if accumulated > cycle.calls and steps > 1:
@@ -137,7 +139,7 @@ def _optimizer_lines(cycle: Cycle, accumulated: int) -> list[str]:
     ]
 
 
-def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
+def generation_sizes(args: Any, processes: int) -> tuple[int, AccumulationSchedule]:
     """Completions of a generation and the cycle of its calls."""
     per_call = args.per_device_train_batch_size * processes
     steps = args.steps_per_generation or 1
@@ -149,7 +151,7 @@ def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
             f"hold at once. Try generation_batch_size: {per_call * (steps or 1)}."
         )
         raise_problems("DPPOConfig", [problem] if rest or not steps else [])
-    return per_call * steps, Cycle.of_arguments(args, steps)
+    return per_call * steps, AccumulationSchedule.of_arguments(args, steps)
 
 
 def card_section(method: Method, optimizer_steps: int) -> str:
@@ -246,7 +248,7 @@ class Recorder:
 
 
 def generation_of(
-    plan: StepPlan, batch: RankBatch, passes: Passes, *, step: int, number: int, epoch: float | None, rank: int
+    plan: StepPlan, batch: RankBatch, passes: UpdateSchedule, *, step: int, number: int, epoch: float | None, rank: int
 ) -> Generation:
     """The record of a generation that was just drawn."""
     prompts, completions = plan.prompts, plan.completions

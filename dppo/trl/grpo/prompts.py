@@ -22,7 +22,7 @@ from dppo.trl.checkpoints.state import fingerprint
 
 EPOCHS_REMEMBERED = 3
 """Default half-life of the prompt history."""
-MEASURED = 256
+MEASURED_PROMPTS = 256
 """Prompts whose tokens are counted before training: the longest."""
 ROWS_HASHED = 2**14
 """Rows whose columns are read for a fingerprint: less than a second for problems with solutions."""
@@ -90,7 +90,7 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
         return
     # No token is shorter than a byte, of which a character has up to 4.
     most_R = 4 * np.array([len(_text_of(prompt)) for prompt in prompts_of(dataset)])
-    rows = [row for row in np.argsort(-most_R, kind="stable")[:MEASURED].tolist() if most_R[row] >= positions]
+    rows = [row for row in np.argsort(-most_R, kind="stable")[:MEASURED_PROMPTS].tolist() if most_R[row] >= positions]
     texts = [_text_of(prompt) for prompt in prompts_of(dataset.select(rows))] if rows else []
     tokens, row = max(
         ((len(tokenizer(text)["input_ids"]), row) for text, row in zip(texts, rows, strict=True)), default=(0, 0)

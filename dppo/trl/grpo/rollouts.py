@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dppo.packing import rebalance, split_group
-from dppo.pruning import SampledTokens, confidence
+from dppo.pruning import SampledTokens, uncertainty
 from dppo.step import RolledOut, StepPlan
 from dppo.trl.batch import PADDED, Padded, RankBatch
 from dppo.types import Rewards
@@ -60,12 +60,12 @@ def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *,
     """What all ranks rolled out; with ``tokens`` each token of it."""
     mask, logp = loss_mask(generated.completion_mask, generated.tool_mask), generated.sampler_logp
     processes, gather = accelerator.num_processes, accelerator.gather
-    sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
+    sure_B = None if logp is None else gather(uncertainty(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
     return RolledOut(
         rewards=rewards,
         tokens_N=gather(mask.sum(1)).cpu(),
         attended_N=gather(generated.prompt_mask.sum(1) + generated.completion_mask.sum(1)).cpu(),
-        confidence_N=sure_B,
+        uncertainty_N=sure_B,
         process_N=torch.arange(len(rewards)) // (len(rewards) // processes),
         sampled=_sampled(mask, logp, accelerator) if tokens else None,
     )

@@ -12,7 +12,7 @@ from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import Method
 from dppo.methods.own import assigned
-from dppo.pruning import SCORES, advantage_with_confidence
+from dppo.pruning import SCORES, advantage_with_uncertainty
 from dppo.session import Session
 from dppo.settings import AUTO
 from dppo.step import StepPlan
@@ -22,7 +22,7 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.lines import closing_lines
-from dppo.trl.grpo.plan import Cycle, card_section, prompt_parts, step_plan
+from dppo.trl.grpo.plan import AccumulationSchedule, card_section, describe_steps, prompt_parts
 from dppo.trl.grpo.prompts import content_of
 from dppo.trl.grpo.savings import CostMeter, Savings, trained_tokens
 from dppo.trl.hooks import Joints
@@ -39,7 +39,7 @@ class InUse:
     """This rank's part."""
     plan: StepPlan | None
     """Of all ranks; None after a resume in the middle of it: what it says is in the batch."""
-    draw_figures: Sequence[Mapping[str, float]]
+    draw_metrics: Sequence[Mapping[str, float]]
     """Of each draw, for the logs."""
     unpruned: Sequence[Work]
     """Passes of each optimizer step if nothing were dropped, on this rank."""
@@ -50,7 +50,7 @@ class SavedGeneration(TrainingLoop, Joints):
 
     args: DPPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     method_in_words: dict[str, str]
-    cycle: Cycle
+    cycle: AccumulationSchedule
     session: Session
     """Method, prompts and what was learned of them."""
     meter: CostMeter
@@ -92,7 +92,7 @@ class SavedGeneration(TrainingLoop, Joints):
     def _announce(self) -> None:
         """Print the plan once, on the main process; what is biased without having been accepted is warned of."""
         rows = None if self.session.source is None else self.session.source.stream.size
-        for line in [*step_plan(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
+        for line in [*describe_steps(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
             self.accelerator.print(f"dppo | {line}")
         if self.use_vllm and self.accelerator.is_main_process and (line := precision_line(self)):
             warnings.warn(line, stacklevel=3)
@@ -106,7 +106,7 @@ class SavedGeneration(TrainingLoop, Joints):
             result = super().train(*args, **kwargs)
         self._account()
         lines = self.savings.lines(self.session.costs)
-        for line in lines + closing_lines(self.method, self.savings, self.session.evidence, self.session.visits):
+        for line in lines + closing_lines(self.method, self.savings, self.session.samples, self.session.visits):
             self.accelerator.print(f"dppo | {line}")
         return result
 
@@ -114,7 +114,7 @@ class SavedGeneration(TrainingLoop, Joints):
         """As TRL's, with what was saved so far in every record of training."""
         training = self.training and "train_runtime" not in logs
         with self.without_empty_table():
-            super().log(logs | self.savings.figures(self.session.costs) if training else logs, *args, **kwargs)
+            super().log(logs | self.savings.metrics(self.session.costs) if training else logs, *args, **kwargs)
 
     @property
     def _unaccounted(self) -> StepPlan | None:
@@ -166,7 +166,7 @@ class SavedGeneration(TrainingLoop, Joints):
             savings=asdict(self.savings),
             skipped=self.guard.skipped,
             settings=settings_of(self),
-            draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
+            draw_metrics=[dict(each) for each in self.in_use.draw_metrics] if calls and self.in_use else [],
             unpruned=[asdict(each) for each in self.in_use.unpruned] if calls and self.in_use else [],
         )
         write_json(folder / OUR_STATE, asdict(state))
@@ -182,7 +182,7 @@ class SavedGeneration(TrainingLoop, Joints):
                 "rollout_func returned logprobs: None, and with use_vllm: true the loss is corrected by them. Return "
                 "those of the sampler, or set vllm_importance_sampling_correction: false."
             )
-        if self.method.score is not advantage_with_confidence or self.args.completion_score != AUTO:
+        if self.method.score is not advantage_with_uncertainty or self.args.completion_score != AUTO:
             return
         score = self.args.build_method().score
         method = self.method
@@ -218,8 +218,8 @@ class SavedGeneration(TrainingLoop, Joints):
         ranks = range(self.accelerator.num_processes)
         if goes_on and not any(self.lacks(batch_file(folder, rank).name) for rank in ranks):
             file = batch_file(folder, self.accelerator.process_index)
-            figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]
+            metrics = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_metrics]
             batch = RankBatch.load(file, self.accelerator.device)
             unpruned = [Work(**each) for each in state.unpruned]
-            self.in_use = InUse(batch=batch, plan=None, draw_figures=figures, unpruned=unpruned)
+            self.in_use = InUse(batch=batch, plan=None, draw_metrics=metrics, unpruned=unpruned)
             self.calls = state.calls

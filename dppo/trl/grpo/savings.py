@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dppo.costs import MEASURED, Spent, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
 from dppo.step import StepPlan
 from dppo.trl.forwards import ForwardPasses
@@ -146,7 +146,7 @@ class Savings:
         passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]
         return costs.saved(self.unpruned_tokens - self.generated, passes)
 
-    def figures(self, costs: TokenCosts) -> dict[str, float]:
+    def metrics(self, costs: TokenCosts) -> dict[str, float]:
         """``saved/*`` of docs/metrics.md; nothing before costs are known."""
         saved = self.saved_seconds(costs)
         whole = self.seconds + (saved or 0.0)
@@ -169,7 +169,7 @@ class Savings:
         return [f"pruned: {'; '.join(said)}", f"saved: {self._saved_line(costs)}"]
 
     def _saved_line(self, costs: TokenCosts) -> str:
-        found = self.figures(costs)
+        found = self.metrics(costs)
         if found:
             saved, whole = found["saved/seconds"], found["saved/seconds"] + self.seconds
             return (
@@ -182,6 +182,6 @@ class Savings:
                 "longer run raise save_steps"
             )
         return (
-            f"in seconds not known: what tokens cost is measured in generations 2 to {MEASURED + 1}, and this run "
-            "has not come to their end"
+            f"not yet known in seconds: costs are measured in generations 2 to {MEASURED_GENERATIONS + 1}, and the "
+            "run ended before"
         )

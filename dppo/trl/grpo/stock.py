@@ -16,9 +16,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
 from dppo.trl.batch import PADDED
-from dppo.trl.grpo.plan import WHY, Cycle, Generation, Recorder
+from dppo.trl.grpo.plan import WHY, AccumulationSchedule, Generation, Recorder
 from dppo.trl.grpo.rollouts import loss_mask
-from dppo.trl.hooks import Look, add_figures, logged_prompts, watch, written_by_model
+from dppo.trl.hooks import Look, add_metrics, logged_prompts, watch, written_by_model
 from dppo.trl.metrics import RECORD, PhaseClock, wall
 
 NOT_TIMED = "time/prune"
@@ -30,7 +30,7 @@ class StockWatch(TrainerCallback):
 
     def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
         self._trainer, self._recorder = trainer, recorder
-        self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
+        self._clock, self._cycle = PhaseClock(now), AccumulationSchedule.of_arguments(cast(GRPOConfig, trainer.args))
         self._row_of = rows_by_content(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
@@ -53,17 +53,17 @@ class StockWatch(TrainerCallback):
         self._clock.start("optimizer")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` when the weights have moved: the step's figures go to the log."""
+        """Called by ``Trainer`` when the weights have moved: the step's metrics go to the log."""
         self._clock.stop("optimizer")
         gathered = cast(Tensor, self._trainer.accelerator.gather(self._seen_2[None]))
         padded, unpadded = gathered.sum(0).tolist()
-        figures = {name: seconds for name, seconds in self._clock.flush().items() if name != NOT_TIMED} | {
+        metrics = {name: seconds for name, seconds in self._clock.flush().items() if name != NOT_TIMED} | {
             "rows/tokens": float(padded),
             "rows/forwards": float(self._forwards),
             "rows/padded_tokens": float(padded),
             "rows/sequence_tokens": float(unpadded),
         }
-        add_figures(self._trainer, figures)
+        add_metrics(self._trainer, metrics)
         self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
 
     @property

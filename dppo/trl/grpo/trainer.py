@@ -20,7 +20,7 @@ from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.lines import CeilingLines
-from dppo.trl.grpo.plan import Cycle, generation_of
+from dppo.trl.grpo.plan import AccumulationSchedule, generation_of
 from dppo.trl.grpo.prompts import check_lengths, check_prompts, prompt_source
 from dppo.trl.grpo.rollouts import (
     GeneratedBatch,
@@ -34,7 +34,7 @@ from dppo.trl.grpo.rollouts import (
 from dppo.trl.grpo.saved import InUse, SavedGeneration
 from dppo.trl.grpo.savings import CostMeter, Savings
 from dppo.trl.grpo.unpruned import unpruned_passes
-from dppo.trl.metrics import CHECK, RECORD, LossFigures, StepSeconds, logs_next_step, of_step, share_done
+from dppo.trl.metrics import CHECK, RECORD, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
     NonFiniteGuard,
@@ -98,7 +98,7 @@ class DPPOTrainer(SavedGeneration):
         with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
-        self.cycle = Cycle.of_arguments(args)
+        self.cycle = AccumulationSchedule.of_arguments(args)
         self.session = self._start_session(own)
         if self.session.source is not None and self.environment_factories is None:
             tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
@@ -112,7 +112,7 @@ class DPPOTrainer(SavedGeneration):
         self._dealt: list[list[MicroBatch]] = []
         self._ended: tuple[RankBatch, int] | None = None
         """The batch and the draw of an optimizer step whose last call has been made."""
-        self._figures = self._no_figures()
+        self._loss_metrics = self._no_metrics()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
@@ -131,9 +131,9 @@ class DPPOTrainer(SavedGeneration):
         for refusal in unserved_models(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
-        if self.args.completion_score == "confidence" and not log_probs:
+        if self.args.completion_score == "uncertainty" and not log_probs:
             raise ConfigError(
-                "completion_score='confidence' needs the sampler's log-probabilities, which transformers' generate "
+                "completion_score='uncertainty' needs the sampler's log-probabilities, which transformers' generate "
                 "does not give. Set use_vllm: true, or completion_score: length."
             )
         config = cast(Any, self.model).config
@@ -161,13 +161,13 @@ class DPPOTrainer(SavedGeneration):
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
-        self._dealt, self._figures = [], self._no_figures()
+        self._dealt, self._loss_metrics = [], self._no_metrics()
         super().load_extra(folder)
 
     def drop_step(self) -> None:
         """Forget the generation in use too: part of its steps are taken."""
         self.in_use, self.calls = None, 0
-        self._dealt, self._figures = [], self._no_figures()
+        self._dealt, self._loss_metrics = [], self._no_metrics()
         self.forwards.correction_metrics = CorrectionMetrics()
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
@@ -183,14 +183,14 @@ class DPPOTrainer(SavedGeneration):
             phase = 0
             self.in_use = self._generate_next(examples)
         draw, call = self.cycle.locate(phase)
-        batch, figures_of = self.in_use.batch, self.in_use.draw_figures
+        batch, metrics_of = self.in_use.batch, self.in_use.draw_metrics
         if call == 0:
-            self.add_figures(of_step(figures_of[draw], self.cycle.together))
+            self.add_metrics(of_step(metrics_of[draw], self.cycle.together))
             self.meter.plan(trained=self.in_use.unpruned[draw : draw + 1])
         if call == 0 or not self._dealt:
             part = batch.cut(slice(draw, draw + 1))
-            self._dealt, figures = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
-            self.add_figures(of_step(figures, self.cycle.together))
+            self._dealt, metrics = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
+            self.add_metrics(of_step(metrics, self.cycle.together))
         return {"batch": batch, "micro_batches": self._dealt[call]}
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
@@ -221,7 +221,7 @@ class DPPOTrainer(SavedGeneration):
             self.recorder.generation(record)
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
-        return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures, unpruned=unpruned.trained)
+        return InUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=unpruned.trained)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
@@ -268,14 +268,14 @@ class DPPOTrainer(SavedGeneration):
         level, unknown = self.method.tokens, generated.sampler_logp is None
         tokens = level.active and not (unknown and level.needs_log_probs)  # without them the plan says what to do
         everything = rolled_out(generated, rewards, self.accelerator, tokens=tokens)
-        if everything.confidence_N is None:
+        if everything.uncertainty_N is None:
             self._go_on_without_log_probs()
         plan = self.session.plan(prompts, everything, done=share_done(self.state))
         for line in self.session.messages():
             self.accelerator.print(f"dppo | {line}")
-        self.add_figures(self.session.metrics | plan.figures)
+        self.add_metrics(self.session.metrics | plan.metrics)
         if prompts.size_Q is not None:
-            self.correct_figure("frac_reward_zero_std", rewards.flat_Q.double().mean().item())
+            self.correct_metric("frac_reward_zero_std", rewards.zero_variance_Q.double().mean().item())
         self._signal_warning.observe(plan.learnable, scored=not bool(generated.reward_NF.isnan().all()))
         self._ceilings.tell(self.method.at(share_done(self.state)), plan, self.session.visits)
         return plan
@@ -284,32 +284,32 @@ class DPPOTrainer(SavedGeneration):
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """() the loss of one call."""
-        figures, micro_batches, whole = self._figures, inputs["micro_batches"], inputs["batch"]
+        metrics, micro_batches, whole = self._loss_metrics, inputs["micro_batches"], inputs["batch"]
         self.recorder.trained(sum((batch.loss_tokens for batch in micro_batches), torch.zeros((), dtype=torch.int64)))
         draw, call = self.cycle.locate(self.calls % self.cycle.length)
         self._ended = (whole, draw) if call == self.cycle.calls - 1 else None
         return self.backward_but_last(
-            model, micro_batches, lambda each: self._micro_batch_loss(model, each, draw, figures)
+            model, micro_batches, lambda each: self._micro_batch_loss(model, each, draw, metrics)
         )
 
     def end_call(self) -> None:
         """Log the metrics of an optimizer step after its last call."""
         if self._ended is None:
             return
-        (whole, draw), figures, self._ended = self._ended, self._figures, None
+        (whole, draw), metrics, self._ended = self._ended, self._loss_metrics, None
         denominator = whole.sizes.denominator / self.cycle.passes.shares
-        for each in figures.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
-            self.add_figures(each)
+        for each in metrics.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
+            self.add_metrics(each)
         if draw == 0 and self.forwards.correction is not None:
-            self.add_figures(self.forwards.correction_metrics.reduced(self.accelerator))
-        self.add_figures(self.session.observe_terms(*figures.others))
-        self._figures = self._no_figures()
+            self.add_metrics(self.forwards.correction_metrics.reduced(self.accelerator))
+        self.add_metrics(self.session.observe_terms(*metrics.others))
+        self._loss_metrics = self._no_metrics()
 
-    def _no_figures(self) -> LossFigures:
+    def _no_metrics(self) -> LossMetrics:
         """Those of an optimizer step that has not begun."""
-        return LossFigures(self.method, self.cycle.calls, self.cycle.together)
+        return LossMetrics(self.method, self.cycle.calls, self.cycle.together)
 
-    def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, figures: LossFigures) -> Tensor:
+    def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, metrics: LossMetrics) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
         whole = batch.rank_batch
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
@@ -320,10 +320,10 @@ class DPPOTrainer(SavedGeneration):
         if draw == 0 and sampler is not None and ratio is not None and not batch.idle:
             self.forwards.correction_metrics.add(logp.detach(), sampler, ratio, tokens.mask_BT)
         of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
-        figures.add(tokens, batch.loss_weight, entropy, router, *of_rows)
+        metrics.add(tokens, batch.loss_weight, entropy, router, *of_rows)
         if self.method.beta or self.method.entropy_coef:
             scale = whole.sizes.denominator / max(whole.sizes.tokens, 1.0)
-            figures.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
+            metrics.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
         loss = self.session.loss(tokens, batch.loss_weight, whole.sizes, entropy_BT=entropy, router_loss=router)
         # Gradients are averaged over ranks and added over calls; the denominator spans the whole generation.
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)

@@ -30,7 +30,7 @@ from dppo.trl.rows.data import (
     prepared_rows,
     trained,
 )
-from dppo.trl.rows.figures import OF_TOKENS
+from dppo.trl.rows.metrics import OF_TOKENS
 from dppo.trl.rows.pairs import (
     OF_ANSWERS,
     OF_BATCHES,
@@ -237,7 +237,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         return torch.stack([self.method.shares(draw, count_N, part_N) for count_N in counts])
 
     @property
-    def figures_needed(self) -> bool:
+    def metrics_needed(self) -> bool:
         """WPO's weights are made of them."""
         return self.use_weighting
 
@@ -248,8 +248,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             reference = self._reference(batch)
         if batch.idle:  # a rank without pairs forwards one sequence
             return logp_BT.sum() * 0.0, torch.zeros(len(batch.places))
-        figures = scored.figures or {}
-        pairs = Pairs(logp_BT=logp_BT, mask_BT=mask_BT, log_sum_sq_BT=figures.get("log_sum_sq_probs"), **reference)
+        metrics = scored.metrics or {}
+        pairs = Pairs(logp_BT=logp_BT, mask_BT=mask_BT, log_sum_sq_BT=metrics.get("log_sum_sq_probs"), **reference)
         loss_P, of_pairs = pair_losses(self, pairs)
         if not self._streamed:
             margin_P = torch.from_numpy(self._margin_weight[self._rows_of_pairs(batch)])
@@ -258,7 +258,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
         # In units of a pair's loss: what it is divided by depends on its micro-batch, and its score does not.
         total_P = loss_P - sft * (token_P / pair_P) * logp_BT[::2].sum(1)
-        self._add_figures(batch, scored, of_pairs)
+        self._add_metrics(batch, scored, of_pairs)
         return (weight_P * pair_P * total_P).sum(), self._contributions(total_P, logp_BT)
 
     def _rows_of_pairs(self, batch: MicroBatch) -> list[int]:
@@ -273,22 +273,22 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         (slope_BT,) = torch.autograd.grad(total_P.sum(), logp_BT, retain_graph=True)
         return (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1)
 
-    def _add_figures(self, batch: MicroBatch, scored: Scored, of_pairs: Mapping[str, Tensor]) -> None:
-        """Add pairs to TRL's figures."""
+    def _add_metrics(self, batch: MicroBatch, scored: Scored, of_pairs: Mapping[str, Tensor]) -> None:
+        """Add pairs to TRL's metrics."""
         one_P = torch.ones(len(batch.places) // 2)
         for name, value_P in of_pairs.items():
-            self.add_part_figure(batch, name, value_P.detach(), one_P, every=2)
-        if scored.figures is None:
+            self.add_part_metric(batch, name, value_P.detach(), one_P, every=2)
+        if scored.metrics is None:
             return
-        mask_BT, found = batch.completion(batch.rank_batch.loss_mask), scored.figures
+        mask_BT, found = batch.completion(batch.rank_batch.loss_mask), scored.metrics
         count_B = mask_BT.sum(1)
         entropy_P2 = (found["entropy"] * mask_BT).sum(1).view(-1, 2)
-        self.add_part_figure(batch, "entropy", entropy_P2.sum(1), count_B.view(-1, 2).sum(1), every=2)
+        self.add_part_metric(batch, "entropy", entropy_P2.sum(1), count_B.view(-1, 2).sum(1), every=2)
         for side, name in enumerate(OF_LOGITS):
             value_BT = found["mean_logits"] * mask_BT
-            self.add_part_figure(batch, name, value_BT[side::2].sum(1), count_B[side::2], every=2)
+            self.add_part_metric(batch, name, value_BT[side::2].sum(1), count_B[side::2], every=2)
         right_BT = found["is_top1"] * mask_BT
-        self.add_part_figure(batch, "mean_token_accuracy", right_BT[::2].sum(1), count_B[::2], every=2)
+        self.add_part_metric(batch, "mean_token_accuracy", right_BT[::2].sum(1), count_B[::2], every=2)
 
     @cached_property
     def content(self) -> str:

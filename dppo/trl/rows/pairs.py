@@ -2,7 +2,7 @@
 
 ``DPOTrainer`` takes the mean over a micro-batch inside the loss itself. Here it is given log-probabilities whose mean
 over pairs leaves every pair as it is: all its losses, divergences and weights that treat pairs one by one come from
-TRL's code, and so do its figures of pairs.
+TRL's code, and so do its metrics of pairs.
 """
 
 import copy
@@ -19,7 +19,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 
 from dppo.errors import ConfigError, RewardError
 from dppo.objective import margin_weights
-from dppo.packing.head import TOKEN_FIGURES
+from dppo.packing.head import TOKEN_METRICS
 from dppo.rewards import guarded, is_async
 from dppo.trl.hooks import loss_of_pairs
 from dppo.typed import check
@@ -33,7 +33,7 @@ OF_ANSWERS = ("nca_pair", "bco_pair", "sppo_hard", "apo_down", "sft")
 """Those of them with a gradient where both answers of a pair are equal."""
 OF_PAIRS = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins")
 OF_PAIRS += ("logps/chosen", "logps/rejected")
-"""TRL's figures that have a value for each pair."""
+"""TRL's metrics that have a value for each pair."""
 
 
 class PerPair(torch.Tensor):
@@ -87,7 +87,7 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     if pairs.ref_P2 is not None:
         inputs |= {"ref_chosen_logps": pairs.ref_P2[:, 0], "ref_rejected_logps": pairs.ref_P2[:, 1]}
     unread = torch.zeros_like(logp_BT).as_subclass(Unread)
-    nothing: dict[str, Tensor] = dict.fromkeys(TOKEN_FIGURES, unread) | {"is_top1": torch.zeros_like(mask_BT).bool()}
+    nothing: dict[str, Tensor] = dict.fromkeys(TOKEN_METRICS, unread) | {"is_top1": torch.zeros_like(mask_BT).bool()}
     if pairs.log_sum_sq_BT is not None:
         nothing["log_sum_sq_probs"] = _by_answer(pairs.log_sum_sq_BT)
     policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **nothing)
@@ -105,9 +105,9 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     alone.aux_loss_enabled = False
     alone.loss_types, alone.loss_weights = [name for name, _ in per_pair], [weight for _, weight in per_pair]
     loss, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
-    figures = {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
+    metrics = {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
     plain = loss.as_subclass(Tensor) if per_pair else logp_BT.new_zeros(len(logp_BT) // 2)
-    return plain, figures
+    return plain, metrics
 
 
 def _itself(value: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dppo.errors import ConfigError, DataError
 from dppo.methods import RowMethod
 from dppo.objective import weighted_sum
 from dppo.packing.forward import Scored
-from dppo.pruning import confidence, mean_loss
+from dppo.pruning import mean_loss, uncertainty
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.data import RowConfig, Rows, Sequence, check_dataset, content_key, prepared_rows, trained
@@ -160,7 +160,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
 
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted negative log-likelihood over the step's tokens, and the score of each row."""
-        self.add_token_figures(batch, scored)
+        self.add_token_metrics(batch, scored)
         logp_BT, mask_BT = scored.logp_BT, batch.completion(batch.rank_batch.loss_mask)
         loss_BT = -logp_BT
         if self.args.loss_type == "dft":
@@ -168,7 +168,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         loss = weighted_sum(loss_BT, mask_BT, batch.weight * share_KB[0], per_sequence=False)
         logp_BT = logp_BT.detach()
         if self.method.score == "norm":
-            return loss, confidence(logp_BT, mask_BT).square()
+            return loss, uncertainty(logp_BT, mask_BT).square()
         tokens_B = self._trained_B[batch.rows].to(logp_BT).clamp(min=1)
         return loss, mean_loss(logp_BT, mask_BT) * mask_BT.sum(1) / tokens_B
 

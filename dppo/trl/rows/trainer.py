@@ -18,16 +18,16 @@ from dppo.methods import RowMethod
 from dppo.methods.own import is_own, parts_in_words
 from dppo.methods.settings import bias_problems
 from dppo.packing import longest_processing_time
-from dppo.packing.forward import Scored, figures_of
+from dppo.packing.forward import Scored, metrics_of
 from dppo.packing.rows import UNSCORED
 from dppo.pruning import RecordedScores
-from dppo.step import RowSource, row_figures
+from dppo.step import RowSource, row_metrics
 from dppo.trl.batch import MicroBatch
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import PhaseClock, share_done
 from dppo.trl.rows.data import IDLE, RowBatch, Rows, Sequence, batch_of
-from dppo.trl.rows.figures import MeasuredRows, PartFigures
+from dppo.trl.rows.metrics import MeasuredRows, PartMetrics
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 from dppo.trl.served import check_processes
 from dppo.types import Draw
@@ -87,14 +87,14 @@ class RowTrainer(MeasuredRows):
 
         Args:
             batch: some sequences of this rank.
-            scored: (b, T) log-probabilities of their tokens, and figures if asked for.
+            scored: (b, T) log-probabilities of their tokens, and metrics if asked for.
             share_KB: (K, b) ``shares`` of their rows.
         """
         raise NotImplementedError
 
     @property
-    def figures_needed(self) -> bool:
-        """Whether the loss itself needs figures of tokens."""
+    def metrics_needed(self) -> bool:
+        """Whether the loss itself needs metrics of tokens."""
         return False
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
@@ -162,16 +162,16 @@ class RowTrainer(MeasuredRows):
             self._take(batches, device)
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
             draw = self.source.draw(self._block, step=step, epoch=epoch, done=share_done(self.state))
-            figures = row_figures(self.source.scores.candidates(self._block), draw)
-            self.add_figures(figures)
+            metrics = row_metrics(self.source.scores.candidates(self._block), draw)
+            self.add_metrics(metrics)
             count_tokens(self, int(self._rows.attended[self._block[draw.keep_N].numpy()].sum()))
             self._dropped = not bool(draw.keep_N.all())
             batch = self._own(draw)
             router = bool(self.method.router_coef)
             call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None
-            calls, figures = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
-        self.add_figures(figures)
-        self._scores, self._figures = [], PartFigures(self._stride)
+            calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
+        self.add_metrics(metrics)
+        self._scores, self._loss_metrics = [], PartMetrics(self._stride)
         return [StepCall(micro_batches=each, call=call) for call, each in enumerate(calls)], None
 
     def _take(self, batches: list[Any], device: Any) -> None:
@@ -250,13 +250,13 @@ class RowTrainer(MeasuredRows):
         if self._ended:
             self._ended = False
             self._record()
-            self._log_figures()
+            self._log_metrics()
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:
         """() the loss of a micro-batch; with a router loss all of it is of one micro-batch of TRL's."""
         router = self.method.router_coef
-        figures = self.figures_needed or self._figures_due()
-        scored = self.forwards(model, batch, router=bool(router), figures=figures)
+        metrics = self.metrics_needed or self._metrics_due()
+        scored = self.forwards(model, batch, router=bool(router), metrics=metrics)
         loss, score_B = self.loss_and_scores(batch, scored, self._share_KB[:, batch.rows])
         places = [self._place_B[place] for place in batch.places]
         if scored.router_loss is not None:
@@ -265,7 +265,7 @@ class RowTrainer(MeasuredRows):
             balance = scored.router_loss / max(float(self._rows.attended[of_part].sum()), 1.0)
             loss = loss + router * balance / (self._calls * self.accelerator.num_processes)
             none, one = torch.zeros(1), torch.ones(1)
-            self._figures.add("aux_loss", balance.view(1), none, one, torch.tensor([part % self._stride]))
+            self._loss_metrics.add("aux_loss", balance.view(1), none, one, torch.tensor([part % self._stride]))
         if not batch.idle:
             self._scores.append((places, score_B.detach()))
         return loss * self.accelerator.num_processes  # gradients are averaged over ranks
@@ -288,7 +288,7 @@ class RowTrainer(MeasuredRows):
     def _padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
     ) -> tuple[Tensor, None, dict[str, Tensor]]:
-        """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does, and figures.
+        """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does, and metrics.
 
         That is padded on the right, so that positions that a model has learned begin at 0.
         """
@@ -305,7 +305,7 @@ class RowTrainer(MeasuredRows):
             value_BT = F.pad(value_BT[:, 1 - ids.shape[1] :], (1, 0))
             return torch.zeros_like(value_BT).scatter(1, order_BT, value_BT)[:, -width:]
 
-        return back(output.log_probs), None, figures_of(output, back)
+        return back(output.log_probs), None, metrics_of(output, back)
 
 
 def _places(rows: list[int]) -> dict[str, Tensor]:

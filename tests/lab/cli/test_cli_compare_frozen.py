@@ -71,7 +71,7 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
     config.write_text(
         "model_name_or_path: scratch:embedded\ndataset_name: embedded\nreward_funcs: [embedded]\nmethod: dppo\n"
         f"loss_type: grpo\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nreport_to: none\nseed: 3\n"
-        "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: confidence}}}\n"
+        "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: uncertainty}}}\n"
     )
     output = tmp_path / "frozen.json"
     words = [str(config), "--prune_floor", "0.3", "--completion_prune_rate", "0.5", "--rates", "0.5", "--draws", "100"]

@@ -110,13 +110,13 @@ def test_methods_have_the_objective_of_the_configuration_or_their_own():
 def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration():
     fields = {"dataset_name": "embedded", "loss_type": "grpo", "method": "dppo", "prune_floor": 0.4}
     fields |= {"completion_prune_rate": 0.5, "use_cpu": True, "bf16": False}
-    block = {"mean": {"method": "dppo", "completion_score": "confidence"}, "fewer": {"method": "grpo", "beta": 0.1}}
+    block = {"mean": {"method": "dppo", "completion_score": "uncertainty"}, "fewer": {"method": "grpo", "beta": 0.1}}
     names = ["trl", "mean", "fewer", "dppo", "dapo"]
     contestants = choose(names, block, fields)
     assert [each.preset for each in contestants] == ["grpo", "dppo", "grpo", "dppo", "dapo"]
     methods = methods_of(contestants, as_configured(configured(fields)), fields)
     found = {each.name: method for each, method in zip(contestants, methods, strict=True)}
-    assert found["mean"].score_name == "advantage with confidence per token"
+    assert found["mean"].score_name == "advantage with uncertainty per token"
     assert found["dppo"].score_name == "absolute advantage"
     assert found["mean"].completions.floor == found["dppo"].completions.floor == 0.4
     assert (found["fewer"].beta, found["trl"].beta) == (0.1, 0.0)

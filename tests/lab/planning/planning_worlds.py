@@ -61,9 +61,9 @@ def tokens_of(unsure=0.1, seed=0, count=96):
     rng = np.random.default_rng(seed)
     length_N = torch.from_numpy(rng.integers(5, 41, size=count))
     span_NT = torch.arange(40) < length_N[:, None]
-    doubt_NT = torch.from_numpy(np.where(rng.random((count, 40)) < unsure, rng.random((count, 40)), 1e-3))
-    doubt_NT = doubt_NT / (1 + torch.arange(40) / 4)
-    return span_NT, token_moments(torch.from_numpy(rng.normal(size=count)), torch.log1p(-doubt_NT), span_NT)
+    one_minus_p_NT = torch.from_numpy(np.where(rng.random((count, 40)) < unsure, rng.random((count, 40)), 1e-3))
+    one_minus_p_NT = one_minus_p_NT / (1 + torch.arange(40) / 4)
+    return span_NT, token_moments(torch.from_numpy(rng.normal(size=count)), torch.log1p(-one_minus_p_NT), span_NT)
 
 
 def sample_of(span_NT, moment_NT):

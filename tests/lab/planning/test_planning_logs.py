@@ -167,11 +167,11 @@ def test_a_share_that_is_0_whatever_the_groups_hold_is_not_believed(tmp_path):
     def plan(**others):
         return plan_log(read_log(write_json_lines(tmp_path, rows_of(**others))))
 
-    blind, seen = plan(frac_reward_zero_std=0.0), plan(**{"candidates/zero_signal_groups": 0.0})
+    blind, seen = plan(frac_reward_zero_std=0.0), plan(**{"candidates/zero_variance_groups": 0.0})
     assert (
         blind.flat.low < 0.1 and blind.flat.high > 0.6 and any("scale_rewards: batch" in each for each in blind.unknown)
     )
-    both = plan(**{"candidates/zero_signal_groups": 0.0, "frac_reward_zero_std": 0.0})
+    both = plan(**{"candidates/zero_variance_groups": 0.0, "frac_reward_zero_std": 0.0})
     assert both.flat == seen.flat, "a log of ours has both"
     assert seen.flat.high == 0 and seen.saved["exact skipping"].value < 0.1
 

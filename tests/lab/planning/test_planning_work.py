@@ -73,7 +73,7 @@ def test_advantages_against_history_are_those_of_the_objective(size):
     found = advantages(known, size, Option(name="h", baseline="history", group=size), "none")
     for rewards in product([0.0, 1.0], repeat=size):
         whole = torch.tensor([[mean]], dtype=torch.float64)
-        expected = Expected(mean_QF=whole, variance_QF=whole * (1 - mean), worth_QF=whole * 0 + worth)
+        expected = Expected(mean_QF=whole, variance_QF=whole * (1 - mean), strength_QF=whole * 0 + worth)
         groups = Rewards.of_groups(torch.tensor([rewards], dtype=torch.float64))
         right = int(sum(rewards))
         for reward, advantage in zip(

@@ -1,7 +1,7 @@
-"""What trainers on rows say of themselves, their part of a checkpoint, and TRL's figures under TRL's names.
+"""What trainers on rows say of themselves, their part of a checkpoint, and TRL's metrics under TRL's names.
 
-Figures are of each of TRL's micro-batches, over all processes. A figure is a quotient of two sums, of values and of
-what they are counted in (tokens, pairs), each row by its weight: with nothing pruned it is TRL's figure.
+Metrics are of each of TRL's micro-batches, over all processes. A metric is a quotient of two sums, of values and of
+what they are counted in (tokens, pairs), each row by its weight: with nothing pruned it is TRL's metric.
 """
 
 import warnings
@@ -29,11 +29,11 @@ from dppo.trl.metrics import logs_next_step
 from dppo.trl.safeguards import NonFiniteGuard
 
 OF_TOKENS = ("entropy", "mean_token_accuracy")
-"""TRL's figures of tokens: the head computes them in steps that are logged, or in all where that is free."""
+"""TRL's metrics of tokens: the head computes them in steps that are logged, or in all where that is free."""
 
 
-class PartFigures:
-    """Sums of figures of the micro-batches that TRL's loader gives in one optimizer step."""
+class PartMetrics:
+    """Sums of metrics of the micro-batches that TRL's loader gives in one optimizer step."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
@@ -56,7 +56,7 @@ class PartFigures:
         return sums_P2
 
     def reduced(self, accelerator: Any, names: tuple[str, ...], *, dropped: bool) -> list[dict[str, float]]:
-        """The figures of each micro-batch over all processes.
+        """The metrics of each micro-batch over all processes.
 
         Where rows were ``dropped``, those of the whole step for each: over the one or two rows that are kept of a
         micro-batch their weights would cancel. All processes call together, with the same names, of which those that
@@ -69,20 +69,20 @@ class PartFigures:
             value_KP, count_KP = (each.sum(1, keepdim=True).expand_as(each) for each in (value_KP, count_KP))
         found: list[dict[str, float]] = [{} for _ in range(self._parts)]
         for name, value_P, count_P in zip(names, value_KP.tolist(), count_KP.tolist(), strict=True):
-            for figures, value, count in zip(found, value_P, count_P, strict=True):
+            for metrics, value, count in zip(found, value_P, count_P, strict=True):
                 if count:
-                    figures[name] = value / count
+                    metrics[name] = value / count
         return found
 
 
 class MeasuredRows(TrainingLoop):
-    """A trainer on rows that says how it draws, saves its scores with checkpoints, and logs TRL's figures.
+    """A trainer on rows that says how it draws, saves its scores with checkpoints, and logs TRL's metrics.
 
     Those are of each of TRL's micro-batches by itself, as in TRL.
     """
 
     figure_names: tuple[str, ...] = OF_TOKENS
-    """TRL's figures that ``loss_and_scores`` may add."""
+    """TRL's metrics that ``loss_and_scores`` may add."""
     args: Any
     source: RowSource
     guard: NonFiniteGuard
@@ -91,7 +91,7 @@ class MeasuredRows(TrainingLoop):
     _unpruned: str
     _calls: int
     _stride: int
-    _figures: PartFigures
+    _loss_metrics: PartMetrics
     _part_N: Tensor
     _place_B: list[int]
     _dropped: bool
@@ -171,34 +171,34 @@ class MeasuredRows(TrainingLoop):
                 stacklevel=2,
             )
 
-    def add_part_figure(
+    def add_part_metric(
         self, batch: MicroBatch, name: str, value_B: Tensor, count_B: Tensor, *, every: int = 1
     ) -> None:
-        """Add sums over sequences, and what they are counted in, to a figure of TRL's; every so many for pairs."""
+        """Add sums over sequences, and what they are counted in, to a metric of TRL's; every so many for pairs."""
         places = [self._place_B[place] for place in batch.places[::every]]
         part_B = self._part_N[places] % self._stride
-        self._figures.add(name, value_B, count_B, batch.weight[::every], part_B)
+        self._loss_metrics.add(name, value_B, count_B, batch.weight[::every], part_B)
 
-    def _figures_due(self) -> bool:
-        """Whether figures of tokens are wanted: in steps that are logged, and the last, whose log ends the run."""
+    def _metrics_due(self) -> bool:
+        """Whether metrics of tokens are wanted: in steps that are logged, and the last, whose log ends the run."""
         last = self.state.global_step + 1 >= self.state.max_steps
         return self.forwards.measures_freely or last or logs_next_step(self.args, self.state)
 
-    def add_token_figures(self, batch: MicroBatch, scored: Scored) -> None:
+    def add_token_metrics(self, batch: MicroBatch, scored: Scored) -> None:
         """Add entropies, and how often the likeliest token was right, where the head was asked for them."""
-        if scored.figures is None:
+        if scored.metrics is None:
             return
         mask_BT = batch.completion(batch.rank_batch.loss_mask)
         count_B = mask_BT.sum(1)
         for name, of_head in zip(OF_TOKENS, ("entropy", "is_top1"), strict=True):
-            self.add_part_figure(batch, name, (scored.figures[of_head] * mask_BT).sum(1), count_B)
+            self.add_part_metric(batch, name, (scored.metrics[of_head] * mask_BT).sum(1), count_B)
 
-    def _log_figures(self) -> None:
-        """Add the step's figures to the next log, those of each of TRL's micro-batches by themselves, as TRL does."""
+    def _log_metrics(self) -> None:
+        """Add the step's metrics to the next log, those of each of TRL's micro-batches by themselves, as TRL does."""
         names = self.figure_names
         if self.method.router_coef:
             names += ("aux_loss",)
             none, one = torch.zeros(self._calls), torch.ones(self._calls)
-            self._figures.add("aux_loss", none, one, one, torch.arange(self._calls))
-        for figures in self._figures.reduced(self.accelerator, names, dropped=self._dropped):
-            self.add_figures(figures)
+            self._loss_metrics.add("aux_loss", none, one, one, torch.arange(self._calls))
+        for metrics in self._loss_metrics.reduced(self.accelerator, names, dropped=self._dropped):
+            self.add_metrics(metrics)

@@ -1,4 +1,4 @@
-"""Figures of a step: golden numbers by hand, and estimates of what was not rolled out."""
+"""Metrics of a step: golden numbers by hand, and estimates of what was not rolled out."""
 
 from dataclasses import replace
 
@@ -18,16 +18,16 @@ GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
 NAN = float("nan")
 
 
-def test_golden_figures_of_a_draw():
+def test_golden_metrics_of_a_draw():
     """Half of eight completions of one token, two of them without a gradient."""
     plan = step_of(DPPO, [1, 0, 0.5, 1, 0], [0, 1, 0.5], tokens=[3, 3, 9, 3, 3, 3, 3, 7])
-    (figures,) = plan.draw_figures
+    (metrics,) = plan.draw_metrics
     assert plan.weight_UN[0][plan.weight_UN[0] > 0].tolist() == [pytest.approx(2.0, rel=0.2)] * 3
     weight_N, prob_N = plan.weight_UN[0], plan.prob_UN[0]
     live_N = prob_N > 0
     square_N = plan.score_N.square()
     tokens_N = plan.completions.tokens_N[live_N].double()
-    assert figures == {
+    assert metrics == {
         "prune/kept_share": 3 / 8,
         "prune/live_share": 6 / 8,
         "prune/effective_rows": pytest.approx(weight_N.sum().item() ** 2 / weight_N.square().sum().item()),
@@ -44,7 +44,7 @@ def test_golden_figures_of_a_draw():
             / (square_N[live_N] * tokens_N).sqrt().mean().item() ** 2
         ),
     }
-    assert figures["prune/completion_rate"] == pytest.approx(0.5)
+    assert metrics["prune/completion_rate"] == pytest.approx(0.5)
 
 
 def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too():
@@ -52,25 +52,25 @@ def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too()
     groups = ([1, 0, 0.5, 1, 0], [0, 1, 0.5])
     whole, part = (step_of(replace(DPPO, tokens=TokenPruning(head_rate=rate)), *groups) for rate in (0.0, 0.5))
     assert torch.equal(part.prob_UN, whole.prob_UN), "all of a completion is reached where nothing is cut"
-    (figures,), (before,) = part.draw_figures, whole.draw_figures
+    (metrics,), (before,) = part.draw_metrics, whole.draw_metrics
     for name in ("prune/completion_rate", "prune/added_variance"):
-        assert figures[name] == pytest.approx(before[name]), name
+        assert metrics[name] == pytest.approx(before[name]), name
 
 
 def test_tokens_trained_and_skipped_are_all_there_are():
     """The wrong twin counts those of completions with a gradient alone: a silent group's are gone."""
     groups = ([1, 0, 0.5], [1, 1, 1])
     for tokens in (TokenPruning(), TokenPruning(rate=0.5)):
-        (figures,) = step_of(replace(DPPO, tokens=tokens), *groups, tokens=[4, 5, 6, 7, 8, 9]).draw_figures
-        assert figures["prune/tokens_trained"] + figures["prune/tokens_skipped"] == 39, tokens
+        (metrics,) = step_of(replace(DPPO, tokens=tokens), *groups, tokens=[4, 5, 6, 7, 8, 9]).draw_metrics
+        assert metrics["prune/tokens_trained"] + metrics["prune/tokens_skipped"] == 39, tokens
 
 
-def test_figures_of_a_step_in_which_every_prompt_was_rolled_out():
+def test_metrics_of_a_step_in_which_every_prompt_was_rolled_out():
     plan = step_of(GRPO, [1, 0, 0], [2, 2], [NAN, NAN], [5, NAN, 3])
-    assert plan.figures == {
+    assert plan.metrics == {
         "candidates/reward": pytest.approx((1 / 3 + 2 + 4) / 3),
-        "candidates/zero_signal_groups": 0.5,
-        "rollout/zero_signal_groups": 0.5,
+        "candidates/zero_variance_groups": 0.5,
+        "rollout/zero_variance_groups": 0.5,
         "prune/prompts_kept_share": 1.0,
         "prune/largest_prompt_weight": 1.0,
         "prune/prompts_with_history": 0.0,
@@ -101,13 +101,13 @@ def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidate
     """The sum of the weights of silent groups is 2 on average, which is how many there are; unweighted it is less."""
     weighted, plain = 0.0, 0.0
     for chance, plan in plans_of_a_block(PromptPruning(rate=0.5)):
-        flat_Q = plan.rewards.flat_Q
-        weighted += chance * (flat_Q / plan.prompts.prob_Q).sum().item()
-        plain += chance * int(flat_Q.sum())
+        zero_variance_Q = plan.rewards.zero_variance_Q
+        weighted += chance * (zero_variance_Q / plan.prompts.prob_Q).sum().item()
+        plain += chance * int(zero_variance_Q.sum())
     assert weighted == pytest.approx(2.0, abs=1e-12) and plain < 1.5
 
 
-def test_a_step_in_which_chance_rolled_nothing_out_has_figures():
+def test_a_step_in_which_chance_rolled_nothing_out_has_metrics():
     """Independent draws of prompts can keep none: what nobody saw is not a number, everything else is 0."""
     draw = Draw(keep_N=torch.zeros(4).bool(), prob_N=torch.full((4,), 0.5), weight_N=torch.zeros(4))
     nothing = Rewards(reward_NF=torch.zeros(0, 2), group_N=torch.zeros(0, dtype=torch.int64))
@@ -116,11 +116,11 @@ def test_a_step_in_which_chance_rolled_nothing_out_has_figures():
     for name in ("dppo", "dppo_gspo", "cppo", "pods"):
         plan = plan_step(METHODS[name], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=3)
         assert plan.weight_UN.shape == (1, 0) and plan.signal_Q.shape == (0,) and not plan.learnable
-        figures = plan.figures | plan.draw_figures[0]
-        unknown = {key for key, value in figures.items() if value != value}
+        metrics = plan.metrics | plan.draw_metrics[0]
+        unknown = {key for key, value in metrics.items() if value != value}
         assert unknown == {
-            *("candidates/reward", "candidates/zero_signal_groups", "rollout/zero_signal_groups"),
+            *("candidates/reward", "candidates/zero_variance_groups", "rollout/zero_variance_groups"),
             *("prune/kept_share", "prune/live_share"),
         }
-        assert figures["prune/largest_prompt_weight"] == figures["prune/largest_weight"] == 0.0
-        assert figures["prune/prompts_kept_share"] == 0.0 and plan.denominator == 8
+        assert metrics["prune/largest_prompt_weight"] == metrics["prune/largest_weight"] == 0.0
+        assert metrics["prune/prompts_kept_share"] == 0.0 and plan.denominator == 8

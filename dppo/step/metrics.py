@@ -1,4 +1,4 @@
-"""Figures of a step, by the names of docs/metrics.md."""
+"""Metrics of a step, by the names of docs/metrics.md."""
 
 import torch
 from torch import Tensor
@@ -16,26 +16,26 @@ from dppo.step.records import StepPrompts
 from dppo.types import Completions, Rewards
 
 
-def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompts) -> dict[str, float]:
-    """Figures about all candidates, estimated from those rolled out with one over their probability as weight."""
+def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompts) -> dict[str, float]:
+    """Metrics about all candidates, estimated from those rolled out with one over their probability as weight."""
     group_N = completions.group_N
     inverse_Q = prompts.prob_Q.reciprocal()
     signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
     reward_Q = rewards.mean_Q
     found = {
         "candidates/reward": float((inverse_Q * reward_Q).nansum() / inverse_Q[~reward_Q.isnan()].sum()),
-        "candidates/zero_signal_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
-        "rollout/zero_signal_groups": 1.0 - signal_Q.double().mean().item(),
+        "candidates/zero_variance_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
+        "rollout/zero_variance_groups": 1.0 - signal_Q.double().mean().item(),
         "prune/prompts_kept_share": prompts.kept_share,
         "prune/largest_prompt_weight": _largest(prompts.draw.weight_N),
         "prune/prompts_with_history": prompts.seen_share,
         "prune/prompt_rate": _rate(prompts.draw.prob_N[prompts.candidates.seen_P]),
     }
-    return found | round_figures(prompts)
+    return found | round_metrics(prompts)
 
 
-def round_figures(prompts: StepPrompts) -> dict[str, float]:
-    """Figures of the rounds of a step; none where there was one block."""
+def round_metrics(prompts: StepPrompts) -> dict[str, float]:
+    """Metrics of the rounds of a step; none where there was one block."""
     collected, used = prompts.collected, int((prompts.weight_Q > 0).sum())
     if collected is None:
         return {}
@@ -47,10 +47,10 @@ def round_figures(prompts: StepPrompts) -> dict[str, float]:
     }
 
 
-def draw_figures(
+def draw_metrics(
     live_N: Tensor, weight_N: Tensor, prob_N: Tensor, score_N: Tensor, tokens_N: Tensor
 ) -> dict[str, float]:
-    """Figures of one draw over the completions of a share, all ranks together.
+    """Metrics of one draw over the completions of a share, all ranks together.
 
     Where a live completion has probability 0, as in a ranking, no weight stands for it: there is no added variance
     then, but a bias, which a method declares.
@@ -71,10 +71,10 @@ def draw_figures(
     return found
 
 
-def token_figures(
+def token_metrics(
     level: TokenPruning, draw: TokenDraw, moment_RT: Tensor, sampled: SampledTokens, live_N: Tensor, *, all_tokens: int
 ) -> dict[str, float]:
-    """Figures of the tokens of one draw among N completions, over the live ones of a share: R, with their tokens.
+    """Metrics of the tokens of one draw among N completions, over the live ones of a share: R, with their tokens.
 
     ``all_tokens`` are those of the whole share.
     """

@@ -1,4 +1,4 @@
-"""Figures that bear TRL's names are TRL's, of all three trainers on the same batch with nothing dropped."""
+"""Metrics that bear TRL's names are TRL's, of all three trainers on the same batch with nothing dropped."""
 
 from types import SimpleNamespace
 
@@ -14,8 +14,8 @@ from trl import GRPOConfig, GRPOTrainer
 from dppo.objective.losses import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import rollouts
-from dppo.trl.metrics import LossFigures
-from dppo.trl.rows.figures import PartFigures
+from dppo.trl.metrics import LossMetrics
+from dppo.trl.rows.metrics import PartMetrics
 
 TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos")
 OF_RUN = {"sft": (stock, ours), "dpo": (dpo.stock, dpo.ours)}
@@ -42,7 +42,7 @@ def compared(us, them, *, but=()):
 
 @pytest.mark.parametrize("options", one_in(2, ROWS))
 @pytest.mark.parametrize("kind", OF_RUN)
-def test_figures_of_trainers_on_rows_are_trls(kind, options, tiny_path, tmp_path):
+def test_metrics_of_trainers_on_rows_are_trls(kind, options, tiny_path, tmp_path):
     make_theirs, make_ours = OF_RUN[kind]
     shared = {name: value for name, value in options.items() if name != "layout"}
     shared |= {"optim": "sgd", "learning_rate": 1e-3}  # Adam makes a whole step of a gradient of rounding
@@ -74,7 +74,7 @@ NOT_FORWARDED = ("entropy",)
 
 
 @pytest.mark.parametrize("options", one_in(3, GROUPS))
-def test_figures_of_groups_are_trls(options, tiny_path, tmp_path):
+def test_metrics_of_groups_are_trls(options, tiny_path, tmp_path):
     _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
     _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
     assert compared(us, them, but=() if "beta" in options or "entropy_coef" in options else NOT_FORWARDED) == {}
@@ -104,7 +104,7 @@ ALONE = SimpleNamespace(reduce=lambda tensor, reduction: tensor, gather=lambda t
 UNITS = 128
 
 
-def drawn_figures(estimate, draws=200):
+def drawn_metrics(estimate, draws=200):
     """A figure's true mean over micro-batches of two units, and that of its estimates with one unit drawn of each.
 
     The larger a unit's value the more often it is drawn; ``estimate`` is given values, weights and micro-batches.
@@ -126,11 +126,11 @@ def test_a_figure_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(drop
     """The wrong twin divides by the weights in each, which cancel: it is as if large rows were more."""
 
     def estimate(value_K, weight_K, part_K):
-        figures = PartFigures(UNITS // 2)
-        figures.add("rewards/margins", value_K, torch.ones_like(value_K), weight_K, part_K)
-        return [each["rewards/margins"] for each in figures.reduced(ALONE, ("rewards/margins",), dropped=dropped)]
+        metrics = PartMetrics(UNITS // 2)
+        metrics.add("rewards/margins", value_K, torch.ones_like(value_K), weight_K, part_K)
+        return [each["rewards/margins"] for each in metrics.reduced(ALONE, ("rewards/margins",), dropped=dropped)]
 
-    true, found = drawn_figures(estimate)
+    true, found = drawn_metrics(estimate)
     assert found > 1.1 * true if off is None else found == pytest.approx(true, rel=off)
 
 
@@ -141,17 +141,17 @@ def test_a_figure_of_one_kept_completion_in_each_micro_batch_estimates_that_of_a
     def estimate(value_K, weight_K, part_K):
         count, like = len(value_K), torch.zeros(len(value_K), 2)
         tokens = Tokens(logp_BT=like, old_logp_BT=like, mask_BT=like + 1, advantage_B=like[:, 0] + 1, ref_logp_BT=None)
-        figures = LossFigures(method, count)
+        metrics = LossMetrics(method, count)
         entropy_BT = value_K[:, None].expand(-1, 2).float()
-        figures.add(tokens, weight_K.float(), entropy_BT, None, torch.full((count,), 2.0), part_K)
+        metrics.add(tokens, weight_K.float(), entropy_BT, None, torch.full((count,), 2.0), part_K)
         counts_5C = torch.tensor([4.0, 2.0, 0.0, 4.0, 2.0])[:, None].expand(-1, count)
-        return [each["entropy"] for each in figures.reduced(ALONE, counts_5C, denominator=1.0)]
+        return [each["entropy"] for each in metrics.reduced(ALONE, counts_5C, denominator=1.0)]
 
-    true, found = drawn_figures(estimate)
+    true, found = drawn_metrics(estimate)
     assert found == pytest.approx(true, rel=0.03)
 
 
-def test_figures_of_a_step_are_of_all_the_generations_it_takes_parts_of(tiny_path, tmp_path):
+def test_metrics_of_a_step_are_of_all_the_generations_it_takes_parts_of(tiny_path, tmp_path):
     """Four micro-batches a step, of one generation, two or four. The wrong twin says half or a quarter."""
     options = dict(loss_type="dapo", entropy_coef=1e-4, beta=0.1, learning_rate=0.0, shuffle_dataset=False, max_steps=2)
     options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=4)
@@ -173,14 +173,14 @@ def test_the_table_of_completions_has_the_advantages_that_are_trained_with(tiny_
 
 
 @pytest.mark.parametrize("options", one_in(3, SEVERAL))
-def test_figures_of_steps_of_several_micro_batches_are_trls(options, tiny_path, tmp_path):
+def test_metrics_of_steps_of_several_micro_batches_are_trls(options, tiny_path, tmp_path):
     """Means over TRL's micro-batches: each completion counts in the one that TRL deals it to."""
     us, them = several(options, tiny_path, tmp_path)
     assert compared(us, them) == {}
     assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
 
 
-def test_completions_in_other_micro_batches_give_other_figures(tiny_path, tmp_path, monkeypatch):
+def test_completions_in_other_micro_batches_give_other_metrics(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: equal parts in the order of the rollout, and not in that of TRL's shuffle."""
     right = rollouts.calls_of
     monkeypatch.setattr(rollouts, "calls_of", lambda place_N, *others: right(torch.arange(len(place_N)), *others))

@@ -25,7 +25,7 @@ FADING = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class MomentSamples:
     """Some units: second moments of their gradients and costs, as expected and as found.
 
     Raises:
@@ -48,14 +48,16 @@ class Evidence:
     """(N,) int64 from 0 without a gap: units of one number are resampled together; None for each by itself."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Evidence.known(value_N, tokens_N)")
+        check_fields(self, "MomentSamples.known(value_N, tokens_N)")
         check_lengths(self, self.expected_N.numel())
 
     def __len__(self) -> int:
         return len(self.expected_N)
 
     @classmethod
-    def known(cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0) -> "Evidence":
+    def known(
+        cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0
+    ) -> "MomentSamples":
         """Units of which no more is found than is expected.
 
         Args:
@@ -76,14 +78,14 @@ class Evidence:
         )
 
     @classmethod
-    def none(cls) -> "Evidence":
+    def none(cls) -> "MomentSamples":
         """No units."""
         return cls.known(torch.zeros(0), torch.zeros(0))
 
     @classmethod
     def of_visits(
         cls, candidates: Candidates, draw: Draw, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor
-    ) -> "Evidence":
+    ) -> "MomentSamples":
         """What a history expected of those prompts of a block that it knew, and what these gave.
 
         Args:
@@ -105,7 +107,7 @@ class Evidence:
             paid_N=torch.zeros(int(visit_Q.sum()), dtype=torch.float64),
         )
 
-    def after(self, more: "Evidence", most: int = REMEMBERED) -> "Evidence":
+    def after(self, more: "MomentSamples", most: int = REMEMBERED) -> "MomentSamples":
         """This and then ``more``, the last ``most`` units of all; groups of the two stay apart."""
         pairs = {name: (getattr(self, name), getattr(more, name)) for name in COLUMNS}
         joined: dict[str, Tensor] = {name: torch.cat(pair)[-most:] for name, pair in pairs.items()}
@@ -113,14 +115,14 @@ class Evidence:
             first, second = self._groups(), more._groups()
             group_N = torch.cat([first, second + 1 + (int(first.max()) if len(first) else 0)])
             joined["group_N"] = group_N[-most:].unique(return_inverse=True)[1]
-        return Evidence(**joined)
+        return MomentSamples(**joined)
 
     @property
     def exact(self) -> bool:
         """Whether no more was found of any unit than was expected."""
         return torch.equal(self.expected_N, self.found_N)
 
-    def part(self, chosen_N: Tensor) -> "Evidence":
+    def part(self, chosen_N: Tensor) -> "MomentSamples":
         """The units at which ``chosen_N``, (N,) bool, is True, each by itself."""
         return each_tensor(replace(self, group_N=None), lambda value_N: value_N[chosen_N])
 
@@ -149,7 +151,7 @@ class Evidence:
         return {name: getattr(self, name).tolist() for name in COLUMNS} | groups
 
     @classmethod
-    def of_saved(cls, saved: Any) -> "Evidence":
+    def of_saved(cls, saved: Any) -> "MomentSamples":
         """What ``saved`` gave.
 
         Raises:
@@ -209,14 +211,14 @@ class OtherTerms:
 NO_OTHERS = OtherTerms()
 """Before anything was found."""
 
-COLUMNS = tuple(field.name for field in fields(Evidence) if field.name != "group_N")
+COLUMNS = tuple(field.name for field in fields(MomentSamples) if field.name != "group_N")
 """What is remembered of each unit."""
 
 
 def _resamples(units: int) -> np.ndarray:
     """(M, N) float64 how often each unit is in each resample: Poisson(1), so that as a run goes on no step draws anew.
 
-    The numbers are fixed: equal evidence gives equal intervals, on every rank, and no draw has a part in them. Source:
+    The numbers are fixed: equal samples give equal intervals, on every rank, and no draw has a part in them. Source:
     Hanley & MacGibbon (2006), Creating non-parametric bootstrap samples using Poisson frequencies.
     """
     count_MN = _resamples_to(1 << max(units - 1, 0).bit_length())[:, :units]
