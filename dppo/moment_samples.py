@@ -1,4 +1,4 @@
-"""What was expected of units before a draw and what was then found: ceilings and choices of a rate come from it."""
+"""Samples of second moments of gradients, by which ceilings are computed and rates chosen."""
 
 import functools
 from dataclasses import dataclass, fields, replace
@@ -15,37 +15,38 @@ from dppo.typed import check_fields
 from dppo.types import Candidates, Draw, Rewards, check_lengths, each_tensor
 
 REMEMBERED = 1024
-"""Visits kept as evidence about prompts: the latest, since a policy moves on."""
+"""Latest visits of prompts that are kept: the policy changes."""
 RESAMPLES = 400
-"""Of an interval."""
+"""Bootstrap resamples per interval."""
 FEW = 32
-"""Units of which a resample may well have none: it then has all of them. Of more, once in exp(32) resamples."""
+"""Units below which a resample may be empty; it then has all of them. Above, one in exp(32) resamples is."""
 FADING = 0.8
-"""What the KL term and the entropy bonus weighed in one step counts against the next: a policy moves on."""
+"""Decay per step of the moving average of other terms: the policy changes."""
+_DAMAGED = "Resume from an earlier checkpoint folder."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentSamples:
-    """Some units: second moments of their gradients and costs, as expected and as found.
+    """Second moments V of the gradients of some units, and their costs c, each as expected and as found.
 
     Raises:
         ShapeError: a tensor is not of one entry per unit.
     """
 
     expected_N: Tensor
-    """(N,) float64 V as it was expected, >= 0: the square of what a rule ranks by."""
+    """(N,) float64 expected V, >= 0: the square of what a rule ranks by."""
     found_N: Tensor
-    """(N,) float64 V as it was found; the expected one where no more is known."""
+    """(N,) float64 found V; the expected one if no more is known."""
     expected_cost_N: Tensor
-    """(N,) float64 cost as it was expected, > 0."""
+    """(N,) float64 expected cost, > 0."""
     cost_N: Tensor
-    """(N,) float64 cost as it was found, >= 0."""
+    """(N,) float64 found cost, >= 0."""
     weight_N: Tensor
-    """(N,) float64 how many units each stands for: one over its probability of being seen at all."""
+    """(N,) float64 one over the probability that the unit is in the sample."""
     paid_N: Tensor
-    """(N,) float64 the share of each in a cost that no choice among them changes, >= 0: of completions the rollout."""
+    """(N,) float64 share of a cost that no choice changes, >= 0: for completions the rollout."""
     group_N: Tensor | None = None
-    """(N,) int64 from 0 without a gap: units of one number are resampled together; None for each by itself."""
+    """(N,) int64 from 0 without a gap: units of one group are resampled together; None for each by itself."""
 
     def __post_init__(self) -> None:
         check_fields(self, "MomentSamples.known(value_N, tokens_N)")
@@ -58,13 +59,13 @@ class MomentSamples:
     def known(
         cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0
     ) -> "MomentSamples":
-        """Units of which no more is found than is expected.
+        """Units of which no more than the expectation is known.
 
         Args:
             value_N: (N,) V, >= 0.
             cost_N: (N,) c, > 0.
-            group_N: (N,) integer, the same for units to be resampled together; None for each by itself.
-            paid: cost of all units together that no choice among them changes, >= 0.
+            group_N: (N,) integer, equal for units that are resampled together; None for each by itself.
+            paid: cost of all units that no choice changes, >= 0.
         """
         value_N, cost_N = value_N.double(), cost_N.double()
         return cls(
@@ -86,12 +87,12 @@ class MomentSamples:
     def of_visits(
         cls, candidates: Candidates, draw: Draw, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor
     ) -> "MomentSamples":
-        """What a history expected of those prompts of a block that it knew, and what these gave.
+        """Visits of the prompts of a block that have a history.
 
         Args:
             candidates: of the block.
             draw: (P,) which of them were rolled out.
-            rewards: of the groups of those, in the order of the block; a group without any tells nothing.
+            rewards: of their groups, in the order of the block; a group without any is left out.
             signal_Q: (Q,) signal of each group.
             tokens_N: (N,) tokens of each completion.
         """
@@ -108,9 +109,8 @@ class MomentSamples:
         )
 
     def after(self, more: "MomentSamples", most: int = REMEMBERED) -> "MomentSamples":
-        """This and then ``more``, the last ``most`` units of all; groups of the two stay apart."""
-        pairs = {name: (getattr(self, name), getattr(more, name)) for name in COLUMNS}
-        joined: dict[str, Tensor] = {name: torch.cat(pair)[-most:] for name, pair in pairs.items()}
+        """The last ``most`` units of these and then ``more``; groups of the two stay apart."""
+        joined = {name: torch.cat([getattr(self, name), getattr(more, name)])[-most:] for name in COLUMNS}
         if self.group_N is not None or more.group_N is not None:
             first, second = self._groups(), more._groups()
             group_N = torch.cat([first, second + 1 + (int(first.max()) if len(first) else 0)])
@@ -119,7 +119,7 @@ class MomentSamples:
 
     @property
     def exact(self) -> bool:
-        """Whether no more was found of any unit than was expected."""
+        """True if nothing beyond the expectation is known of any unit."""
         return torch.equal(self.expected_N, self.found_N)
 
     def part(self, chosen_N: Tensor) -> "MomentSamples":
@@ -137,7 +137,7 @@ class MomentSamples:
         return _resamples(int(self.group_N.max()) + 1)[:, self.group_N.numpy()] * weight_N
 
     def resampled_sums(self, value_NK: np.ndarray) -> np.ndarray:
-        """(M, K) float64 weighted sums over the units of each resample: ``resampled() @ value_NK``, in less work."""
+        """(M, K) float64 weighted sums over each resample: ``resampled() @ value_NK``, in less work."""
         weighed_NK = value_NK * self.weight_N.numpy()[:, None]
         if self.group_N is None:
             return _resamples(len(self)) @ weighed_NK
@@ -152,79 +152,67 @@ class MomentSamples:
 
     @classmethod
     def of_saved(cls, saved: Any) -> "MomentSamples":
-        """What ``saved`` gave.
+        """The samples that ``saved`` wrote.
 
         Raises:
-            CheckpointError: it is damaged.
+            CheckpointError: they are damaged.
         """
         try:
-            columns = [torch.tensor(saved[name], dtype=torch.float64) for name in COLUMNS]
+            columns = {name: torch.tensor(saved[name], dtype=torch.float64) for name in COLUMNS}
             group_N = torch.tensor(saved["group_N"], dtype=torch.int64) if "group_N" in saved else None
-            whole = len({column.shape for column in columns}) == 1 and columns[0].dim() == 1
-            if not whole or not all((column.isfinite() & (column >= 0)).all() for column in columns):
-                raise ValueError("expected are columns of one length, of finite numbers >= 0")
+            if not all((column.isfinite() & (column >= 0)).all() for column in columns.values()):
+                raise ValueError("columns must be finite numbers >= 0")
             if group_N is not None and group_N.unique().tolist() != list(range(len(group_N.unique()))):
-                raise ValueError("expected are groups that are counted from 0")
-            return cls(**dict(zip(COLUMNS, columns, strict=True)), group_N=group_N)
+                raise ValueError("groups must be counted from 0")
+            return cls(**columns, group_N=group_N)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ShapeError) as error:
-            raise CheckpointError(
-                f"what was found of prompts or completions is damaged ({error}). Resume from an earlier checkpoint "
-                "folder."
-            ) from error
+            raise CheckpointError(f"the samples of second moments are damaged ({error}). {_DAMAGED}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTerms:
-    """What the KL term and the entropy bonus weighed in completions that were kept, as squared advantages.
+    """Running gradient size of the KL term and the entropy bonus, as squared advantages.
 
-    Log-probabilities of a reference and entropies are there after the forward pass of what is kept, so this is what
-    earlier steps showed: no draw and no completion of a step has a part in the estimate it is scored with. Sums are
-    weighted by one over the probability, so they are about every completion with a gradient.
+    It comes from the completions kept in earlier steps, weighted by one over their probability, so it is about every
+    completion with a gradient. No draw and no completion of a step has a part in the estimate it is scored with.
     """
 
     square: float = 0.0
-    """Sum of squared gradients of these terms, in the unit of ``unit``, >= 0; of earlier steps less."""
+    """Decayed sum of squared gradients of these terms, in the unit of ``unit``, >= 0."""
     unit: float = 0.0
-    """Sum of the squared gradients that advantages of 1 would have had in the same completions, >= 0."""
+    """Decayed sum of the squared gradients that advantages of 1 would have in the same completions, >= 0."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.square < np.inf and 0 <= self.unit < np.inf):
-            raise CheckpointError(
-                f"what other terms weighed is damaged: {self.square}, {self.unit}. Resume from an earlier checkpoint."
-            )
+            raise CheckpointError(f"other terms of {self.square}, {self.unit} are damaged. {_DAMAGED}")
 
     @property
     def advantage(self) -> float | None:
-        """Root of the mean: an advantage of this size has as large a gradient; None before anything was found.
-
-        Rounded: what ranks and layouts agree on must not hang on the last bits of a sum.
-        """
+        """Size of an advantage with as large a gradient, a root mean square; None before the first step."""
+        # Rounded: ranks and layouts must agree, and the last bits of a sum depend on its order.
         return float(f"{(self.square / self.unit) ** 0.5:.4g}") if self.unit else None
 
     def after(self, square: float, unit: float) -> "OtherTerms":
-        """This and then what one more optimizer step showed; sums that are not finite are left out."""
+        """The terms after one more optimizer step; sums that are not finite are left out."""
         if not (0 <= square < np.inf and 0 < unit < np.inf):
             return self
         return OtherTerms(square=FADING * self.square + square, unit=FADING * self.unit + unit)
 
 
 NO_OTHERS = OtherTerms()
-"""Before anything was found."""
-
+"""Before the first step."""
 COLUMNS = tuple(field.name for field in fields(MomentSamples) if field.name != "group_N")
-"""What is remembered of each unit."""
+"""Columns of numbers that are remembered of each unit."""
 
 
 def _resamples(units: int) -> np.ndarray:
-    """(M, N) float64 how often each unit is in each resample: Poisson(1), so that as a run goes on no step draws anew.
+    """(M, N) float64 Poisson(1) counts of each unit in each resample.
 
-    The numbers are fixed: equal samples give equal intervals, on every rank, and no draw has a part in them. Source:
+    The numbers are fixed, so equal samples give equal intervals on every rank, and no draw has a part in them. Source:
     Hanley & MacGibbon (2006), Creating non-parametric bootstrap samples using Poisson frequencies.
     """
     count_MN = _resamples_to(1 << max(units - 1, 0).bit_length())[:, :units]
-    if units > FEW:
-        return count_MN
-    return np.where(count_MN.any(1, keepdims=True), count_MN, 1.0)
+    return count_MN if units > FEW else np.where(count_MN.any(1, keepdims=True), count_MN, 1.0)
 
 
 @functools.lru_cache(maxsize=8)

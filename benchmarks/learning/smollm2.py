@@ -31,8 +31,8 @@ from dppo_lab.comparison.plan import Comparison
 from dppo_lab.comparison.results import (
     Results,
     RunResult,
+    Target,
     curves_of,
-    final_target,
     finals,
     ratios,
     read_results,
@@ -57,6 +57,8 @@ class Regime:
     seconds: Mapping[str, float]
     """CPU seconds of a run, ``others`` for each method that is not named."""
     rates: Sequence[float]
+    target: float
+    """Held-out accuracy to which seconds are counted. A final accuracy of 50 questions would be noise."""
     tuning: Mapping[str, Any]
     """``seeds``, and how many rates are ``kept`` after the first of them."""
 
@@ -109,14 +111,14 @@ def _ran(compared: Comparison) -> RunResult:
 def regime_of(name: str, config: str | Path, flags: Sequence[str] = ()) -> Regime:
     """A regime of a file like ``smollm2.yaml``; ``flags`` are fields that replace those of the file."""
     fields = read_file(config, example="benchmarks/learning/smollm2.yaml")
-    regimes, tuning = fields.pop("regimes"), fields.pop("tuning")
+    regimes, tuning, target = (fields.pop(part) for part in ("regimes", "tuning", "target"))
     if name not in regimes:
         raise ConfigError(f"--regimes {name} is not in {config}. There are: {', '.join(regimes)}")
     own = regimes[name]
     shared = {**fields, **own.get("fields", {}), **read_flags(flags)}
     folder = Path(str(shared.pop("output_dir"))) / name
     kept = {part: own[part] for part in ("methods", "seconds", "rates")}
-    return Regime(name=name, folder=folder, config=shared, tuning=tuning, **kept)
+    return Regime(name=name, folder=folder, config=shared, target=target, tuning=tuning, **kept)
 
 
 def run(regime: Regime, methods: Sequence[str], seeds: Sequence[int], done: Callable[[Record], None]) -> None:
@@ -129,18 +131,19 @@ def run(regime: Regime, methods: Sequence[str], seeds: Sequence[int], done: Call
 
 
 def record_of(regime: Regime, methods: Sequence[str], seeds: Sequence[int], rate: float) -> Record:
-    """Figures of finished runs: seconds to the final accuracy of each opponent, and the seconds of a step."""
+    """Record of finished runs: seconds to the target against each opponent, and the seconds of a step."""
     results = {}
     for name in methods:
         results |= read_results(regime.compared(name, seeds, rate))
     curves = {name: curves_of(found) for name, found in results.items()}
     record: Record = {
         "seeds": len(seeds),
+        "target": regime.target,
         "methods": {name: _method(regime, found, name) for name, found in results.items()},
     }
     for opponent in (STOCK, CONTROL):
         if opponent in methods:
-            goal = final_target(opponent, curves[opponent])
+            goal = Target(what=f"accuracy {regime.target:g}", per_seed=dict.fromkeys(seeds, regime.target))
             sooner = ratios(curves, goal, opponent)
             for name, each in record["methods"].items():
                 each[f"against_{opponent}"] = sooner[name] | {"missing": goal.missing or None}
@@ -184,7 +187,7 @@ def summary(regimes: Mapping[str, Record]) -> str:
             parts = [f"{spent[part]:.1f}" for part in ("whole", "rollout", "forward_backward")]
             final = cell(each["final_accuracy"], "mean", "{:.2f}")
             rows.append([name, method, record["seeds"], f"{each['seconds']:g}", final, *sooner, *parts])
-    headings = ("regime", "method", "seeds", "seconds", "final accuracy", "to TRL's", "to the control's")
+    headings = ("regime", "method", "seeds", "seconds", "final accuracy", "times TRL", "times the control")
     return table((*headings, "s / step", "rollout", "update"), [list(map(str, row)) for row in rows])
 
 

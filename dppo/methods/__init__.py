@@ -1,8 +1,8 @@
-"""Methods: losses, normalisers and pruning put together as values, one file per paper, with their bias stated."""
+"""Methods: an objective and a pruning scheme put together as a value, one file per paper, with their bias stated."""
 
-from dppo.methods.dppo import on_top_of
 from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, NO_PRUNING, Method, Part
-from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.pairs import Objective, Scheme, combined
+from dppo.methods.registry import METHODS, OBJECTIVES, ROW_METHODS, SCHEMES
 from dppo.methods.rows import RowMethod, RowScore
 
 __all__ = [
@@ -10,10 +10,14 @@ __all__ = [
     "ALL_TOKENS",
     "METHODS",
     "NO_PRUNING",
+    "OBJECTIVES",
     "ROW_METHODS",
+    "SCHEMES",
     "Method",
+    "Objective",
     "Part",
     "RowMethod",
     "RowScore",
-    "on_top_of",
+    "Scheme",
+    "combined",
 ]

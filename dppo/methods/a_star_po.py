@@ -4,10 +4,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dppo.methods.dppo import on_top_of
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Objective
 from dppo.objective import LUSPO, VALUE_CENTRED, advantage_regression, squared_log_ratio
-from dppo.pruning import Pruning
 from dppo.types import Completions
 
 BETA = 1e-3
@@ -29,8 +27,7 @@ def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
 
 SEQUENCE_SUMS = replace(LUSPO, name="sequence sums")
 """Under another name, since TRL's ``luspo`` is a loss as well."""
-A_STAR_PO = replace(
-    GRPO,
+A_STAR_PO = Objective(
     name="a_star_po",
     paper="arXiv:2505.20686, Accelerating RL for LLM Reasoning with Optimal Advantage Regression",
     advantages=VALUE_CENTRED,
@@ -39,12 +36,10 @@ A_STAR_PO = replace(
     beta=BETA,
     normaliser=SEQUENCE_SUMS,
     needs_reference=True,
-    fixes=frozenset({"advantages", "token_loss", "normaliser", "kl"}),
-    completions=Pruning(score=residual_bound),
+    score=residual_bound,
     deviations=(
         "the squared loss is divided by 2 beta and its constant left out: its gradient in the unit of rewards",
         "prompts whose reference samples all failed stay, with a value of 0, where the paper may leave them out",
         "groups may have any size; the paper has one completion a prompt: num_generations=1",
     ),
 )
-DPPO_A_STAR_PO = replace(on_top_of(A_STAR_PO), completions=Pruning(rate=0.5, score=residual_bound))

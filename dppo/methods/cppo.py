@@ -6,9 +6,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Objective, Scheme
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
-from dppo.objective import BNPO
+from dppo.objective import BNPO, GRPO_MEAN
 from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage
 from dppo.types import Completions
 
@@ -49,8 +49,7 @@ _LARGEST = Ranking(
     reasons=(_SMALL.format("the largest"), KEPT_MEAN.bias),
 )
 
-CPPO = replace(
-    GRPO,
+CPPO = Scheme(
     name="cppo",
     paper="arXiv:2503.22342, CPPO: Accelerating the Training of Group Relative Policy Optimization-Based Reasoning "
     "Models",
@@ -77,6 +76,7 @@ CPPO_TRL = replace(
     completions=replace(
         _LARGEST,
         compete=whole_processes,
+        across_prompts=True,
         count=all_but_dropped,
         weigh=kept_tokens,
         reasons=(
@@ -85,10 +85,9 @@ CPPO_TRL = replace(
             "sums are divided by the tokens that are kept, a number that goes with the result",
         ),
     ),
-    normaliser=BNPO,
-    fixes=frozenset({"normaliser"}),
     deviations=_AS_CODE,
 )
+CPPO_TRL_LOSS = Objective(name="cppo_trl", paper=CPPO_TRL.paper, normaliser=BNPO)
 
 CPPO_VERL = replace(
     CPPO,
@@ -97,10 +96,10 @@ CPPO_VERL = replace(
     completions=replace(
         _LARGEST,
         compete=whole_step,
+        across_prompts=True,
         weigh=one_each,
         reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias),
     ),
-    fixes=frozenset({"normaliser"}),
     deviations=(
         "the policy term has the mean within each completion that the code is configured for, where the code takes a "
         "mean over the tokens of a micro-batch",
@@ -109,3 +108,4 @@ CPPO_VERL = replace(
         *_AS_CODE,
     ),
 )
+CPPO_VERL_LOSS = Objective(name="cppo_verl", paper=CPPO_VERL.paper, normaliser=GRPO_MEAN)

@@ -3,17 +3,15 @@
 from dataclasses import replace
 from functools import partial
 
-from dppo.methods.dapo import DAPO_LOSS
-from dppo.methods.dppo import on_top_of
+from dppo.methods.pairs import Objective
 from dppo.objective import DAPO_TOKENS, binary_kl, binary_tv, divergence_ppo
 
-DIVERGENCE_PPO_TV = replace(
-    DAPO_LOSS,
+DIVERGENCE_PPO_TV = Objective(
     name="divergence_ppo_tv",
     paper="arXiv:2602.04879, Rethinking the Trust Region in LLM Reinforcement Learning",
     token_loss=partial(divergence_ppo, divergence=binary_tv, delta_low=0.15, delta_high=0.15),
     normaliser=DAPO_TOKENS,
-    fixes=frozenset({"token_loss"}),
+    open=frozenset({"normaliser"}),
     deviations=(
         "masks by the sampled token alone: those over the sampler's 20 most likely tokens need what no trainer records",
         "the advantages are GRPO's unless TRL's fields say otherwise",
@@ -24,4 +22,3 @@ DIVERGENCE_PPO_KL = replace(
     name="divergence_ppo_kl",
     token_loss=partial(divergence_ppo, divergence=binary_kl, delta_low=0.05, delta_high=0.05),
 )
-DPPO_DIVERGENCE_PPO_TV, DPPO_DIVERGENCE_PPO_KL = on_top_of(DIVERGENCE_PPO_TV), on_top_of(DIVERGENCE_PPO_KL)

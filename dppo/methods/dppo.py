@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-from dppo.methods.dapo import DAPO_LOSS
-from dppo.methods.grpo import GRPO
-from dppo.methods.gspo import GSPO
-from dppo.methods.method import Method
+from dppo.methods.pairs import Scheme
 from dppo.pruning import (
     DETERMINISTIC,
     KEPT_MEAN,
+    GroupSizes,
     PromptPruning,
     Pruning,
     absolute_advantage,
@@ -16,15 +14,13 @@ from dppo.pruning import (
     threshold,
 )
 
-_PAPER = "arXiv:2603.04135, Unbiased Dynamic Pruning for Efficient Group-Based Policy Optimization"
 _OWN_HISTORY = "what history predicts about a prompt is our statistic"
 _PAPERS_RULE = Pruning(rate=0.5, score=absolute_advantage, rule=threshold)
 _PAPERS_PROMPTS = PromptPruning(rule=threshold)
 
-DPPO_THRESHOLD = replace(
-    GRPO,
+DPPO_THRESHOLD = Scheme(
     name="dppo_threshold",
-    paper=_PAPER,
+    paper="arXiv:2603.04135, Unbiased Dynamic Pruning for Efficient Group-Based Policy Optimization",
     completions=_PAPERS_RULE,
     prompts=_PAPERS_PROMPTS,
     deviations=(
@@ -66,25 +62,14 @@ DPPO_UNWEIGHTED = replace(
     deviations=("the control that shows what weights are worth: a plain mean over what is kept", *DPPO.deviations),
 )
 
-
-def on_top_of(base: Method, pruning: Method = DPPO) -> Method:
-    """``base`` with the pruning of another method at both levels: its loss, advantages and normaliser stay.
-
-    The method is called after both, ``dppo_dapo`` for example. Rates are those of ``pruning``.
-
-    Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
-    """
-    return replace(
-        base,
-        name=f"{pruning.name}_{base.name.removesuffix('_loss')}",
-        paper=f"{pruning.paper}, on top of {base.paper}",
-        completions=pruning.completions,
-        prompts=pruning.prompts,
-        schedule=pruning.schedule,
-        statistics=pruning.statistics,
-        deviations=(*base.deviations, *pruning.deviations),
-    )
-
-
-DPPO_DAPO, DPPO_GSPO = on_top_of(DAPO_LOSS), on_top_of(GSPO)
-DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO = on_top_of(DAPO_LOSS, DPPO_THRESHOLD), on_top_of(GSPO, DPPO_THRESHOLD)
+DPPO_SIZES = replace(
+    DPPO,
+    name="dppo_sizes",
+    paper=f"{DPPO.paper}; group sizes after VIP, arXiv:2602.01601",
+    sizes=GroupSizes(),
+    deviations=(
+        "sizes go by the variance that history counted, over the tokens, and part of them evenly, where VIP has a "
+        "Gaussian process predict it",
+        *DPPO.deviations,
+    ),
+)

@@ -19,9 +19,9 @@ from dppo.pruning import (
     Schedule,
     Score,
     TokenPruning,
-    advantage_with_length,
     constant,
-    proportional,
+    of_sums,
+    spends_budget,
 )
 from dppo.pruning.ceiling import PROMPT_FLOOR
 from dppo.settings import AUTO
@@ -70,7 +70,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             completions,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            least=LEAST if args.prune_floor is None and completions.rule is proportional else None,
+            least=LEAST if args.prune_floor is None and spends_budget(completions.rule) else None,
             auto=auto,
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
@@ -132,7 +132,7 @@ def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
     """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
     if args.completion_score != AUTO:
         return SCORES[args.completion_score]
-    if method.score is not advantage_with_length:
+    if not of_sums(method.score):
         return method.score
     if sampler_log_probs:
         return SCORES["uncertainty"]

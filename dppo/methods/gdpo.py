@@ -1,14 +1,11 @@
 """GDPO, arXiv:2601.05242: each reward function is normalised within groups by itself, then their sum in the batch."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.groups import each_group, equal_within_groups
-from dppo.methods.dppo import on_top_of
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Objective
 from dppo.objective import AdvantageRule, deviation
 from dppo.types import Rewards
 
@@ -20,8 +17,8 @@ def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN,
     one by one, each tells its own completions apart. The mean of the batch, which the paper subtracts, is 0: every
     function's normalised rewards sum to 0 within each group.
 
-    (N,) float64; 0 for completions that no function scored, and in groups that are silent under every function. ``eps``
-    >= 0 is added to every standard deviation.
+    (N,) float64; 0 for completions that no function scored, and in groups of zero variance under every function.
+    ``eps`` >= 0 is added to every standard deviation.
 
     Source: GDPO, group-wise then batch-wise normalisation, with the constants of TRL's ``normalize_then_sum``.
     """
@@ -47,17 +44,13 @@ DECOUPLED = AdvantageRule(
     settings={"multi_objective_aggregation": "normalize_then_sum"},
 )
 
-GDPO = replace(
-    GRPO,
+GDPO = Objective(
     name="gdpo",
     paper="arXiv:2601.05242, GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
     "Optimization",
     advantages=DECOUPLED,
-    fixes=frozenset({"advantages"}),
     deviations=(
         "deviations have ddof 1 and eps 1e-4, as in TRL",
         "rewards are not conditioned on each other, which belongs to the reward functions",
     ),
 )
-
-DPPO_GDPO = on_top_of(GDPO)

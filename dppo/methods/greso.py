@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dppo.errors import in_words, raise_problems
 from dppo.groups import each_group
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Scheme
 from dppo.pruning import RoundRequest, Rounds
 from dppo.pruning.rounds import Collected
 from dppo.types import Rewards
@@ -199,8 +199,7 @@ _AS_CODE = (
 )
 _ROUNDS = Rounds(counts=mixed, size=adaptive, factor=1.5, at_limit="train", skipping=StreakSkipping())
 
-GRESO = replace(
-    GRPO,
+GRESO = Scheme(
     name="greso",
     paper=_PAPER,
     rounds=_ROUNDS,

@@ -5,14 +5,13 @@ On the rows of a dataset, which it was made for, one draw stands for an epoch.
 
 from dataclasses import replace
 
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Scheme
 from dppo.methods.rows import RowMethod
 from dppo.pruning import POISSON, PromptPruning, stop, threshold
 
 _PAPER = "arXiv:2303.04947, InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning"
 
-INFOBATCH = replace(
-    GRPO,
+INFOBATCH = Scheme(
     name="infobatch",
     paper=_PAPER,
     prompts=PromptPruning(rate=0.5, rule=threshold),

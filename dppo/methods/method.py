@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
@@ -32,8 +32,8 @@ from dppo.pruning import (
     TokenPruning,
     absolute_advantage,
     constant,
+    of_sums,
 )
-from dppo.pruning.scores import AVERAGED_SCORES
 from dppo.typed import check_fields
 
 NO_PRUNING = Pruning()
@@ -44,7 +44,8 @@ ALL_TOKENS = TokenPruning()
 """Trains on every token of what is kept, with weight 1."""
 
 Part = Literal["advantages", "token_loss", "normaliser", "kl"]
-"""A part of the objective that a method may stand for."""
+"""A part of an objective."""
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Method:
     token_loss: TokenLoss = clipped_surrogate
     normaliser: Normaliser = GRPO_MEAN
     fixes: frozenset[Part] = frozenset()
-    """Parts of the objective that are the method's own. A run may choose all others: pruning works on any loss."""
+    """Parts of the objective that are the method's own. A run may choose the others: pruning works on any loss."""
     beta: float = 0.0
     """Coefficient of the KL term, >= 0."""
     kl: TokenLoss = k3
@@ -144,7 +145,7 @@ class Method:
     @property
     def score_name(self) -> str:
         """What completions are ranked by, in words."""
-        averaged = self.normaliser.per_sequence and self.score in AVERAGED_SCORES
+        averaged = self.normaliser.per_sequence and of_sums(self.score)
         return in_words(self.score) + (" per token" if averaged else "")
 
     @property

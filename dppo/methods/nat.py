@@ -1,14 +1,11 @@
 """NAT, arXiv:2603.06619: a part of the tokens of every completion, chosen without a look at what they hold."""
 
-from dataclasses import replace
-
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Scheme
 from dppo.pruning import TokenPruning, all_alike, random_prefix
 
 _PAPER = "arXiv:2603.06619, Not All Tokens Are Needed: Token-Efficient Reinforcement Learning"
 
-NAT_URS = replace(
-    GRPO,
+NAT_URS = Scheme(
     name="nat_urs",
     paper=_PAPER,
     tokens=TokenPruning(head_rate=0.5, head_rule=all_alike),
@@ -16,8 +13,7 @@ NAT_URS = replace(
 )
 """Uniform random sampling: every token has the same probability."""
 
-NAT_RPC = replace(
-    GRPO,
+NAT_RPC = Scheme(
     name="nat_rpc",
     paper=_PAPER,
     tokens=TokenPruning(rate=0.5, cut_rule=random_prefix),

@@ -1,6 +1,5 @@
 """PODS, arXiv:2504.13818: the completions whose rewards have the largest variance are kept, with advantages anew."""
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.methods.grpo import GRPO
+from dppo.methods.pairs import Scheme
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
 from dppo.objective import AdvantageRule, Statistics
 from dppo.pruning import KEPT_MEAN
@@ -60,8 +59,7 @@ def of_kept(rule: AdvantageRule, rewards: Rewards, context: StepContext, keep_N:
     return rule(rewards.only(keep_N), context)
 
 
-PODS = replace(
-    GRPO,
+PODS = Scheme(
     name="pods",
     paper="arXiv:2504.13818, Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning",
     completions=Ranking(

@@ -35,6 +35,8 @@ class Ranking:
     score: Score
     compete: Callable[[Completions], Tensor]
     """(N,) integer: completions with equal numbers compete with each other."""
+    across_prompts: bool = False
+    """True if completions of different prompts compete."""
     choose: Choose
     count: Count
     weigh: Weigh
@@ -56,8 +58,13 @@ class Ranking:
 
     @property
     def prompt_exact(self) -> bool:
-        """Whether what is kept of a prompt does not depend on the prompts beside it."""
-        return self.compete is whole_prompts or self.rate == 0
+        """True if the choice among a prompt's completions does not depend on other prompts."""
+        return not self.across_prompts or self.rate == 0
+
+    @property
+    def of_groups(self) -> bool:
+        """True: it ranks whole groups, also if these are dealt to several optimizer steps."""
+        return True
 
     def at_rate(self, rate: float) -> Self:
         """The same ranking that drops another share."""

@@ -1,50 +1,85 @@
-"""Every preset by its name: what ``method:`` in a configuration and ``dppo compare --methods`` accept."""
+"""Every method by its name: what ``method:`` in a configuration and ``dppo compare --methods`` accept."""
 
-from dppo.methods.a_star_po import A_STAR_PO, DPPO_A_STAR_PO
-from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_VERL
-from dppo.methods.dapo import DAPO, DAPO_LOSS
-from dppo.methods.divergence_ppo import (
-    DIVERGENCE_PPO_KL,
-    DIVERGENCE_PPO_TV,
-    DPPO_DIVERGENCE_PPO_KL,
-    DPPO_DIVERGENCE_PPO_TV,
-)
-from dppo.methods.dppo import (
-    DPPO,
-    DPPO_DAPO,
-    DPPO_DETERMINISTIC,
-    DPPO_GSPO,
-    DPPO_THRESHOLD,
-    DPPO_THRESHOLD_DAPO,
-    DPPO_THRESHOLD_GSPO,
-    DPPO_UNWEIGHTED,
-)
+from dppo.methods.a_star_po import A_STAR_PO
+from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_TRL_LOSS, CPPO_VERL, CPPO_VERL_LOSS
+from dppo.methods.dapo import DAPO, DYNAMIC_SAMPLING
+from dppo.methods.divergence_ppo import DIVERGENCE_PPO_KL, DIVERGENCE_PPO_TV
+from dppo.methods.dppo import DPPO, DPPO_DETERMINISTIC, DPPO_SIZES, DPPO_THRESHOLD, DPPO_UNWEIGHTED
 from dppo.methods.dr_grpo import DR_GRPO
-from dppo.methods.gdpo import DPPO_GDPO, GDPO
+from dppo.methods.gdpo import GDPO
 from dppo.methods.greso import GRESO, GRESO_COMPAT
-from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
-from dppo.methods.history import DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES, GRPO_HISTORY
+from dppo.methods.history import HISTORY, SCALED_HISTORY
 from dppo.methods.infobatch import INFOBATCH, INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
 from dppo.methods.nat import NAT_RPC, NAT_URS
+from dppo.methods.pairs import GRPO, UNPRUNED, Objective, Pair, Scheme, methods_of
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 
-METHODS = {
-    method.name: method
-    for method in (
-        *(GRPO, DR_GRPO, DAPO, DAPO_LOSS, GSPO),
-        *(CPPO, CPPO_TRL, CPPO_VERL, PODS, INFOBATCH),
-        *(GRESO, GRESO_COMPAT),
-        *(NAT_URS, NAT_RPC),
-        *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
-        *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
-        *(GDPO, DPPO_GDPO),
-        *(DIVERGENCE_PPO_TV, DIVERGENCE_PPO_KL, DPPO_DIVERGENCE_PPO_TV, DPPO_DIVERGENCE_PPO_KL),
-        *(A_STAR_PO, DPPO_A_STAR_PO),
-        *(GRPO_HISTORY, DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES),
-    )
+OBJECTIVES: dict[str, Objective] = {
+    "grpo": GRPO,
+    "dr_grpo": DR_GRPO,
+    "dapo": DAPO,
+    "gspo": GSPO,
+    "gdpo": GDPO,
+    "divergence_ppo_tv": DIVERGENCE_PPO_TV,
+    "divergence_ppo_kl": DIVERGENCE_PPO_KL,
+    "a_star_po": A_STAR_PO,
+    "history": HISTORY,
+    "history_scaled": SCALED_HISTORY,
 }
+SCHEMES: dict[str, Scheme] = {
+    "dppo": DPPO,
+    "dppo_threshold": DPPO_THRESHOLD,
+    "dppo_deterministic": DPPO_DETERMINISTIC,
+    "dppo_unweighted": DPPO_UNWEIGHTED,
+    "dppo_sizes": DPPO_SIZES,
+    "cppo": CPPO,
+    "pods": PODS,
+    "infobatch": INFOBATCH,
+    "dynamic_sampling": DYNAMIC_SAMPLING,
+    "greso": GRESO,
+    "greso_compat": GRESO_COMPAT,
+    "nat_urs": NAT_URS,
+    "nat_rpc": NAT_RPC,
+}
+PAIRS: dict[str, Pair] = {
+    "grpo": (GRPO, UNPRUNED),
+    "dr_grpo": (DR_GRPO, UNPRUNED),
+    "dapo": (DAPO, DYNAMIC_SAMPLING),
+    "dapo_loss": (DAPO, UNPRUNED),
+    "gspo": (GSPO, UNPRUNED),
+    "cppo": (GRPO, CPPO),
+    "cppo_trl": (CPPO_TRL_LOSS, CPPO_TRL),
+    "cppo_verl": (CPPO_VERL_LOSS, CPPO_VERL),
+    "pods": (GRPO, PODS),
+    "infobatch": (GRPO, INFOBATCH),
+    "greso": (GRPO, GRESO),
+    "greso_compat": (GRPO, GRESO_COMPAT),
+    "nat_urs": (GRPO, NAT_URS),
+    "nat_rpc": (GRPO, NAT_RPC),
+    "dppo_threshold": (GRPO, DPPO_THRESHOLD),
+    "dppo": (GRPO, DPPO),
+    "dppo_deterministic": (GRPO, DPPO_DETERMINISTIC),
+    "dppo_unweighted": (GRPO, DPPO_UNWEIGHTED),
+    "dppo_dapo": (DAPO, DPPO),
+    "dppo_gspo": (GSPO, DPPO),
+    "dppo_threshold_dapo": (DAPO, DPPO_THRESHOLD),
+    "dppo_threshold_gspo": (GSPO, DPPO_THRESHOLD),
+    "gdpo": (GDPO, UNPRUNED),
+    "dppo_gdpo": (GDPO, DPPO),
+    "divergence_ppo_tv": (DIVERGENCE_PPO_TV, UNPRUNED),
+    "divergence_ppo_kl": (DIVERGENCE_PPO_KL, UNPRUNED),
+    "dppo_divergence_ppo_tv": (DIVERGENCE_PPO_TV, DPPO),
+    "dppo_divergence_ppo_kl": (DIVERGENCE_PPO_KL, DPPO),
+    "a_star_po": (A_STAR_PO, UNPRUNED),
+    "dppo_a_star_po": (A_STAR_PO, DPPO),
+    "grpo_history": (HISTORY, UNPRUNED),
+    "dppo_history": (HISTORY, DPPO),
+    "dppo_history_scaled": (SCALED_HISTORY, DPPO),
+    "dppo_history_sizes": (HISTORY, DPPO_SIZES),
+}
+METHODS = methods_of(PAIRS)
 """Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""
 
 ROW_METHODS = {method.name: method for method in (DPPO_ROWS, UNIFORM_ROWS, INFOBATCH_ROWS, INFOBATCH_KEPT_ROWS)}

@@ -22,15 +22,12 @@ from dppo.pruning import (
     SCORES,
     Pruning,
     Schedule,
-    all_alike,
-    best_cuts,
     constant,
-    proportional,
-    random_prefix,
+    spends_budget,
+    stated,
 )
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
-from dppo.pruning.tokens import MOST_OF_PREFIX
 from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
 from dppo.typed import mismatch
 
@@ -155,11 +152,11 @@ def method_problems(args: Any, base: Method) -> list[str]:
             problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{name}={text} {keeps}")
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
-    cuts = args.token_prune_rate
-    if base.tokens.cut_rule is random_prefix and cuts != AUTO and cuts > MOST_OF_PREFIX:
+    cuts, most = args.token_prune_rate, stated(base.tokens.cut_rule).largest_rate
+    if cuts != AUTO and cuts > most:
         problems.append(
-            f"method={args.method!r} leaves out at most half of a completion, not token_prune_rate={cuts:g}. Write "
-            f"token_prune_rate: {MOST_OF_PREFIX}."
+            f"method={args.method!r} leaves out at most {most:g} of a completion, not token_prune_rate={cuts:g}. Write "
+            f"token_prune_rate: {most}."
         )
     return problems + _unread_problems(args, base)
 
@@ -168,7 +165,9 @@ def not_chosen(name: str, base: Method) -> str:
     """Why a level of a method does not choose its own rate; empty where it does."""
     if name == "token_prune_rate":
         rule = base.tokens.cut_rule
-        return "" if rule is best_cuts else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
+        return (
+            "" if stated(rule).chooses_rate else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
+        )
     level = base.prompts if name == "prompt_prune_rate" else base.completions
     if level is base.completions and not isinstance(level, Pruning):
         return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
@@ -181,13 +180,12 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
     draws, prunes = isinstance(base.completions, Pruning), prunes_anything(base)
     any_level = prunes and (draws or args.prompt_prune_rate)
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
-    by_floor = base.tokens.cut_rule is not random_prefix and base.tokens.head_rule is not all_alike
-    by_cost = isinstance(base.completions, Pruning) and base.completions.rule is proportional
+    by_cost = isinstance(base.completions, Pruning) and spends_budget(base.completions.rule)
     unread = {
         "completion_score": args.completion_score != AUTO and not (draws and prunes),
         "completion_budget": args.completion_budget == "tokens" and not (by_cost and prunes),
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
-        "prune_floor": args.prune_floor is not None and not (any_level and by_floor),
+        "prune_floor": args.prune_floor is not None and not (any_level and base.tokens.reads_floor),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
     problems = [

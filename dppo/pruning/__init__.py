@@ -13,11 +13,20 @@ from dppo.pruning.ceiling import (
     efficiency,
     selection_ceiling,
 )
-from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt
+from dppo.pruning.cuts import TokenDraw, best_cuts
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.prior import PromptPrior
-from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
+from dppo.pruning.probabilities import (
+    RULES,
+    Budget,
+    Rule,
+    inclusion_probabilities,
+    proportional,
+    spends_budget,
+    threshold,
+    uniform,
+)
 from dppo.pruning.prompts import PromptPruning
 from dppo.pruning.prune import Pruning, Selection
 from dppo.pruning.recorded import RecordedScores, mean_loss
@@ -29,12 +38,23 @@ from dppo.pruning.scores import (
     absolute_advantage,
     advantage_with_length,
     advantage_with_uncertainty,
+    needs_log_probs,
+    of_sums,
     uncertainty,
     uniform_score,
 )
 from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
-from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, TokenPruning, all_alike, random_prefix
+from dppo.pruning.tokens import (
+    BEST_CUTS,
+    TOKEN_AUTO,
+    SampledTokens,
+    TokenPruning,
+    all_alike,
+    by_uncertainty,
+    random_prefix,
+    stated,
+)
 from dppo.pruning.values import PromptValues
 from dppo.pruning.weights import (
     INVERSE_PROBABILITY,
@@ -47,6 +67,7 @@ from dppo.pruning.weights import (
 )
 
 __all__ = [
+    "BEST_CUTS",
     "COMPLETION_AUTO",
     "DESIGNS",
     "DETERMINISTIC",
@@ -94,7 +115,7 @@ __all__ = [
     "advantage_with_uncertainty",
     "all_alike",
     "best_cuts",
-    "by_doubt",
+    "by_uncertainty",
     "ceiling_of",
     "choose",
     "constant",
@@ -103,10 +124,14 @@ __all__ = [
     "fade",
     "inclusion_probabilities",
     "mean_loss",
+    "needs_log_probs",
+    "of_sums",
     "proportional",
     "random_prefix",
     "relative_added_variance",
     "selection_ceiling",
+    "spends_budget",
+    "stated",
     "stop",
     "threshold",
     "uncertainty",

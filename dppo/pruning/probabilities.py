@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError
+from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 
 ROUNDING = 1e-9
@@ -141,7 +142,20 @@ Rule = Callable[[Tensor, Budget], Tensor]
 above 0. Their sum does not grow with the rate."""
 
 
-def proportional(score_N: Tensor, budget: Budget) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedRule(Stated):
+    """A rule that states what it reads. A plain function is a rule that keeps any share and reads scores alone."""
+
+    spends_budget: bool = False
+    """True if it keeps exactly ``1 - rate`` of the cost on average, and reads costs and floors."""
+
+
+def spends_budget(rule: Rule) -> bool:
+    """True if a rule keeps exactly ``1 - rate`` of the cost on average."""
+    return isinstance(rule, StatedRule) and rule.spends_budget
+
+
+def _proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """Probabilities proportional to ``score / sqrt(cost)``: the smallest variance for a budget. Our default.
 
     Of scores (N,), finite and >= 0, to (N,) float64 from their floors, above 0, to 1. They cost ``1 - rate`` of all.
@@ -158,7 +172,7 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     return torch.from_numpy(_allocated(score, cost, spent, budget.floors(score, cost)))
 
 
-def threshold(score_N: Tensor, budget: Budget) -> Tensor:
+def _threshold(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` where the score is below the mean, 1 elsewhere: the paper's rule.
 
     The rate is the probability of dropping a unit below the mean: of all units fewer are dropped. Equal scores are all
@@ -177,7 +191,7 @@ def threshold(score_N: Tensor, budget: Budget) -> Tensor:
     return torch.from_numpy(np.where(below, 1.0 - budget.rate, 1.0))
 
 
-def uniform(score_N: Tensor, budget: Budget) -> Tensor:
+def _uniform(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` for every unit: the baseline that a rule by scores has to beat.
 
     Raises:
@@ -186,7 +200,10 @@ def uniform(score_N: Tensor, budget: Budget) -> Tensor:
     return torch.full((len(finite("score", score_N)),), 1.0 - budget.rate, dtype=torch.float64)
 
 
-RULES: dict[str, Rule] = {rule.__name__: rule for rule in (proportional, threshold, uniform)}
+proportional = StatedRule(name="proportional", compute=_proportional, spends_budget=True)
+threshold = StatedRule(name="threshold", compute=_threshold)
+uniform = StatedRule(name="uniform", compute=_uniform)
+RULES: dict[str, Rule] = {rule.name: rule for rule in (proportional, threshold, uniform)}
 
 
 def finite(name: str, value_N: Tensor) -> np.ndarray:

@@ -17,8 +17,8 @@ from dppo.types import Completions, Draw
 class Selection(Protocol):
     """How completions are chosen to be trained on. ``Pruning`` is one.
 
-    A selection may also have a ``score``, from which the history gets the signal of a group, and a ``prompt_exact``,
-    False where what is kept of a prompt depends on the prompts beside it.
+    A selection may also state: ``score``, from which the history gets the signal of a group; ``prompt_exact``, False
+    if the choice among a prompt's completions depends on other prompts; ``of_groups``, True if it needs whole groups.
     """
 
     @property

@@ -5,60 +5,82 @@ with ``absolute_advantage``, 0.12 with the length, 0.11 with the uncertainty, an
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
+from dppo.pruning.stated import Stated
 from dppo.types import Completions
 
 Score = Callable[[Completions], Tensor]
 """``score(completions) -> score_N``: (N,) float64 >= 0, any unit; only ratios between completions matter."""
 
 
-def absolute_advantage(completions: Completions) -> Tensor:
-    """``|A|`` of each completion, (N,) float64; with a KL term or an entropy bonus ``sqrt(A^2 + other^2)``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedScore(Stated):
+    """A score that states what it needs. A plain function is a score that needs nothing."""
 
-    ``other`` is what these weigh beside the advantage (``Completions.other``), learned from what was kept earlier.
+    needs_log_probs: bool = False
+    """True if it needs the sampler's log-probabilities."""
+    of_sums: bool = False
+    """True if it guesses the gradient norm of a sum over tokens. Where the loss takes the mean of each completion, it
+    is divided by the tokens."""
 
-    Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2.
-    """
+    def __call__(self, *arguments: Completions) -> Tensor:
+        (completions,) = arguments
+        if self.needs_log_probs and completions.uncertainty_N is None:
+            raise ConfigError(
+                f"score={self.name} needs the log-probabilities of the sampled tokens, and these rollouts have none. "
+                "Use score=advantage_with_length (completion_score: length), or an engine that returns them."
+            )
+        score_N = self.compute(completions)
+        return (
+            score_N / completions.averaged_N.double()
+            if self.of_sums and completions.averaged_N is not None
+            else score_N
+        )
+
+
+def needs_log_probs(score: Score) -> bool:
+    """True if a score needs the sampler's log-probabilities."""
+    return isinstance(score, StatedScore) and score.needs_log_probs
+
+
+def of_sums(score: Score) -> bool:
+    """True if a score guesses the gradient norm of a sum over tokens."""
+    return isinstance(score, StatedScore) and score.of_sums
+
+
+def _magnitude(completions: Completions) -> Tensor:
     advantage_N = completions.advantage_N.double()
     return (advantage_N.square() + completions.other**2).sqrt() if completions.other else advantage_N.abs()
 
 
-def advantage_with_length(completions: Completions) -> Tensor:
-    """``|A| * sqrt(tokens)``, (N,) float64: gradients of tokens add up like a random walk.
-
-    Divided by the tokens where the loss takes a mean within each completion.
-    """
-    return _averaged(absolute_advantage(completions) * completions.tokens_N.double().sqrt(), completions)
+def _with_length(completions: Completions) -> Tensor:
+    return _magnitude(completions) * completions.tokens_N.double().sqrt()
 
 
-def advantage_with_uncertainty(completions: Completions) -> Tensor:
-    """``|A| * sqrt(sum_t (1 - p_t)^2)``, (N,) float64: a token the policy was sure of has almost no gradient.
-
-    Divided by the tokens where the loss takes a mean within each completion.
-
-    Raises:
-        ConfigError: if the completions come without log-probabilities.
-    """
-    if completions.uncertainty_N is None:
-        raise ConfigError(
-            "score=advantage_with_uncertainty needs the log-probabilities of the sampled tokens, and these rollouts "
-            "have none. Use score=advantage_with_length (completion_score: length), or an engine that returns them."
-        )
-    return _averaged(absolute_advantage(completions) * completions.uncertainty_N.double(), completions)
+def _with_uncertainty(completions: Completions) -> Tensor:
+    assert completions.uncertainty_N is not None  # checked by the score
+    return _magnitude(completions) * completions.uncertainty_N.double()
 
 
-def uniform_score(completions: Completions) -> Tensor:
-    """1 for each completion, (N,) float64: the baseline that knows nothing."""
-    return torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
+absolute_advantage = StatedScore(name="absolute_advantage", compute=_magnitude)
+"""``|A|``; with a KL term or an entropy bonus ``sqrt(A^2 + other^2)``, ``other`` being ``Completions.other``.
 
-
-def _averaged(score_N: Tensor, completions: Completions) -> Tensor:
-    """A score of a sum over tokens, as that of their mean where the loss takes one."""
-    return score_N if completions.averaged_N is None else score_N / completions.averaged_N.double()
+Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2."""
+advantage_with_length = StatedScore(name="advantage_with_length", compute=_with_length, of_sums=True)
+"""``|A| * sqrt(tokens)``: gradients of tokens add up like a random walk."""
+advantage_with_uncertainty = StatedScore(
+    name="advantage_with_uncertainty", compute=_with_uncertainty, needs_log_probs=True, of_sums=True
+)
+"""``|A| * sqrt(sum_t (1 - p_t)^2)``: a token that the policy was sure of has almost no gradient."""
+uniform_score = StatedScore(
+    name="uniform_score", compute=lambda completions: torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
+)
+"""1 for each completion: the baseline."""
 
 
 def uncertainty(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -81,6 +103,3 @@ SCORES: dict[str, Score] = {
     "uncertainty": advantage_with_uncertainty,
     "uniform": uniform_score,
 }
-
-AVERAGED_SCORES = (advantage_with_length, advantage_with_uncertainty)
-"""Those that stand for a gradient's norm, and so are divided by the tokens where the loss is."""

@@ -15,6 +15,7 @@ from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceilin
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
 from dppo.pruning.level import floor_problems
 from dppo.pruning.probabilities import inclusion_probabilities
+from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -67,7 +68,19 @@ HeadRule = Callable[[Tensor, Tensor, float, float], Tensor]
 """``rule(moment_NT, span_NT, rate, floor) -> head_NT``: probabilities of reaching the head that leave out ``rate``."""
 
 
-def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRule(Stated):
+    """A rule for cuts or for the head, with what it needs."""
+
+    by_moments: bool = False
+    """True if it reads moments and the floor: it needs the sampler's log-probabilities."""
+    chooses_rate: bool = False
+    """True if ``auto`` can choose its rate."""
+    largest_rate: float = 1.0
+    """Largest share that it can leave out."""
+
+
+def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
     """Each completion is kept up to a length that is uniform between a fixed share of its tokens and all of them.
 
     Raises:
@@ -83,12 +96,25 @@ def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float)
     return torch.where(span_NT, reach_NT, 0.0)
 
 
-def all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+def _all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
     """The same probability for every token.
 
     Source: NAT, arXiv:2603.06619, uniform random sampling.
     """
     return (1 - rate) * span_NT.double()
+
+
+BEST_CUTS = TokenRule(name="best_cuts", compute=best_cuts, by_moments=True, chooses_rate=True)
+random_prefix = TokenRule(name="random_prefix", compute=_random_prefix, largest_rate=MOST_OF_PREFIX)
+by_uncertainty = TokenRule(name="by_uncertainty", compute=by_doubt, by_moments=True)
+all_alike = TokenRule(name="all_alike", compute=_all_alike)
+UNSTATED = TokenRule(name="", compute=best_cuts)
+"""Properties of a plain function that is given as a rule."""
+
+
+def stated(rule: CutRule | HeadRule) -> TokenRule:
+    """The stated properties of a rule; of a plain function the defaults."""
+    return rule if isinstance(rule, TokenRule) else UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +136,8 @@ class TokenPruning:
     """Lowest probability of reaching a token, in (0, 1 - rate]."""
     head_floor: float = HEAD_FLOOR
     """Lowest probability of a token to reach the head, in (0, 1 - head_rate]."""
-    cut_rule: CutRule = best_cuts
-    head_rule: HeadRule = by_doubt
+    cut_rule: CutRule = BEST_CUTS
+    head_rule: HeadRule = by_uncertainty
 
     def __post_init__(self) -> None:
         check_fields(self, "TokenPruning(rate=0.5)")
@@ -122,21 +148,28 @@ class TokenPruning:
                 problems.append(f"{name}={rate:g} must be in [0, 1). Try {name}=0.5.")
             else:
                 problems += floor_problems(floor, rate, floor_name, f"{name}={rate:g} keeps")
-        if self.auto is not None and self.cut_rule is not best_cuts:
-            rule = in_words(self.cut_rule)
-            problems.append(f"a rate is chosen for best_cuts alone, not for {rule}. Use auto=None, rate=0.5.")
-        elif self.cut_rule is random_prefix and self.rate > MOST_OF_PREFIX:
-            problems.append(f"random_prefix leaves out at most half, not rate={self.rate:g}. Use rate=0.5.")
+        rule, name = stated(self.cut_rule), in_words(self.cut_rule)
+        if self.auto is not None and not rule.chooses_rate:
+            problems.append(f"a rate is chosen for best_cuts alone, not for {name}. Use auto=None, rate=0.5.")
+        elif self.rate > rule.largest_rate:
+            most = rule.largest_rate
+            problems.append(f"{name} leaves out at most {most:g}, not rate={self.rate:g}. Use rate={most:g}.")
         raise_problems("TokenPruning", problems)
 
     @property
     def needs_log_probs(self) -> bool:
-        """Whether it looks at what the sampler was sure of."""
-        return bool(self.rate and self.cut_rule is best_cuts) or bool(self.head_rate and self.head_rule is by_doubt)
+        """True if it reads the sampler's log-probabilities."""
+        rules = ((self.rate, self.cut_rule), (self.head_rate, self.head_rule))
+        return any(bool(rate) and stated(rule).by_moments for rate, rule in rules)
+
+    @property
+    def reads_floor(self) -> bool:
+        """True if both rules keep to the floors."""
+        return stated(self.cut_rule).by_moments and stated(self.head_rule).by_moments
 
     @property
     def active(self) -> bool:
-        """Whether any token of a kept completion may be left out."""
+        """True if tokens of a kept completion may be left out."""
         return bool(self.rate or self.head_rate)
 
     def at_rate(self, rate: float, head_rate: float | None = None) -> "TokenPruning":

@@ -18,7 +18,6 @@ from dppo.context import StepContext
 from dppo.errors import ConfigError, ShapeError
 from dppo.groups import group_sizes
 from dppo.methods import Method
-from dppo.methods.ranking import Ranking
 from dppo.pruning import MomentSamples, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
@@ -320,7 +319,7 @@ def _draws(
     weight_UN, prob_UN = torch.zeros(2, steps, count, dtype=torch.float64)
     for index in range(steps):
         # A ranking is of whole groups, which may be dealt to shares completion by completion.
-        among_N = share_UN[index] | isinstance(method.completions, Ranking)
+        among_N = share_UN[index] | getattr(method.completions, "of_groups", False)
         unit_R = (among_N & (prompt_weight_N > 0)).nonzero()[:, 0]
         part = completions if len(unit_R) == count else completions.take(unit_R)
         draw = method.completions.draw(part, streams(Purpose.COMPLETION_DRAW, index))

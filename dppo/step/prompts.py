@@ -28,7 +28,7 @@ from dppo.pruning import (
     PromptStream,
     PromptValues,
     Skipping,
-    proportional,
+    spends_budget,
 )
 from dppo.pruning.ceiling import FEWEST, gain_of, point_ceiling
 from dppo.pruning.history import Believed
@@ -140,7 +140,7 @@ class PromptSource:
     def _tell_of_rounding(self, pruning: PromptPruning, block: Block) -> None:
         """Say once that a given rate leaves out no prompt of a step."""
         whole = bool(block.candidates.seen_P.all()) and bool(block.draw.keep_N.all())
-        given = pruning.rate and pruning.rule is proportional
+        given = pruning.rate and spends_budget(pruning.rule)
         if whole and given and not self.fill and not self._told_of_rounding:
             self._told_of_rounding = True
             prompts = len(block.candidates.row_P)

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from dppo.environment import one_thread
 from dppo.methods import METHODS, Method
-from dppo.pruning import SampledTokens
-from dppo.pruning.tokens import MOST_OF_PREFIX, random_prefix
+from dppo.pruning import SampledTokens, stated
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.step import ONCE, drafted, drawn
 from dppo.verification.draws import full_batch, step_prompts
@@ -104,7 +103,7 @@ def _of_tokens(
 def at_token_rates(method: Method, rate: float, head_rate: float) -> Method | None:
     """The method with cuts and head at these rates and no other pruning; None where its rule has no such rate."""
     level = method.tokens
-    if level.cut_rule is random_prefix and rate > MOST_OF_PREFIX:
+    if rate > stated(level.cut_rule).largest_rate:
         return None
     return replace(method.with_rates(completion=0.0), tokens=level.at_rate(rate, head_rate))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.methods import Method
-from dppo.pruning import advantage_with_uncertainty
+from dppo.pruning import needs_log_probs
 
 OLDEST, BEFORE = (0, 9, 0), (0, 10, 0)
 """The supported range of verl: the bodies of the methods that are overridden were compared within it."""
@@ -163,7 +163,7 @@ def _advantage_problems(get: Callable[[str], Any], method: Method) -> Iterator[s
             "actor_rollout_ref.rollout.n=1: verl takes the raw reward of a group of one as its advantage. Write "
             "actor_rollout_ref.rollout.n=8, or method=dppo_history, whose baseline is from history."
         )
-    if method.score is advantage_with_uncertainty and not knows_probabilities(get):
+    if needs_log_probs(method.score) and not knows_probabilities(get):
         yield (
             "completion_score=uncertainty with actor_rollout_ref.rollout.calculate_log_probs=False: scores are made "
             "before verl computes probabilities. Write actor_rollout_ref.rollout.calculate_log_probs=True."

@@ -13,7 +13,7 @@ from dppo.methods import METHODS
 from dppo.objective import GRPO_MEAN, NORMALISERS
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Pruning, TokenPruning, random_prefix, threshold
 from dppo.pruning.rounds import fixed
-from dppo.pruning.scores import AVERAGED_SCORES
+from dppo.pruning.scores import advantage_with_length, advantage_with_uncertainty
 
 GRPO, DPPO, CPPO, DAPO = METHODS["grpo"], METHODS["dppo"], METHODS["cppo"], METHODS["dapo"]
 PRUNED = DPPO.with_rates(prompt=0.5)
@@ -107,7 +107,7 @@ def test_without_kl_only_zero_advantages_are_dead_and_with_kl_nothing_is():
         assert replace(GRPO, **term).live(advantage_N).tolist() == [True] * 4
 
 
-@pytest.mark.parametrize("score", AVERAGED_SCORES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("score", [advantage_with_length, advantage_with_uncertainty], ids=lambda s: s.__name__)
 def test_the_score_follows_the_normaliser_there_and_back(score):
     """It is never swapped: completions tell it by how much their sums are divided."""
     by_mean = replace(DPPO, normaliser=GRPO_MEAN, completions=Pruning(rate=0.5, score=score))

@@ -21,7 +21,7 @@ from tiny_policy import (
 from dppo.errors import ConfigError, DesignError
 from dppo.methods import METHODS
 from dppo.objective import NORMALISERS, clipped_surrogate, mixes_tokens, off_policy_masked, sequence_ratio, vespo
-from dppo.pruning import TOKEN_AUTO, TokenPruning, all_alike, by_doubt, random_prefix
+from dppo.pruning import TOKEN_AUTO, TokenPruning, all_alike, by_uncertainty, random_prefix
 from dppo.pruning.tokens import best_cuts
 from dppo.trl import DPPOConfig
 
@@ -175,4 +175,4 @@ def test_presets_are_what_the_paper_does():
     urs, rpc = METHODS["nat_urs"].tokens, METHODS["nat_rpc"].tokens
     assert (urs.rate, urs.head_rule, rpc.head_rate, rpc.cut_rule) == (0.0, all_alike, 0.0, random_prefix)
     assert not urs.needs_log_probs and not rpc.needs_log_probs
-    assert TokenPruning(head_rate=0.5, head_rule=by_doubt).needs_log_probs
+    assert TokenPruning(head_rate=0.5, head_rule=by_uncertainty).needs_log_probs

@@ -7,9 +7,9 @@ from dppo.pruning import (
     SCORES,
     advantage_with_length,
     advantage_with_uncertainty,
+    of_sums,
     uncertainty,
 )
-from dppo.pruning.scores import AVERAGED_SCORES
 from dppo.types import Completions
 
 
@@ -29,7 +29,7 @@ def test_the_norm_of_a_mean_over_tokens_is_divided_by_them_and_other_scores_are_
     assert advantage_with_length(mean).tolist() == [6 / 9, 0.5, 0]
     assert advantage_with_uncertainty(mean).tolist() == [1 / 9, 0.5, 0]
     for score in SCORES.values():
-        assert torch.equal(score(mean), score(completions())) == (score not in AVERAGED_SCORES)
+        assert torch.equal(score(mean), score(completions())) == (not of_sums(score))
 
 
 def test_scores_with_the_length_are_right_about_independent_tokens():

@@ -178,8 +178,8 @@ class TestNamed:
         assert trainer.method == METHODS[name.lower()]
 
     def test_the_current_folder_is_looked_at_first(self, tmp_path, monkeypatch):
-        text = "from dataclasses import replace\nfrom dppo.methods import METHODS, on_top_of\n"
-        text += "mine = replace(on_top_of(METHODS['dr_grpo']), name='mine')\nthing = 3\n"
+        text = "from dataclasses import replace\nfrom dppo.methods import OBJECTIVES, SCHEMES, combined\n"
+        text += "mine = replace(combined(OBJECTIVES['dr_grpo'], SCHEMES['dppo']), name='mine')\nthing = 3\n"
         (tmp_path / "methods_of_mine.py").write_text(text)
         monkeypatch.chdir(tmp_path)
         config = partial(DPPOConfig, **SHORT, output_dir=str(tmp_path))

@@ -380,7 +380,7 @@ def test_the_plan_says_what_is_dropped_and_what_is_biased():
 
 OWN = """
 from dataclasses import replace
-from dppo.methods import METHODS, on_top_of
+from dppo.methods import METHODS, OBJECTIVES, SCHEMES, combined
 from dppo.objective import DR_GRPO
 
 DPPO = METHODS["dppo"].with_rates(prompt=0.25)
@@ -390,7 +390,7 @@ nothing = replace(METHODS["grpo"], name="nothing")
 biased = replace(DPPO, name="biased", completions=METHODS["cppo"].completions)
 normalised = replace(DPPO, name="normalised", normaliser=DR_GRPO)
 penalised = replace(DPPO, name="penalised", beta=0.1)
-objective = on_top_of(METHODS["gspo"])
+objective = combined(OBJECTIVES["gspo"], SCHEMES["dppo"])
 """
 
 

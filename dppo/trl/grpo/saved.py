@@ -12,7 +12,7 @@ from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import Method
 from dppo.methods.own import assigned
-from dppo.pruning import SCORES, advantage_with_uncertainty
+from dppo.pruning import SCORES, needs_log_probs
 from dppo.session import Session
 from dppo.settings import AUTO
 from dppo.step import StepPlan
@@ -182,7 +182,7 @@ class SavedGeneration(TrainingLoop, Joints):
                 "rollout_func returned logprobs: None, and with use_vllm: true the loss is corrected by them. Return "
                 "those of the sampler, or set vllm_importance_sampling_correction: false."
             )
-        if self.method.score is not advantage_with_uncertainty or self.args.completion_score != AUTO:
+        if not needs_log_probs(self.method.score) or self.args.completion_score != AUTO:
             return
         score = self.args.build_method().score
         method = self.method

@@ -9,7 +9,7 @@ import torch
 from planning_worlds import MIXED, STEP, workload
 
 from dppo.context import Expected, StepContext
-from dppo.methods import METHODS, on_top_of
+from dppo.methods import OBJECTIVES, SCHEMES, combined
 from dppo.objective import history_advantages
 from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
@@ -44,7 +44,7 @@ def test_what_has_no_gradient_is_every_group_of_equal_rewards():
 
 def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
     """300 steps of ``plan_step`` at a rate, against the expectation over cells: tokens and second moments to 3%."""
-    method = on_top_of(METHODS["dr_grpo"]).with_rates(completion=0.5)
+    method = combined(OBJECTIVES["dr_grpo"], SCHEMES["dppo"]).with_rates(completion=0.5)
     rng, option = np.random.default_rng(0), Option(name="half", completion_rate=0.5)
     predicted = work_of(MIXED, STEP, option)
     trained, tokens, moments, whole = [], [], 0.0, 0.0

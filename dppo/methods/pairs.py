@@ -1,0 +1,111 @@
+"""The two choices that make a method: an objective, and what is pruned."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, PARTS, Method, Part
+from dppo.objective import WHOLE_GROUPS, AdvantageRule, Normaliser, Statistics, TokenLoss
+from dppo.pruning import (
+    GroupSizes,
+    PromptPruning,
+    Pruning,
+    Rounds,
+    Schedule,
+    Score,
+    Selection,
+    TokenPruning,
+    advantage_with_length,
+    constant,
+)
+
+ALL_COMPLETIONS = Pruning(score=advantage_with_length)
+"""Keeps every completion with a gradient; ranks them for the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What a paper trains on. A part that is None is the run's choice: TRL's or verl's options, else GRPO's."""
+
+    name: str
+    paper: str
+    """arXiv number and title."""
+    advantages: AdvantageRule | None = None
+    token_loss: TokenLoss | None = None
+    normaliser: Normaliser | None = None
+    kl: TokenLoss | None = None
+    beta: float = 0.0
+    needs_reference: bool = False
+    """True if the token loss reads a reference even without a KL term."""
+    open: frozenset[Part] = frozenset()
+    """Parts given here that a run may still choose."""
+    score: Score | None = None
+    """Score of completions, if the gradient's norm needs another than the scheme's."""
+    deviations: tuple[str, ...] = ()
+    """Differences from the paper, one sentence each."""
+
+    @property
+    def parts(self) -> dict[Part, Any]:
+        """The parts that are given, by name."""
+        return {part: value for part in PARTS if (value := getattr(self, part)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """What is pruned: prompts before the rollout, completions and tokens after it. Fields are those of ``Method``."""
+
+    name: str
+    paper: str
+    """arXiv number and title."""
+    completions: Selection = ALL_COMPLETIONS
+    tokens: TokenPruning = ALL_TOKENS
+    prompts: PromptPruning = ALL_PROMPTS
+    sizes: GroupSizes | None = None
+    rounds: Rounds | None = None
+    schedule: Schedule = constant
+    statistics: Statistics = WHOLE_GROUPS
+    deviations: tuple[str, ...] = ()
+    """Differences from the paper, one sentence each."""
+
+
+GRPO = Objective(
+    name="grpo",
+    paper="arXiv:2402.03300, DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+    deviations=(
+        "the standard deviation has ddof 1 and eps 1e-4, as in TRL, where the paper gives neither",
+        "beta is 0 here and 0.04 in the paper",
+    ),
+)
+"""Advantages within groups. Every part is the run's choice."""
+UNPRUNED = Scheme(name="", paper="")
+"""Everything is rolled out and trained on, but completions without a gradient."""
+
+
+def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
+    """The method of an objective and a scheme; its name is by default that of both, ``dppo_gspo`` for example.
+
+    Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
+    """
+    said = [each for each in (scheme, objective) if each is not UNPRUNED and each is not GRPO] or [objective]
+    completions = scheme.completions
+    if objective.score is not None and isinstance(completions, Pruning):
+        completions = replace(completions, score=objective.score)
+    return Method(
+        name=name or "_".join(each.name for each in said),
+        paper=", on top of ".join(dict.fromkeys(each.paper for each in said)),
+        **objective.parts,
+        fixes=frozenset(objective.parts) - objective.open,
+        beta=objective.beta,
+        needs_reference=objective.needs_reference,
+        completions=completions,
+        **{part: getattr(scheme, part) for part in ("tokens", "prompts", "sizes", "rounds", "schedule", "statistics")},
+        deviations=tuple(dict.fromkeys(text for each in reversed(said) for text in each.deviations)),
+    )
+
+
+Pair = tuple[Objective, Scheme]
+
+
+def methods_of(pairs: Mapping[str, Pair]) -> dict[str, Method]:
+    """Methods by their names."""
+    return {name: combined(*pair, name) for name, pair in pairs.items()}
