@@ -10,7 +10,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from answer_judge.evaluation import read_results  # noqa: E402
+from benchmarks.learning.byte_tokenizer import train_tokenizer  # noqa: E402
+from dppo.verification.tiny_model import build_model, model_config  # noqa: E402
 from dppo_lab.cli.main import main  # noqa: E402
+from dppo_lab.runs.parsing import read_file  # noqa: E402
 from examples.countdown.task import problems, right  # noqa: E402
 
 FOLDER = ROOT / "examples" / "countdown"
@@ -47,19 +50,25 @@ def test_the_file_is_what_the_generator_writes():
 
 
 def test_it_trains_and_evaluates(tmp_path, monkeypatch, capsys):
+    tokenizer = train_tokenizer([row["problem"] for row in problems(96, 0)])
+    build_model(0, model_config(len(tokenizer), pad=0, end=tokenizer.eos_token_id)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
     monkeypatch.chdir(ROOT)
     out, rule = tmp_path / "run", "check:examples.countdown.task:right"
-    words = f"--output_dir {out} --scratch_minutes 1e-4 --max_steps 1 --per_device_train_batch_size 16"
-    small = "--num_generations 4 --max_completion_length 6 --disable_tqdm true --save_steps 2 --answer_time_limit 60"
+    words = f"--output_dir {out} --model_name_or_path {tmp_path / 'model'} --max_steps 1 --save_steps 2"
+    small = "--per_device_train_batch_size 16 --num_generations 4 --max_completion_length 6 --disable_tqdm true"
+    small += " --answer_time_limit 60"
     assert main(["train", "examples/countdown/countdown.yaml", *words.split(), *small.split()]) == 0
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert sum("rewards/right/mean" in step for step in steps) == 1
     file = f"countdown=examples/countdown/problems.jsonl:rule={rule}"
     given = f"--limit 2 --samples 2 --max_new_tokens 4 --answer_time_limit 60 --output {tmp_path / 'eval'}"
-    assert main(["eval", str(out), "--benchmark", file, *given.split()]) == 0
+    asked = ["--prompt_template", r"{problem} Answer in \boxed{}."]
+    assert main(["eval", str(out), "--benchmark", file, *asked, *given.split()]) == 0
     found = read_results(tmp_path / "eval")["benchmarks"]["countdown"]
     assert found["correct"] == f"{rule} says so" and sum(found["outcomes"].values()) == 4
     assert "pass@2" in found and "maj@2" not in found
     settings = json.loads((tmp_path / "eval" / "settings.json").read_text())
-    assert settings["benchmarks"]["countdown"]["template"] == "{problem}", "it is asked as it was in training"
+    trained = read_file(FOLDER / "countdown.yaml", example="")["prompt_template"]
+    assert settings["benchmarks"]["countdown"]["template"] == trained == asked[1], "it is asked as it was in training"
     capsys.readouterr()

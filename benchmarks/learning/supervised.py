@@ -27,6 +27,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from answer_judge.problems import load_solutions
+from benchmarks.learning.byte_tokenizer import SPECIAL, train_tokenizer
 from benchmarks.learning.tables import cell
 from benchmarks.shared import Record, options, write
 from dppo.packing import sorted_micro_batches
@@ -34,7 +35,6 @@ from dppo.rng import Purpose, generator
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 from dppo.verification.tiny_model import build_model, model_config
 from dppo.verification.tiny_tokenizer import EOS, PAD
-from dppo_lab.demo.scratch import SPECIAL, train_tokenizer
 from dppo_lab.statistics import seed_interval
 
 SEEDS, TUNING_SEED = 5, 100

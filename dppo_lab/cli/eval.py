@@ -29,7 +29,7 @@ from answer_judge.evaluation.compare import PairedResults
 from answer_judge.evaluation.engines import DTYPES, load_engine
 from answer_judge.files import explaining, write_json
 from answer_judge.grading import REASONS
-from answer_judge.problems import Judges, load_problems
+from answer_judge.problems import Judges
 from answer_judge.problems.code import FORMATS
 from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError
@@ -39,7 +39,6 @@ from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.gym import ANSWER_PATTERNS, reasoning_gym_task
 from dppo_lab.runs.generated import problem_sets
 from dppo_lab.runs.models import made_from_scratch
-from dppo_lab.runs.words import bare
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -55,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
         "from there when the same command is given again. Protocol and templates: docs/evaluation.md.",
     )
     add = parser.add_argument
-    add("model", nargs="?", help="folder or hub name of a model, scratch:embedded or scratch:text")
+    add("model", nargs="?", help="folder or hub name of a model, or scratch:embedded")
     add("--benchmarks", default="", help=f"names with commas between: {','.join(BENCHMARKS)},reasoning_gym:NAME")
     add(
         "--benchmark",
@@ -100,8 +99,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--program_cpu_seconds", type=int, default=5, help="CPU seconds one program may take (default 5)")
     add("--program_memory_mb", type=int, default=256, help="memory of one program in MiB (default 256)")
     add("--accept_weak_sandbox", action="store_true", help="run programs where nothing confines them: docs/code.md")
-    add("--scratch_data", metavar="FILE", help="problems with worked solutions, for the warm-up of scratch:text")
-    add("--scratch_minutes", type=float, default=3.0, help="length of that warm-up")
     add("--compare", nargs=2, type=Path, metavar=("RUN_A", "RUN_B"), help="paired differences, B minus A")
     add("--show", type=int, default=20, help="changed problems that a comparison lists (default 20)")
     return parser
@@ -145,9 +142,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     folder = Path(options.output)
     with Console(file=sys.stderr).status(f"loading {options.model}"):
         spec = ModelSpec(
-            model=prepare_scratch(
-                options.model, folder, seed=options.seed, data=options.scratch_data, minutes=options.scratch_minutes
-            ),
+            model=prepare_scratch(options.model, folder, seed=options.seed),
             tokenizer=options.tokenizer,
             revision=options.revision,
             dtype=options.dtype,
@@ -206,21 +201,12 @@ def _protocol(options: argparse.Namespace) -> Protocol:
     )
 
 
-def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, minutes: float) -> str:
-    """The model as named, or the folder within the output ``folder`` of one made from scratch, once per arguments.
-
-    ``scratch:text`` is warmed up for some ``minutes`` on the worked solutions in the file ``data``.
-    """
+def prepare_scratch(model: str, folder: Path, *, seed: int) -> str:
+    """The model as named, or the folder within the output ``folder`` of one made from scratch, once per seed."""
     if not model.startswith(SCRATCH):
         return model
     place = folder / f"scratch-{model.removeprefix(SCRATCH)}-seed{seed}"
-    if model == f"{SCRATCH}text":
-        if data is None:
-            raise ConfigError(
-                f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
-            )
-        place = place.with_name(f"{place.name}-{minutes:g}min-{bare(data)}")
-    made_from_scratch(model, place, lambda: load_problems(str(data)), seed=seed, minutes=minutes)
+    made_from_scratch(model, place, seed=seed)
     return str(place)
 
 

@@ -36,7 +36,7 @@ class Usual(NamedTuple):
 
 
 USUAL = (
-    Usual("model_name_or_path", str, "none", "Folder or hub name of the model, or scratch:embedded, scratch:text."),
+    Usual("model_name_or_path", str, "none", "Folder or hub name of the model, or scratch:embedded."),
     Usual("output_dir", str, "trainer_output", "Folder of the model, its checkpoints and the run's records."),
     Usual("learning_rate", float, "1e-06", "Of AdamW, at its highest."),
     Usual("lr_scheduler_type", str, "linear", "linear, cosine, constant, constant_with_warmup, ..."),

@@ -30,7 +30,6 @@ def main(words: Sequence[str]) -> int:
     config, options, fields = read_words(parser, words)
     if config is None:
         raise ConfigError(f"no configuration is named. Try dppo values {offered('examples/a_star_po.yaml')}")
-    from dppo_lab.demo.scratch import SCRATCH
     from dppo_lab.runs.parsing import parse_run
     from dppo_lab.runs.values import estimate_values, values_path
 
@@ -52,8 +51,6 @@ def main(words: Sequence[str]) -> int:
         return INTERRUPTED
     print(f"values of {found.prompts} prompts are in {path}; {found.drawn} samples were drawn now")
     print(f"mean reward {found.mean:.3f}; no sample of {found.failed} prompts had a reward: their value is 0")
-    if run.model.model_name_or_path == f"{SCRATCH}text":
-        print(f"scratch:text is made by the clock, and training would make another: --model_name_or_path {found.model}")
     if found.failed == found.prompts:
         print(
             "dppo values: no sample had a reward, so all values are 0 and say nothing. Look at the reward function, or "

@@ -23,7 +23,7 @@ STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", "dry_run", "processes", "method"}
 """Fields that the comparison itself decides for each run."""
 SHARED = {
-    *("model_name_or_path", "model_revision", "scratch_minutes", "embedded_problems"),
+    *("model_name_or_path", "model_revision", "embedded_problems"),
     *(
         "dataset_name",
         "dataset_path",

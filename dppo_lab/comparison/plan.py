@@ -199,7 +199,7 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tupl
     ``before`` is the content of ``comparison.json``.
     """
     old = before.get("config", {})
-    names = {*SEEDED, "scratch_minutes", "embedded_problems"} & SHARED
+    names = {*SEEDED, "embedded_problems"} & SHARED
     different = sorted(name for name in names if old.get(name) != comparison.config.get(name))
     starts = comparison.folder / STARTS
     if different and starts.is_dir():

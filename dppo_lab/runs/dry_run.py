@@ -13,7 +13,7 @@ from answer_judge.evaluation import choose
 from dppo.install import VLLM_LINE
 from dppo.trl.grpo.plan import describe_steps
 from dppo.trl.grpo.prompts import column_prior
-from dppo_lab.demo.scratch import SCRATCH, worked_pairs
+from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.errors import EXPLAINED
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import load_benchmarks
@@ -109,8 +109,6 @@ def _data(run: Run, local_model: bool) -> tuple[int | None, list[Finding]]:
             columns = ", ".join(dataset.column_names)
             findings.append(Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}"))
             column_prior(dataset, run.training)
-            if run.model.model_name_or_path == f"{SCRATCH}text":
-                worked_pairs(dataset)
             if local_model:
                 name = model_of(run)
                 tokenizer = load_tokenizer(run, name)

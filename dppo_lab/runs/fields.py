@@ -107,9 +107,6 @@ class RunArguments:
     embedded_problems: int = setting(
         192, "Training problems where dataset_name is an embedded task, >= 1.", range=POSITIVE
     )
-    scratch_minutes: float = setting(
-        3.0, "Minutes of warm-up where model_name_or_path is scratch:text, > 0.", range=POSITIVE
-    )
     processes: int | None = setting(
         None,
         "Processes the run is meant for, >= 1: a dry run plans for them, and a launch with another number stops "

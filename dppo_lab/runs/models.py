@@ -3,17 +3,16 @@
 TRL is not needed here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
 from answer_judge.files import explaining
 from dppo.errors import ConfigError, first_line
 from dppo.files import model_problem, near
-from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded, prepare_text
+from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded
 from dppo_lab.runs.embedded import TASKS
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def model_problems(run: "AnyRun") -> Iterator[str]:
 
 def scratch_problems(name: str) -> Iterator[str]:
     """An unknown model from scratch."""
-    known = [SCRATCH + kind for kind in (*TASKS, "text")]
+    known = [SCRATCH + kind for kind in TASKS]
     if name not in known:
         yield f"model_name_or_path={name!r} is not one of {', '.join(map(repr, known))}."
 
@@ -83,27 +82,12 @@ def chat_options(run: "AnyRun", tokenizer: Any) -> dict[str, Any]:
     return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
 
 
-def made_from_scratch(
-    name: str,
-    folder: Path,
-    problems: Callable[[], Dataset],
-    *,
-    seed: int,
-    minutes: float,
-    on_step: OnStep | None = None,
-) -> None:
-    """Make ``folder`` with the model from scratch of that name, unless it is there.
-
-    ``scratch:text`` learns for some ``minutes`` from the worked solutions of ``problems``.
-    """
+def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:
+    """Make ``folder`` with the model from scratch of that name, unless it is there."""
     for problem in scratch_problems(name):
         raise ConfigError(problem)
     if folder.exists():
         return
     with explaining(folder.parent, "name another folder with --output_dir (dppo eval: --output)"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    kind = name.removeprefix(SCRATCH)
-    if kind in TASKS:
-        prepare_embedded(folder, seed=seed, task=TASKS[kind], on_step=on_step)
-    else:
-        prepare_text(folder, problems(), seed=seed, minutes=minutes, on_step=on_step)
+    prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)

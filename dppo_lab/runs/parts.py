@@ -210,14 +210,7 @@ def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | No
         return name
     folder = folder or Path(run.training.output_dir or "") / START_FOLDER
     with PartialState().main_process_first():
-        made_from_scratch(
-            name,
-            folder,
-            lambda: load_dataset(run),
-            seed=run.training.seed,
-            minutes=run.data.scratch_minutes,
-            on_step=progress,
-        )
+        made_from_scratch(name, folder, seed=run.training.seed, on_step=progress)
     return str(folder)
 
 

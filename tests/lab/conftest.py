@@ -28,8 +28,7 @@ def made_quickly(monkeypatch):
         made.append((folder, seed, task))
         save_untrained(folder, seed)
 
-    for name in ("prepare_embedded", "prepare_text"):
-        monkeypatch.setattr(f"dppo_lab.runs.models.{name}", prepare)
+    monkeypatch.setattr("dppo_lab.runs.models.prepare_embedded", prepare)
     return made
 
 

@@ -1,9 +1,9 @@
 import pytest
 from transformers import Qwen3ForCausalLM
 
+from benchmarks.learning.byte_tokenizer import train_tokenizer
 from dppo.verification.tiny_model import build_model, model_config
 from dppo.verification.tiny_tokenizer import EOS, PAD
-from dppo_lab.demo.scratch import train_tokenizer
 
 LONGEST = 160
 

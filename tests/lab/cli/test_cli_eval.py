@@ -58,21 +58,18 @@ def test_comparison(words, tmp_path, capsys):
 
 
 def test_a_model_from_scratch_is_made_once_for_its_arguments(words, tmp_path, made_quickly):
-    out, data = tmp_path / "out", ["--scratch_data", words[3].removeprefix("sums=")]
-    calls = [["scratch:embedded_quick"], ["scratch:embedded_sparse"], ["scratch:text", *data]]
-    calls += [[*calls[2], "--seed", "1"], [*calls[2], "--scratch_minutes", "0.5"]]
+    out = tmp_path / "out"
+    calls = [["scratch:embedded_quick"], ["scratch:embedded_sparse"], ["scratch:embedded_quick", "--seed", "1"]]
     for number, (name, *more) in enumerate([*calls, *calls]):
         if number:
             (out / "samples.jsonl").unlink()
             (out / "settings.json").unlink()
         assert main(["eval", name, *words[2:], *more]) == 0
     found = [(folder.name, seed, task) for folder, seed, task in made_quickly]
-    assert found[:2] == [(f"scratch-{name}-seed0", 0, TASKS[name]) for name in ("embedded_quick", "embedded_sparse")]
-    assert [name for name, *_ in found[2:]] == [
-        f"scratch-text-{rest}-sums" for rest in ("seed0-3min", "seed1-3min", "seed0-0.5min")
-    ]
+    named = [("embedded_quick", 0), ("embedded_sparse", 0), ("embedded_quick", 1)]
+    assert found == [(f"scratch-{name}-seed{seed}", seed, TASKS[name]) for name, seed in named]
     settings = json.loads((out / "settings.json").read_text())
-    assert settings["engine"]["model"] == found[4][0] and settings["engine"]["format"] == "chat template"
+    assert settings["engine"]["model"] == found[2][0] and settings["engine"]["format"] == "chat template"
 
 
 def test_an_output_that_is_a_file_is_refused_in_a_sentence(words, tmp_path, capsys):

@@ -85,13 +85,11 @@ REFUSED = [
     ("train train.yaml --model_name_or_path no_end", "no_end", "no end-of-sequence token", '"eos_token"'),
     ("train train.yaml --model_name_or_path scratch:big", "'scratch:big' is not one of 'scratch:embedded'"),
     ("verify train.yaml --model_name_or_path mode", "model mode: no such folder"),
-    ("verify train.yaml --model_name_or_path scratch:text", "scratch:text", "out"),
     ("values values.yaml --model_name_or_path ./mode", "model ./mode: no such folder"),
     ("plan train.yaml --model_name_or_path no_weights", "has no weights"),
     ("plan train.yaml --model_name_or_path mode", "model mode: no such folder"),
     ("eval mode --benchmark sums=problems.jsonl", "model mode: no such folder"),
     ("eval scratch:big --benchmark sums=problems.jsonl", "'scratch:big' is not one of 'scratch:embedded'"),
-    ("eval scratch:text --benchmark sums=problems.jsonl", "--scratch_data FILE"),
     # rewards and data
     ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
     ("train train.yaml --reward_funcs refused_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),

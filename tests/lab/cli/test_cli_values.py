@@ -132,7 +132,6 @@ def test_a_model_from_scratch_of_another_seed_is_another_model(words, made_quick
     assert "drawn otherwise: engine.model is" in capsys.readouterr().err
     assert main([*scratch, "--seed", "1", "--prompt_values", "one.values.jsonl"]) == 0
     assert [(folder.name, seed) for folder, seed, _ in made_quickly[1:]] == [("embedded_quick_1", 1)] * 2
-    assert main([*words, "--model_name_or_path", "scratch:text", "--prompt_values", "text.values.jsonl"]) == 0
     told = "training would make another: --model_name_or_path text.values.jsonl.start/text_42"
     assert told in capsys.readouterr().out
 

@@ -6,12 +6,12 @@ import pytest
 from refusals import refused
 from small_runs import small_words
 
+from benchmarks.learning.byte_tokenizer import train_tokenizer
 from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model, model_config
 from dppo_lab.cli.main import main
 from dppo_lab.comparison.contestants import choose
 from dppo_lab.comparison.plan import plan
-from dppo_lab.demo.scratch import train_tokenizer
 from dppo_lab.gym import COLUMN, key, reasoning_gym_task
 from dppo_lab.planning.run_plan import dataset_prompts
 from dppo_lab.runs.benchmarks import load_benchmarks

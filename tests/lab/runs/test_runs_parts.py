@@ -129,7 +129,6 @@ PRIOR = "--prompt_prune_rate auto --prompt_prior "
         ("problems.jsonl", "--per_device_train_batch_size 64", "wrong", "12 prompts are fewer than the 16"),
         ("problems.jsonl", PRIOR + '{"column":"rate","completions":4}', "wrong", "no column 'rate'"),
         ("problems.jsonl", PRIOR + '{"column":"answer","completions":4}', "wrong", "pass rates are numbers"),
-        ("problems.jsonl", "--model_name_or_path scratch:text", "wrong", "needs worked solutions"),
         ("embedded", "--processes 8 --generation_batch_size 160", "wrong", "8 processes"),
     ],
 )
