@@ -68,15 +68,6 @@ class Scheme:
     """Differences from the paper, one sentence each."""
 
 
-GRPO = Objective(
-    name="grpo",
-    paper="arXiv:2402.03300, DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
-    deviations=(
-        "the standard deviation has ddof 1 and eps 1e-4, as in TRL, where the paper gives neither",
-        "beta is 0 here and 0.04 in the paper",
-    ),
-)
-"""Advantages within groups. Every part is the run's choice."""
 UNPRUNED = Scheme(name="", paper="")
 """Everything is rolled out and trained on, but completions without a gradient."""
 
@@ -86,20 +77,20 @@ def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
 
     Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
     """
-    said = [each for each in (scheme, objective) if each is not UNPRUNED and each is not GRPO] or [objective]
+    own = [*([scheme] if scheme is not UNPRUNED else []), *([objective] if objective.parts else [])] or [objective]
     completions = scheme.completions
     if objective.score is not None and isinstance(completions, Pruning):
         completions = replace(completions, score=objective.score)
     return Method(
-        name=name or "_".join(each.name for each in said),
-        paper=", on top of ".join(dict.fromkeys(each.paper for each in said)),
+        name=name or "_".join(each.name for each in own),
+        paper=", on top of ".join(dict.fromkeys(each.paper for each in own)),
         **objective.parts,
         fixes=frozenset(objective.parts) - objective.open,
         beta=objective.beta,
         needs_reference=objective.needs_reference,
         completions=completions,
         **{part: getattr(scheme, part) for part in ("tokens", "prompts", "sizes", "rounds", "schedule", "statistics")},
-        deviations=tuple(dict.fromkeys(text for each in reversed(said) for text in each.deviations)),
+        deviations=tuple(dict.fromkeys(text for each in reversed(own) for text in each.deviations)),
     )
 
 

@@ -8,11 +8,12 @@ from dppo.methods.dppo import DPPO, DPPO_DETERMINISTIC, DPPO_SIZES, DPPO_THRESHO
 from dppo.methods.dr_grpo import DR_GRPO
 from dppo.methods.gdpo import GDPO
 from dppo.methods.greso import GRESO, GRESO_COMPAT
+from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
 from dppo.methods.history import HISTORY, SCALED_HISTORY
 from dppo.methods.infobatch import INFOBATCH, INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
 from dppo.methods.nat import NAT_RPC, NAT_URS
-from dppo.methods.pairs import GRPO, UNPRUNED, Objective, Pair, Scheme, methods_of
+from dppo.methods.pairs import UNPRUNED, Objective, Pair, Scheme, methods_of
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 
