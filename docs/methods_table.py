@@ -17,7 +17,7 @@ HEADINGS = ("method", "paper", "prunes", "biased", "differs from the paper")
 LEVEL = re.compile(r"^(completion pruning is|prompt pruning is|rounds are) biased: ")
 MARK = "<!-- table: python docs/methods_table.py -->"
 DGPO = (
-    "`dppo.diffusion`",
+    "[`dgpo.py`](dgpo.md)",
     "[2510.08425](https://arxiv.org/abs/2510.08425)",
     "pictures of a group, `proportional`",
     "no",

@@ -42,7 +42,6 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         **dict.fromkeys(("step", "session"), STEP),
         "trl": ENGINE | {"packing"},
         "verl": ENGINE,
-        "diffusion": STEP,
         "verification": TRAINED,
     },
     "answer_judge": {

@@ -10,17 +10,15 @@ import torch
 
 pytest.importorskip("diffusers", reason="needs the extra diffusion: pip install -e '.[diffusion]'")
 
+from dgpo import EVERY_SAMPLE, GroupPreference, PictureLoop, errors, picture_scheduler
 from refusals import refused
 
-from dppo.diffusion import GroupPreference
-from dppo.diffusion.loop import PictureLoop, errors, picture_scheduler
-from dppo.diffusion.preference import EVERY_SAMPLE
 from dppo.errors import ConfigError, RewardError
 from dppo.objective import group_advantages
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.types import Rewards
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "diffusion" / "shapes.py"
 SHAPES = runpy.run_path(str(EXAMPLE))
 
 

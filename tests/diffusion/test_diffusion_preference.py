@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dgpo import EVERY_SAMPLE, GroupPreference, plan_samples
 from refusals import refused
 
-from dppo.diffusion import GroupPreference, plan_samples
-from dppo.diffusion.preference import EVERY_SAMPLE
 from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.objective import group_advantages
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, uniform

@@ -1,6 +1,6 @@
 """DGPO on a tiny diffusion model: it learns to draw discs and squares, then to draw them where a reward wants them.
 
-    python examples/shapes.py --output shapes.png
+    python examples/diffusion/shapes.py --output shapes.png
 
 Trains a UNet of 0.4 million parameters on synthetic pictures of 16 x 16, then prefers pictures whose shape lies to the
 right, with half of the pictures pruned from each update. Minutes on one CPU core. Needs the extra ``diffusion``.
@@ -13,18 +13,15 @@ import zlib
 from pathlib import Path
 
 import torch
+from dgpo import EVERY_SAMPLE, GroupPreference, PictureLoop, errors, picture_scheduler  # the file beside this one
 from diffusers.models.unets.unet_2d import UNet2DModel
 from torch import Tensor
-
-from dppo.diffusion import GroupPreference
-from dppo.diffusion.loop import PictureLoop, errors, picture_scheduler
-from dppo.diffusion.preference import EVERY_SAMPLE
 
 SIZE, LABELS = 16, 2
 
 
 def shapes(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(N, 1, 16, 16) discs and squares anywhere, in [-1, 1], and (N,) which is which."""
+    """(N, 1, 16, 16) discs and squares at random places, in [-1, 1], and (N,) int64 labels: 0 a disc, 1 a square."""
     label_N = torch.randint(LABELS, (count,), generator=rng)
     radius_N = 2.0 + 2.0 * torch.rand(count, generator=rng)
     centre_2N = radius_N + (SIZE - 1 - 2 * radius_N) * torch.rand(2, count, generator=rng)
@@ -37,7 +34,7 @@ def shapes(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def to_the_right(pictures: Tensor, labels: Tensor) -> Tensor:
-    """(N,) in [-1, 1]: where the centre of what is drawn lies across the picture; NaN for a picture that is empty."""
+    """(N,) horizontal centre of the shape, in [-1, 1]; NaN for an empty picture."""
     ink = (pictures + 1).flatten(1, 2).sum(1)
     place = torch.linspace(-1, 1, pictures.shape[-1])
     total = ink.sum(1)
