@@ -1,32 +1,115 @@
-"""A*-PO, arXiv:2505.20686: regression on an advantage against a value that a reference gave before training."""
+"""A*-PO, arXiv:2505.20686: regression of a policy's log-ratio to a reference on an advantage known before training.
 
+The loss of a completion with log-ratio ``L = sum_t log pi_t - log ref_t`` and advantage ``A = r - V*`` is ``(beta L -
+A)^2``, which is ``2 beta (beta L^2 / 2 - A L) + A^2``. So it is ``2 beta`` times a policy gradient
+(``advantage_regression``) and a KL term (``squared_log_ratio``) with the coefficient beta, plus a constant.
+``loss + beta * kl`` has the gradient of the squared loss over ``2 beta``: beta means the same as in other methods, and
+the scale of the gradient does not depend on it.
+"""
+
+import math
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from dppo.context import StepContext
+from dppo.errors import ConfigError, raise_problems
 from dppo.methods.pairs import Objective
-from dppo.objective import LUSPO, VALUE_CENTRED, advantage_regression, squared_log_ratio
-from dppo.types import Completions
+from dppo.objective import LUSPO, AdvantageRule, Tokens
+from dppo.types import Completions, Rewards
 
 BETA = 1e-3
 """The paper's beta2."""
 
 
-def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
-    """(N,) float64 ``(|A| + beta * drift * tokens) * bound``: how large the gradient of a squared residual may be.
+def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
+    """(P,) float64 ``beta log mean_i exp(r_i / beta)``: the best value of each prompt within reach of a reference.
 
-    The residual is ``beta L - A``, and ``L`` is not known before the forward pass that pruning saves. Where tokens have
+    It is the largest reward less ``beta`` times the KL divergence from the reference, over all policies. It lies
+    between the mean of the rewards (large beta) and the largest reward (small beta).
+
+    Args:
+        reward_PG: (P, G) rewards of completions that the reference sampled, finite, any unit.
+        beta: in the unit of the rewards, > 0; 0.5 in the paper.
+
+    Raises:
+        ConfigError: a beta that is not above 0, or rewards that are not finite numbers (P, G).
+
+    Source: A*-PO (arXiv:2505.20686), stage 1.
+    """
+    if not (math.isfinite(beta) and beta > 0):
+        raise_problems("optimal_value", [f"beta={beta!r} must be > 0 and finite. Write beta=0.5."])
+    if reward_PG.dim() != 2 or not reward_PG.shape[1] or not reward_PG.isfinite().all():
+        raise_problems("optimal_value", ["reward_PG must be finite numbers (prompts, samples). Try torch.ones(4, 8)."])
+    reward_PG = reward_PG.double()
+    return beta * (torch.logsumexp(reward_PG / beta, 1) - math.log(reward_PG.shape[1]))
+
+
+def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
+    """(N,) float64 total reward of each completion minus the value of its prompt.
+
+    The group plays no part, so it may have any size, 1 included. A completion without any reward gets 0.
+
+    Raises:
+        ConfigError: ``context`` has no values.
+
+    Source: A*-PO (arXiv:2505.20686), stage 2.
+    """
+    if context.value_Q is None:
+        raise ConfigError(
+            "these advantages need the value of every prompt, and none are given. Estimate them with dppo values "
+            "CONFIG.yaml, then set prompt_values: FILE."
+        )
+    return (rewards.total_N - context.value_Q[rewards.group_N]).nan_to_num(0.0)
+
+
+def advantage_regression(tokens: Tokens) -> Tensor:
+    """(B, T) ``-A (logp - ref_logp)``: the part of the squared residual that contains the advantage.
+
+    Raises:
+        ConfigError: there are no log-probabilities of a reference.
+    """
+    return -tokens.advantage_B[:, None] * _log_ratio(tokens)
+
+
+def squared_log_ratio(tokens: Tokens) -> Tensor:
+    """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum: ``L^2 / 2`` for a completion.
+
+    It is for sums over tokens, not means: its normaliser is ``LUSPO``.
+
+    Raises:
+        ConfigError: there are no log-probabilities of a reference.
+    """
+    log_ratio_BT = _log_ratio(tokens)
+    return log_ratio_BT.sum(1, keepdim=True) * log_ratio_BT / 2
+
+
+def _log_ratio(tokens: Tokens) -> Tensor:
+    if tokens.ref_logp_BT is None:
+        raise ConfigError(
+            "a regression on the log-ratio needs ref_logp_BT, the reference policy's log-probabilities: pass them, "
+            "with a beta above 0."
+        )
+    return (tokens.logp_BT - tokens.ref_logp_BT).masked_fill(tokens.mask_BT == 0, 0.0)
+
+
+def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
+    """(N,) float64 ``(|A| + beta * drift * tokens) * bound``: a bound on the gradient norm of a squared residual.
+
+    The residual is ``beta L - A``, and ``L`` is not known before the forward pass that pruning saves. If tokens have
     moved from the reference by ``drift`` nats on average, ``|L|`` is at most ``drift * tokens``. The gradient of ``L``
-    goes with ``sqrt(sum_t (1 - p_t)^2)``, where the sampler recorded its probabilities, else with ``sqrt(tokens)``. A
-    wrong ``drift`` costs variance, never bias.
+    goes with ``sqrt(sum_t (1 - p_t)^2)``, or with ``sqrt(tokens)`` if the sampler recorded no probabilities. A wrong
+    ``drift`` costs variance, never bias.
     """
     tokens_N = completions.tokens_N.double()
     bound_N = tokens_N.sqrt() if completions.uncertainty_N is None else completions.uncertainty_N.double()
     return (completions.advantage_N.double().abs() + completions.beta * drift * tokens_N) * bound_N
 
 
+VALUE_CENTRED = AdvantageRule(name="optimal value", compute=value_advantages, from_values=True, any_size=True)
 SEQUENCE_SUMS = replace(LUSPO, name="sequence sums")
-"""Under another name, since TRL's ``luspo`` is a loss as well."""
+"""Under another name, because TRL's ``luspo`` is a loss as well."""
 A_STAR_PO = Objective(
     name="a_star_po",
     paper="arXiv:2505.20686, Accelerating RL for LLM Reasoning with Optimal Advantage Regression",

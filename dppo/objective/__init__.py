@@ -37,13 +37,6 @@ from dppo.objective.losses import (
 from dppo.objective.mixing import mixes_tokens
 from dppo.objective.preference import margin_weights
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
-from dppo.objective.regression import (
-    VALUE_CENTRED,
-    advantage_regression,
-    optimal_value,
-    squared_log_ratio,
-    value_advantages,
-)
 
 __all__ = [
     "ADVANTAGE_RULES",
@@ -58,7 +51,6 @@ __all__ = [
     "HISTORY_SCALED",
     "LUSPO",
     "NORMALISERS",
-    "VALUE_CENTRED",
     "WHOLE_GROUPS",
     "AdvantageRule",
     "Divergence",
@@ -67,7 +59,6 @@ __all__ = [
     "Statistics",
     "TokenLoss",
     "Tokens",
-    "advantage_regression",
     "binary_kl",
     "binary_tv",
     "cispo",
@@ -83,13 +74,10 @@ __all__ = [
     "margin_weights",
     "mixes_tokens",
     "off_policy_masked",
-    "optimal_value",
     "powered",
     "sapo",
     "sequence_ratio",
-    "squared_log_ratio",
     "token_ratio",
-    "value_advantages",
     "vespo",
     "weighted_sum",
 ]

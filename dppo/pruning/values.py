@@ -1,8 +1,8 @@
-"""What a reference policy did on each prompt before training: the value of a prompt, and the prior of its history.
+"""Rewards of a reference policy on each prompt before training: the prompt's value, and the prior of its history.
 
-A file of them has one line of JSON for each prompt: ``prompt``, who it is (``dppo.rewards.identities``, 16 digits in
-hexadecimal, as prompt histories are keyed), ``rewards``, those of the reference's completions, and ``value``, what
-``dppo.objective.optimal_value`` makes of them.
+A file of them has one line of JSON for each prompt: ``prompt``, its identity (``dppo.rewards.identities``, 16
+hexadecimal digits, the keys of prompt histories), ``rewards`` of the reference's completions, and ``value``, their
+``dppo.methods.a_star_po.optimal_value``.
 """
 
 import math
@@ -21,7 +21,7 @@ from dppo.files import read_lines
 from dppo.typed import check_fields, is_number
 
 SHARED_STRENGTH = 2.0
-"""Completions that the mean over all prompts is worth when mixed with a prompt's own reference samples."""
+"""Strength of the mean over all prompts, in completions, when mixed with a prompt's own reference samples."""
 ADVICE = "Write it anew: dppo values CONFIG.yaml"
 
 
@@ -55,11 +55,10 @@ class PromptValues:
         return len(self.value_P)
 
     def expected(self, rows: Tensor, *, strength: float = SHARED_STRENGTH) -> Expected:
-        """The prior of a ``PromptHistory``: of rewards of 0 and 1, a Beta distribution for each prompt.
+        """The prior of a ``PromptHistory`` for some rows: for rewards of 0 and 1, a Beta distribution of each prompt.
 
-        A prompt's own samples are mixed with the mean over all prompts, which is worth ``strength`` completions: with
-        ``n`` samples of which ``k`` were right, and a share ``m`` over all, ``(a, b) = (k + strength m, n - k +
-        strength (1 - m))``. So no prompt is taken for certain. ``worth`` is ``a + b + 1``.
+        With ``n`` samples of which ``k`` were right, and a mean ``m`` over all prompts, ``(a, b) = (k + strength m,
+        n - k + strength (1 - m))``: no prompt has a mean of exactly 0 or 1. The prior's strength is ``a + b + 1``.
         """
         count_Q, total = self.count_P[rows], self.count_P.sum()
 
@@ -76,12 +75,12 @@ class PromptValues:
 
 
 def prompt_key(identity: int) -> str:
-    """How a file of values writes who a prompt is: JSON's numbers end at 53 bits."""
+    """Hexadecimal identity of a prompt in a file of values: JSON's numbers end at 53 bits."""
     return f"{identity:016x}"
 
 
 def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
-    """The values of a dataset's prompts from a file, in any order. Other prompts are left aside."""
+    """Read the values of a dataset's prompts from a file, in any order of its lines. Other prompts are skipped."""
     wanted = {prompt_key(int(identity)) for identity in identities}
     found = {}
     for number, line in enumerate(read_lines(path, advice=ADVICE), 1):
@@ -91,8 +90,7 @@ def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     if missing := [row for row, key in enumerate(keys) if key not in found]:
         raise DataError(
             f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
-            "to prompts as the model reads them, template included. What is missing is added by dppo values "
-            "CONFIG.yaml."
+            "to prompts as the model reads them, template included. Add what is missing: dppo values CONFIG.yaml"
         )
     value_P4 = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
     value_P, count_P, mean_P, square_P = value_P4.unbind(1)

@@ -12,7 +12,8 @@ from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, Method
-from dppo.objective import DR_GRPO, group_advantages, optimal_value
+from dppo.methods.a_star_po import optimal_value
+from dppo.objective import DR_GRPO, group_advantages
 from dppo.pruning import PromptHistory, absolute_advantage, advantage_with_length, uncertainty
 from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of, signals

@@ -23,7 +23,7 @@ from answer_judge.files import append_lines, encoded, explaining, read_lines, re
 from answer_judge.problems.checks import prompt_tokens
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, DataError
-from dppo.objective import optimal_value
+from dppo.methods.a_star_po import optimal_value
 from dppo.pruning.values import prompt_key
 from dppo.rewards import guarded, identities
 from dppo_lab.demo.scratch import SCRATCH

@@ -26,7 +26,7 @@ from tiny_policy import (
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.objective import optimal_value, value_advantages
+from dppo.methods.a_star_po import optimal_value, value_advantages
 from dppo.step import RolledOut, completions_of
 
 ADVANTAGE_N = TOTAL_N - VALUE_P[GROUP_N]

@@ -14,7 +14,7 @@ from trl.experimental.a2po import A2POConfig, A2POTrainer
 
 from dppo.errors import ConfigError, DataError, FileError
 from dppo.methods import METHODS
-from dppo.objective import optimal_value
+from dppo.methods.a_star_po import optimal_value
 from dppo.pruning.values import prompt_key, read_values
 from dppo.rewards import identities
 from dppo.trl import DPPOConfig, DPPOTrainer

@@ -11,13 +11,13 @@ from refusals import refused
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
+from dppo.methods.a_star_po import optimal_value
 from dppo.objective import (
     BATCH_SCALED,
     DAPO_TOKENS,
     HISTORY_CENTRED,
     Tokens,
     history_advantages,
-    optimal_value,
     weighted_sum,
 )
 from dppo.pruning import PromptHistory, PromptStream

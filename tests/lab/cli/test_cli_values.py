@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from dppo.objective import optimal_value
+from dppo.methods.a_star_po import optimal_value
 from dppo.pruning.values import prompt_key, read_values
 from dppo.rewards import identities
 from dppo_lab.cli.main import main
