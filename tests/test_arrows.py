@@ -58,7 +58,8 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "comparison": {"runs", "demo", "errors", "shipped", "statistics"},
         "planning": {"runs", "demo", "errors", "shipped"},
         "report": {"runs", "comparison", "palette", "statistics", "errors"},
-        "cli": {"demo", "gym", "runs", "comparison", "planning", "report", "errors", "shipped", "statistics"},
+        "frozen": {"runs", "comparison"},
+        "cli": {"demo", "gym", "runs", "comparison", "frozen", "planning", "report", "errors", "shipped", "statistics"},
     },
 }
 """What each part of a package may import of its own package."""

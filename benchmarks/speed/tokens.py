@@ -30,8 +30,6 @@ from dppo.moment_samples import OtherTerms
 from dppo.objective import DR_GRPO, Tokens
 from dppo.pruning import Pruning, TokenPruning, advantage_with_uncertainty, random_prefix
 from dppo.step import other_terms
-from dppo.verification.frozen import sample
-from dppo.verification.frozen_tokens import TokenGradients, sample_tokens, token_gradients
 from dppo.verification.gradients import log_probs
 from dppo.verification.sampling import SubjectSampling
 from dppo.verification.subject import Subject
@@ -41,6 +39,8 @@ from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
 from dppo_lab.demo.subject import subject_of
 from dppo_lab.demo.task import FULL, QUICK, ArithmeticProblem, make_split
 from dppo_lab.demo.warmup import warm_up
+from dppo_lab.frozen.sample import sample
+from dppo_lab.frozen.tokens import TokenGradients, sample_tokens, token_gradients
 from examples.engine import Loop
 
 SEED, GROUPS, GENERATIONS = 1, 96, 4

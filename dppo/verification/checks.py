@@ -72,8 +72,6 @@ class Settings:
 
     draws: int = 2000
     """Draws per check on the subject, >= 8; a control has a quarter. The smallest bias seen falls with their root."""
-    table_draws: int = 400
-    """Draws per figure of the variance table, >= 2."""
     failure_rate: float = 1e-4
     """Chance that a build without faults fails any of the checks that draw, in (0, 1)."""
     seed: int = 0

@@ -99,17 +99,17 @@ def frozen(words: Sequence[str]) -> int:
     check_file(options.output)
     started = time.perf_counter()
     with open_status(Console(file=sys.stderr), "loading") as progress:
-        from dppo.verification.frozen_grid import FrozenSettings, compare_frozen
-        from dppo.verification.frozen_lines import CONTROLS
         from dppo_lab.comparison.contestants import choose
-        from dppo_lab.comparison.frozen_methods import (
+        from dppo_lab.comparison.plan import read_config
+        from dppo_lab.frozen.grid import FrozenSettings, compare_frozen
+        from dppo_lab.frozen.lines import CONTROLS
+        from dppo_lab.frozen.methods import (
             as_configured,
             configured,
             embedded_training,
             lines_of,
             methods_of,
         )
-        from dppo_lab.comparison.plan import read_config
 
         seeded = [] if options.seed is None else ["--seed", str(options.seed)]
         fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
@@ -134,7 +134,7 @@ def frozen(words: Sequence[str]) -> int:
             subject = subject_from_run(run, options.prompts)
         lines = lines_of(contestants, methods, subject, build)
         found = compare_frozen(lines, build("dppo"), setting, started=started, progress=progress)
-    from dppo_lab.comparison.frozen_table import NARROWEST, show
+    from dppo_lab.frozen.table import NARROWEST, show
 
     show(found, wide_console(NARROWEST))
     if options.output is not None:

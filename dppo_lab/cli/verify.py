@@ -3,8 +3,8 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,11 @@ from dppo_lab.cli.words import PROMPTS, read_words, wide_console
 from dppo_lab.runs.words import check_file
 
 if TYPE_CHECKING:
-    from dppo.verification.findings import Check, Findings, VarianceRow
+    from dppo.methods import Method
+    from dppo.verification.findings import Check, Findings
+    from dppo.verification.subject import Subject
+    from dppo_lab.frozen.variance import VarianceRow
+    from dppo_lab.runs.ceilings import CeilingRow
 
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",
@@ -41,7 +45,7 @@ NARROWEST = 130
 
 
 def main(words: Sequence[str]) -> int:
-    """Verify, print every check and the variance table; 0 if all checks passed, 1 if one failed."""
+    """Verify, print every check and the variance table. 0 if all checks passed, 1 if one failed."""
     parser = argparse.ArgumentParser(
         prog="dppo verify",
         usage="dppo verify [CONFIG.yaml [--prompts N] [--any_field value] | RUN] [--output FILE.json]",
@@ -57,41 +61,90 @@ def main(words: Sequence[str]) -> int:
         return _of_run(Path(config), fields, options.output)
     if config is None and options.prompts is not None:
         raise ConfigError("--prompts is for the model of a configuration: dppo verify CONFIG.yaml --prompts 16")
-    found, reasons = _verify(config, fields, options.prompts)
-    show(found, reasons, wide_console(NARROWEST))
+    report = _verify(config, fields, options.prompts)
+    show(report, wide_console(NARROWEST))
     if options.output is not None:
-        write_json(options.output, found.as_json())
-    return 0 if found.passed else 1
+        write_json(options.output, report.as_json())
+    return 0 if report.found.passed else 1
 
 
-def _verify(config: str | None, fields: Sequence[str], prompts: int | None) -> tuple["Findings", tuple[str, ...]]:
-    """The findings, and the biases that the methods declare."""
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything that is printed and written."""
+
+    found: "Findings"
+    variance: "tuple[VarianceRow, ...]" = ()
+    ceilings: "tuple[CeilingRow, ...]" = ()
+    reasons: tuple[str, ...] = ()
+    """Biases that the methods declare."""
+    seconds: float
+
+    def as_json(self) -> dict[str, object]:
+        """Everything as values that JSON can hold."""
+        from dppo.environment import environment
+
+        return {
+            "subject": self.found.subject,
+            "passed": self.found.passed,
+            "checks": [_finite(asdict(check)) for check in self.found.checks],
+            "variance": [_finite(asdict(row)) for row in self.variance],
+            "ceilings": [_finite(asdict(row)) for row in self.ceilings],
+            "failure_rate": self.found.failure_rate,
+            "environment": environment(),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def _finite(values: dict[str, object]) -> dict[str, object]:
+    """The same with NaN and infinity as text, which JSON does not have."""
+    return {key: str(v) if isinstance(v, float) and v - v != 0 else v for key, v in values.items()}
+
+
+def _verify(config: str | None, fields: Sequence[str], prompts: int | None) -> Report:
     started = time.perf_counter()
     with open_status(Console(file=sys.stderr), "loading") as status:
-        from dppo.methods import METHODS, Method
+        from dppo.environment import one_thread
+        from dppo.methods import ALL_TOKENS
+        from dppo.objective import DR_GRPO
         from dppo.verification.verify import verify
+        from dppo_lab.frozen.variance import pilot_ceilings, variance_table
 
-        methods: tuple[Method, ...]
-        steps = 1
-        if config is None:
-            from dppo_lab.demo.subject import embedded_subject
+        subject, methods, steps = _subject(config, fields, prompts, status)
+        found = verify(subject, methods, progress=status)
+        status("variance")
+        first = replace(methods[0], tokens=ALL_TOKENS)
+        with one_thread():
+            variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
+        ceilings = pilot_ceilings(subject, first)
+    return Report(
+        found=found,
+        variance=variance,
+        ceilings=ceilings,
+        reasons=tuple(reason for method in methods for reason in method.biases(steps)),
+        seconds=time.perf_counter() - started,
+    )
 
-            methods = (METHODS["dppo"], METHODS["dppo_threshold"])
-            status("warming up the embedded policy")
-            subject = embedded_subject()
-        else:
-            from dppo.trl.grpo.plan import steps_of_prompts
-            from dppo_lab.runs.parsing import parse_run
-            from dppo_lab.runs.subject import subject_from_run
 
-            run = parse_run([config, *fields])
-            steps = steps_of_prompts(run.training, run.data.processes or run.training.world_size)
-            status("rolling out")
-            subject = subject_from_run(run, prompts)
-            log_probs, model_config = run.sampler_log_probs, subject.model.config
-            methods = (run.training.build_method(sampler_log_probs=log_probs, model_config=model_config),)
-        found = verify(subject, methods, started=started, progress=status)
-    return found, tuple(reason for method in methods for reason in method.biases(steps))
+def _subject(
+    config: str | None, fields: Sequence[str], prompts: int | None, status: Callable[[str], None]
+) -> "tuple[Subject, tuple[Method, ...], int]":
+    """Rollouts to verify on, the methods, and the optimizer steps that one draw of prompts serves."""
+    if config is None:
+        from dppo.methods import METHODS
+        from dppo_lab.demo.subject import embedded_subject
+
+        status("warming up the embedded policy")
+        return embedded_subject(), (METHODS["dppo"], METHODS["dppo_threshold"]), 1
+    from dppo.trl.grpo.plan import steps_of_prompts
+    from dppo_lab.runs.parsing import parse_run
+    from dppo_lab.runs.subject import subject_from_run
+
+    run = parse_run([config, *fields])
+    steps = steps_of_prompts(run.training, run.data.processes or run.training.world_size)
+    status("rolling out")
+    subject = subject_from_run(run, prompts)
+    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=subject.model.config)
+    return subject, (method,), steps
 
 
 def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
@@ -116,26 +169,27 @@ def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
     return 0 if rows else 1
 
 
-def show(found: "Findings", reasons: Sequence[str], console: Console) -> None:
-    """Print the subject, every check, what figures mean, the variance table, declared biases and the verdict."""
+def show(report: Report, console: Console) -> None:
+    """Print the subject, every check, the legend, the variance table, declared biases and the verdict."""
     from dppo.verification.checks import LEGEND
 
+    found = report.found
     console.print(f"{found.subject}\n", markup=False)
     console.print(_checks(found.checks))
     for name, meaning in LEGEND.items():
         console.print(f"  {name}: {meaning}", markup=False)
     console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
-    for normaliser in dict.fromkeys(row.normaliser for row in found.variance):
-        console.print(_variance(normaliser, [row for row in found.variance if row.normaliser == normaliser]))
+    for normaliser in dict.fromkeys(row.normaliser for row in report.variance):
+        console.print(_variance(normaliser, [row for row in report.variance if row.normaliser == normaliser]))
     for line in TABLE_LEGEND:
         console.print(f"  {line}", markup=False)
-    for row in found.ceilings:
+    for row in report.ceilings:
         console.print(f"  pilot: {row}, from {row.units} {row.level}", markup=False)
-    for reason in reasons:
+    for reason in report.reasons:
         console.print(f"[yellow]declared[/] {escape(reason)}")
     failed = sum(not check.passed for check in found.checks)
     verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
-    console.print(f"\n{verdict} {len(found.checks)} checks, {found.seconds:.0f} s")
+    console.print(f"\n{verdict} {len(found.checks)} checks, {report.seconds:.0f} s")
 
 
 def _checks(checks: Sequence["Check"]) -> Table:

@@ -11,12 +11,11 @@ import numpy as np
 
 from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
-from dppo.verification.findings import CeilingRow
 from dppo_lab.planning.costs import Timed, fitted, free_tokens, with_noise
 from dppo_lab.planning.figures import Figures
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve
-from dppo_lab.runs.ceilings import run_ceilings
+from dppo_lab.runs.ceilings import CeilingRow, run_ceilings
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, STOCK, TOTALS
 from dppo_lab.runs.reader import Log, RunRecord, number, sequence
 

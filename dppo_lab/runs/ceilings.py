@@ -1,7 +1,8 @@
-"""The most that pruning could have saved in runs, from their records."""
+"""The most that pruning can save: its record, and that of runs from their log."""
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,40 @@ from answer_judge.statistics import bootstrap_means
 from dppo.pruning import Ceiling, MomentSamples, ceiling_of
 from dppo.pruning.ceiling import FEWEST, TAIL
 from dppo.rng import Purpose, generator
-from dppo.verification.findings import CeilingRow
 from dppo_lab.runs.folder import PromptLine
 from dppo_lab.runs.reader import RunRecord, number, sequence
 
 LOGGED = ("prune/completion_ceiling", "prune/live_share")
 MOST = 4096
-"""The latest visits of prompts, which are used."""
+"""Visits of prompts that are used: the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingRow:
+    """The ceiling of one level."""
+
+    level: str
+    """``prompts`` or ``completions``."""
+    value: float
+    """Largest factor that can be saved, >= 1: of rollout and update for prompts, of the update for completions."""
+    low: float
+    """Lower end of the 95% interval."""
+    high: float
+    units: int
+    """Number of visits of prompts with a history, of completions with a gradient, or of records of a log."""
+    free: float | None = None
+    """Share of the completions without a gradient, in [0, 1], which are skipped at no cost; None for prompts."""
+
+    @classmethod
+    def of(cls, level: str, found: Ceiling, free: float | None = None) -> "CeilingRow":
+        """The row of a ceiling."""
+        return cls(level=level, value=found.value, low=found.low, high=found.high, units=found.units, free=free)
+
+    def __str__(self) -> str:
+        said = f"pruning {self.level} can save at most {self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
+        if self.free is None:
+            return f"{said} of rollout and update"
+        return f"{said} of the update, beside the {self.free:.0%} without a gradient, which are free"
 
 
 def run_ceilings(runs: Sequence[RunRecord]) -> tuple[CeilingRow, ...]:

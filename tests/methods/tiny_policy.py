@@ -32,7 +32,7 @@ from dppo.step import (
     plan_step,
 )
 from dppo.types import Block, Candidates, Rewards
-from dppo.verification.frozen import remembering
+from dppo_lab.frozen.sample import remembering
 
 GROUP_N = np.array([0, 0, 0, 1, 1, 2, 2])
 P, N, T, V = 3, len(GROUP_N), 4, 5

@@ -9,10 +9,10 @@ from benchmarks.speed import tokens as benchmark
 from benchmarks.speed.tokens import BETA, GENERATIONS, Stage
 from dppo.pruning import TokenPruning
 from dppo.rng import Purpose, torch_generator
-from dppo.verification.frozen_tokens import Fold
 from dppo.verification.gradients import log_probs, trained_parameters
 from dppo.verification.tiny_model import build_model
 from dppo_lab.demo.task import QUICK, make_split
+from dppo_lab.frozen.tokens import Fold
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "kl"])

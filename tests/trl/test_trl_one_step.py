@@ -14,11 +14,11 @@ from dppo.session import Session
 from dppo.step import StepPlan
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.types import Rewards
-from dppo.verification import frozen
 from dppo.verification.draws import draw, draw_errors, full_batch
 from dppo.verification.draws import gradients as of_draws
 from dppo.verification.subject import Subject
 from dppo_lab.demo.decode import Rollout
+from dppo_lab.frozen import sample as frozen
 from examples.engine import Loop
 
 

@@ -1,6 +1,5 @@
 """``verify`` as a whole: everything passes on the real code, and each kind of sabotage fails where it should."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,17 +8,17 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, CENTRED
-from dppo.pruning import DESIGNS, PIVOTAL, Auto, cuts, selection_ceiling
+from dppo.pruning import DESIGNS, PIVOTAL, Auto, cuts
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
 from dppo.verification.findings import Check, Findings, above, at_most
 from dppo.verification.parity import tiny_script
-from dppo.verification.verify import pilot_ceilings, verify
+from dppo.verification.verify import verify
 
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
 SLOW = pytest.mark.slow
 """The same twin, or the same method, is gone through in ``test_verification_tiny.py``."""
-QUICK, FEW = checks.Settings(draws=200, table_draws=20), checks.Settings(draws=8, table_draws=2)
+QUICK, FEW = checks.Settings(draws=200), checks.Settings(draws=8)
 
 
 TWO_LOSSES = {name: checks.LOSSES[name] for name in ("grpo", "dr_grpo")}
@@ -32,7 +31,7 @@ def report(subject):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "LOSSES", TWO_LOSSES)
         report = verify(subject, [DPPO], settings=QUICK, progress=told.append)
-    assert len(told) == 7
+    assert len(told) == 6
     return report
 
 
@@ -46,30 +45,6 @@ def test_the_real_code_passes_every_check(report):
         assert check.passed == (check.figure > check.bound if "control" in check.name else check.figure <= check.bound)
 
 
-def test_the_report_is_json(report):
-    saved = json.loads(json.dumps(report.as_json(), allow_nan=False))
-    assert set(saved) == {
-        *("subject", "passed", "checks", "variance", "ceilings", "failure_rate", "environment", "seconds")
-    }
-    assert set(saved["checks"][0]) == {"name", "figure", "bound", "passed", "what"}
-    assert {"torch", "trl", "dppo"} <= set(saved["environment"]["versions"])
-    assert len(saved["variance"]) == len(report.variance) > 30
-    (ceiling,) = saved["ceilings"]  # six prompts are too few for one of theirs
-    assert ceiling["level"] == "completions" and 1 <= ceiling["low"] <= ceiling["value"] <= ceiling["high"]
-
-
-def test_a_pilot_of_enough_prompts_has_the_ceiling_of_both_levels(subject, monkeypatch):
-    """By hand: V of completions is the squared score, V of prompts what was found where as much was expected."""
-    monkeypatch.setattr("dppo.verification.verify.FEWEST", 2)
-    prompts, completions = pilot_ceilings(subject, DPPO)
-    found = subject.completions(DPPO)
-    value_N = DPPO.score(found)[found.live_N].square()
-    assert completions.value == pytest.approx(selection_ceiling(value_N, found.tokens_N[found.live_N]))
-    assert completions.free == pytest.approx(1 - found.live_N.double().mean().item())
-    assert prompts.units == 6 and prompts.free is None and 1 <= prompts.low <= prompts.value <= prompts.high
-    assert str(prompts).endswith("of rollout and update") and str(completions).endswith("gradient, which are free")
-
-
 def test_the_report_says_that_and_why_training_is_padded(subject, report, monkeypatch):
     assert "padded" not in report.subject
     monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
@@ -81,14 +56,11 @@ def test_the_report_says_that_and_why_training_is_padded(subject, report, monkey
     assert sized.subject.endswith("Group sizes were not varied, all groups are of one size: dppo_history_sizes.")
 
 
-def test_figures_that_are_not_numbers_fail_and_are_still_json():
+def test_figures_that_are_not_numbers_fail():
     nan = float("nan")
     for check in (at_most("c", nan, 1.0, "x"), above("c", nan, 1.0, "x"), at_most("c", 2.0, 1.0, "x")):
         assert not check.passed and check.verdict == "FAIL"
-    failed = (at_most("c", float("inf"), 1, ""),)
-    report = Findings(subject="", checks=failed, variance=(), failure_rate=0.1, environment={}, seconds=1)
-    assert json.loads(json.dumps(report.as_json(), allow_nan=False))["checks"][0]["figure"] == "inf"
-    assert not report.passed
+        assert not Findings(subject="", checks=(check,), failure_rate=0.1).passed
     assert above("c", 2.0, 1.0, "x") == Check(name="c", figure=2.0, bound=1.0, passed=True, what="x")
 
 

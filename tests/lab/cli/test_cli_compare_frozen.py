@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from wrong_weights import DOUBLED
 
-from dppo.verification.frozen_lines import TOKEN_LEVELS
 from dppo_lab.cli import compare as command
-from dppo_lab.comparison.frozen_table import LEGEND, TITLES
+from dppo_lab.frozen.lines import TOKEN_LEVELS
+from dppo_lab.frozen.table import LEGEND, TITLES
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
-    from dppo_lab.comparison import frozen_methods
+    from dppo_lab.frozen import methods as frozen_methods
 
     honest = frozen_methods.embedded_training()
 

@@ -1,6 +1,7 @@
 """``dppo verify``: prints every check, writes the report, and its exit code is the verdict."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from dppo.verification import checks
 from dppo.verification.findings import Findings, above, at_most
 from dppo_lab.cli import verify as command
 from dppo_lab.cli.main import main
+from dppo_lab.frozen import variance
 
 FOUND = {
     "enumeration": [at_most("1 completions, dppo: every outcome", 3e-17, 1e-12, checks.BIAS)],
@@ -28,7 +30,8 @@ def quick(subject, monkeypatch):
     """The command on a small subject, its long checks found already; gives the methods that each was asked for."""
     asked = []
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: subject)
-    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: checks.Settings(draws=160, table_draws=4))
+    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: checks.Settings(draws=160))
+    monkeypatch.setattr(variance, "variance_table", partial(variance.variance_table, draws=4))
     for part, found in FOUND.items():
         given = lambda *of, found=found: asked.append(of) or found  # noqa: E731
         monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", given)
@@ -50,7 +53,13 @@ def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsy
         assert title in text
     assert "proportional  abs(A) sqrt(length)" in text and "drawn at random" in text
     assert "…" not in text, "nothing is cut off"
-    (ceiling,) = saved["ceilings"]
+    assert set(saved) == {
+        *("subject", "passed", "checks", "variance", "ceilings", "failure_rate", "environment", "seconds")
+    }
+    assert set(saved["checks"][0]) == {"name", "figure", "bound", "passed", "what"}
+    assert {"torch", "trl", "dppo"} <= set(saved["environment"]["versions"]) and len(saved["variance"]) > 30
+    (ceiling,) = saved["ceilings"]  # six prompts are too few for one of theirs
+    assert ceiling["level"] == "completions" and 1 <= ceiling["low"] <= ceiling["value"] <= ceiling["high"]
     assert f"pilot: pruning completions can save at most {ceiling['value']:.2f}x" in text
 
 
@@ -97,8 +106,10 @@ def write_lines(path, records):
 
 def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys):
     checks = (at_most("1 right", 0.1, 1.0, "a distance"), at_most("1 wrong", 2.0, 1.0, "a distance"))
-    found = Findings(subject="", checks=checks, variance=(), failure_rate=0.1, environment={}, seconds=1)
+    found = Findings(subject="", checks=checks, failure_rate=0.1)
     monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: found)
+    for part in ("variance_table", "pilot_ceilings"):
+        monkeypatch.setattr(variance, part, lambda *given: ())
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: None)
     biased = METHODS["dppo_gdpo"].with_rates(prompt=0.5, completion=0.5)
     monkeypatch.setattr("dppo.methods.METHODS", {"dppo": biased, "dppo_threshold": METHODS["dppo"]})
@@ -106,6 +117,12 @@ def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys)
     text = capsys.readouterr().out
     assert "FAIL 1 of 2 checks" in text and text.count("FAIL  ") == 1
     assert "advantage is biased under prompt pruning" in text
+
+
+def test_numbers_that_are_not_finite_are_json():
+    failed = Findings(subject="", checks=(at_most("c", float("inf"), 1, ""),), failure_rate=0.1)
+    saved = json.loads(json.dumps(command.Report(found=failed, seconds=1.0).as_json(), allow_nan=False))
+    assert saved["checks"][0]["figure"] == "inf" and not saved["passed"]
 
 
 def test_prompts_are_for_a_configuration(capsys):

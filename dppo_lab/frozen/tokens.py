@@ -16,9 +16,9 @@ from dppo.pruning import SampledTokens, stated
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.step import ONCE, drafted, drawn
 from dppo.verification.draws import full_batch, step_prompts
-from dppo.verification.frozen import Sample, once
 from dppo.verification.gradients import log_probs, trained_parameters
 from dppo.verification.subject import Subject
+from dppo_lab.frozen.sample import Sample, once
 
 COORDINATES = 2**11
 """Numbers that the gradient of a token is folded to."""

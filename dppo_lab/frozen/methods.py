@@ -10,10 +10,10 @@ from dppo.methods import Method
 from dppo.methods.own import method_named
 from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
-from dppo.verification.frozen_lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
-from dppo.verification.frozen_tokens import takes_tokens
 from dppo.verification.subject import Subject
 from dppo_lab.comparison.contestants import TAKEN, Contestant
+from dppo_lab.frozen.lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
+from dppo_lab.frozen.tokens import takes_tokens
 from dppo_lab.runs.parsing import Run
 
 

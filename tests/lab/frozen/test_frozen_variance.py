@@ -7,12 +7,20 @@ import pytest
 import torch
 
 from dppo.methods import METHODS
-from dppo.pruning import POISSON, Pruning, absolute_advantage, proportional, threshold, uniform, uniform_score
+from dppo.pruning import (
+    POISSON,
+    Pruning,
+    absolute_advantage,
+    proportional,
+    selection_ceiling,
+    threshold,
+    uniform,
+    uniform_score,
+)
 from dppo.types import Completions
 from dppo.verification.controls import top_of_live
 from dppo.verification.draws import full_batch
-from dppo.verification.findings import VarianceRow
-from dppo.verification.variance import KEEPS, at_share, figures_of, variance_table
+from dppo_lab.frozen.variance import KEEPS, VarianceRow, at_share, figures_of, pilot_ceilings, variance_table
 
 DPPO, DR_GRPO = METHODS["dppo"], METHODS["dr_grpo"]
 
@@ -93,3 +101,15 @@ def test_a_share_is_of_the_rows_with_a_gradient():
     top = at_share(top_of_live(absolute_advantage, 0.0), half_dead, 0.25)
     assert math.isclose(top.rate, 0.75)
     assert top.draw(half_dead, None).weight_N.tolist() == [0, 0, 0, 0, 4, 0, 0, 0], "the mean of one of four"
+
+
+def test_a_pilot_of_enough_prompts_has_the_ceiling_of_both_levels(subject, monkeypatch):
+    """By hand: V of completions is the squared score, V of prompts what was found where as much was expected."""
+    monkeypatch.setattr("dppo_lab.frozen.variance.FEWEST", 2)
+    prompts, completions = pilot_ceilings(subject, DPPO)
+    found = subject.completions(DPPO)
+    value_N = DPPO.score(found)[found.live_N].square()
+    assert completions.value == pytest.approx(selection_ceiling(value_N, found.tokens_N[found.live_N]))
+    assert completions.free == pytest.approx(1 - found.live_N.double().mean().item())
+    assert prompts.units == 6 and prompts.free is None and 1 <= prompts.low <= prompts.value <= prompts.high
+    assert str(prompts).endswith("of rollout and update") and str(completions).endswith("gradient, which are free")

@@ -1,8 +1,8 @@
-"""What each rule and score costs in precision on a given subject, next to the best that is possible."""
+"""The variance of each rule and score on a subject, beside the best possible, and the most that pruning can save."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,26 +10,52 @@ from torch import Tensor
 
 from dppo.methods import Method
 from dppo.pruning import (
+    MomentSamples,
     Pruning,
     Selection,
     absolute_advantage,
     advantage_with_length,
     advantage_with_uncertainty,
+    ceiling_of,
     effective_sample_size,
     proportional,
     threshold,
     uniform,
     uniform_score,
 )
+from dppo.pruning.ceiling import FEWEST
 from dppo.rng import Purpose, generator
-from dppo.types import Completions
+from dppo.step import signals
+from dppo.types import Completions, Draw
 from dppo.verification.controls import top_of_live
 from dppo.verification.draws import full_batch
-from dppo.verification.findings import VarianceRow
-from dppo.verification.subject import Subject
+from dppo.verification.subject import Subject, remembered
+from dppo_lab.runs.ceilings import CeilingRow
 
+DRAWS = 400
+"""Draws per entry of the table, >= 2."""
 KEEPS = (0.75, 0.5, 0.25)
 """Expected shares of the completions with a gradient that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceRow:
+    """Added variance of one rule and score on a subject, at one share kept."""
+
+    normaliser: str
+    rule: str
+    score: str
+    keep: float
+    """Expected share of the completions with a gradient that is kept, in (0, 1)."""
+    added_variance: float | None = None
+    """``E|g_hat - g|^2 / |g|^2`` over draws. This and the fields below are None if the rule cannot keep so few."""
+    added_variance_error: float | None = None
+    """Its standard error."""
+    effective_rows: float | None = None
+    """Mean of ``(sum w)^2 / sum w^2`` over draws, in completions."""
+    largest_weight: float | None = None
+    biased: bool = False
+    """True if the squared error includes a bias, which more draws do not average out."""
 
 
 def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
@@ -55,7 +81,9 @@ def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
     return found | {("top k (CPPO)", "abs(A)"): top_of_live(absolute_advantage, 0.0)}
 
 
-def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, seed: int) -> tuple[VarianceRow, ...]:
+def variance_table(
+    subject: Subject, methods: Sequence[Method], *, draws: int = DRAWS, seed: int = 0
+) -> tuple[VarianceRow, ...]:
     """Every line at every share kept, for each method's normaliser; lines of equal meaning only once.
 
     Methods give advantages, loss, normaliser and floor; their own pruning is not used.
@@ -115,3 +143,22 @@ def figures_of(subject: Subject, method: Method, pruning: Selection, draws: int,
         "largest_weight": float(weight_MN.max()),
         "biased": bool(pruning.bias),
     }
+
+
+def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
+    """The ceilings of both levels on a subject, by the method's advantages and score; a level of few units is left out.
+
+    For prompts, the first rollout is the history and the second one is the visit.
+    """
+    rows = []
+    everything, tokens_N = Draw.whole(subject.candidates.seen_P), subject.tokens_N
+    signal_P = signals(method, subject.rolled_out(), subject.context)
+    visits = MomentSamples.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
+    if len(visits) >= FEWEST:
+        rows.append(CeilingRow.of("prompts", ceiling_of(visits)))
+    completions = subject.completions(method)
+    if int(completions.live_N.sum()) >= FEWEST:
+        free = 1 - completions.live_N.double().mean().item()
+        found = ceiling_of(Pruning(score=method.score).samples(completions))
+        rows.append(CeilingRow.of("completions", found, free=free))
+    return tuple(rows)

@@ -7,12 +7,12 @@ from dppo.errors import DesignError
 from dppo.methods import METHODS
 from dppo.pruning import cuts, random_prefix
 from dppo.verification.draws import full_batch
-from dppo.verification.frozen import bias_of, figures
-from dppo.verification.frozen_grid import FrozenSettings, compare_frozen
-from dppo.verification.frozen_lines import PrunedLevel
-from dppo.verification.frozen_tokens import at_token_rates, sample_tokens, takes_tokens, token_gradients
 from dppo_lab.comparison.contestants import choose
-from dppo_lab.comparison.frozen_methods import embedded_training, lines_of, methods_of
+from dppo_lab.frozen.grid import FrozenSettings, compare_frozen
+from dppo_lab.frozen.lines import PrunedLevel
+from dppo_lab.frozen.methods import embedded_training, lines_of, methods_of
+from dppo_lab.frozen.sample import bias_of, figures
+from dppo_lab.frozen.tokens import at_token_rates, sample_tokens, takes_tokens, token_gradients
 
 BUILD = embedded_training().build_other
 DPPO, DRAWS = BUILD("dppo"), 300

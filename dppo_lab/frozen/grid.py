@@ -13,9 +13,9 @@ from dppo.methods import Method
 from dppo.verification.checks import wrong
 from dppo.verification.draws import full_batch
 from dppo.verification.estimate import Bias
-from dppo.verification.frozen import DrawFigures, Sample, bias_of, figures, root, sample
-from dppo.verification.frozen_lines import RATES, TOKEN_LEVELS, FrozenLine, PrunedLevel
-from dppo.verification.frozen_tokens import TokenGradients, at_token_rates, sample_tokens, token_gradients
+from dppo_lab.frozen.lines import RATES, TOKEN_LEVELS, FrozenLine, PrunedLevel
+from dppo_lab.frozen.sample import DrawFigures, Sample, bias_of, figures, root, sample
+from dppo_lab.frozen.tokens import TokenGradients, at_token_rates, sample_tokens, token_gradients
 
 FORMAT = 1
 FEWEST_DRAWS = 100

@@ -10,8 +10,8 @@ from dppo.methods import Method
 from dppo.pruning import PromptPruning, Pruning, uniform, uniform_score
 from dppo.types import Completions
 from dppo.verification.draws import full_batch
-from dppo.verification.frozen import group_norms
 from dppo.verification.subject import Subject, remembered
+from dppo_lab.frozen.sample import group_norms
 
 CONTROLS = {
     "uniform": "every completion with the same probability, weights of one over it: what knowing nothing costs",

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dppo.verification.frozen_grid import FrozenComparison, Measurement
-from dppo.verification.frozen_lines import CONTROLS, RATES, TOKEN_LEVELS, PrunedLevel
-from dppo.verification.frozen_tokens import COORDINATES
 from dppo_lab.comparison.contestants import STOCK
 from dppo_lab.comparison.table import figures_table
+from dppo_lab.frozen.grid import FrozenComparison, Measurement
+from dppo_lab.frozen.lines import CONTROLS, RATES, TOKEN_LEVELS, PrunedLevel
+from dppo_lab.frozen.tokens import COORDINATES
 
 TITLES = {
     PrunedLevel.BLOCK: "Nothing pruned at a rate: the block as it is",

@@ -1,0 +1,1 @@
+"""Methods on rollouts that stand still: bias and variance of their gradients, without training."""
