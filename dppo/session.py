@@ -26,7 +26,7 @@ from dppo.methods import Method
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import NO_OTHERS, MomentSamples, OtherTerms
 from dppo.objective import AdvantageRule, Tokens
-from dppo.rng import step_streams
+from dppo.rng import Streams, step_streams
 from dppo.step.in_flight import InFlight, Requested
 from dppo.step.loss import micro_batch_loss
 from dppo.step.passes import UpdateSchedule
@@ -148,6 +148,7 @@ class Session:
         done: float = 0.0,
         advantages: AdvantageRule | None = None,
         live: Callable[[Tensor], Tensor] | None = None,
+        streams: Streams | None = None,
     ) -> StepPlan:
         """The draws and weights of a step. The history of its prompts learns from what was rolled out.
 
@@ -159,6 +160,8 @@ class Session:
             done: share of training done, in [0, 1], for schedules.
             advantages: a rule in place of the method's.
             live: which completions are worth a forward pass, as for ``plan_step``.
+            streams: random numbers of the draws; default: those of ``seed`` and ``number``. For proofs, which go
+                through every outcome.
         """
         number = self.number if number is None else number
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
@@ -167,7 +170,7 @@ class Session:
             method,
             rolled_out,
             replace(prompts, context=known),
-            streams=step_streams(self.seed, number),
+            streams=streams or step_streams(self.seed, number),
             max_tokens=self.max_tokens,
             passes=self.passes,
             done=done,

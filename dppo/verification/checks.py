@@ -1,7 +1,7 @@
-"""The checks of ``dppo verify``: each function gives back the ``Check`` records of one kind of evidence.
+"""The checks of ``dppo verify``: each function yields the ``Check`` records of one kind of proof.
 
-A name starts with the number of the claim it belongs to: 1 completions, 2 prompts and both levels, 3 equality with
-TRL and of dense rows with padding, 4 frequencies, 5 controls.
+A name starts with the number of its claim: 1 completions, 2 prompts and both levels, 3 equality with TRL and of dense
+rows with padding, 4 frequencies, 5 controls.
 """
 
 import math
@@ -15,7 +15,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.methods import ALL_TOKENS, Method
-from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
+from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, Normaliser
 from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, TokenPruning, random_prefix, uniform
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -39,14 +39,18 @@ from dppo.verification.tiny import exact_bias
 EXACT = 1e-12
 """Relative error of a sum in float64 over a few hundred outcomes."""
 SINGLE = 1e-4
-"""Relative difference of two gradients in float32 that add up the same terms in different orders: 9e-7 to 4e-6 on the
-embedded policy, by processor, and more on larger models."""
+"""Relative difference of two float32 gradients with the same terms in different orders: 9e-7 to 4e-6 on the embedded
+policy, by processor, and more on larger models."""
 TABLE = (8, 12)
 """Completions, and tokens of the longest, whose draws are counted."""
+SAMPLE_MEANS = (GRPO_MEAN, DR_GRPO)
+"""Normalisers that are exact under prompt pruning."""
 USUAL_RATE = 0.5
-"""Checked where a run prunes nothing at a level."""
+"""The rate at which a level is checked if a run prunes nothing there."""
+RANDOM_DESIGNS = [name for name, design in DESIGNS.items() if design.unbiased]
+"""Names of the designs that promise their probabilities."""
 CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}
-"""The levels of pruning, and the number of the claim that each belongs to."""
+"""Levels of pruning, and the number of their claim."""
 
 BIAS = "relative bias"
 SQUARED = "squared bias"
@@ -63,37 +67,32 @@ LEGEND = {
     LAYERS: "layers with a sliding window in padding alone",
     DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
 }
-"""What the figures are."""
+"""Meaning of the numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How hard to look."""
+    """Draws of the checks, and their failure rate."""
 
     draws: int = 2000
-    """Draws per check on the subject, >= 8; a control has a quarter. The smallest bias seen falls with their root."""
+    """Draws per check on the subject, >= 8; a control has a quarter. The smallest visible bias falls with their root.
+    """
     failure_rate: float = 1e-4
     """Chance that a build without faults fails any of the checks that draw, in (0, 1)."""
     seed: int = 0
 
     def share(self, methods: int) -> float:
-        """The failure rate of one check: the whole, divided by the number of checks that draw at random."""
-        return self.failure_rate / (methods * len(CLAIMS) + len(_random_designs()) + len(TOKEN_LEVELS))
-
-
-def _random_designs() -> list[str]:
-    """Names of the designs that promise their probabilities."""
-    return [name for name, design in DESIGNS.items() if design.unbiased]
+        """The failure rate of one check: ``failure_rate`` over the number of checks that draw at random."""
+        return self.failure_rate / (methods * len(CLAIMS) + len(RANDOM_DESIGNS) + len(TOKEN_LEVELS))
 
 
 def at_level(method: Method, level: str) -> Method:
     """The method as it is checked at one level, the other level unpruned.
 
-    It keeps its own rates, of those that are chosen the largest; a level that it leaves alone is checked at
-    ``USUAL_RATE``. A normaliser or advantage that is exact only while every prompt is rolled out is replaced if the
-    method itself prunes no prompts, and groups of different sizes by groups of one size: the name of what comes back
-    says so. Rounds are left out: they are no level, but a bias that is declared, see ``round_checks``. Tokens have
-    checks of their own: ``token_checks``.
+    It keeps its own rates, or the largest that ``auto`` may choose. A level without a rate is checked at
+    ``USUAL_RATE``. If the method prunes no prompts, a normaliser or advantage that is exact only then is replaced.
+    Groups of different sizes become groups of one size. The returned name has each replacement. Rounds are left out,
+    because their bias is declared: ``round_checks``. Tokens have their own checks: ``token_checks``.
     """
     name = method.name + (" with groups of one size" if method.sizes is not None else "")
     method = replace(method.fixed(), name=name, rounds=None, sizes=None, tokens=ALL_TOKENS)
@@ -111,7 +110,7 @@ def at_level(method: Method, level: str) -> Method:
 
 
 def of_level(methods: Sequence[Method], level: str) -> list[Method]:
-    """The methods that claim something about a level: those with rounds do about completions only."""
+    """The methods with a claim about a level; methods with rounds have one about completions only."""
     return [method for method in methods if method.rounds is None or level == "completions"]
 
 
@@ -121,12 +120,19 @@ def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
     Each method is checked at each level, with several normalisers, with and without a KL term.
     """
     for level, claim in CLAIMS.items():
-        normalisers = [GRPO_MEAN, DR_GRPO, *([DAPO_TOKENS] if level == "completions" else [])]
+        normalisers = SAMPLE_MEANS if level != "completions" else (*SAMPLE_MEANS, DAPO_TOKENS)
         for method in of_level(methods, level):
             own = at_level(method, level)
-            variants = [own, *(replace(own, normaliser=n, beta=beta) for n in normalisers for beta in (0.0, 0.2))]
-            figure = float(np.max([exact_bias(variant) for variant in variants]))
-            yield at_most(f"{claim} {level}, {own.name}: every outcome", figure, EXACT, BIAS)
+            yield _exact(f"{claim} {level}, {own.name}: every outcome", own, *_variants(own, normalisers))
+
+
+def _variants(method: Method, normalisers: Sequence[Normaliser]) -> list[Method]:
+    return [replace(method, normaliser=normaliser, beta=beta) for normaliser in normalisers for beta in (0.0, 0.2)]
+
+
+def _exact(name: str, *methods: Method) -> Check:
+    """The largest exact bias of some methods, as a check that none has any; NaN stays NaN."""
+    return at_most(name, float(np.max([exact_bias(method) for method in methods])), EXACT, BIAS)
 
 
 TOKEN_LEVELS = {
@@ -135,37 +141,31 @@ TOKEN_LEVELS = {
     "head sampling": TokenPruning(head_rate=USUAL_RATE),
     "cuts and head sampling": TokenPruning(rate=0.3, head_rate=0.3),
 }
-"""Ways to leave tokens out that are checked for every loss of one token at a time."""
+"""Rules of token pruning, checked for every loss that is a sum over single tokens."""
 
 
 def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every cut, on the policy of a few parameters, and cuts that are known to be biased.
 
-    Losses that look at several tokens of a completion are left out: a run refuses to leave tokens out of those.
+    A loss that mixes the tokens of a completion has no check, because a run refuses to prune its tokens.
     """
     for method in methods:
         alone = replace(at_level(method, "completions").with_rates(completion=0.0), name=method.name)
         if method.rounds is not None or not alone.can_leave_tokens_out:
             continue
         for name, level in TOKEN_LEVELS.items():
-            variants = [
-                replace(alone, tokens=level, normaliser=normaliser, beta=beta)
-                for normaliser in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS)
-                for beta in (0.0, 0.2)
-            ]
-            figure = float(np.max([exact_bias(variant) for variant in variants]))
-            yield at_most(f"1 tokens, {method.name}, {name}: every outcome", figure, EXACT, BIAS)
+            variants = _variants(replace(alone, tokens=level), (*SAMPLE_MEANS, DAPO_TOKENS))
+            yield _exact(f"1 tokens, {method.name}, {name}: every outcome", *variants)
         for name, level in wrong_cuts(USUAL_RATE).items():
-            figure = exact_bias(replace(alone, tokens=level))
-            yield above(f"5 control: {name}, {method.name}: every outcome", figure, EXACT, BIAS)
+            bias = exact_bias(replace(alone, tokens=level))
+            yield above(f"5 control: {name}, {method.name}: every outcome", bias, EXACT, BIAS)
 
 
 def round_checks(methods: Sequence[Method]) -> Iterator[Check]:
-    """The bias that rounds declare is there: over every outcome, with all completions that have a gradient."""
-    for method in methods:
-        if method.rounds is not None:
-            alone = exact_bias(method.with_rates(completion=0.0))
-            yield above(f"5 control: declared bias of rounds, {method.name}: every outcome", alone, EXACT, BIAS)
+    """The declared bias of rounds, over every outcome, with all completions that have a gradient."""
+    for method in (method for method in methods if method.rounds is not None):
+        bias = exact_bias(method.with_rates(completion=0.0))
+        yield above(f"5 control: declared bias of rounds, {method.name}: every outcome", bias, EXACT, BIAS)
 
 
 def _measured(subject: Subject, method: Method, draws: int, seed: int) -> Bias:
@@ -185,7 +185,7 @@ def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings)
 
 
 def parity_checks(script: Script) -> Iterator[Check]:
-    """With nothing pruned our trainer computes TRL's loss and gradient; with half pruned, the weighted sum."""
+    """Our trainer with nothing pruned against TRL, and with half pruned against the weighted sum of completions."""
     theirs: dict[str, TrainerStep] = {}
     ours: dict[str, TrainerStep] = {}
     for name, options in LOSSES.items():
@@ -204,9 +204,9 @@ def parity_checks(script: Script) -> Iterator[Check]:
 
 
 def row_checks(subject: Subject) -> Iterator[Check]:
-    """Dense rows compute what padding computes, on the subject's own model, and wrong rows do not.
+    """Dense rows, and wrong ones as controls, against padding on the subject's own model.
 
-    In float32, whatever the run trains in: there the trainer compares its kernel with padding itself, at its start.
+    In float32, whatever type the run has: the trainer compares its own kernel with padding when it starts.
     """
     title, model = served_model(subject.model)
     found = rows_against_padding(model, temperature=subject.temperature)
@@ -222,34 +222,35 @@ def row_checks(subject: Subject) -> Iterator[Check]:
 
 
 def frequency_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
-    """How often each completion of the subject is kept by each design, against the probability it was given."""
-    pruning, names = at_level(method, "completions").completions, _random_designs()
-    if not isinstance(pruning, Pruning):  # without chance: nothing to count, so the designs are checked on their own
+    """How often each design keeps each completion of the subject, against the probability that it was given."""
+    pruning = at_level(method, "completions").completions
+    if not isinstance(pruning, Pruning):  # draws no random numbers, so the designs are checked on their own
         pruning = Pruning(rate=USUAL_RATE, score=method.score)
     rows = int(subject.completions(method).live_N.sum())
     bound = deviance_bound(rows, settings.share(methods))
     off_size = 0
-    for name in names:
+    for name in RANDOM_DESIGNS:
         keep_MN, prob_N = _kept(subject, method, replace(pruning, design=DESIGNS[name]), settings)
         title = f"4 {name}: inclusion of {rows} completions in {settings.draws} draws"
         yield at_most(title, deviance(keep_MN, prob_N), bound, DEVIATION)
         off_size += _off_size(keep_MN, prob_N) if DESIGNS[name].fixed_size else 0
     yield at_most("4 designs of fixed size: draws of another size", float(off_size), 0.0, COUNT)
     few_N = torch.tensor([0.2, 0.5, 0.9, 0.65, 0.75], dtype=torch.float64)
-    figure = 0.0
-    for name in names:
-        share_N = sum((chance * keep_N.double() for keep_N, chance in outcomes(DESIGNS[name], few_N)), -few_N)
-        figure = float(np.maximum(figure, float((share_N / few_N).abs().max())))
-    yield at_most(f"4 {', '.join(names)}: every outcome for 5 rows", figure, EXACT, BIAS)
-    # With equal probabilities, so that there is a choice for which the draw should have used chance.
+    off = [
+        sum((chance * keep_N.double() for keep_N, chance in outcomes(DESIGNS[name], few_N)), -few_N) / few_N
+        for name in RANDOM_DESIGNS
+    ]
+    largest = float(torch.stack(off).abs().max())
+    yield at_most(f"4 {', '.join(RANDOM_DESIGNS)}: every outcome for 5 rows", largest, EXACT, BIAS)
+    # With equal probabilities, so that each completion has a probability below 1.
     keep_MN, prob_N = _kept(subject, method, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
     yield above("5 control: frequencies of a draw without chance", deviance(keep_MN, prob_N), bound, DEVIATION)
 
 
 def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
-    """How often each token is drawn, by its own draw, against the probability it was given; and a draw that is wrong.
+    """How often each token is drawn, against the probability that it was given; and a wrong draw as a control.
 
-    Moments are random numbers: the probabilities are checked on the policy of a few parameters, by ``token_checks``.
+    Moments are random numbers: probabilities that fit them are checked by ``token_checks``.
     """
     rng = generator(settings.seed, Purpose.CHECK)
     moment_NT = torch.from_numpy(rng.exponential(size=TABLE))
@@ -287,13 +288,13 @@ def _off_size(keep_MN: Tensor, prob_N: Tensor) -> int:
 
 
 def wrong(method: Method) -> dict[str, Method]:
-    """The controls of a method, with half pruned."""
+    """The controls of a method, by name, with half pruned."""
     prompts = at_level(method.with_rates(prompt=0.0), "prompts")
     return wrong_methods(at_level(method, "completions"), prompts, USUAL_RATE)
 
 
 def control_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
-    """What is known to be biased must be reported as biased, by draws on the model and by enumeration."""
+    """Methods that are known to be biased, by draws on the model and by enumeration."""
     draws = settings.draws // 4
     for name, control in wrong(method).items():
         bias = _measured(subject, control, draws, settings.seed)

@@ -1,13 +1,14 @@
 """Every outcome of a draw, with its chance: expectations as finite sums in float64, without sampling noise.
 
-The code under test runs unchanged. Only its source of randomness is replaced by one that takes every way in turn.
+The code under test runs unchanged. Its random generator is replaced by one that goes through every choice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, permutations
 from math import factorial
-from typing import NoReturn, TypeVar, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,12 +21,15 @@ T = TypeVar("T")
 Outcomes = list[tuple[Tensor, float]]
 """Pairs of (keep_N, chance) whose chances sum to 1."""
 
+BY_COINS = ("pivotal", "poisson", "deterministic")
+"""Designs that compare uniform numbers with thresholds, or draw nothing."""
+SYSTEMATIC = "systematic"
 MOST_SYSTEMATIC_ROWS = 6
 """A systematic draw has as many orders as the factorial of its open rows."""
 
 
 class Tape:
-    """Stands in for a random generator: follows a given path of choices, then the first way, and notes the others."""
+    """A random generator that follows a path of choices, then takes the first way and collects the others."""
 
     def __init__(self, path: tuple[int, ...] = ()) -> None:
         self.path, self.chance = path, 1.0
@@ -33,10 +37,7 @@ class Tape:
         self.untried: list[tuple[int, ...]] = []
 
     def choose(self, chances: Sequence[float]) -> int:
-        """The index of one of several ways, each taken in some run.
-
-        A way without a chance is never taken.
-        """
+        """The index of one of several ways; a way of chance 0 is never taken."""
         place = len(self.taken)
         if place < len(self.path):
             way = self.path[place]
@@ -48,7 +49,7 @@ class Tape:
         return way
 
     def random(self, size: int) -> np.ndarray:
-        """Uniform numbers as ``numpy.random.Generator.random(size)`` gives, for comparison with thresholds only."""
+        """As ``numpy.random.Generator.random(size)``; its numbers can only be compared with thresholds."""
         return np.array([Coin(self) for _ in range(size)], dtype=object)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -59,7 +60,7 @@ class Tape:
 
 
 class Coin:
-    """A uniform number in [0, 1) that is only ever asked whether it is below a threshold."""
+    """A uniform number in [0, 1) that can only be compared with a threshold."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -73,7 +74,7 @@ class Coin:
 
 
 def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
-    """(result, chance) of ``run(tape)`` for every way its choices can go.
+    """(result, chance) of ``run(tape)`` for every path of choices.
 
     The tape must be the only randomness of ``run``.
     """
@@ -85,57 +86,37 @@ def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
         yield result, tape.chance
 
 
-def _coin_outcomes(design: Design, prob_N: Tensor, score_N: Tensor) -> Outcomes:
-    """For designs that compare uniforms with thresholds, or draw nothing."""
-    return list(every_way(lambda tape: design.draw(prob_N, score_N, cast(np.random.Generator, tape))))
-
-
-class _Line:
-    """Stands in for the generator of a systematic draw: a given order and a given start."""
-
-    def __init__(self, order: tuple[int, ...], start: float) -> None:
-        self.order, self.start = order, start
-
-    def permutation(self, size: int) -> np.ndarray:
-        return np.array(self.order, int)
-
-    def random(self) -> float:
-        return self.start
-
-
-def _line_outcomes(design: Design, prob_N: Tensor, score_N: Tensor) -> Outcomes:
-    """For systematic draws: every order of the open rows, and between two ends of rows every start is alike."""
+def _on_a_line(design: Design, prob_N: Tensor, score_N: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """For systematic draws: every order of the open rows; between two ends of rows every start gives the same draw."""
     open_prob = [p for p in prob_N.tolist() if 0 < p < 1]
     if len(open_prob) > MOST_SYSTEMATIC_ROWS:
         raise DesignError(f"{len(open_prob)} rows are too many to enumerate: at most {MOST_SYSTEMATIC_ROWS}")
-    found: Outcomes = []
     for order in permutations(range(len(open_prob))):
         ends = np.cumsum([open_prob[row] for row in order]) % 1.0
         for low, high in pairwise(sorted({0.0, 1.0, *ends.tolist()})):
-            line = cast(np.random.Generator, _Line(order, (low + high) / 2))
-            found.append((design.draw(prob_N, score_N, line), (high - low) / factorial(len(order))))
-    return found
+            yield design.draw(prob_N, score_N, _line(order, (low + high) / 2)), (high - low) / factorial(len(order))
 
 
-ENUMERATIONS: dict[str, Callable[[Design, Tensor, Tensor], Outcomes]] = {
-    "pivotal": _coin_outcomes,
-    "poisson": _coin_outcomes,
-    "deterministic": _coin_outcomes,
-    "systematic": _line_outcomes,
-}
-"""How each design's randomness is gone through, by the design's name."""
+def _line(order: tuple[int, ...], start: float) -> Any:
+    """A random generator of a systematic draw: this order and this start."""
+    return SimpleNamespace(permutation=lambda size: np.array(order, int), random=lambda: start)
 
 
 def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
     """Every set of units that one draw can keep, with its chance.
 
-    The design's own ``draw`` runs, once for every way its random numbers can fall; scores are 0 by default.
+    The design's own ``draw`` runs, once for every value of its random numbers; scores are 0 by default.
     """
-    if design.name not in ENUMERATIONS:
-        raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join(ENUMERATIONS)} can")
     score_N = torch.zeros_like(prob_N) if score_N is None else score_N
+    if design.name in BY_COINS:
+        found = every_way(lambda tape: design.draw(prob_N, score_N, cast(np.random.Generator, tape)))
+    elif design.name == SYSTEMATIC:
+        found = _on_a_line(design, prob_N, score_N)
+    else:
+        able = ", ".join((*BY_COINS, SYSTEMATIC))
+        raise DesignError(f"design={design.name!r} cannot be enumerated, only {able} can")
     chance: dict[tuple[bool, ...], float] = {}
-    for keep_N, part in ENUMERATIONS[design.name](design, prob_N, score_N):
+    for keep_N, part in found:
         mask = tuple(keep_N.tolist())
         chance[mask] = chance.get(mask, 0.0) + part
     return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
@@ -147,16 +128,15 @@ AnyPruning = TypeVar("AnyPruning")
 def enumerated(pruning: AnyPruning) -> AnyPruning:
     """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design.
 
-    A design that has too many (systematic, or one that cannot be enumerated and claims to be unbiased) is replaced by
-    independent draws, which have the same probabilities.
-    A selection without a design is left alone.
+    A selection without a design draws no random numbers and stays as it is.
     """
+    if isinstance(pruning, TokenPruning) and pruning.active:
+        return cast(AnyPruning, EveryToken(**{each.name: getattr(pruning, each.name) for each in fields(TokenPruning)}))
     if not isinstance(pruning, Pruning | PromptPruning):
         return pruning
     design = pruning.design
-    if design.unbiased and ENUMERATIONS.get(design.name) is not _coin_outcomes:
-        design = POISSON
-
+    if design.unbiased and design.name not in BY_COINS:
+        design = POISSON  # too many outcomes, or unknown ones: independent draws have the same probabilities
     known: dict[tuple[float, ...], Outcomes] = {}
 
     def draw(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
@@ -185,9 +165,3 @@ class EveryToken(TokenPruning):
             low, high = pieces[cast(Tape, rng).choose([high - low for low, high in pieces])]
             keep_NT = keep_NT & (each_NT > (low + high) / 2)
         return TokenDraw.of(keep_NT, reach_NT, reach_NT * head_NT)
-
-
-def every_token(level: TokenPruning) -> TokenPruning:
-    """The same token pruning, to be drawn from with a ``Tape``; itself where it leaves nothing out."""
-    values = {each.name: getattr(level, each.name) for each in fields(TokenPruning)}
-    return EveryToken(**values) if level.active else level

@@ -1,7 +1,7 @@
-"""A softmax policy small enough to enumerate: exact expected gradients of the complete loss, clipping and KL included.
+"""Exact expected gradients of the complete loss, clipping and KL included, on a softmax policy of a few parameters.
 
-Three prompts with three completions each, real autograd in float64, off the policy that sampled, so that clipping
-bites. One completion has advantage 0, and so has the third group as a whole; against a history every completion counts.
+Three prompts with three completions each, autograd in float64, off the policy that sampled, so that clipping is
+active. One completion has advantage 0, and so has the third group; with a baseline from history none has.
 """
 
 from dataclasses import replace
@@ -15,10 +15,11 @@ from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.rng import Purpose, torch_generator
-from dppo.step import RolledOut, StepSizes, drawn_block, micro_batch_loss, plan_step
+from dppo.session import Session
+from dppo.step import RolledOut, StepSizes, drawn_block
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.draws import known_rounds, with_context
-from dppo.verification.enumerate import Tape, enumerated, every_token, every_way
+from dppo.verification.enumerate import Tape, enumerated, every_way
 from dppo.verification.subject import known_after
 
 P, G, T, V = 3, 3, 4, 5
@@ -36,7 +37,7 @@ LENGTH_N = torch.tensor([4, 2, 3, 1, 4, 3, 2, 4, 3])
 MASK_NT = torch.arange(T) < LENGTH_N[:, None]
 GROUP_N = torch.arange(N) // G
 EARLIER = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.2, 0.2], [0.4, 0.4, 0.4]], dtype=torch.float64))
-"""Of one group of each prompt before: rules that skip prompts go by it, and so do baselines from history."""
+"""Rewards of one earlier group of each prompt, for rules that skip prompts and baselines from history."""
 REWARDS, CONTEXT = Rewards.of_groups(REWARD_PG), known_after(EARLIER)
 THETA = _normal(11, PARAMETERS)
 CANDIDATES = Candidates(
@@ -66,7 +67,7 @@ def gradient(
 ) -> Tensor:
     """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
 
-    ``weight`` is (B,) of completions, or (B, T) of their tokens: those of weight 0 are masked then.
+    ``weight`` is (B,) of completions, or (B, T) of their tokens, of which those of weight 0 are masked.
     """
     if not len(row_B):
         return torch.zeros_like(THETA)
@@ -80,12 +81,16 @@ def gradient(
         counted_B=LENGTH_N[row_B],
         ref_logp_BT=REF_LOGP_NT[row_B],
     )
-    loss = micro_batch_loss(method, sampled, weight, StepSizes(denominator, tokens), entropy_BT=entropy_BT)
+    loss = _session(method).loss(sampled, weight, StepSizes(denominator, tokens), entropy_BT=entropy_BT)
     return torch.autograd.grad(loss, theta)[0]
 
 
+def _session(method: Method) -> Session:
+    return Session(method, seed=0, generations=G, max_tokens=T)
+
+
 def full_gradient(method: Method) -> Tensor:
-    """(parameters,) gradient of the full batch, put together without ``plan_step``."""
+    """(parameters,) gradient of the full batch, computed without a plan."""
     tokens = float(LENGTH_N.sum())
     return gradient(
         method,
@@ -98,13 +103,16 @@ def full_gradient(method: Method) -> Tensor:
 
 
 def pruned_gradient(method: Method, tape: Tape) -> Tensor:
-    """(parameters,) gradient after pruning prompts, or taking them in rounds, and then completions, drawn by a tape."""
+    """(parameters,) gradient after one outcome of all draws: of prompts or rounds, then completions and tokens."""
     rng = cast(np.random.Generator, tape)
+
+    def streams(purpose: Purpose, *key: int) -> np.random.Generator:
+        return rng
+
     if method.rounds is None:
-        block = Block(candidates=CANDIDATES, draw=method.prompts.draw(CANDIDATES, rng))
-        prompts = drawn_block(block, G)
+        prompts = drawn_block(Block(candidates=CANDIDATES, draw=method.prompts.draw(CANDIDATES, rng)), G)
     else:
-        prompts = known_rounds(method.rounds, CANDIDATES, REWARDS, EARLIER, P, lambda purpose, *key: rng)
+        prompts = known_rounds(method.rounds, CANDIDATES, REWARDS, EARLIER, P, streams)
     prompts = with_context(prompts, CONTEXT)
     keep_N = prompts.draw.keep_N[GROUP_N]
     row_N = keep_N.nonzero()[:, 0]
@@ -116,7 +124,7 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         uncertainty_N=uncertainty(OLD_LOGP_NT, MASK_NT)[row_N],
         sampled=SampledTokens(logp_NT=OLD_LOGP_NT[row_N], mask_NT=MASK_NT[row_N]),
     )
-    plan = plan_step(method, rolled_out, prompts, streams=lambda purpose, *key: rng, max_tokens=T)
+    plan = _session(method).plan(prompts, rolled_out, streams=streams)
     weight_N = plan.weight_UN[0]
     kept = weight_N.nonzero()[:, 0]
     weight = weight_N[kept]
@@ -130,14 +138,14 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
 def exact_bias(method: Method) -> float:
     """``|E[g_hat] - g| / |g|`` over all outcomes of a method's draws, to float64 rounding.
 
-    Rounds end where each prompt was taken once. Prompts are skipped, and baselines from history made, by one earlier
-    group. All groups have as many completions: sizes that a method sets by history are left out.
+    Each prompt is taken at most once in rounds. The history of a prompt is one earlier group. All groups have as many
+    completions: sizes that a method sets by history are left out.
     """
     method = replace(
         method,
         prompts=enumerated(method.prompts),
         completions=enumerated(method.completions),
-        tokens=every_token(method.tokens),
+        tokens=enumerated(method.tokens),
     )
     expected = torch.zeros_like(THETA)
     for pruned, chance in every_way(lambda tape: pruned_gradient(method, tape)):

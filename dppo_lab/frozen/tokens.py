@@ -14,8 +14,8 @@ from dppo.environment import one_thread
 from dppo.methods import METHODS, Method
 from dppo.pruning import SampledTokens, stated
 from dppo.rng import Purpose, generator, torch_generator
-from dppo.step import ONCE, drafted, drawn
-from dppo.verification.draws import full_batch, step_prompts
+from dppo.step import ONCE, drawn
+from dppo.verification.draws import full_batch, session_of, step_prompts
 from dppo.verification.gradients import log_probs, trained_parameters
 from dppo.verification.subject import Subject
 from dppo_lab.frozen.sample import Sample, once
@@ -121,10 +121,10 @@ def sample_tokens(subject: Subject, tokens: TokenGradients, method: Method, draw
     """Independent draws of the tokens of every completion; units of the sample are the S tokens."""
     level, known_NT = method.tokens, tokens.known_NT
     method = replace(method, tokens=replace(level, cut_rule=once(level.cut_rule), head_rule=once(level.head_rule)))
-    # The step before its draws is the same for each, since every prompt is rolled out.
+    # Every prompt is rolled out, so all draws share one draft. It is planned once, because moments of all tokens take
+    # most of the time of a plan.
     prompts = step_prompts(subject, method, lambda purpose, *key: generator(0, purpose))
-    everything = replace(subject.rolled_out(), sampled=tokens.sampled)
-    draft = drafted(method, everything, prompts, max_tokens=subject.max_tokens)
+    draft = session_of(subject, method).plan(prompts, replace(subject.rolled_out(), sampled=tokens.sampled))
     streams = {purpose: generator(seed, purpose) for purpose in (Purpose.COMPLETION_DRAW, Purpose.TOKEN_DRAW)}
     plans = (drawn(draft, ONCE, lambda purpose, *key: streams[purpose]) for _ in range(draws))
     weight_MS = torch.stack([(plan.weight_UN[0][:, None] * plan.token_draws[0].weight_NT)[known_NT] for plan in plans])
