@@ -52,9 +52,9 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "evaluation": {"errors", "files", "statistics", "environment", "grading", "sandbox", "problems"},
     },
     "dppo_lab": {
-        **dict.fromkeys(("palette", "statistics", "errors", "shipped", "gym"), frozenset()),
-        "demo": {"palette", "statistics"},
-        "runs": {"demo", "errors", "gym", "shipped", "statistics"},
+        **dict.fromkeys(("palette", "statistics", "errors", "shipped", "gym", "subject"), frozenset()),
+        "demo": {"palette", "statistics", "subject"},
+        "runs": {"demo", "errors", "gym", "shipped", "statistics", "subject"},
         "comparison": {"runs", "demo", "errors", "shipped", "statistics"},
         "planning": {"runs", "demo", "errors", "shipped"},
         "report": {"runs", "comparison", "palette", "statistics", "errors"},

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from benchmarks.learning.silent import figures, measured
-from dppo.verification.sampling import SubjectSampling
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.runs.subject import RolloutParts
+from dppo_lab.subject import SubjectSampling
 
 
 def test_without_any_gradient_there_are_no_shares():

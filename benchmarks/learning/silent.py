@@ -20,10 +20,10 @@ from dppo.errors import ConfigError
 from dppo.objective import GROUP_SCALED, Tokens, k3
 from dppo.types import Rewards
 from dppo.verification.gradients import Folding, log_probs, trained_parameters
-from dppo.verification.sampling import generate
 from dppo_lab.cli.words import read_words
 from dppo_lab.runs.parsing import Run, parse_run
 from dppo_lab.runs.subject import RolloutParts, rollout_parts
+from dppo_lab.subject import generate
 
 
 def measured(policy: RolloutParts, reference: RolloutParts, beta: float) -> Record:

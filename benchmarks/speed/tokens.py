@@ -31,7 +31,6 @@ from dppo.objective import DR_GRPO, Tokens
 from dppo.pruning import Pruning, TokenPruning, advantage_with_uncertainty, random_prefix
 from dppo.step import other_terms
 from dppo.verification.gradients import log_probs
-from dppo.verification.sampling import SubjectSampling
 from dppo.verification.subject import Subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
@@ -41,6 +40,7 @@ from dppo_lab.demo.task import FULL, QUICK, ArithmeticProblem, make_split
 from dppo_lab.demo.warmup import warm_up
 from dppo_lab.frozen.sample import sample
 from dppo_lab.frozen.tokens import TokenGradients, sample_tokens, token_gradients
+from dppo_lab.subject import SubjectSampling
 from examples.engine import Loop
 
 SEED, GROUPS, GENERATIONS = 1, 96, 4

@@ -1,1 +1,1 @@
-"""What ``dppo verify`` checks: that pruning leaves the expected gradient alone, on a policy that stands still."""
+"""The proof behind ``dppo verify``: pruning leaves the expected gradient unchanged, on a policy that stands still."""

@@ -1,4 +1,4 @@
-"""What is known to be wrong, whatever the rollouts are, and has to be reported as wrong."""
+"""Controls: methods and cuts that are biased on any rollouts, so the checks must find them biased."""
 
 from dataclasses import fields, replace
 
@@ -18,14 +18,14 @@ class TopOfLive(Ranking):
     """A ranking among completions with a gradient alone."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
-        """The completions kept, without chance."""
+        """The completions that are kept, without random numbers."""
         unit_R = neighbours(completions)
         draw = super().draw(completions.take(unit_R), rng)
         return scattered(unit_R, len(completions.live_N), draw.keep_N, draw.prob_N, draw.weight_N)
 
 
 def top_of_live(score: Score, rate: float) -> TopOfLive:
-    """CPPO's rule among them: the largest scores of each prompt, and a mean over them."""
+    """CPPO's rule among completions with a gradient: the largest scores of each prompt, and a mean over them."""
     cppo = METHODS["cppo"].completions
     assert isinstance(cppo, Ranking)
     own = {field.name: getattr(cppo, field.name) for field in fields(cppo)}
@@ -42,15 +42,15 @@ def _without_floor(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float
 
 
 def wrong_cuts(rate: float) -> dict[str, TokenPruning]:
-    """Cuts that are biased: behind the token that matters most, which later tokens decide, and without a floor."""
+    """Biased cuts, by name: at the token of the largest moment, which depends on later tokens, and without a floor."""
     rules = {"cuts by what is sampled later": _up_to_the_largest, "cuts without a floor": _without_floor}
     return {name: TokenPruning(rate=rate, cut_rule=rule) for name, rule in rules.items()}
 
 
 def wrong_methods(right: Method, right_prompts: Method, rate: float) -> dict[str, Method]:
-    """Methods that are biased, made from one that prunes completions and one that prunes prompts at this rate.
+    """Biased methods, by name, made from one that prunes completions and one that prunes prompts at this rate.
 
-    The latter needs an exact normaliser: a ratio of two sums would hide that all weights are wrong by one factor.
+    The latter needs an exact normaliser: a ratio of two sums would hide a common factor of all weights.
     """
     half = Pruning(rate=rate, score=right.score, rule=uniform)
     return {

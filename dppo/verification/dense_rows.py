@@ -1,4 +1,4 @@
-"""Dense rows against padding on a model of one's own, and layouts that are wrong and must be told apart."""
+"""Dense rows against padding on a given model, and wrong layouts that the check must find."""
 
 import copy
 
@@ -17,17 +17,17 @@ from dppo.verification.tiny_model import build_model
 
 
 def padded_because(model: PreTrainedModel) -> str:
-    """Why rows cannot serve a model, so that its training is padded; "" where they can."""
+    """The reason why a model cannot use rows, so that its training is padded; "" if it can."""
     return unsupported(unwrapped(model))
 
 
 def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
-    """What to check rows on, and what to call it: the model, or a tiny one where rows cannot serve the model."""
+    """Name and model to check rows on: the model, or a tiny one if the model cannot use rows."""
     return ("a tiny Qwen3", build_model(0)) if padded_because(model) else ("the model", model)
 
 
 def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:
-    """Log-probabilities and gradients by rows and by padding; the model stays as it is."""
+    """Compare log-probabilities and gradients by rows and by padding; the model is left unchanged."""
     # A copy, since rows replace the model's attention and head; of everything but the weights, which may be large.
     prepared = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     base = unwrapped(prepared)
@@ -40,7 +40,7 @@ def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: 
 
 
 def wrong_kernels() -> dict[str, Kernel]:
-    """Layouts that are known to be wrong, each as one would write it: what is wrong, and a kernel that does it."""
+    """Kernels with a likely mistake, by its description."""
     return {
         "masks aligned at the top left": Kernel(name="top left", attend=_top_left),
         "a row taken for one sequence": Kernel(name="one sequence", attend=_one_sequence),
@@ -50,7 +50,7 @@ def wrong_kernels() -> dict[str, Kernel]:
 def _top_left(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
-    """What ``is_causal`` means where there are fewer queries than keys: the first query sees the first key only."""
+    """``is_causal`` with fewer queries than keys: the first query attends to the first key only."""
     parts = by_segment(query, key, value, segments)
     return torch.cat([F.scaled_dot_product_attention(*part, is_causal=True, scale=scale) for part in parts], 2)
 
@@ -58,5 +58,5 @@ def _top_left(
 def _one_sequence(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
 ) -> Tensor:
-    """Every token sees all tokens before it, those of other completions too."""
+    """Every token attends to all tokens before it, those of other completions too."""
     return segment_sdpa(query, key, value, Segments(length_S=(segments.total,), trunk_S=(-1,)), scale, None)

@@ -1,7 +1,7 @@
 """Gradients of single completions, and the inner products between them.
 
-Everything a linear estimate can do with N gradients is in their (N, N) matrix of inner products: its bias, its
-variance, its norm. So the gradients are computed once, and thousands of draws cost next to nothing.
+Bias, variance and norm of a linear estimate of N gradients follow from their (N, N) matrix of inner products. So the
+gradients are computed once, and thousands of draws need no pass of the model.
 """
 
 import math
@@ -17,29 +17,28 @@ from dppo.rng import Purpose, torch_generator
 EXACT_COORDINATES = 2**20
 """Gradients of up to this many parameters are kept whole."""
 FOLDED_COORDINATES = 2**17
-"""Longer ones are folded to this many numbers, which keeps inner products to about 1 / sqrt(this), 0.3%."""
+"""Length of folded gradients. Inner products are right to about 1 / sqrt(this), 0.3%."""
 AT_ONCE = 2**16
 """Coordinates converted to float64 at a time."""
 
 
 def log_probs(model: PreTrainedModel, prompt: list[int], completion: list[int], temperature: float = 1.0) -> Tensor:
-    """(T,) log-probabilities, in nats, of a completion's tokens after its prompt; they carry the gradient."""
+    """(T,) log-probabilities, in nats, of a completion's tokens after its prompt, with their gradient."""
     token_1T = torch.tensor([prompt + completion], device=model.device)
     logits_TV = model(input_ids=token_1T[:, :-1], use_cache=False).logits[0, len(prompt) - 1 :].float()
     return (logits_TV / temperature).log_softmax(-1).gather(1, token_1T[0, len(prompt) :, None]).squeeze(1)
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that a gradient is taken for."""
+    """The parameters that require a gradient."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 class Folding:
-    """Keeps gradients short enough to store: whole where they are, else folded to ``FOLDED_COORDINATES`` numbers.
+    """Makes gradients short enough to store: above ``EXACT_COORDINATES`` they are folded to ``FOLDED_COORDINATES``.
 
-    Folding cuts a gradient into pieces of that length and adds them up with random signs. It is linear, so an
-    estimate that is unbiased stays unbiased, and one that is not stays biased; inner products are right on average
-    over the signs.
+    Folding cuts a gradient into pieces of that length and adds them with random signs. It is linear: an unbiased
+    estimate stays unbiased, and a biased one biased. Inner products are right on average over the signs.
 
     Source: Charikar, Chen, Farach-Colton, Finding frequent items in data streams (2002), with signs per piece.
     """
@@ -60,7 +59,7 @@ class Folding:
             used += parameter.numel()
 
     def __call__(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """(length,) float32 on the CPU: the parameters' gradients, one after the other, folded."""
+        """(length,) float32 on the CPU: the parameters' gradients, concatenated and folded."""
         folded = torch.zeros(self.length)
         for parameter, (start, signs) in zip(parameters, self._places, strict=True):
             if parameter.grad is None:
@@ -88,11 +87,11 @@ def score_gradients(
         pairs: (prompt, completion) token ids, groups of completions of one prompt after each other.
         temperature: divides the logits, > 0.
         group: completions per prompt.
-        limit_seconds: no further group is begun after as long; at least two are done.
+        limit_seconds: no further group begins after this time; at least two are done.
 
     Returns:
-        (N, K) float32 gradients, folded if there are too many parameters, and n tensors of log-probabilities; n is
-        a multiple of ``group``, fewer than ``len(pairs)`` if time was up.
+        (n, K) float32 gradients, folded if there are too many parameters, and n tensors of log-probabilities. n is
+        a multiple of ``group``, less than ``len(pairs)`` if time was up.
     """
     parameters = trained_parameters(model)
     folding, start = Folding(parameters), time.perf_counter()

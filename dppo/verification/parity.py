@@ -1,4 +1,4 @@
-"""Our trainer against TRL's own: the same model and completions, one step each, and the gradients side by side."""
+"""One step of our trainer beside one of TRL's, on the same model and completions, with both gradients."""
 
 import contextlib
 import copy
@@ -34,7 +34,22 @@ LOSSES: dict[str, dict[str, Any]] = {
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
-"""Losses that are compared by default, by the settings of TRL that choose them."""
+"""Compared losses, by the settings of TRL that choose them."""
+ONE_STEP: dict[str, Any] = {
+    "max_steps": 1,
+    "learning_rate": 0.0,
+    "optim": "sgd",
+    "max_grad_norm": 0.0,
+    "report_to": [],
+    "save_strategy": "no",
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "disable_dropout": True,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+}
+"""Settings of a step that moves no weight."""
 
 Gradient = dict[str, Tensor]
 """Parameter names to gradients."""
@@ -42,14 +57,14 @@ Gradient = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """Completions and rewards that both trainers get instead of generating."""
+    """Completions and rewards that both trainers get in place of generation."""
 
     title: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     prompt_tokens: tuple[list[int], ...]
     completion_tokens: tuple[list[int], ...]
-    """Completions of each prompt after each other, as many of each."""
+    """Completions of each prompt after each other, the same number of each."""
     reward_N: tuple[float, ...]
 
     @property
@@ -59,7 +74,7 @@ class Script:
 
 
 def script_of(subject: Subject, prompts: int = 4) -> Script:
-    """The subject's own rollouts of the prompts whose rewards differ most, or of a tiny model if it is large."""
+    """The subject's rollouts of the prompts whose rewards differ most; of a tiny model if the subject's is large."""
     if sum(p.numel() for p in subject.model.parameters()) > SMALL:
         return tiny_script()
     count, spread_P = subject.generations, subject.reward_PG.nan_to_num(0.0).std(1)
@@ -93,7 +108,7 @@ def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerStep:
-    """What one step of a trainer computed."""
+    """Result of one step of a trainer."""
 
     gradient: Gradient
     loss: float
@@ -103,34 +118,21 @@ class TrainerStep:
 def one_step(
     trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], script: Script, **options: Any
 ) -> TrainerStep:
-    """Loss and gradient of one step over all completions of a script. The weights are not moved."""
+    """Loss and gradient of one step over all completions of a script. The weights do not move."""
     recorder = _Recorder()
-    rows = len(script.completion_tokens)
+    names = [f"prompt {index}" for index in range(len(script.prompt_tokens))]
+    rollouts, rewards = _scripted(script, names)
     with tempfile.TemporaryDirectory() as folder, _quiet():
-        settings: dict[str, Any] = {
+        own = {
             "output_dir": folder,
-            "per_device_train_batch_size": rows,
+            "per_device_train_batch_size": len(script.completion_tokens),
             "num_generations": script.generations,
             "max_completion_length": max(map(len, script.completion_tokens)),
-            "max_steps": 1,
-            "learning_rate": 0.0,
-            "optim": "sgd",
-            "max_grad_norm": 0.0,
-            "report_to": [],
-            "save_strategy": "no",
-            "logging_steps": 1,
-            "disable_tqdm": True,
-            "disable_dropout": True,
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
         }
-        names = [f"prompt {index}" for index in range(len(script.prompt_tokens))]
-        rollouts, rewards = _scripted(script, names)
         trainer = trainer_class(
             model=copy.deepcopy(script.model).cpu().float(),
             reward_funcs=rewards,
-            args=config_class(**settings | options),
+            args=config_class(**ONE_STEP | own | options),
             train_dataset=Dataset.from_dict({"prompt": names}),
             processing_class=copy.deepcopy(script.tokenizer),
             rollout_func=rollouts,
@@ -149,9 +151,9 @@ def relative_difference(left: Gradient, right: Gradient) -> float:
 
 
 def weighted_sum_of_completions(step: TrainerStep, method: Method) -> Gradient:
-    """The gradient that the weights of our trainer's step ask for, summed here one completion at a time.
+    """The gradient by the weights of our trainer's step, summed here one completion at a time.
 
-    Every ratio must be 1 there, and the loss must have the slope ``-advantage``, as all losses that we serve do.
+    Every ratio must be 1, and the loss must have the slope ``-advantage``, as every loss of ``dppo`` has there.
     """
     trainer = step.trainer
     batch, model = trainer.in_use.batch, trainer.model
@@ -163,6 +165,10 @@ def weighted_sum_of_completions(step: TrainerStep, method: Method) -> Gradient:
         if method.normaliser.per_sequence:
             factor /= len(completion)
         (factor * log_probs(model, prompt, completion).sum()).backward()
+    return _gradient(model)
+
+
+def _gradient(model: torch.nn.Module) -> Gradient:
     return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -173,16 +179,15 @@ class _Recorder(TrainerCallback):
         self.gradient: Gradient = {}
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        named = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
-        self.gradient = named
+        self.gradient = _gradient(model)
 
 
 def _scripted(script: Script, names: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A rollout function and a reward function that give what the script has for the prompts of these names."""
+    """A rollout function and a reward function that return the script's values for the prompts of these names."""
     count = script.generations
 
     def places(prompts: list[str]) -> list[int]:
-        """Which completion each place of a batch holds: the first, second, ... of its prompt."""
+        """The completion of each place of a batch: the first, second, ... of its prompt."""
         left = {name: itertools.count(index * count) for index, name in enumerate(names)}
         return [next(left[prompt]) for prompt in prompts]
 
@@ -204,7 +209,7 @@ def _scripted(script: Script, names: list[str]) -> tuple[Callable[..., Any], Cal
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Neither trainer prints, warns, or touches torch's global generator."""
+    """Neither trainer prints, warns, or uses torch's global generator."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

@@ -39,7 +39,7 @@ def model_config(
 
 
 def build_model(seed: int, config: Qwen3Config | None = None) -> Qwen3ForCausalLM:
-    """A randomly initialised float32 policy: the same weights for the same seed, whatever was drawn before.
+    """A randomly initialised float32 policy, a function of the seed alone.
 
     Matrices are normal with the config's ``initializer_range`` as standard deviation, norms are one.
     """

@@ -32,7 +32,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def chat_tokenizer(core: Tokenizer) -> PreTrainedTokenizerFast:
-    """A tokenizer for transformers with the chat template above and its special tokens, which ``core`` must hold."""
+    """A tokenizer for transformers with the chat template above; ``core`` must have its special tokens."""
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,

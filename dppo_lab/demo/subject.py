@@ -8,12 +8,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.environment import one_thread
-from dppo.verification.sampling import SubjectSampling
-from dppo.verification.subject import Subject, frozen_subject
+from dppo.verification.subject import Subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.task import FULL, ArithmeticProblem, ArithmeticTask, make_split, reward
 from dppo_lab.demo.warmup import warm_up
+from dppo_lab.subject import SubjectSampling, frozen_subject
 
 QUICK_TASK: ArithmeticTask = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
 """Short chains, of which a policy gets some right after seconds of training."""

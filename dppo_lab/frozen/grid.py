@@ -12,9 +12,9 @@ from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.verification.checks import wrong
 from dppo.verification.draws import full_batch
-from dppo.verification.estimate import Bias
+from dppo.verification.estimate import Bias, root
 from dppo_lab.frozen.lines import RATES, TOKEN_LEVELS, FrozenLine, PrunedLevel
-from dppo_lab.frozen.sample import DrawFigures, Sample, bias_of, figures, root, sample
+from dppo_lab.frozen.sample import DrawFigures, Sample, bias_of, figures, sample
 from dppo_lab.frozen.tokens import TokenGradients, at_token_rates, sample_tokens, token_gradients
 
 FORMAT = 1

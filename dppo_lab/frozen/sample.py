@@ -139,12 +139,6 @@ class DrawFigures:
     """Mean share of the block's completions with a gradient that are trained on, in [0, 1]."""
 
 
-def root(gram_NN: Tensor) -> Tensor:
-    """(N, N) matrix R with ``R R^T = gram``: coefficients times R have the inner products of the gradients."""
-    values, vectors = torch.linalg.eigh(gram_NN)
-    return vectors * values.clamp_min(0).sqrt()
-
-
 def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
     """(P,) norms of the gradients of whole groups, what each adds to the full batch's."""
     size = len(full_N) // count

@@ -18,8 +18,7 @@ from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.rewards import guarded
 from dppo.rng import Purpose, generator
-from dppo.verification.sampling import SubjectSampling
-from dppo.verification.subject import Scorer, Subject, frozen_subject
+from dppo.verification.subject import Subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.adapters import adapters_of
@@ -29,6 +28,7 @@ from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_to
 from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import START_FOLDER, load_dataset
 from dppo_lab.runs.rewards import load_rewards
+from dppo_lab.subject import Scorer, SubjectSampling, frozen_subject
 
 FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""

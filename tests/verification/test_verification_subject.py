@@ -11,8 +11,8 @@ from refusals import refused
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, advantage_with_length, advantage_with_uncertainty
-from dppo.verification.sampling import SubjectSampling, generate
-from dppo.verification.subject import frozen_subject, random_rewards, remembered
+from dppo.verification.subject import remembered
+from dppo_lab.subject import SubjectSampling, frozen_subject, generate, random_rewards
 
 
 def test_a_subject_without_rewards_says_that_they_are_random(subject):

@@ -10,11 +10,12 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.pruning import uniform
 from dppo.verification import draws
+from dppo.verification.estimate import root
 from dppo_lab.comparison.contestants import choose
 from dppo_lab.frozen.grid import FrozenSettings, cells, compare_frozen
 from dppo_lab.frozen.lines import EVERY_RATE, PrunedLevel
 from dppo_lab.frozen.methods import as_configured, configured, embedded_training, lines_of, methods_of
-from dppo_lab.frozen.sample import bias_of, root, sample
+from dppo_lab.frozen.sample import bias_of, sample
 
 BUILD = embedded_training().build_other
 QUICK = FrozenSettings(rates=(0.5,), draws=100)

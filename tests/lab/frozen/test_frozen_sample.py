@@ -15,9 +15,9 @@ from dppo.rng import Purpose, generator
 from dppo.types import Candidates, Rewards
 from dppo.verification.draws import draw, full_batch, gradients
 from dppo.verification.enumerate import enumerated, every_way
-from dppo.verification.estimate import estimate_bias
+from dppo.verification.estimate import estimate_bias, root
 from dppo.verification.subject import known_after
-from dppo_lab.frozen.sample import NoChance, bias_interval, bias_of, figures, group_norms, root, sample
+from dppo_lab.frozen.sample import NoChance, bias_interval, bias_of, figures, group_norms, sample
 
 CPPO, DAPO, DPPO, GRESO, GRPO = (METHODS[name] for name in ("cppo", "dapo", "dppo", "greso", "grpo"))
 DETERMINISTIC = METHODS["dppo_deterministic"]

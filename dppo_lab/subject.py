@@ -1,0 +1,190 @@
+"""Rolls out a policy that stands still, and takes all its gradients: the subject of verification and frozen draws."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from dppo.environment import one_thread
+from dppo.errors import ConfigError
+from dppo.objective import group_advantages
+from dppo.pruning import uncertainty
+from dppo.rng import Purpose, generator
+from dppo.types import Rewards
+from dppo.verification.gradients import Folding, gram, score_gradients, trained_parameters
+from dppo.verification.subject import Subject, candidates_after, known_after, lengths
+
+FEWEST_LIVE = 12
+"""With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
+
+Scorer = Callable[[list[int], list[list[int]]], Tensor]
+"""``scorer(prompt, tokens)``: for each of N completions the index of its prompt and its token ids, to the rewards of
+each function, (N, F) with NaN for no reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectSampling:
+    """Sampling of a subject's completions."""
+
+    generations: int = 8
+    """G, completions per prompt, >= 2."""
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    seed: int = 0
+    limit_seconds: float = 40.0
+    """For generation, and again for the gradients: completions are cut short, and prompts left out, after that."""
+
+
+def frozen_subject(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    scorer: Scorer,
+    *,
+    sampling: SubjectSampling,
+    title: str,
+    reward_weights: Sequence[float] = (1.0,),
+) -> Subject:
+    """Roll every prompt out twice, once for its history and once to be verified, and take all gradients of the second.
+
+    If hardly any group has rewards that differ, random ones replace them, and the notes say so: a bias of an estimate
+    does not depend on the rewards.
+
+    Args:
+        model: the policy, left in evaluation mode.
+        tokenizer: for the ids of padding and of the end.
+        prompts: token ids of each prompt, at least two of them.
+        scorer: rewards of the completions.
+        sampling: how they are generated.
+        title: model and data in a few words.
+        reward_weights: factor of each function's reward, one for each function of the scorer.
+
+    Raises:
+        ConfigError: fewer than two prompts, or nothing to train.
+    """
+    _check(model, prompts, sampling)
+    model.eval()
+    count = sampling.generations
+    with one_thread(model):
+        tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
+    row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
+    reward_P2GF = scorer(row, tokens).double().view(len(prompts), 2, count, len(reward_weights))
+    earlier_tokens, now_tokens = ([each for i, each in enumerate(tokens) if i // count % 2 == part] for part in (0, 1))
+    pairs = [(prompts[i // count], completion) for i, completion in enumerate(now_tokens)]
+    limits = {"group": count, "limit_seconds": sampling.limit_seconds}
+    with one_thread(model):
+        gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
+    done = len(logp_N) // count
+    notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
+    earlier, now, drawn = _rewards(reward_P2GF[:done], reward_weights, sampling.seed)
+    notes += ["Rewards hardly differed within groups, so they were drawn at random instead."] * drawn
+    earlier_tokens, now_tokens = earlier_tokens[: done * count], now_tokens[: done * count]
+    logp_NT = torch.nn.utils.rnn.pad_sequence(logp_N, batch_first=True)
+    return Subject(
+        title=title,
+        notes=tuple(notes),
+        model=model,
+        tokenizer=tokenizer,
+        prompt_tokens=tuple(prompts[:done]),
+        completion_tokens=tuple(now_tokens),
+        rewards=now,
+        context=known_after(earlier),
+        generations=count,
+        uncertainty_N=uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < lengths(now_tokens)[:, None]),
+        gram_NN=gram(gradient_NK),
+        candidates=candidates_after(earlier, lengths(earlier_tokens)),
+        earlier_tokens=tuple(earlier_tokens),
+        earlier_rewards=earlier,
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        folded=not Folding(trained_parameters(model)).exact,
+    )
+
+
+def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:
+    """Raise an error if there is nothing to verify."""
+    if len(prompts) < 2 or sampling.generations < 2:
+        raise ConfigError(
+            f"{len(prompts)} prompts with {sampling.generations} completions each: verification needs at least 2 of "
+            "both. Use more problems, or num_generations: 8"
+        )
+    if not trained_parameters(model):
+        raise ConfigError("no parameter of the model is trained: set requires_grad on some")
+
+
+def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[Rewards, Rewards, bool]:
+    """Rewards of the earlier rollout and of this one, and True if random ones replaced rewards that hardly differ."""
+    prompts, _, count, functions = reward_P2GF.shape
+    weight_F = torch.tensor(weights, dtype=torch.float64)
+    earlier, now = (Rewards.in_groups(reward_P2GF[:, part].reshape(-1, functions), count, weight_F) for part in (0, 1))
+    if int((group_advantages(now) != 0).sum()) >= min(FEWEST_LIVE, prompts * count // 2):
+        return earlier, now, False
+    reward_P2G = random_rewards(reward_P2GF.shape[:3], seed)
+    earlier, now = (Rewards.of_groups(reward_P2G[:, part]) for part in (0, 1))
+    return earlier, now, True
+
+
+def random_rewards(shape: torch.Size, seed: int) -> Tensor:
+    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours."""
+    rng = generator(seed, Purpose.CHECK, 2)
+    chance_P = (1 + rng.permutation(shape[0]) % 7) / 8
+    return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
+
+
+@torch.no_grad()
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    count: int,
+    sampling: SubjectSampling,
+) -> list[list[int]]:
+    """``count`` sampled completions of each prompt, as token ids including the end token.
+
+    transformers samples from torch's global generator: it is seeded here and restored afterwards.
+    """
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
+    pad = tokenizer.pad_token_id
+    if pad is None:
+        pad = ends if isinstance(ends, int) else (ends or [0])[0]
+    width = max(map(len, prompts))
+    padded = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    settings = GenerationConfig(
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_k=0,
+        top_p=1.0,
+        num_return_sequences=count,
+        max_new_tokens=sampling.max_new_tokens,
+        max_time=sampling.limit_seconds,
+        pad_token_id=pad,
+        eos_token_id=ends,
+    )
+    with torch.random.fork_rng(), _own_defaults(model):
+        torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
+        output = cast(Any, model).generate(
+            torch.tensor(padded, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=settings,
+        )
+    last: set[int] = {ends} if isinstance(ends, int) else set(ends or ())
+    rows = output[:, width:].tolist()
+    return [next((row[: place + 1] for place, token in enumerate(row) if token in last), row) for row in rows]
+
+
+@contextmanager
+def _own_defaults(model: PreTrainedModel) -> Iterator[None]:
+    """The model without the sampling defaults of its folder, such as ``min_p``, which would change its policy."""
+    defaults = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = defaults
