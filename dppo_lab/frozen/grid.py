@@ -1,4 +1,4 @@
-"""Every line of the frozen table at every rate, with a test of whether its bias is zero."""
+"""Every line of the frozen table at every rate, with a test for a bias."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ from dppo_lab.frozen.tokens import TokenGradients, at_token_rates, sample_tokens
 
 FORMAT = 1
 FEWEST_DRAWS = 100
-"""With fewer, the distribution that the test and the interval assume is too far off."""
+"""With fewer, the distribution assumed by the test and the interval is too far off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenSettings:
-    """How hard to look.
+    """Rates, draws and false alarms of a frozen comparison.
 
     Raises:
         ConfigError: at construction, for a value out of range.
@@ -33,7 +33,7 @@ class FrozenSettings:
     rates: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
     """Of prompts and of completions, each in (0, 1)."""
     draws: int = 2000
-    """Per line and rate; the smallest bias that is seen falls with its root."""
+    """Per line and rate; the smallest visible bias falls with their root."""
     false_alarm: float = 1e-3
     """Chance that, with no bias anywhere, any line at any rate is called biased, in (0, 1)."""
     seed: int = 0
@@ -51,39 +51,39 @@ class FrozenSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What was found of a line at one pair of rates."""
+    """Result of a line at one pair of rates."""
 
     name: str
     level: PrunedLevel
     prompt_rate: float
-    """r_q; 0 where prompts are not pruned."""
+    """r_q; 0 if prompts are not pruned."""
     completion_rate: float
-    """r_o; 0 where completions are not pruned."""
+    """r_o; 0 if completions are not pruned."""
     token_rate: float
-    """Of cuts; 0 where completions are not cut."""
+    """Of cuts; 0 if completions are not cut."""
     head_rate: float
-    """Of tokens kept from the head; 0 where all reach it."""
+    """Of tokens withheld from the head; 0 if the head gets all."""
     normaliser: str
     reasons: tuple[str, ...]
-    """Why it says itself that it is biased; empty where it does not."""
+    """Reasons of the declared bias; empty if none is declared."""
     exact: bool
-    """Whether nothing is left to chance."""
+    """True if the method uses no random numbers."""
     figures: DrawFigures
     squared_bias: float
-    """Estimate of ``|E[g_hat] - g|^2 / |g|^2`` whose own mean is right; it may be below 0."""
+    """Unbiased estimate of ``|E[g_hat] - g|^2 / |g|^2``; it may be below 0."""
     squared_bias_bound: float
-    """What it would exceed with at most its share of the false alarms if there were no bias."""
+    """A bound that it exceeds with at most its share of the false alarms if there is no bias."""
     chance_without_bias: float
-    """At most as likely is a ``squared_bias`` as large, or larger, if there is no bias."""
+    """Bound on the p-value of ``squared_bias`` if there is no bias."""
 
     @property
     def found(self) -> bool:
-        """Whether a bias is found."""
+        """True if a bias is found."""
         return not self.squared_bias <= self.squared_bias_bound  # so NaN is one
 
     @property
     def verdict(self) -> str:
-        """What was claimed beside what was found: "biased", "declared" and not found, "unbiased", or "WRONG"."""
+        """``biased`` (declared, found), ``declared`` (not found), ``unbiased`` or ``WRONG`` (found, not declared)."""
         if self.reasons:
             return "biased" if self.found else "declared"
         return "WRONG" if self.found else "unbiased"
@@ -96,7 +96,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenComparison:
-    """Everything ``dppo compare --frozen`` found."""
+    """All results of ``dppo compare --frozen``."""
 
     subject: str
     """Model, data and rollouts, in one paragraph."""
@@ -106,18 +106,18 @@ class FrozenComparison:
     lines: tuple[FrozenLine, ...]
     measured: tuple[Measurement, ...]
     controls: tuple[Measurement, ...]
-    """Known to be biased, whatever they declare: each must be found."""
+    """Methods known to be biased: each must be found."""
     tests: int
     """Measurements that share the false alarms."""
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is biased that says it is not, and every control was found."""
+        """True if every bias that was found is declared, and every control was found."""
         return all(each.verdict != "WRONG" for each in self.measured) and all(each.found for each in self.controls)
 
     def as_json(self, **facts: Any) -> dict[str, Any]:
-        """Everything as values that JSON can hold; ``facts`` are what else belongs to the environment."""
+        """Everything as values that JSON can hold; ``facts`` are added to the environment."""
         dashes = [(line.name, level) for line in self.lines for level in RATES if level not in line.levels]
         return {
             "format": FORMAT,
@@ -136,7 +136,7 @@ class FrozenComparison:
 
 
 def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple[FrozenLine, PrunedLevel, Method]]:
-    """Every line at every level and rate it has, level by level, with its method at those rates."""
+    """Every line at each of its levels and rates, level by level, with its method at those rates."""
     grid = {
         PrunedLevel.BLOCK: [(0.0, 0.0)],
         PrunedLevel.COMPLETIONS: [(0.0, rate) for rate in rates],
@@ -164,10 +164,10 @@ def compare_frozen(
     started: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> FrozenComparison:
-    """Draw every line at every rate and say how far each is from the full batch.
+    """Draw every line at every rate, and compare each with the full batch.
 
-    The lines, at least one, are of the same rollouts; controls are made from ``base``. The work began when ``started``
-    says, in ``time.perf_counter`` seconds, or now; ``progress`` is told what is being drawn.
+    The lines, at least one, are of the same rollouts; controls are made from ``base``. Seconds count from ``started``,
+    a ``time.perf_counter``, default now. ``progress`` is called with the name of each part before it starts.
     """
     started = time.perf_counter() if started is None else started
     subject, block = lines[0].subject, frozenset({PrunedLevel.BLOCK})
@@ -202,7 +202,7 @@ def compare_frozen(
 
 
 def _gradients_of_tokens(lines: Sequence[FrozenLine], progress: Callable[[str], None]) -> TokenGradients | None:
-    """Those of completions that have a gradient in some line with a level of tokens; None where there is none."""
+    """Gradients of the tokens that some line with a level of tokens trains on; None without such a line."""
     needed = [full_batch(line.subject, line.method) != 0 for line in lines if TOKEN_LEVELS & line.levels]
     if not needed:
         return None

@@ -1,4 +1,4 @@
-"""The lines of the frozen table: methods by name, at what they can be pruned, and the controls beside them."""
+"""The lines of the frozen table: methods by name with their levels of pruning, and two reference lines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ CONTROLS = {
     "uniform": "every completion with the same probability, weights of one over it: what knowing nothing costs",
     "oracle": "probabilities proportional to the true gradient norms, which no run can know",
 }
-"""Lines that stand beside the methods, and what they are."""
+"""Reference lines beside the methods, and their description."""
 
 
 class PrunedLevel(StrEnum):
-    """What is pruned in a part of the table."""
+    """The pruned units of a part of the table."""
 
     BLOCK = "nothing"
     COMPLETIONS = "completions"
@@ -34,29 +34,29 @@ class PrunedLevel(StrEnum):
 RATES = {PrunedLevel.COMPLETIONS: "completion_prune_rate", PrunedLevel.PROMPTS: "prompt_prune_rate"}
 """The field of a configuration that sets the rate of a level."""
 TOKEN_LEVELS = frozenset({PrunedLevel.TOKENS, PrunedLevel.HEAD})
-"""What is left out of completions that are kept: in tables where a method for it is among those asked for."""
+"""Levels of pruning inside kept completions; the table has them if a requested method prunes tokens."""
 EVERY_RATE = frozenset({PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenLine:
-    """A method as it stands in the table."""
+    """A method in the table."""
 
     name: str
     method: Method
     """With all rates 0."""
     subject: Subject
-    """The rollouts, with what the method's history says of the prompts."""
+    """The rollouts, with candidates by the method's history."""
     levels: frozenset[PrunedLevel]
-    """The parts of the table it has figures in: ``BLOCK`` alone where it takes no rate."""
+    """Parts of the table with this line: ``BLOCK`` alone if the method takes no rate."""
 
 
 Build = Callable[[str], Method]
-"""From the name of a method to the method with all rates 0."""
+"""``build(name)``: the method with all rates 0."""
 
 
 def line(name: str, method: Method, subject: Subject, taken: frozenset[PrunedLevel]) -> FrozenLine:
-    """A method's line, with what its history says of the prompts."""
+    """A method's line, with candidates by its history."""
     levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({PrunedLevel.BLOCK})
     known = replace(subject, candidates=remembered(subject, method))
     return FrozenLine(name=name, method=method, subject=known, levels=levels)
@@ -86,13 +86,13 @@ def control_lines(subject: Subject, build: Build) -> tuple[FrozenLine, FrozenLin
 
 
 def given_norm(completions: Completions) -> Tensor:
-    """The score of the oracle, (N,): what ``all_knowing`` puts in the place of the uncertainty."""
+    """(N,) score of the oracle: the norms that ``all_knowing`` stores as uncertainty."""
     assert completions.uncertainty_N is not None
     return completions.uncertainty_N
 
 
 def all_knowing(subject: Subject, method: Method) -> Subject:
-    """The subject with the true gradient norms in the place of uncertainty and of what history predicts.
+    """The subject with the true gradient norms in place of uncertainty and of the signals by history.
 
     ``method`` gives advantages, loss and normaliser.
     """

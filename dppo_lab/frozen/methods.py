@@ -18,14 +18,14 @@ from dppo_lab.runs.parsing import Run
 
 
 def embedded_training() -> DPPOConfig:
-    """Arguments as in ``examples/embedded.yaml``: what methods are built from where there is no configuration."""
+    """Arguments as in ``examples/embedded.yaml``, for methods without a configuration."""
     return DPPOConfig(
         output_dir="embedded", loss_type="dr_grpo", temperature=1.0, use_cpu=True, bf16=False, report_to="none"
     )
 
 
 def as_configured(run: Run) -> Build:
-    """Methods as a run would build them: what a method fixes of the objective is its own, the rest is the run's."""
+    """Methods as a run builds them: the run's objective, except for the parts that a method fixes."""
     return partial(run.training.build_other, sampler_log_probs=run.sampler_log_probs)
 
 
@@ -34,7 +34,7 @@ def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) 
 
     Args:
         fields: of the configuration, without its ``compare`` block.
-        contestant: whose fields win; a loss that its method stands for wins over the configuration's.
+        contestant: its fields, and the loss of its method, replace those of the configuration.
     """
     if contestant is None:
         method = str(fields.get("method", DEFAULT_METHOD))
@@ -45,14 +45,14 @@ def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) 
 
 
 def methods_of(contestants: Sequence[Contestant], build: Build, fields: Mapping[str, Any]) -> list[Method]:
-    """What each contestant trains, with all rates 0; ``build`` gives the methods of those that set no fields."""
+    """The method of each contestant, with all rates 0; ``build`` makes those of contestants without fields."""
     return [(as_configured(configured(fields, each)) if each.overrides else build)(each.preset) for each in contestants]
 
 
 def lines_of(
     contestants: Sequence[Contestant], methods: Sequence[Method], subject: Subject, build: Build
 ) -> tuple[FrozenLine, ...]:
-    """The lines of the methods asked for, and the controls."""
+    """The lines of the requested methods, and the reference lines."""
     found = []
     for contestant, method in zip(contestants, methods, strict=True):
         levels = frozenset(level for level, field in RATES.items() if TAKEN[field](method_named(contestant.preset)))
@@ -63,7 +63,7 @@ def lines_of(
 
 
 def _leaves_tokens_out(contestant: Contestant) -> bool:
-    """Whether a contestant's method, or a field of its own, leaves tokens out of completions."""
+    """True if a contestant's method, or one of its fields, prunes tokens."""
     own = ("token_prune_rate", "head_prune_rate")
     return method_named(contestant.preset).tokens.active or any(contestant.overrides.get(name) for name in own)
 

@@ -1,7 +1,7 @@
-"""Draws of any method on rollouts that stand still, and how far their gradients are from the full batch's.
+"""Draws of any method on frozen rollouts, and the distance of their gradients from the full batch's.
 
-The subject knows the inner products of the gradients of all completions, those of prompts that a method would not have
-rolled out included. So a draw is N numbers, the full batch is N others, and nothing here runs the model.
+The subject has the inner products of the gradients of all completions, also those of prompts that a method would not
+roll out. So a draw is N numbers, the full batch is N others, and nothing here runs the model.
 """
 
 import functools
@@ -24,18 +24,18 @@ from dppo.verification.subject import Subject
 NORMAL_95 = 1.959964
 """Standard errors on either side of a 95% interval."""
 DRAWS = (Purpose.PROMPT_DRAW, Purpose.PROMPT_SKIP, Purpose.COMPLETION_DRAW)
-"""What a draw needs random numbers for."""
+"""Purposes of the random numbers of a draw."""
 AnyPruning = TypeVar("AnyPruning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """M independent draws of a method; one where nothing is left to chance, which is then all there is to know."""
+    """M independent draws of a method; a single one if it uses no random numbers."""
 
     gradient_MN: Tensor
-    """(M, N) float64 what each completion's ``grad sum_t log p_t`` is multiplied by in a draw's gradient."""
+    """(M, N) float64 coefficients of each completion's ``grad sum_t log p_t`` in a draw's gradient."""
     weight_MN: Tensor
-    """(M, N) float64 weights, 0 where a completion is not trained on."""
+    """(M, N) float64 weights, 0 for completions that are not trained on."""
     full_N: Tensor
     """(N,) float64 the same as ``gradient_MN`` for the full batch."""
     prompts_kept_M: Tensor
@@ -43,7 +43,7 @@ class Sample:
     live: int
     """Completions of the full batch with a gradient."""
     exact: bool
-    """Whether nothing is left to chance."""
+    """True if the method uses no random numbers."""
 
 
 class ChanceNeeded(Exception):
@@ -51,14 +51,14 @@ class ChanceNeeded(Exception):
 
 
 class NoChance:
-    """Stands in for a random generator where there should be nothing to draw: any use raises ``ChanceNeeded``."""
+    """A random generator whose every use raises ``ChanceNeeded``."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ChanceNeeded(name)
 
 
 def once(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function, which works equal arguments out only once: a quarter of the time."""
+    """The same function with its results cached: it saves three quarters of the time."""
     known: dict[object, Tensor] = {}
 
     @functools.wraps(rule)
@@ -72,19 +72,19 @@ def once(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _key(given: Any) -> object:
-    """What equal arguments of a rule have in common."""
+    """A hashable key, equal for equal arguments of a rule."""
     if isinstance(given, Budget):
         return tuple(_key(getattr(given, field.name)) for field in fields(given))
     return given.numpy().tobytes() if isinstance(given, Tensor) else given
 
 
 def remembering(pruning: AnyPruning) -> AnyPruning:
-    """The same pruning, which works the probabilities of equal scores out only once."""
+    """The same pruning with the probabilities of equal scores cached."""
     return replace(pruning, rule=once(pruning.rule)) if isinstance(pruning, Pruning | PromptPruning) else pruning
 
 
 def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
-    """Independent draws of a method on a subject, or the only one there is."""
+    """Independent draws of a method on a subject, or its only one if it uses no random numbers."""
     method = replace(method, prompts=remembering(method.prompts), completions=remembering(method.completions))
     alone = _without_chance(subject, method)
     streams = {purpose: generator(seed, purpose) for purpose in DRAWS}
@@ -100,7 +100,7 @@ def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
 
 
 def _without_chance(subject: Subject, method: Method) -> FrozenDraw | None:
-    """The only draw there is; None where there are several."""
+    """The only draw of a method without random numbers, else None."""
     none = cast(np.random.Generator, NoChance())
     try:
         return draw(subject, method, lambda purpose, *key: none)
@@ -110,17 +110,17 @@ def _without_chance(subject: Subject, method: Method) -> FrozenDraw | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFigures:
-    """What a sample says of the expected gradient and of single draws, ``g`` being that of the full batch."""
+    """Numbers of a sample about the expected gradient and single draws; ``g`` is the full batch's gradient."""
 
     draws: int
-    """M; 1 where nothing is left to chance, and figures are exact."""
+    """M; 1 if the method uses no random numbers, and all numbers are exact."""
     relative_bias: float
-    """``|E[g_hat] - g| / |g|``; of draws the root of the estimate of its square, 0 where that is below 0."""
+    """``|E[g_hat] - g| / |g|``: the root of the estimate of its square, 0 if that is below 0."""
     bias_low: float | None
-    """Lower end of its 95% interval; None where it is exact."""
+    """Lower end of its 95% interval; None if it is exact."""
     bias_high: float | None
     added_variance: float
-    """``E|g_hat - E[g_hat]|^2 / |g|^2`` of one draw: what more draws average out."""
+    """``E|g_hat - E[g_hat]|^2 / |g|^2`` of one draw, which more draws average out."""
     added_variance_error: float
     """Standard error of it."""
     cosine: float
@@ -140,7 +140,7 @@ class DrawFigures:
 
 
 def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
-    """(P,) norms of the gradients of whole groups, what each adds to the full batch's."""
+    """(P,) norm of each group's part of the full batch's gradient; groups have ``count`` completions."""
     size = len(full_N) // count
     block_PGG = torch.stack([gram_NN[i : i + count, i : i + count] for i in range(0, size * count, count)])
     full_PG = full_N.view(size, count)
@@ -148,7 +148,7 @@ def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
 
 
 def bias_of(found: Sample, root_NN: Tensor) -> Bias:
-    """The squared relative bias of a sample, of an exact one without any spread; ``root_NN`` is from ``root``."""
+    """The squared relative bias of a sample, without a spread if it is exact; ``root_NN`` is from ``root``."""
     full_K = found.full_N @ root_NN
     error_MK = found.gradient_MN @ root_NN - full_K
     if found.exact:
@@ -158,7 +158,7 @@ def bias_of(found: Sample, root_NN: Tensor) -> Bias:
 
 
 def figures(found: Sample, bias: Bias, root_NN: Tensor) -> DrawFigures:
-    """Everything that the table shows of a sample, whose ``bias`` is from ``bias_of`` and ``root_NN`` from ``root``."""
+    """The numbers of a sample; ``bias`` is from ``bias_of`` and ``root_NN`` from ``root``."""
     full_K, draw_MK = found.full_N @ root_NN, found.gradient_MN @ root_NN
     draws, norm = len(draw_MK), float(full_K.norm())
     low, high = (None, None) if found.exact else bias_interval((draw_MK - full_K) / norm, bias)
@@ -183,12 +183,12 @@ def figures(found: Sample, bias: Bias, root_NN: Tensor) -> DrawFigures:
 
 
 def bias_interval(error_MK: Tensor, bias: Bias) -> tuple[float, float]:
-    """95% interval of the relative bias: all sizes ``b`` whose square is within 1.96 standard errors of its estimate.
+    """95% interval of the relative bias: all ``b`` whose square is within 1.96 standard errors of its estimate.
 
     The variance of the mean of ``<e_a, e_b>`` over pairs of M draws is ``4 b^2 t / M + 2 |S|^2 / M^2`` to first order,
     with ``S`` the covariance of a draw's error and ``t`` its variance in the direction of the bias. It grows with
-    ``b``, so the interval is found by trying every ``b``, as in Wilson's interval of a share.
-    The interval is of the square, so near 0 it is wide in the root. Errors are over ``|g|``.
+    ``b``, so the interval solves for ``b``, as Wilson's interval of a share does. It is an interval of the square, so
+    near 0 it is wide in the root. Errors are over ``|g|``.
     """
     mean_K = error_MK.mean(0)
     square = float(mean_K.square().sum())
@@ -204,7 +204,7 @@ def _standard_error(value_M: Tensor) -> float:
 
 
 def _mean_cosine(draw_MK: Tensor, full_K: Tensor) -> float:
-    """Cosine of the mean draw with the full batch, its squared length estimated from pairs of different draws."""
+    """Cosine of the mean draw with the full batch; pairs of different draws give its squared length without noise."""
     draws, total_K = len(draw_MK), draw_MK.sum(0)
     square = float(total_K.square().sum())
     if draws > 1:

@@ -1,4 +1,4 @@
-"""The frozen comparison as text: one table per level, what the columns mean, and the verdict."""
+"""The frozen comparison as text: one table per level, a legend, and the verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ TITLES = {
     PrunedLevel.HEAD: "Tokens withheld from the head: forwarded by the body, without loss",
 }
 MARKS = {"biased": "*", "declared": "~", "WRONG": "!", "unbiased": " "}
-"""What stands behind the bias in the table of both levels, by verdict."""
+"""Mark behind the bias in the table of both levels, by verdict."""
 COLOURS = {"biased": "yellow", "declared": "yellow", "WRONG": "red", "unbiased": "green"}
 LEGEND = (
     ("loss", "the normaliser; every method is measured against the full batch of its own loss"),
@@ -40,11 +40,11 @@ MARK_LEGEND = ("behind a bias", "* biased, ~ declared, ! WRONG")
 FIGURES = ("prompts", "trained", "bias", "verdict", "variance", "cosine", "of mean", "rows", "weight")
 """Columns of a table of one level, after method, loss and rate."""
 NARROWEST = 140
-"""Columns that the tables need; where fewer are known, lines wrap."""
+"""Columns of the screen that the tables need."""
 
 
 def show(found: FrozenComparison, console: Console) -> None:
-    """Print what was found."""
+    """Print all tables, the legend and the verdict."""
     console.print(f"{found.subject}\n", markup=False)
     for level in TITLES:
         measured = [each for each in found.measured if each.level is level]

@@ -1,7 +1,7 @@
-"""Draws of tokens on rollouts that stand still: every token's gradient is taken once, and a draw is a weighted sum.
+"""Draws of tokens on frozen rollouts: every token's gradient is taken once, and a draw is a weighted sum.
 
-Gradients of tokens are many, so they are folded to few numbers: norms are right to about 3%, and whether an estimate is
-unbiased does not depend on it.
+There are many gradients, so they are folded to few numbers: norms are right to about 3%. Folding is linear, so it
+hides no bias.
 """
 
 from dataclasses import dataclass, replace
@@ -23,23 +23,23 @@ from dppo_lab.frozen.sample import Sample, once
 COORDINATES = 2**11
 """Numbers that the gradient of a token is folded to."""
 AT_ONCE = 2**24
-"""Numbers of gradients that are held at a time."""
+"""Numbers of unfolded gradients in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGradients:
-    """The tokens of some of a subject's completions, and what each adds to ``grad sum_t log p_t``."""
+    """The tokens of some of a subject's completions, and the gradient of each log-probability."""
 
     sampled: SampledTokens
     """(N, T) all completions; those without gradients here have log-probabilities of 0."""
     known_NT: Tensor
-    """(N, T) bool, the S tokens whose gradients are known."""
+    """(N, T) bool, the S tokens with a gradient here."""
     gradient_SK: Tensor
     """(S, K) float64, folded."""
 
 
 def token_gradients(subject: Subject, needed_N: Tensor) -> TokenGradients:
-    """Gradients of the tokens of the completions that are needed."""
+    """Gradients of the tokens of some completions, (N,) bool."""
     mask_NT = torch.arange(max(map(len, subject.completion_tokens))) < subject.tokens_N[:, None]
     logp_NT, parts = torch.zeros(mask_NT.shape), []
     parameters = trained_parameters(subject.model)
@@ -68,11 +68,11 @@ class Fold:
     sign_P: Tensor
     """(P,) int8, 1 or -1."""
     shift: int
-    """Places that the sum is turned by: short parameters would meet at its beginning."""
+    """Shift of the sum: without it, all short parameters would add up at its beginning."""
 
     @classmethod
     def made(cls, length: int, rng: torch.Generator) -> "Fold":
-        """For gradients of so many numbers."""
+        """A random fold of gradients of this length."""
         sign_P = torch.randint(2, (length,), generator=rng, dtype=torch.int8).mul(2).sub(1)
         return cls(sign_P, int(torch.randint(COORDINATES, (), generator=rng)))
 
@@ -101,7 +101,7 @@ def _of_tokens(
 
 
 def at_token_rates(method: Method, rate: float, head_rate: float) -> Method | None:
-    """The method with cuts and head at these rates and no other pruning; None where its rule has no such rate."""
+    """The method with cuts and head at these rates and no other pruning; None if its rule has no such rate."""
     level = method.tokens
     if rate > stated(level.cut_rule).largest_rate:
         return None
@@ -109,7 +109,7 @@ def at_token_rates(method: Method, rate: float, head_rate: float) -> Method | No
 
 
 def takes_tokens(method: Method) -> tuple[bool, bool]:
-    """Whether a method cuts completions, and whether it keeps tokens from the head: its own rules, or DPPO's."""
+    """True if a method cuts completions, and if it withholds tokens from the head: by its own rules, or DPPO's."""
     own = METHODS.get(method.name, method)
     if own.tokens.active:
         return own.tokens.rate > 0, own.tokens.head_rate > 0
@@ -118,7 +118,7 @@ def takes_tokens(method: Method) -> tuple[bool, bool]:
 
 
 def sample_tokens(subject: Subject, tokens: TokenGradients, method: Method, draws: int, seed: int) -> Sample:
-    """Independent draws of the tokens of every completion; units of the sample are the S tokens."""
+    """Independent draws of the tokens of every completion; the units of the sample are the S tokens."""
     level, known_NT = method.tokens, tokens.known_NT
     method = replace(method, tokens=replace(level, cut_rule=once(level.cut_rule), head_rule=once(level.head_rule)))
     # Every prompt is rolled out, so all draws share one draft. It is planned once, because moments of all tokens take

@@ -59,9 +59,9 @@ class VarianceRow:
 
 
 def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
-    """The paper's and the field's rules and ours by the names of rule and score, at any rate.
+    """Selections of the paper, of the field and ours by the names of rule and score, at any rate.
 
-    The method gives floor and kind of scores (of token sums or of token means); ``norm_N`` are the true norms.
+    The method gives the floor and the kind of scores (of token sums or token means); ``norm_N`` are the true norms.
     """
 
     def oracle(completions: Completions) -> Tensor:
@@ -84,7 +84,7 @@ def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
 def variance_table(
     subject: Subject, methods: Sequence[Method], *, draws: int = DRAWS, seed: int = 0
 ) -> tuple[VarianceRow, ...]:
-    """Every line at every share kept, for each method's normaliser; lines of equal meaning only once.
+    """Every selection at every share kept, for each method's normaliser; normalisers of one kind only once.
 
     Methods give advantages, loss, normaliser and floor; their own pruning is not used.
     """
@@ -105,13 +105,12 @@ def variance_table(
 def at_share(pruning: Selection, completions: Completions, keep: float) -> Selection | None:
     """The selection at the rate that keeps a share of the completions with a gradient; None if no rate keeps as few.
 
-    A rate is what a rule applies to the rows it may prune. For the threshold rule these are only those below the
-    mean, so its rate must be higher to drop as much as others do.
+    The rate of the threshold rule applies only to rows below the mean, so it must be higher to drop the same share.
     """
     wanted = keep * int(completions.live_N.sum())
 
     def at(rate: float) -> Selection:
-        if isinstance(pruning, Pruning):  # its own floor as far as the rate leaves room for it
+        if isinstance(pruning, Pruning):  # its own floor, but at most the share that is kept
             return replace(pruning, rate=rate, floor=min(pruning.floor, 1 - rate))
         return pruning.at_rate(rate)
 
@@ -130,7 +129,7 @@ def at_share(pruning: Selection, completions: Completions, keep: float) -> Selec
 
 
 def figures_of(subject: Subject, method: Method, pruning: Selection, draws: int, seed: int) -> dict[str, Any]:
-    """The figures of a row, from many draws."""
+    """The numbers of a row, from many draws."""
     completions, full_N = subject.completions(method), full_batch(subject, method)
     rngs = (generator(seed, Purpose.CHECK, index) for index in range(draws))
     weight_MN = torch.stack([pruning.draw(completions, rng).weight_N for rng in rngs])
