@@ -37,7 +37,7 @@ def verify(
     called with the name of each part before it starts.
     """
     if not methods or not all(isinstance(method, Method) for method in methods):
-        raise ConfigError(f"methods={methods!r:.80} are no methods, at least one. Try [METHODS['dppo']].")
+        raise ConfigError(f"methods={methods!r:.80} must be one Method or more. Write methods=[METHODS['dppo']].")
     settings = settings or Settings()
     first, count = replace(methods[0], tokens=ALL_TOKENS), len(methods)
     parts = {

@@ -38,7 +38,7 @@ MANY_PARAMETERS = (8, SubjectSampling(generations=4, max_new_tokens=64, limit_se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
-    """What completions of a run are rolled out and scored with."""
+    """Model, prompts, scorer and sampling of a run."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
