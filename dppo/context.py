@@ -1,4 +1,4 @@
-"""What is known of a step's prompts before they are rolled out. No reward and no draw of the step has a part in it."""
+"""Knowledge of a step's prompts from before their rollout: no reward and no draw of the step has a part in it."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -13,11 +13,11 @@ from dppo.types import each_tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What was expected of each group's rewards before it was rolled out, from history alone: frozen for the step.
+    """Expected rewards of each group from history alone, fixed before the rollout.
 
     Raises:
         ShapeError: shapes that do not belong together.
-        DataError: a number is not finite, or a variance or worth is negative.
+        DataError: a number is not finite, or a variance or strength is negative.
     """
 
     mean_QF: Tensor
@@ -25,7 +25,7 @@ class Expected:
     variance_QF: Tensor
     """(Q, F) float64 variance of one completion's reward around its prompt's mean, >= 0."""
     strength_QF: Tensor
-    """(Q, F) float64 completions that the mean is as sure as, >= 0."""
+    """(Q, F) float64 completions that the mean counts as, >= 0."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Expected(mean_QF=half_QF, variance_QF=half_QF / 2, strength_QF=half_QF * 4)")
@@ -41,54 +41,54 @@ class Expected:
         return len(self.mean_QF)
 
     def total_variance_Q(self, weight_F: Tensor | None = None) -> Tensor:
-        """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent."""
+        """(Q,) variance of one completion's weighted sum of rewards, with functions taken as independent."""
         return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
 
     def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
-        """The same for some groups, and what another record expects of all others."""
+        """This record's numbers at the groups of ``keep_Q``, and ``other``'s at all others."""
         pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
 
     def take(self, group_Q: Tensor) -> "Expected":
-        """What was expected of the given groups."""
+        """Expected rewards of the given groups."""
         return each_tensor(self, lambda value_QF: value_QF[group_Q])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What is known of the groups of a step before they are rolled out. Each part is None where it is not known.
+    """Knowledge of the groups of a step from before their rollout. A part is None if it is unknown.
 
     Raises:
         ShapeError: expectations and values of different numbers of groups.
     """
 
     expected: Expected | None = None
-    """What history expects of each group's rewards, for baselines."""
+    """Expected rewards of each group from history, for baselines."""
     value_Q: Tensor | None = None
-    """(Q,) float64 the best value of each prompt under a reference, estimated beforehand: ``optimal_value``."""
+    """(Q,) float64 optimal value of each prompt under a reference, estimated beforehand: ``optimal_value``."""
     samples: MomentSamples | None = None
     """Completions with a gradient of earlier steps, from which a rate is chosen."""
     others: OtherTerms = NO_OTHERS
-    """What the KL term and the entropy bonus weighed in completions that were kept in earlier steps."""
+    """Gradient size of the KL term and the entropy bonus in earlier steps."""
 
     def __post_init__(self) -> None:
         check_fields(self, "StepContext(expected=history.expected(row_Q, step))")
         if self.value_Q is not None and self.value_Q.dim() != 1:
             raise ShapeError(f"value_Q has shape {tuple(self.value_Q.shape)}, expected (groups,).")
         if self.expected is not None and self.value_Q is not None and len(self.expected) != len(self.value_Q):
-            raise ShapeError(f"expected is of {len(self.expected)} groups and value_Q of {len(self.value_Q)}.")
+            raise ShapeError(f"expected has {len(self.expected)} groups and value_Q {len(self.value_Q)}.")
 
     @property
     def groups(self) -> int | None:
-        """Q, how many groups it is about; None where nothing is known of single groups."""
+        """Q, number of groups; None if nothing is known of single groups."""
         known = self.expected if self.value_Q is None else self.value_Q
         return None if known is None else len(known)
 
     def take(self, group_Q: Tensor) -> "StepContext":
-        """What is known of the given groups; samples of earlier steps stay."""
+        """Context of the given groups; samples of earlier steps stay."""
         expected = None if self.expected is None else self.expected.take(group_Q)
         return replace(self, expected=expected, value_Q=None if self.value_Q is None else self.value_Q[group_Q])
 
 
 NOTHING_KNOWN = StepContext()
-"""The context of a step before which nothing was seen."""
+"""Context of a step without earlier steps."""

@@ -225,7 +225,7 @@ class Session:
         """Sentences about the prompts that a user should read, each given once."""
         if self.source is None:
             return []
-        found, self.source.lines = self.source.lines, []
+        found, self.source.messages = self.source.messages, []
         return found
 
     @property

@@ -6,27 +6,25 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import raise_problems
+from dppo.errors import require
 from dppo.groups import ROUNDINGS, group_sums
 from dppo.objective.advantages import AdvantageRule
 from dppo.types import Rewards
 
 DEVIATION_FLOOR = 0.1
-"""Added to a standard deviation from history: a prompt that was always solved divides by no less."""
+"""Added to a standard deviation from history, which is 0 for a prompt that was always solved."""
 
 
 def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
-    """Each completion's reward minus a mix of its siblings' mean and the mean that history expected of its prompt.
+    """(N,) float64 rewards minus a mix of the siblings' mean and the mean that history expects of the prompt.
 
-    The baseline of completion i of a group of n is ``w * mean_{j != i} R_j + (1 - w) * m``, with ``m`` and its variance
-    ``v / worth`` from history, ``v`` the variance of one reward, and ``w`` by their precisions:
-    ``w = (n - 1) / (n - 1 + worth)``. It never sees completion i, and ``m``, ``worth`` and n were settled before the
-    rollout, so the expected gradient is that of the mean reward for every n, 1 included. Several functions each have
-    their own baseline; the advantages are summed with their weights. Where history expected nothing the baseline is the
-    siblings' mean alone, and a group of one has an advantage of 0.
+    The baseline of completion i of a group of n is ``w * mean_{j != i} R_j + (1 - w) * m``. History gives ``m`` and its
+    variance ``v / strength``, with ``v`` the variance of one reward. The precisions give
+    ``w = (n - 1) / (n - 1 + strength)``. The baseline does not depend on completion i, and ``m``, ``strength`` and n
+    are fixed before the rollout. So the expected gradient is that of the mean reward for every n, 1 included.
 
-    Returns:
-        (N,) float64; a completion that no function scored gets 0, and one that some did not score counts without them.
+    Each function has its own baseline; the advantages are summed with the functions' weights, without missing rewards.
+    Without history the baseline is the siblings' mean, and a group of one has an advantage of 0.
 
     Source: leave-one-out, Kool et al. (2019), Ahmadian et al. (arXiv:2402.14740); a tracker per prompt, SPO
         (arXiv:2509.13232); the mix by shrinkage, arXiv:2511.03710.
@@ -42,24 +40,23 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
         mixed_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
         baseline_NF = torch.where(expected.strength_QF > 0, mixed_NF, baseline_NF)
     advantage_NF = (filled_NF - baseline_NF) * known_NF
-    # Of equal numbers a mean may be off by a rounding, which is no gradient.
+    # The mean of equal numbers may be off by a rounding, which must not become a gradient.
     rounding = ROUNDINGS * torch.finfo(rewards.reward_NF.dtype).eps
     advantage_NF = advantage_NF.masked_fill(advantage_NF.abs() <= rounding * filled_NF.abs(), 0.0)
     return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
 
 
 def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: float = DEVIATION_FLOOR) -> Tensor:
-    """``history_advantages`` over a standard deviation that history expected of the prompt, plus ``eps``.
+    """(N,) float64 ``history_advantages`` over a standard deviation that history expects of the prompt, plus ``eps``.
 
-    It re-weights prompts by numbers settled beforehand: another objective than the group's own deviation, which differs
-    with the size of the group. Functions count as independent: their weighted variances are added. (N,) float64; where
-    history expected nothing, nothing is divided by.
+    It re-weights prompts by numbers fixed before the rollout, while a group's own deviation depends on its size.
+    Functions are taken as independent: their weighted variances are added. Without history it does not divide.
 
     Raises:
         ConfigError: ``eps`` is not > 0.
     """
-    if not (math.isfinite(eps) and eps > 0):
-        raise_problems("history_scaled_advantages", [f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."])
+    positive = f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."
+    require("history_scaled_advantages", {positive: 0 < eps < math.inf})
     advantage_N = history_advantages(rewards, context)
     if context.expected is None:
         return advantage_N

@@ -1,4 +1,4 @@
-"""What past rollouts say about each prompt: a few numbers per prompt, in flat arrays."""
+"""Statistics of past rollouts of each prompt: a few numbers per prompt, in flat arrays."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,55 +29,50 @@ FIELDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Believed:
-    """What is believed of the squared signal of prompts without a visit."""
+class SignalPrior:
+    """Prior of the squared signal of each prompt of a dataset: see ``PromptHistory.signal_prior``."""
 
-    square_P: Tensor
-    """(size,) float64 of every prompt of the dataset, in any unit, NaN where nothing is believed."""
-    worth: float
-    """Observations that a belief is worth, > 0."""
-    usual: float
-    """Mean of the prompts visited so far, each as often as it was; of all before the first visit."""
+    ratio_P: np.ndarray
+    """(size,) float64 squared signal over its mean, >= 0; 1 for a prompt without a prior."""
+    strength_P: np.ndarray
+    """(size,) float64 observations that the prior counts as, >= 0; 0 for a prompt without a prior."""
 
 
 LONGEST_STREAK = np.iinfo(np.int16).max
 
 TOTALS = ("count", "signal_square_sum", "tokens_sum")
-"""Those of which there are running sums over all observations too, from which the prior comes."""
+"""Fields that are also summed over all observations: the prior is the mean of these."""
 
 
 class PromptHistory:
     """Decayed means of rewards, squared signal and tokens for each prompt of a dataset.
 
-    It takes 30 bytes per prompt, and 12 for each reward function.
+    It takes 30 bytes per prompt, and 12 for each reward function. Equal updates in equal order give equal bits, so
+    ranks that see the same rollouts agree.
 
-    What a group adds to the variance when it is dropped goes with its signal squared, so that is what is averaged: the
-    mean of the signal itself would all but drop a prompt that has a large one now and then.
-
-    The same updates in the same order give the same bits, so ranks that see the same rollouts agree.
+    The squared signal is averaged because the variance of dropping a group goes with its square. The mean of the
+    signal itself would nearly drop a prompt that has a large signal now and then.
 
     Args:
-        identities: (size,) uint64, a hash of each prompt's content, by which a saved history finds its prompts again.
-        decay: what an older observation of a prompt counts against the next one, in (0, 1].
-        strength: observations that the prior (the mean over all prompts) is worth, > 0.
-        half_life: steps after which what is known of a prompt counts half against the prior, > 0. Prompts come back
-            once per epoch, so it should be no less than the steps of an epoch.
+        identities: (size,) uint64 hash of each prompt's content. A saved history finds its prompts by it.
+        decay: factor on older observations of a prompt at each new one, in (0, 1].
+        strength: observations that the prior, the mean over all prompts, counts as, > 0.
+        half_life: steps after which a prompt's own observations count half against the prior, > 0. Prompts come back
+            once per epoch, so it should be at least the steps of an epoch.
 
     Raises:
         ConfigError: a setting out of range.
         ShapeError: if ``identities`` is not a flat uint64 array.
-        DataError: a method is given rows outside of the dataset.
+        DataError: a method gets rows outside of the dataset.
     """
 
     def __init__(
         self, identities: np.ndarray, *, decay: float = 0.8, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
-        ranges = {
-            f"decay={decay:g} must be in (0, 1]. Try decay=0.8.": 0 < decay <= 1,
-            f"strength={strength:g} must be > 0 observations. Try strength=1.": strength > 0,
-            f"half_life={half_life:g} must be > 0 steps. Try half_life=1000.": half_life > 0,
-        }
-        require("PromptHistory", ranges)
+        decays = f"decay={decay:g} must be in (0, 1]. Try decay=0.8."
+        strong = f"strength={strength:g} must be > 0 observations. Try strength=1."
+        halved = f"half_life={half_life:g} must be > 0 steps. Try half_life=1000."
+        require("PromptHistory", {decays: 0 < decay <= 1, strong: strength > 0, halved: half_life > 0})
         if identities.dtype != np.uint64 or identities.ndim != 1:
             raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self.identities = identities
@@ -101,11 +96,11 @@ class PromptHistory:
 
     @property
     def functions(self) -> int:
-        """F, reward functions whose moments are known; 0 before the first observation."""
+        """F, reward functions with moments; 0 before the first observation."""
         return self._rewards.total.shape[1]
 
     def forget_rewards(self) -> None:
-        """Forget what is known of rewards; signals and tokens stay."""
+        """Drop the moments of rewards; signals and tokens stay."""
         self._rewards = RewardMoments(len(self))
 
     def update(
@@ -125,9 +120,9 @@ class PromptHistory:
             rewards: of the groups, by number; a group without any reward is not recorded.
             signal_Q: (Q,) signal of each group, finite and >= 0, any unit.
             tokens_N: (N,) completion tokens, >= 0.
-            step: when it was rolled out, >= 0 and below 2^31; the same clock as in ``candidates``.
-            outcome_Q: (Q,) integer, 1 for an easy group, -1 for a hard one, 0 for neither, for ``streak``; None where
-                no streaks are kept.
+            step: of the rollout, >= 0 and below 2^31, on the clock of ``candidates``.
+            outcome_Q: (Q,) integer for ``streak``: 1 for an easy group, -1 for a hard one, 0 for neither; None if no
+                streaks are kept.
 
         Raises:
             DataError: a negative or non-finite signal or token count.
@@ -153,86 +148,79 @@ class PromptHistory:
             self._rewards.observe(row[now], moments[:, now], self.decay)
             self._arrays["last_step"][row[now]] = step
             self._arrays["rollouts"][row[now]] += 1
-            if outcome_Q is not None:  # another kind than the group before begins a new streak
+            if outcome_Q is not None:  # a group of another kind begins a new streak
                 before, outcome = self._arrays["streak"][row[now]].astype(np.int64), outcome_Q.numpy()[now]
                 after = np.where(np.sign(before) == outcome, before, 0) + outcome
                 self._arrays["streak"][row[now]] = np.clip(after, -LONGEST_STREAK, LONGEST_STREAK)
 
     def streak(self, rows: Tensor | np.ndarray) -> Tensor:
-        """(P,) int64 groups of one kind in a row that each prompt's last observations are: z easy, -z hard, or 0."""
+        """(P,) int64 length of each prompt's latest run of groups of one kind: z easy, -z hard, 0 for neither."""
         return torch.from_numpy(self._arrays["streak"][self._rows(rows)].astype(np.int64))
 
     @property
     def observations(self) -> float:
-        """Groups that were observed so far."""
+        """Groups observed so far."""
         return float(self._totals[0])
 
     def visited(self, rows: Tensor | np.ndarray) -> Tensor:
         """(P,) bool, prompts with an observation."""
         return torch.from_numpy(self._arrays["rollouts"][self._rows(rows)] > 0)
 
-    def candidates(self, rows: Tensor | np.ndarray, step: int, believed: Believed | None = None) -> Candidates:
-        """What is known of a block of prompts at ``step``.
+    def candidates(self, rows: Tensor | np.ndarray, step: int, prior: SignalPrior | None = None) -> Candidates:
+        """Expected signal and tokens of a block of prompts at ``step``.
 
-        A prompt's mean is mixed with the prior, the mean over all observations (1 if there are none), in the ratio of
-        ``count * 2^(-age / half_life)`` to ``strength``: with age, nothing stays skipped. The expected signal is the
-        root of the mean square.
+        A prompt's mean is mixed with the mean over all observations (1 without any), in the ratio of
+        ``count * 2^(-age / half_life)`` to ``strength``. It fades with age, so no prompt stays skipped. The expected
+        signal is the root of the mean square.
 
         Args:
             rows: (P,) integer, positions in the dataset.
             step: now, on the clock of ``update``.
-            believed: of prompts without a visit, from ``believed``. One of which something is believed counts as seen.
-                The unit comes from what prompts that were visited have given.
+            prior: of signals, from ``signal_prior``. A prompt with one counts as seen before its first visit.
         """
         row = self._rows(rows)
         seen = self._arrays["rollouts"][row] > 0
         count = self._arrays["count"][row].astype(np.float64)
-        worth = count * self._fading(row, step)
+        weight = count * self._fading(row, step)
+        ratio, more = (1.0, np.zeros(len(row))) if prior is None else (prior.ratio_P[row], prior.strength_P[row])
 
-        share, known = self._believed(row, believed)
-
-        def estimate(field: str) -> np.ndarray:
-            prior = self._totals[TOTALS.index(field)] / self._totals[0] if self._totals[0] else 1.0
-            strength = self.strength
-            if field == "signal_square_sum" and believed is not None:  # pass rates say nothing of lengths
-                prior, strength = prior * share, strength + believed.worth * known
+        def estimate(field: str, ratio: float | np.ndarray, strength: float | np.ndarray) -> Tensor:
+            shared = self._totals[TOTALS.index(field)] / self._totals[0] if self._totals[0] else 1.0
             mean = self._arrays[field][row].astype(np.float64) / np.where(seen, count, 1.0)
-            return (worth * mean + strength * prior) / (worth + strength)
+            return torch.from_numpy((weight * mean + strength * (shared * ratio)) / (weight + strength))
 
         return Candidates(
             row_P=torch.from_numpy(row),
-            signal_P=torch.from_numpy(estimate("signal_square_sum")).sqrt(),
-            tokens_P=torch.from_numpy(estimate("tokens_sum")).clamp_min(1.0),
-            seen_P=torch.from_numpy(seen | known),
+            signal_P=estimate("signal_square_sum", ratio, self.strength + more).sqrt(),
+            tokens_P=estimate("tokens_sum", 1.0, self.strength).clamp_min(1.0),  # no prior of pass rates has lengths
+            seen_P=torch.from_numpy(seen | (more > 0)),
         )
 
-    def believed(self, square_P: Tensor, worth: float) -> Believed:
-        """A belief of every prompt of the dataset, (size,), in the unit of those that were visited: once for a step."""
+    def signal_prior(self, square_P: Tensor, strength: float) -> SignalPrior:
+        """Prior of every prompt of the dataset; make it once per step.
+
+        Args:
+            square_P: (size,) float64 squared signals in any unit, NaN if unknown. They are taken relative to their mean
+                over visits, so the unit comes from the visited prompts.
+            strength: observations that the prior counts as, > 0.
+        """
         square = square_P.numpy()
         known = ~np.isnan(square)
         visits = self._arrays["rollouts"] * known
-        usual = np.average(square[known], weights=visits[known] if visits.any() else None)
-        return Believed(square_P=square_P, worth=worth, usual=float(usual))
-
-    def _believed(self, row: np.ndarray, believed: Believed | None) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) what is believed of prompts over what is usual, 1 without any belief, and where there is one."""
-        if believed is None:
-            return np.ones(len(row)), np.zeros(len(row), bool)
-        square = believed.square_P.numpy()[row]
-        known = ~np.isnan(square)
-        return np.where(known, square, believed.usual) / max(believed.usual, 1e-12), known
+        mean = np.average(square[known], weights=visits[known] if visits.any() else None)
+        return SignalPrior(ratio_P=np.where(known, square, mean) / max(mean, 1e-12), strength_P=strength * known)
 
     def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected | None:
-        """What a block of prompts is expected to give at ``step``, from everything before it.
+        """Expected rewards of a block of prompts at ``step``, from earlier steps alone.
 
         Args:
             rows: (P,) integer, positions in the dataset.
             step: now, on the clock of ``update``.
-            prior: of each of them, from what is known without a visit; default: the mean over all prompts lately,
-                worth ``strength`` completions.
+            prior: of each prompt before its first visit; default: the recent mean over all prompts, which counts as
+                ``strength`` completions.
 
         Returns:
-            None before the first completion, where no prior was given.
+            None without a prior and before the first completion.
 
         Source: SPO, arXiv:2509.13232, section 3 (a Beta tracker per prompt); discounted Beta-Bernoulli,
             arXiv:2603.18444.
@@ -258,13 +246,13 @@ class PromptHistory:
         )
 
     def load(self, path: str | Path) -> int:
-        """Replace everything by what ``save`` wrote. Settings stay those of this object.
+        """Read a file of ``save``. Settings stay those of this object.
 
-        With the same identities it is restored bit by bit. If the dataset has changed, prompts that were in the
-        saved one keep their history and new ones start without.
+        With equal identities every bit is restored. In a changed dataset known prompts keep their history, and new ones
+        start without.
 
         Returns:
-            Prompts of this dataset that were in the saved one.
+            Prompts of this dataset that the file has.
 
         Raises:
             CheckpointError: if the file is missing or damaged, or has no prompt of this dataset.
@@ -273,8 +261,8 @@ class PromptHistory:
         target, source = matches(self.identities, saved["identities"])
         if not len(target) and len(self):
             raise CheckpointError(
-                f"{path} has the history of {len(saved['identities'])} prompts, and none of them is among the "
-                f"{len(self)} of this dataset. Resume with the dataset of the checkpoint, or start a new run."
+                f"{path} has the history of {len(saved['identities'])} other prompts, not of the {len(self)} of this "
+                "dataset. Resume with the dataset of the checkpoint, or start a new run."
             )
         for name, array in self._arrays.items():
             array[:] = 0
@@ -290,7 +278,7 @@ class PromptHistory:
 
 
 def _occurrence(row: np.ndarray) -> np.ndarray:
-    """How many times the same row appears earlier: [5, 7, 5, 5] gives [0, 0, 1, 2]."""
+    """Earlier appearances of each row: [5, 7, 5, 5] gives [0, 0, 1, 2]."""
     order = np.argsort(row, kind="stable")
     _, start, size = np.unique(row[order], return_index=True, return_counts=True)
     occurrence = np.empty(len(row), np.int64)

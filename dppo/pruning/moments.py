@@ -1,4 +1,4 @@
-"""What past completions say about each prompt's rewards: decayed counts, sums and squares of each reward function."""
+"""Moments of each prompt's past rewards: decayed counts, sums and squares of each reward function."""
 
 import numpy as np
 import torch
@@ -9,12 +9,12 @@ from dppo.groups import group_sums
 from dppo.types import Rewards
 
 PRIOR_DECAY = 0.95
-"""What all completions before a step count against those after it, in the mean over all prompts."""
+"""Decay of the moments of all prompts with every step."""
 COUNT, TINY = 0, 1e-12
 
 
 class RewardMoments:
-    """Decayed moments of every reward function for each prompt, 12 bytes for each of them.
+    """Decayed moments of every reward function for each prompt: 12 bytes per prompt and function.
 
     Rewards of 0 and 1 make them the counts of a Beta distribution; other rewards need the squares.
     """
@@ -23,7 +23,7 @@ class RewardMoments:
         self.prompt = np.zeros((3, size, 0), np.float32)
         """(3, size, F) decayed count, sum and squares of the rewards of each prompt."""
         self.total = np.zeros((3, 0))
-        """(3, F) the same of all prompts, decayed with every step."""
+        """(3, F) moments of all prompts, decayed with every step."""
 
     @property
     def nbytes(self) -> int:
@@ -31,14 +31,14 @@ class RewardMoments:
         return self.prompt.nbytes + self.total.nbytes
 
     def begin(self, functions: int) -> None:
-        """Make room for what is observed next, and let all that was observed before count less in the prior."""
+        """Decay the moments of all prompts, and make room for the reward functions at the first step."""
         if not self.total.shape[1]:
             self.prompt = np.zeros((3, self.prompt.shape[1], functions), np.float32)
             self.total = np.zeros((3, functions))
         if self.total.shape[1] != functions:
             raise ShapeError(
-                f"the history has rewards of {self.total.shape[1]} functions, and there are {functions} now. Use "
-                "the reward functions the run began with, or start a new run."
+                f"the history has rewards of {self.total.shape[1]} functions; now there are {functions}. Use the "
+                "reward functions of the run's start, or start a new run."
             )
         self.total *= PRIOR_DECAY
 
@@ -48,11 +48,7 @@ class RewardMoments:
         self.total += moments.sum(1)
 
     def prior(self, size: int, strength: float) -> Expected | None:
-        """What is expected of prompts that nothing is known of: the mean of the latest completions of all prompts.
-
-        Returns:
-            None before the first completion.
-        """
+        """Expected rewards of ``size`` prompts without a visit: the recent mean of all; None before the first one."""
         if not self.total.any():
             return None
         _, mean_F, square_F = torch.from_numpy(self.total / np.maximum(self.total[COUNT], TINY))
@@ -63,11 +59,11 @@ class RewardMoments:
         )
 
     def expected(self, row: np.ndarray, fading: np.ndarray, prior: Expected) -> Expected:
-        """What prompts are expected to give next: the prior, moved by what each of them has given.
+        """Expected rewards of prompts: the prior, updated by each prompt's own moments times ``fading``.
 
-        With rewards of 0 and 1 and a prior of a Beta distribution, mean and variance are those of the distribution
-        updated by the decayed counts of right and wrong: ``worth`` is ``a + b + 1``, and ``variance / worth`` the
-        variance of the mean. Other rewards weigh the mean alike, and their variance comes from their squares.
+        With rewards of 0 and 1 and a Beta prior, mean and variance are those of the Beta distribution updated by the
+        decayed counts of right and wrong. Its strength is ``a + b + 1``, and ``variance / strength`` is the variance of
+        the mean. Other rewards have the same mean, and a variance from their squares.
         """
         if not self.total.any():
             return prior
@@ -79,12 +75,12 @@ class RewardMoments:
         return Expected(
             mean_QF=mean_QF,
             variance_QF=(square_QF - mean_QF.square()).clamp_min(0.0),
-            strength_QF=(known_QF > TINY) * (known_QF + 1),  # a function that has not scored yet is worth nothing
+            strength_QF=(known_QF > TINY) * (known_QF + 1),  # 0 for a function that has not scored yet
         )
 
 
 def moments_of(rewards: Rewards) -> np.ndarray:
-    """(3, Q, F) count, sum and squares of the rewards of each group, those that a function did not give left out."""
+    """(3, Q, F) count, sum and squares of the rewards of each group, without missing ones."""
     reward_NF = rewards.reward_NF.double()
     known_NF = (~reward_NF.isnan()).double()
     filled_NF = reward_NF.nan_to_num(0.0)

@@ -1,4 +1,4 @@
-"""What a dataset says of the pass rates of its prompts, before a run has visited them."""
+"""Priors from pass rates that a dataset carries, for prompts that a run has not visited."""
 
 import json
 import math
@@ -10,17 +10,21 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import DataError, raise_problems
+from dppo.errors import DataError, require
+from dppo.moment_samples import MomentSamples
+from dppo.pruning.ceiling import PROMPT_AUTO, gain_of
+from dppo.pruning.history import PromptHistory, SignalPrior
+from dppo.pruning.prompts import PromptPruning
 from dppo.typed import check_fields, is_number
 
 SHARED_STRENGTH = 2.0
-"""Completions that the mean over all prompts is worth when mixed with a prompt's own pass rate: none is certain."""
+"""Completions that the mean rate of all prompts counts as beside a prompt's own rate, so no rate is certain."""
 EXAMPLE = "prompt_prior: {column: solve_rate, completions: 4}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrior:
-    """Pass rates of prompts, and how many of a run's own completions they are worth.
+    """Pass rates of prompts, and their strength in completions.
 
     Raises:
         DataError: a rate outside [0, 1], or no rate at all.
@@ -28,37 +32,38 @@ class PromptPrior:
     """
 
     rate_P: Tensor
-    """(P,) float64 pass rate of each prompt, in [0, 1]; NaN where it is not known."""
+    """(P,) float64 pass rate of each prompt, in [0, 1]; NaN if unknown."""
     completions: float
-    """Completions of the policy in training that a rate is worth, > 0: the rates are of another policy."""
+    """Completions of the policy in training that a rate counts as, > 0. The rates are of another policy."""
 
     def __post_init__(self) -> None:
         check_fields(self, "PromptPrior(rate_P=rate_P, completions=4)")
-        known_P = ~self.rate_P.isnan()
-        if self.rate_P.dim() != 1 or not bool(known_P.any()):
-            raise DataError("a prior needs the pass rate of one prompt at least. Leave prompt_prior out.")
-        outside_P = known_P & ~((self.rate_P >= 0) & (self.rate_P <= 1))
+        if self.rate_P.dim() != 1 or not bool(self.known_P.any()):
+            raise DataError("a prior needs the pass rate of at least one prompt. Leave prompt_prior out.")
+        outside_P = self.known_P & ~((self.rate_P >= 0) & (self.rate_P <= 1))
         if bool(outside_P.any()):
             row = int(outside_P.nonzero()[0])
             raise DataError(
-                f"the pass rate of row {row} is {self.rate_P[row]:g}, and rates are in [0, 1]. Divide the column "
-                f"by 100, or by the answers that it counts, or name another: {EXAMPLE}."
+                f"the pass rate of row {row} is {self.rate_P[row]:g}; rates are in [0, 1]. Divide the column by 100, "
+                f"or by the answers that it counts, or name another: {EXAMPLE}."
             )
-        if not 0 < self.completions < math.inf:
-            raise_problems("prompt_prior", [f"completions={self.completions:g} must be > 0. Try {EXAMPLE}."])
+        positive = f"completions={self.completions:g} must be > 0. Try {EXAMPLE}."
+        require("prompt_prior", {positive: 0 < self.completions < math.inf})
 
     def __len__(self) -> int:
         return len(self.rate_P)
 
     @property
     def known_P(self) -> Tensor:
-        """(P,) bool, where a rate is known."""
+        """(P,) bool, True for prompts with a rate."""
         return ~self.rate_P.isnan()
 
     def expected(self, rows: Tensor) -> Expected:
-        """The prior of a baseline from history: a Beta distribution for each prompt; the mean of all where unknown."""
-        rate_Q, known_Q = self._mixed()[rows], self.known_P[rows]
-        own_Q = known_Q.double() * self.completions
+        """Prior of a baseline from history: a Beta distribution of each prompt, of the mean rate if its own is unknown.
+
+        ``rows`` (Q,) are rows of the dataset.
+        """
+        rate_Q, own_Q = self._mean_P()[rows], self.known_P[rows].double() * self.completions
         return Expected(
             mean_QF=rate_Q[:, None],
             variance_QF=(rate_Q * (1 - rate_Q))[:, None],
@@ -66,31 +71,67 @@ class PromptPrior:
         )
 
     def signal_chance_P(self, generations: int) -> Tensor:
-        """(P,) float64 how likely each prompt's group has rewards that differ, by the Beta distribution of its rate.
+        """(P,) float64 probability that a prompt's group is no zero-variance group; NaN for unknown rates.
 
-        What a group of ``generations`` completions adds to the gradient goes with it. For groups of one, twice the
-        variance of a reward. NaN where no rate is known.
+        It is under the Beta distribution of the rate. A group of ``generations`` completions adds to the gradient in
+        proportion to it. For groups of one it is twice the variance of a reward.
         """
-        right_P = self._mixed() * (self.completions + SHARED_STRENGTH)
+        right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
         wrong_P = self.completions + SHARED_STRENGTH - right_P
-        size = max(generations, 2)
-        flat_P = torch.zeros_like(right_P)
+        zero_variance_P = torch.zeros_like(right_P)
         for one_P in (right_P, wrong_P):
             chance_P = torch.ones_like(right_P)
-            for k in range(size):
+            for k in range(max(generations, 2)):
                 chance_P = chance_P * (one_P + k) / (right_P + wrong_P + k)
-            flat_P = flat_P + chance_P
-        return (1 - flat_P).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
+            zero_variance_P = zero_variance_P + chance_P
+        return (1 - zero_variance_P).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
 
-    def _mixed(self) -> Tensor:
-        """(P,) rates mixed with their mean, which stands where none is known."""
+    def _mean_P(self) -> Tensor:
+        """(P,) mean of each prompt's Beta distribution."""
         mean = self.rate_P[self.known_P].mean()
         own_P = (self.completions * self.rate_P + SHARED_STRENGTH * mean) / (self.completions + SHARED_STRENGTH)
         return torch.where(self.known_P, own_P, mean)
 
 
+class CheckedPrior:
+    """Pass rates that a run uses until pruning by them has cost more than it saved, at first visits of prompts."""
+
+    def __init__(self, given: PromptPrior | None) -> None:
+        self._given, self.rejected = given, False
+        self.first_visits = MomentSamples.none()
+        """Squared signals that the rates predicted for first visits, and those found."""
+        self._chance_P: dict[int, Tensor] = {}
+
+    @property
+    def rates(self) -> PromptPrior | None:
+        """Pass rates in use; None if none were given or if they were rejected."""
+        return None if self.rejected else self._given
+
+    def of_signals(self, history: PromptHistory, generations: int) -> SignalPrior | None:
+        """Prior of the squared signal of groups of ``generations`` completions; its strength is in groups."""
+        if self.rates is None:
+            return None
+        if generations not in self._chance_P:
+            self._chance_P[generations] = self.rates.signal_chance_P(generations)
+        return history.signal_prior(self._chance_P[generations], self.rates.completions / generations)
+
+    def after(self, first_visits: MomentSamples, pruning: PromptPruning) -> list[str]:
+        """Add first visits, and reject the rates if pruning half of them loses; a message if that happens now."""
+        self.first_visits = self.first_visits.after(first_visits)
+        if len(self.first_visits) < PROMPT_AUTO.fewest:
+            return []
+        gain = gain_of(self.first_visits, pruning.half(self.first_visits))
+        if gain.high >= 1:
+            return []
+        self.rejected = True
+        return [
+            f"prompt_prior is turned off: at the first visits of {gain.units} prompts, pruning half of them by it has "
+            f"the efficiency {gain} of pruning none"
+        ]
+
+
 def read_prior(given: Any) -> Any:
-    """A setting ``prompt_prior`` that is a dictionary in words, as flags have it, as one; anything else as it is."""
+    """Parse a setting ``prompt_prior`` that a flag gives as JSON; return any other value unchanged."""
     if not isinstance(given, str):
         return given
     try:
@@ -100,29 +141,29 @@ def read_prior(given: Any) -> Any:
 
 
 def prior_problems(given: Any) -> list[str]:
-    """What is wrong with a setting ``prompt_prior``, one sentence each; empty where nothing is."""
+    """Problems of a setting ``prompt_prior``, one sentence each; empty if it is valid."""
     if not isinstance(given, Mapping) or {*given} != {"column", "completions"}:
-        return [f"prompt_prior={given!r:.80} must name a column and what it is worth. Try {EXAMPLE}."]
-    problems, worth = [], given["completions"]
+        return [f"prompt_prior={given!r:.80} must name a column and its strength in completions. Try {EXAMPLE}."]
+    problems, strength = [], given["completions"]
     if not isinstance(given["column"], str) or not given["column"]:
-        problems.append(f"prompt_prior: column={given['column']!r:.40} is no name of a column. Try {EXAMPLE}.")
-    if not is_number(worth) or not 0 < worth < math.inf:
-        problems.append(f"prompt_prior: completions={worth!r:.40} must be a number > 0. Try {EXAMPLE}.")
+        problems.append(f"prompt_prior: column={given['column']!r:.40} must be the name of a column. Try {EXAMPLE}.")
+    if not is_number(strength) or not 0 < strength < math.inf:
+        problems.append(f"prompt_prior: completions={strength!r:.40} must be a number > 0. Try {EXAMPLE}.")
     return problems
 
 
 def prior_of_column(values: Iterable[Any], completions: float, column: str) -> PromptPrior:
-    """The prior that a column of a dataset gives: numbers in [0, 1], None where a row has none.
+    """Prior from a column of a dataset: numbers in [0, 1], None for rows without a rate.
 
     Raises:
-        DataError: a value is no number, or outside [0, 1], or no row has one.
+        DataError: a value is no number or outside [0, 1], or no row has one.
     """
     found = list(values)
     wrong = [row for row, value in enumerate(found) if value is not None and not is_number(value)]
     if wrong:
         raise DataError(
-            f"prompt_prior: row {wrong[0]} of column {column!r} is {found[wrong[0]]!r:.40}, and pass rates are numbers "
-            f"in [0, 1]. Name another column: {EXAMPLE}."
+            f"prompt_prior: row {wrong[0]} of column {column!r} is {found[wrong[0]]!r:.40}; pass rates are numbers in "
+            f"[0, 1]. Name another column: {EXAMPLE}."
         )
     rates = [math.nan if value is None else float(value) for value in found]
     return PromptPrior(rate_P=torch.tensor(rates, dtype=torch.float64), completions=float(completions))

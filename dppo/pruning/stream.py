@@ -1,4 +1,4 @@
-"""Which prompts are candidates, in which order: an endless stream of epochs, and blocks cut from it before any draw."""
+"""Candidate prompts in their order: an endless stream of epochs, and blocks cut from it before any draw."""
 
 import warnings
 
@@ -8,26 +8,23 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError
 from dppo.pruning.designs import WHOLE
-from dppo.pruning.history import Believed, PromptHistory
+from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.prompts import PromptPruning
 from dppo.rng import Purpose, generator
 
 
 class PromptStream:
-    """Rows of a dataset, epoch after epoch. The order of an epoch is a function of the seed and its number.
+    """Rows of a dataset of ``size`` prompts, epoch after epoch.
 
-    Args:
-        size: prompts in the dataset, >= 1.
-        seed: the run's seed, >= 0.
-        shuffle: whether each epoch has another order; False gives 0, 1, 2, ... every time.
+    The order of an epoch is a function of ``seed`` (>= 0) and its number; without ``shuffle`` it is 0, 1, 2, ...
 
     Raises:
-        DataError: if the dataset is empty.
+        DataError: the dataset is empty.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
         if size < 1:
-            raise DataError(f"the dataset has {size} prompts, and at least 1 is needed")
+            raise DataError(f"the dataset has {size} prompts. Give one with at least 1.")
         self.size, self.seed, self.shuffle = size, seed, shuffle
         self.epoch, self.offset = 0, 0
         self._orders: dict[int, np.ndarray] = {}
@@ -38,7 +35,7 @@ class PromptStream:
         return self.epoch + self.offset / self.size
 
     def take(self, count: int) -> Tensor:
-        """The next ``count`` rows, (count,) int64, and move past them; they may span several epochs."""
+        """Return the next ``count`` rows, (count,) int64, and move past them. They may span several epochs."""
         rows = self.peek(count)
         epochs, self.offset = divmod(self.offset + count, self.size)
         self.epoch += epochs
@@ -54,14 +51,14 @@ class PromptStream:
         return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]))
 
     def state_dict(self) -> dict[str, int]:
-        """Where the stream stands: ``epoch`` and ``offset`` within it. Nothing else is needed to go on."""
+        """Place of the stream: ``epoch`` and ``offset`` within it."""
         return {"epoch": self.epoch, "offset": self.offset}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to where ``state_dict`` was; of a dataset that has lost the rows behind that place, to its next epoch.
+        """Go to the place of ``state_dict``, or to the next epoch if the dataset has become shorter than its offset.
 
         Raises:
-            CheckpointError: if a number is missing or negative.
+            CheckpointError: a number is missing or negative.
         """
         epoch, offset = state.get("epoch"), state.get("offset")
         if not isinstance(epoch, int) or not isinstance(offset, int) or epoch < 0 or offset < 0:
@@ -71,7 +68,7 @@ class PromptStream:
             )
         if offset >= self.size:
             warnings.warn(
-                f"the run stood at prompt {offset} of an epoch, and the dataset has {self.size} now: its next epoch "
+                f"the run stood at prompt {offset} of an epoch, and the dataset has {self.size} now: the next epoch "
                 "begins.",
                 stacklevel=2,
             )
@@ -93,16 +90,16 @@ def fill_block(
     pruning: PromptPruning,
     prompts: int,
     step: int,
-    believed: Believed | None = None,
+    prior: SignalPrior | None = None,
     *,
     part: int = 0,
     parts: int = 1,
 ) -> tuple[Tensor, PromptPruning]:
-    """(M,) int64 the next rows, and the pruning at which ``prompts`` of them are expected to be rolled out.
+    """Take the next rows, (M,) int64, and the pruning that keeps ``prompts`` of them on average.
 
-    The block is the longest whose smallest expected size is within ``prompts``, up to ``prompts / (1 - rate)`` rows or
-    one epoch; without history it has ``prompts`` rows. It is fixed by history before any draw: taking rows until enough
-    were kept would be inverse sampling, which is biased. Of several equal ``parts`` of it this is number ``part``.
+    The block is the longest one whose smallest expected size is within ``prompts``: at most ``prompts / (1 - rate)``
+    rows, at most one epoch, and ``prompts`` rows without history. History fixes it before any draw, because taking rows
+    until enough are kept is inverse sampling, which is biased. ``part`` is the number of the block among ``parts``.
     """
     whole, prompts = min(round(prompts / (1 - pruning.rate)), stream.size), prompts // parts
     longest = whole * (part + 1) // parts - whole * part // parts
@@ -110,7 +107,7 @@ def fill_block(
     fits, over = prompts, longest + 1
     while over - fits > 1:
         length = (fits + over) // 2
-        fewest = pruning.fewest(history.candidates(ahead[:length], step, believed))
+        fewest = pruning.fewest(history.candidates(ahead[:length], step, prior))
         fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
     row_P = stream.take(fits)
-    return row_P, pruning.at_total(history.candidates(row_P, step, believed), prompts)
+    return row_P, pruning.at_total(history.candidates(row_P, step, prior), prompts)

@@ -1,7 +1,7 @@
-"""Which prompts a step rolls out: a stream, a history, and a method's rule. Engines give it rewards, it gives rows.
+"""Prompts of each step: a stream, a history and a method's rule give rows; engines give back their rewards.
 
-Everything here is a function of the run's seed, the step's number and what was learned before, so all ranks and a
-resumed run agree without a word.
+Everything is a function of the run's seed, the step's number and earlier steps, so all ranks and a resumed run agree
+without communication.
 """
 
 import math
@@ -20,7 +20,6 @@ from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.files import finite_numbers
 from dppo.methods import Method
 from dppo.pruning import (
-    PROMPT_AUTO,
     MomentSamples,
     PromptHistory,
     PromptPrior,
@@ -30,8 +29,8 @@ from dppo.pruning import (
     Skipping,
     spends_budget,
 )
-from dppo.pruning.ceiling import FEWEST, gain_of, point_ceiling
-from dppo.pruning.history import Believed
+from dppo.pruning.ceiling import FEWEST, point_ceiling
+from dppo.pruning.prior import CheckedPrior
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block
 from dppo.rng import Purpose, step_streams
@@ -40,30 +39,28 @@ from dppo.step.records import StepPrompts, drawn_block, in_rounds, side_by_side
 from dppo.typed import check
 from dppo.types import Block, Draw, Rewards
 
-EVIDENCE = ("visits", "first_visits")
-"""Attributes of a source: signals of prompts, as expected and as found."""
 HISTORY_FILE = "dppo_history.npz"
 LATEST_VISITS = 32
-"""Visits at the least by which a denominator follows the lengths of completions: their mean is off by percents."""
+"""Fewest visits from which a denominator follows the lengths of completions. Their mean is off by a few percent."""
 
 
 class PromptSource:
-    """Gives the prompts of each step and remembers what they gave.
+    """Gives the prompts of each step and learns from their rewards.
 
     Args:
         stream: order of the dataset's rows; its seed is that of all draws.
         history: of the same rows.
-        prompts: P, prompts of a step when nothing is pruned, >= 1.
-        fill: whether blocks grow so that about P prompts are rolled out.
-        weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
-        prior: pass rates that the dataset carries, believed until what prompts give says that they mislead.
-        values: what a reference policy did on each prompt: of methods whose advantages are from it, and the prior of
-            histories; None where it was not sampled.
+        prompts: P, prompts of a step without pruning, >= 1.
+        fill: True if blocks grow until about P prompts are rolled out.
+        weight_F: (F,) of the reward functions, for group sizes; None for 1 each.
+        prior: pass rates that the dataset carries, used until the rewards show that they mislead.
+        values: of each prompt under a reference policy, for methods with advantages from values, and as the prior of
+            histories; None if no reference was sampled.
 
     Raises:
         ConfigError: both ``values`` and ``prior``, which are two priors.
-        DataError: if there are fewer rows than a block has.
-        ShapeError: if there are values or pass rates of another number of rows.
+        DataError: fewer rows than a block has.
+        ShapeError: values or pass rates of another number of rows.
     """
 
     def __init__(
@@ -82,33 +79,33 @@ class PromptSource:
                 f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation. "
                 f"Set generation_batch_size to at most {stream.size} * num_generations."
             )
-        for what, given in (("values", values), ("a prior", prior)):
+        for name, given in (("values", values), ("a prior", prior)):
             if given is not None and len(given) != stream.size:
-                raise ShapeError(
-                    f"{what} of {len(given)} prompts, and the dataset has {stream.size}. Give it one each."
-                )
+                raise ShapeError(f"{name} of {len(given)} prompts; the dataset has {stream.size}. Give one for each.")
         if values is not None and prior is not None:
             raise ConfigError("values and prior are priors of the same prompts. Give one: prior=None.")
         self.stream, self.history, self.prompts, self.fill = stream, history, prompts, fill
-        self.weight_F, self.values = weight_F, values
-        self._given, self._disbelieved, self.first_visits = prior, False, MomentSamples.none()
-        """Pass rates, and whether they were found to mislead; what they expected of prompts at their
-        first visit, and what these gave."""
-        self._mixed: dict[int, Tensor] = {}
-        """By completions of a group, how likely the pass rates make each prompt's rewards differ."""
-        self.lines: list[str] = []
-        """What is to be said of the run, for whoever trains to take away."""
-        self._told_of_rounding = False
+        self.weight_F, self.values, self.checked_prior = weight_F, values, CheckedPrior(prior)
+        self.visits = MomentSamples.none()
+        """Signals that the history expected of prompts, and those found at their next visit."""
         self.learned: Any = None
         """State of the rule that skips prompts, from ``Skipping.learn``; None before its first step."""
-        self._of_rule: dict[str, float] = {}
-        self.visits = MomentSamples.none()
-        """What history expected of prompts that it knew, and what they then gave."""
+        self._skip_metrics: dict[str, float] = {}
+        self.messages: list[str] = []
+        """Messages for the user that no one has read yet."""
+        self._rounding_reported = False
+
+    @property
+    def prior(self) -> PromptPrior | None:
+        """Pass rates in use; None if none were given or if they were found to mislead."""
+        return self.checked_prior.rates
+
+    # -- choosing -----------------------------------------------------------------------------------------------------
 
     def block(
         self, method: Method, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
     ) -> StepPrompts:
-        """The prompts of a step that is made of one block: one draw for each of its parts, equal on every rank.
+        """Prompts of a step that is one block, with one draw for each part; equal on every rank.
 
         Args:
             method: of the run; ``plan_step`` gets the same.
@@ -116,10 +113,10 @@ class PromptSource:
             generations: G, completions of each prompt.
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
-            parts: shares of a pass that prompts, where these are pruned, are drawn for: see ``UpdateSchedule.parts``.
+            parts: draws of a block whose prompts are pruned, one for each share of a pass: ``UpdateSchedule.parts``.
         """
         pruning = method.at(done).prompts.at_chosen_rate(self.visits)
-        # A prior knows no tokens, and the denominator may be a number of them.
+        # A prior has no lengths, and the denominator may be a number of tokens.
         known = self.history.observations > 0 or not (method.normaliser.counts_tokens or method.entropy_coef)
         if not known:
             pruning = pruning.at_rate(0.0)
@@ -127,52 +124,52 @@ class PromptSource:
         blocks = self._blocks(pruning, step, generations, multiple=multiple, parts=parts)
         block, part_P = (blocks[0], None) if parts == 1 else side_by_side(blocks)
         if method.prompts.auto is None:
-            self._tell_of_rounding(pruning, block)
-        context, sizes, size_Q = self.context(method, block.row_Q, step), method.sizes, None
-        if sizes is not None and context.expected is not None and known:
+            self._report_rounding(pruning, block)
+        context, size_Q = self.context(method, block.row_Q, step), None
+        if method.sizes is not None and context.expected is not None and known:
             tokens_Q = block.candidates.tokens_P[block.draw.keep_N]
-            size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
+            size_Q = method.sizes(context.expected, tokens_Q, generations, self.weight_F)
         prompts = replace(drawn_block(block, generations, size_Q, part_P), context=context)
-        if prompts.expected_tokens is not None:
-            prompts = replace(prompts, expected_tokens=prompts.expected_tokens * self._growth())
-        return prompts
+        if prompts.expected_tokens is None:
+            return prompts
+        return replace(prompts, expected_tokens=prompts.expected_tokens * self._growth())
 
-    def _tell_of_rounding(self, pruning: PromptPruning, block: Block) -> None:
-        """Say once that a given rate leaves out no prompt of a step."""
+    def _report_rounding(self, pruning: PromptPruning, block: Block) -> None:
+        """Add a message, once, if a given rate leaves out no prompt of a step."""
         whole = bool(block.candidates.seen_P.all()) and bool(block.draw.keep_N.all())
         given = pruning.rate and spends_budget(pruning.rule)
-        if whole and given and not self.fill and not self._told_of_rounding:
-            self._told_of_rounding = True
+        if whole and given and not self.fill and not self._rounding_reported:
+            self._rounding_reported = True
             prompts = len(block.candidates.row_P)
-            self.lines.append(f"prompt_prune_rate: {pruning.rate:g} of a step's {prompts} prompts rounds to none")
+            self.messages.append(f"prompt_prune_rate: {pruning.rate:g} of a step's {prompts} prompts rounds to none")
 
     def _growth(self) -> float:
-        """Tokens of the latest visits over what history expected of them: while a run learns, lengths drift.
+        """Tokens of the latest visits over those expected, since lengths drift while a run learns; 1 if unknown.
 
-        It is known before a draw, so a denominator by it stays free of bias. 1 where nothing tells.
+        It is known before a draw, so a denominator that is multiplied by it stays free of bias.
         """
-        latest = self.visits.part(
-            torch.arange(len(self.visits)) >= len(self.visits) - max(LATEST_VISITS, 2 * self.prompts)
-        )
+        latest = max(LATEST_VISITS, 2 * self.prompts)
+        latest = self.visits.part(torch.arange(len(self.visits)) >= len(self.visits) - latest)
         expected, found = ((latest.weight_N * cost_N).sum() for cost_N in (latest.expected_cost_N, latest.cost_N))
         return float(found / expected) if expected > 0 and found > 0 else 1.0
 
     def _blocks(self, pruning: PromptPruning, step: int, generations: int, *, multiple: int, parts: int) -> list[Block]:
-        """The next candidates of the stream in parts, each with a draw of its own.
+        """Next candidates of the stream in parts, each with its own draw.
 
-        What is rounded up in one part is rounded down in the next, by what is expected and not by what was drawn.
+        A fraction of a prompt that rounding adds in one part is taken off the next. It is a fraction of the expected
+        number, not of the number drawn, so draws stay independent.
         """
-        believed, streams = self._believed(generations), step_streams(self.stream.seed, step)
+        prior, streams = self.checked_prior.of_signals(self.history, generations), step_streams(self.stream.seed, step)
         blocks, owed = list[Block](), 0.0
         for part in range(parts):
             by = pruning
             if self.fill:
                 row_P, by = fill_block(
-                    self.stream, self.history, pruning, self.prompts, step, believed, part=part, parts=parts
+                    self.stream, self.history, pruning, self.prompts, step, prior, part=part, parts=parts
                 )
             else:
                 row_P = self.stream.take(self.prompts // parts)
-            candidates = self.history.candidates(row_P, step, believed)
+            candidates = self.history.candidates(row_P, step, prior)
             rng = streams(Purpose.PROMPT_DRAW, *((part,) if part else ()))
             draw = by.draw(candidates, rng, multiple=multiple, owed=owed)
             owed += by.expected(candidates) - float(draw.prob_N.sum())
@@ -182,18 +179,19 @@ class PromptSource:
     def rounds(
         self, method: Method, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1
     ) -> StepPrompts:
-        """The prompts of a step, rolled out round after round until enough groups count.
+        """Prompts of a step, rolled out in rounds until enough groups count.
 
         Args:
             method: of the run; ``plan_step`` gets the same.
             step: its number.
-            roll_out: ``roll_out(number, block)`` rolls the kept prompts of a round out, the first being 0, and gives
-                their groups' rewards, of all ranks.
+            roll_out: ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns
+                the rewards of their groups, of all ranks.
             multiple: the number of prompts of a round is raised to a multiple of this, >= 1.
 
         Raises:
-            RoundsError: the limit of rounds is reached; the stream has moved on all the same.
-            ConfigError, ShapeError: the method has no rounds; ``roll_out`` gives other groups than it was asked for.
+            RoundsError: the limit of rounds is reached; the stream has moved on nevertheless.
+            ConfigError: the method has no rounds.
+            ShapeError: ``roll_out`` returns another number of groups than prompts.
         """
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
@@ -217,24 +215,21 @@ class PromptSource:
         return replace(prompts, context=self.context(method, prompts.row_Q, step))
 
     def given(self, method: Method, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
-        """Prompts that an engine has chosen by itself, (Q,) rows of the dataset, as a whole block: without weights."""
+        """Prompts that an engine chose by itself, (Q,) rows of the dataset, as a whole block without weights."""
         draw = Draw.whole(torch.ones(len(row_Q), dtype=torch.bool))
         prompts = drawn_block(Block(candidates=self.history.candidates(row_Q, step), draw=draw), generations)
         return replace(prompts, context=self.context(method, row_Q, step))
 
     def context(self, method: Method, row_Q: Tensor, step: int) -> StepContext:
-        """What is known of prompts, (Q,) rows of the dataset, before their completions are looked at.
-
-        ``step`` is now, on the clock of the history.
-        """
+        """Expectations and values of prompts, (Q,) rows of the dataset, from before ``step`` on the history's clock."""
         value_Q = None if self.values is None else self.values.value_P[row_Q]
         return StepContext(expected=self._expected(method, row_Q, step), value_Q=value_Q)
 
     def _expected(self, method: Method, row_Q: Tensor, step: int) -> Expected | None:
-        """What is expected of prompts from steps before this one: their histories, on top of their prior.
+        """Expected rewards of prompts from earlier steps and priors; None for methods that do not use history.
 
-        Values are the prior of a prompt until its first visit alone: later they are of a policy that was left behind
-        (docs/a_star_po.md). None where nothing is known, and for methods that do not ask.
+        Values are the prior of a prompt until its first visit only: later they are of a policy that was left behind
+        (docs/a_star_po.md).
         """
         if not method.advantages.from_history:
             return None
@@ -244,78 +239,52 @@ class PromptSource:
         before = self.values.expected(row_Q)
         return before if found is None else found.where(self.history.candidates(row_Q, step).seen_P, before)
 
+    # -- learning -----------------------------------------------------------------------------------------------------
+
     def learn(self, plan: DraftPlan, step: int) -> None:
-        """Remember what the prompts of a step gave, also those that the step does not train on."""
+        """Record the groups of a step, also those that it does not train on."""
         prompts, rewards, tokens_N = plan.prompts, plan.rewards, plan.completions.tokens_N
-        known = self.history.observations > 0  # before that, what a prior expects has no unit
+        candidates, known = prompts.candidates, self.history.observations > 0  # before that, a prior has no unit
         if self.prior is not None and known:
-            self._judge_prior(plan)
+            first_P = candidates.seen_P & ~self.history.visited(candidates.row_P)
+            first = replace(candidates, seen_P=first_P)
+            found = MomentSamples.of_visits(first, prompts.draw, rewards, plan.signal_Q, tokens_N)
+            self.messages += self.checked_prior.after(found, plan.method.prompts)
         outcome_Q, skipping = None, plan.method.rounds and plan.method.rounds.skipping
         if skipping is not None:
             outcome_Q, self.learned = skipping.learn(self._learned(skipping), rewards, epochs=self.stream.epochs)
-            self._of_rule = skipping.metrics(self.learned)
+            self._skip_metrics = skipping.metrics(self.learned)
         self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
         if prompts.collected is None and known:
-            self.visits = self.visits.after(
-                MomentSamples.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
-            )
-
-    @property
-    def prior(self) -> PromptPrior | None:
-        """Pass rates that are believed; None without any, and once they were found to mislead."""
-        return None if self._disbelieved else self._given
-
-    def _believed(self, generations: int) -> Believed | None:
-        """What is believed of the squared signal of every prompt, worth so many groups."""
-        if self.prior is None:
-            return None
-        if generations not in self._mixed:
-            self._mixed[generations] = self.prior.signal_chance_P(generations)
-        return self.history.believed(self._mixed[generations], self.prior.completions / generations)
-
-    def _judge_prior(self, plan: DraftPlan) -> None:
-        """Stop believing pass rates where pruning by them has cost more than it saved, at first visits of prompts."""
-        prompts = plan.prompts
-        first = replace(
-            prompts.candidates,
-            seen_P=prompts.candidates.seen_P & ~self.history.visited(prompts.candidates.row_P),
-        )
-        found = MomentSamples.of_visits(first, prompts.draw, plan.rewards, plan.signal_Q, plan.completions.tokens_N)
-        self.first_visits = self.first_visits.after(found)
-        if len(self.first_visits) < PROMPT_AUTO.fewest:
-            return
-        gain = gain_of(self.first_visits, plan.method.prompts.half(self.first_visits))
-        if gain.high < 1:
-            self._disbelieved = True
-            self.lines.append(
-                f"prompt_prior is turned off: of {gain.units} prompts that it spoke of, those that it called worth a "
-                f"visit gave no more than others; half of them pruned by it would be worth {gain} of none"
-            )
+            found = MomentSamples.of_visits(candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
+            self.visits = self.visits.after(found)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of where the run stands among its prompts."""
-        known = len(self.visits) >= FEWEST
-        ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if known else {}
-        return {"candidates/epoch": self.stream.epochs} | ceiling | self._of_rule
+        """Epochs taken, the ceiling of prompt pruning, and the state of the rule that skips."""
+        ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if len(self.visits) >= FEWEST else {}
+        return {"candidates/epoch": self.stream.epochs} | ceiling | self._skip_metrics
 
     def _learned(self, skipping: Skipping) -> Any:
         return skipping.start() if self.learned is None else self.learned
 
+    # -- state --------------------------------------------------------------------------------------------------------
+
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write what was learned of prompts into ``folder`` and return the place among them as JSON values."""
+        """Write the history into ``folder``; return the rest of the state as JSON values."""
         self.history.save(folder / HISTORY_FILE)
-        learned = {} if self.learned is None else {"learned": asdict(self.learned)}
-        found = {name: getattr(self, name).saved() for name in EVIDENCE}
-        return self.stream.state_dict() | learned | found | {"disbelieved": self._disbelieved}
+        return self.stream.state_dict() | {
+            "learned": None if self.learned is None else asdict(self.learned),
+            "visits": self.visits.saved(),
+            "first_visits": self.checked_prior.first_visits.saved(),
+            "prior_rejected": self.checked_prior.rejected,
+        }
 
-    def load(self, method: Method, folder: Path, position: dict[str, Any], *, history: bool = True) -> None:
-        """Read back what ``save`` wrote and returned, for a run of ``method``.
-
-        Without ``history`` only the place among the prompts is read.
+    def load(self, method: Method, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
+        """Read the files and the state of ``save``, for a run of ``method``; without ``history`` the state alone.
 
         Raises:
-            CheckpointError: if the history is missing, damaged, or of another dataset, or the place is damaged.
+            CheckpointError: the history is missing, damaged or of another dataset, or the state is damaged.
         """
         found = self.history.load(folder / HISTORY_FILE) if history else len(self.history)
         if found < len(self.history):
@@ -326,20 +295,20 @@ class PromptSource:
             )
         if self.weight_F is not None and self.history.functions not in (0, len(self.weight_F)):
             warnings.warn(
-                f"the checkpoint has rewards of {self.history.functions} functions, and there are {len(self.weight_F)} "
-                "now: what is expected of prompts is learned anew.",
+                f"the checkpoint has rewards of {self.history.functions} functions; this run has "
+                f"{len(self.weight_F)}. Expected rewards of prompts are learned anew.",
                 stacklevel=2,
             )
             self.history.forget_rewards()
-        self.stream.load_state_dict(position)
-        self.visits, self.first_visits = (MomentSamples.of_saved(position.get(name)) for name in EVIDENCE)
-        self._disbelieved = bool(position.get("disbelieved"))
+        self.stream.load_state_dict(state)
+        self.visits = MomentSamples.of_saved(state.get("visits"))
+        self.checked_prior.first_visits = MomentSamples.of_saved(state.get("first_visits"))
+        self.learned, skipping = None, method.rounds and method.rounds.skipping
         try:
-            self.learned, skipping = None, method.rounds and method.rounds.skipping
-            if skipping is not None and "learned" in position:
-                self.learned = finite_numbers(type(skipping.start()), position["learned"])
-        except (AttributeError, TypeError, ValueError) as error:
+            self.checked_prior.rejected, learned = bool(state["prior_rejected"]), state["learned"]
+            if skipping is not None and learned is not None:
+                self.learned = finite_numbers(type(skipping.start()), learned)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"what was learned of prompts and losses is damaged in {folder} ({error}). Resume from an earlier "
-                "checkpoint folder."
+                f"the state of the prompts is damaged in {folder} ({error}). Resume from an earlier checkpoint folder."
             ) from error

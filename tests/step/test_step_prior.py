@@ -1,4 +1,4 @@
-"""Pass rates that a dataset carries: believed before the first visit, found out where they mislead, never a bias."""
+"""Pass rates of a dataset: a prior before the first visit, rejected if they mislead, never a bias."""
 
 from dataclasses import replace
 from functools import partial
@@ -64,13 +64,13 @@ def test_a_mean_over_tokens_waits_for_the_first_generation():
     assert second.kept_share < 0.7 and second.expected_tokens == pytest.approx(7 * GROUP * PROMPTS)
 
 
-def test_a_right_column_is_believed_and_rolls_out_more_that_teaches():
+def test_a_right_column_stays_in_use_and_rolls_out_more_groups_with_signal():
     run, blind = source(TRUE), source(None)
-    believed, plain = (
+    by_column, plain = (
         np.concatenate([LIVE[each.row_Q.numpy()] for each in taught(one, 20)]).mean() for one in (run, blind)
     )
-    assert run.prior is not None and not run.lines and len(run.first_visits) > 64
-    assert believed > 1.3 * plain
+    assert run.prior is not None and not run.messages and len(run.checked_prior.first_visits) > 64
+    assert by_column > 1.3 * plain
 
 
 @pytest.mark.parametrize("wrong", ["reversed", "noise"])
@@ -78,12 +78,12 @@ def test_a_misleading_column_is_turned_off_with_a_line(wrong, tmp_path):
     noise = torch.from_numpy(np.random.default_rng(0).choice([0.5, 1.0], SIZE, p=[0.2, 0.8]))
     run = source(1.5 - TRUE if wrong == "reversed" else noise, completions=64.0)
     steps = taught(run, 24)
-    assert run.prior is None and len(run.lines) == 1 and "prompt_prior is turned off" in run.lines[0]
+    assert run.prior is None and len(run.messages) == 1 and "prompt_prior is turned off" in run.messages[0]
     off = next(k for k, each in enumerate(steps) if each.seen_share < 1)
     assert all(each.kept_share == 1 for each in steps[off:]), "prompts without a history are rolled out again"
     again = source(noise, completions=64.0)
     again.load(tmp_path, run.save(tmp_path))
-    assert again.prior is None and not again.lines, "a resumed run does not believe it again, and says nothing twice"
+    assert again.prior is None and not again.messages, "a resumed run does not use it again, and repeats no message"
 
 
 def test_a_run_that_stopped_goes_on_alike(tmp_path):
@@ -100,7 +100,7 @@ def test_weights_are_one_on_average_whatever_the_column_says(rate):
     """Over every real draw of a first block; the wrong twin leaves the weights out."""
     history = PromptHistory(np.arange(5, dtype=np.uint64))
     prior = PromptPrior(rate_P=torch.tensor(rate, dtype=torch.float64), completions=8)
-    candidates = history.candidates(torch.arange(5), 0, history.believed(prior.signal_chance_P(GROUP), 2.0))
+    candidates = history.candidates(torch.arange(5), 0, history.signal_prior(prior.signal_chance_P(GROUP), 2.0))
     bare_P = mean_weight(METHOD.prompts, candidates, lambda draw: draw.keep_N.double())
     assert (mean_weight(METHOD.prompts, candidates) - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
 
@@ -157,12 +157,12 @@ def test_columns_that_hold_no_rates_are_refused():
         Run(PromptStream(4, 0), history, METHOD, prompts=2, values=values, prior=prior)
 
 
-def test_a_belief_in_pass_rates_says_nothing_of_lengths():
-    """Prompts of 30 tokens among those of 6: a strong belief leaves what is expected of their tokens as it was."""
+def test_a_prior_of_signals_leaves_lengths_alone():
+    """Prompts of 30 tokens among those of 6: a strong prior of signals leaves their expected tokens unchanged."""
     history = PromptHistory(np.arange(8, dtype=np.uint64))
     tokens_N = torch.tensor([30.0] * 4 + [6.0] * 28)
     history.update(range(8), Rewards.of_groups(torch.tensor([[0.0, 0, 1, 1]] * 8)), torch.ones(8), tokens_N, 0)
     plain, strong = (
-        history.candidates(range(8), 1, believed=given) for given in (None, history.believed(torch.ones(8), 1000.0))
+        history.candidates(range(8), 1, prior=given) for given in (None, history.signal_prior(torch.ones(8), 1000.0))
     )
     assert torch.equal(plain.tokens_P, strong.tokens_P) and plain.tokens_P[0] > 1.5 * plain.tokens_P[1]

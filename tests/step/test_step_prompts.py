@@ -30,7 +30,7 @@ def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, id
 
 
 def answers(row_Q):
-    """Rewards of groups, a function of the dataset row: rows that are multiples of three are silent, low or high."""
+    """Rewards of groups, a function of the dataset row: multiples of three have zero variance, low or high."""
     zero_variance_Q = row_Q % 3 == 0
     reward_QG = torch.where(zero_variance_Q, (row_Q % 2).double(), 0.0)[:, None].repeat(1, GROUP)
     reward_QG[:, 0] += (~zero_variance_Q).double() * (1 + row_Q / 100)
@@ -81,7 +81,8 @@ def test_a_rate_that_rounds_to_no_prompt_says_so():
     rates = (0.05, 0.4)
     few, some = (source(replace(DPPO, prompts=replace(DPPO.prompts, rate=rate)), prompts=6) for rate in rates)
     assert all(step.kept_share == 1 for step in taught(few, 8)) and taught(some, 8)
-    assert not some.lines and len(few.lines) == 1 and "0.05 of a step's 6 prompts rounds to none" in few.lines[0]
+    (message,) = few.messages
+    assert not some.messages and "0.05 of a step's 6 prompts rounds to none" in message
 
 
 def test_the_mean_weight_of_every_candidate_of_a_block_is_one():
@@ -347,5 +348,5 @@ def test_a_prior_that_was_left_out_once_comes_back(tmp_path):
     taught(run, 3)
     without = through(run, None)
     assert without.prior is None and through(without, prior).prior is prior
-    run._disbelieved = True  # as where it was found to mislead
+    run.checked_prior.rejected = True  # as where it was found to mislead
     assert through(run, prior).prior is None and through(through(run, None), prior).prior is None
