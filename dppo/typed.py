@@ -1,4 +1,4 @@
-"""Arguments of the wrong type are errors that name them, with a call that works: not an AttributeError further down."""
+"""Checks of types: an argument of a wrong type is an error that names it, not an AttributeError further down."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 class NamedFields:
-    """For a dataclass of settings: an argument that is none of its fields is an error with the one that is meant."""
+    """Mixin for dataclasses of settings: an unknown argument is an error that names the field that was meant."""
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         known = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init]
@@ -30,14 +30,23 @@ class NamedFields:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value of a file or a setting is a number; true and false are none."""
+    """True if a value of a file or a setting is a number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_fields(record: Any, example: str) -> None:
-    """Check the fields of a dataclass against their annotations."""
+    """Check the fields of a dataclass against their annotations; ``example`` is a call that works."""
     for name, hint in _hints(type(record)).items():
         check(name, getattr(record, name), hint, example)
+
+
+class Checked:
+    """Mixin for records of a checkpoint: fields of other types than annotated are errors."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the state of another checkpoint")
 
 
 def check(name: str, value: Any, hint: Any, example: str) -> None:
@@ -51,7 +60,7 @@ def check(name: str, value: Any, hint: Any, example: str) -> None:
 
 
 def mismatch(name: str, value: Any, hint: Any, example: str) -> str:
-    """What is wrong with a value of another type than its annotation's, as a sentence; empty where it fits."""
+    """Sentence about a value of another type than its annotation; empty if it fits."""
     kinds = _kinds(hint)
     if type(value) in kinds or any(_is(value, kind) for kind in kinds):  # the first is the usual case, and fast
         return ""
@@ -63,7 +72,7 @@ def mismatch(name: str, value: Any, hint: Any, example: str) -> str:
 
 @functools.cache
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types that an annotation allows, without what they are of."""
+    """Types that an annotation allows, without their parameters."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
     return (typing.get_origin(hint) or hint,)
@@ -72,11 +81,11 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 def _is(value: Any, kind: Any) -> bool:
     if kind is Callable:
         return callable(value)
-    if kind in (Sequence, Iterable, list, tuple):  # arrays and columns are sequences that do not say so; text is none
+    if kind in (Sequence, Iterable, list, tuple):  # arrays and columns are not registered as sequences; text is none
         needed = "__iter__" if kind is Iterable else "__len__"
         return hasattr(value, needed) and not isinstance(value, (str, bytes, Mapping))
     if kind is Any or not isinstance(kind, type):
-        return True  # nothing that can be told here: Any, a literal
+        return True  # Any or a literal: not checked here
     if getattr(kind, "_is_protocol", False):
         return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
     return isinstance(value, _NUMBERS.get(kind, kind)) and not (isinstance(value, bool) and kind in _NUMBERS)

@@ -1,148 +1,142 @@
-"""Prompts that are asked for ahead of the step that trains on them: what travels with each until it comes back.
+"""Prompts that are requested ahead of the step that trains on them, with their probabilities.
 
-A block of prompts is drawn when it is asked for. Its groups come back in any order and may be trained in several
-updates, those of other blocks among them. So each prompt takes along the probability with which it was asked and the
-size of its block, which is fixed before the draw: with these its weight is the same in whichever update takes it.
+A block of prompts is drawn when it is requested. Its groups come back in any order, and several updates may train on
+them, together with groups of other blocks. Each prompt therefore carries the probability of its draw and the size of
+its block, which is fixed before the draw. These give it the same weight in any update.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.errors import CheckpointError, ShapeError
 from dppo.step.records import StepPrompts
-from dppo.typed import check_fields
+from dppo.typed import Checked
 from dppo.types import Candidates, Draw
+
+OPTIONS = {
+    "prompts": "data.train_batch_size",
+    "generations": "actor_rollout_ref.rollout.n",
+    "updates": "parameter_sync_step",
+}
+"""verl's options that fix the weights of prompts in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requested:
-    """The prompts of a step, once they are on their way to the samplers."""
+    """Prompts of a step that are on their way to the samplers."""
 
     prompts: StepPrompts
     uid_Q: list[str]
-    """The engine's name of each, by which its completions come back."""
+    """Engine's name of each prompt, by which its completions come back."""
     size_Q: list[int]
-    """Completions asked of each."""
+    """Completions requested of each prompt."""
 
     @property
     def completions(self) -> int:
-        """N, completions of all of them."""
+        """N, completions of all prompts."""
         return sum(self.size_Q)
 
     def largest_share(self, shares: int) -> int:
-        """Completions of the largest of so many shares of a pass: of the prompts drawn for it, or dealt to it."""
-        if (part_Q := self.prompts.part_Q) is None:
+        """Completions of the largest of ``shares`` shares of a pass."""
+        if (part_Q := self.prompts.part_Q) is None:  # dealt completion by completion
             return -(-self.completions // shares)
         return int(torch.bincount(part_Q, torch.tensor(self.size_Q), minlength=shares).max())
 
 
-class Checked:
-    """A record of a checkpoint: its fields are of the types that they should have."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Checked):
-    """A prompt of a block as it was before the draw, and the probability that it had in it."""
+    """A prompt of a block before the draw, with its probability and its weight in the draw."""
 
     row: int
-    """Of the dataset."""
+    """Row of the dataset."""
     prob: float
-    """With which it was asked, in (0, 1]."""
+    """Probability of being requested, in (0, 1]."""
     weight: float
-    """Of the draw, by which its group is multiplied; 0 where it was left out."""
+    """Factor of its group in the draw; 0 if it was left out."""
     signal: float
-    """What history expected of its gradient, >= 0, any unit."""
+    """Expected signal from history, >= 0, any unit."""
     tokens: float
-    """What history expected of the length of its completions, > 0."""
+    """Expected completion tokens from history, > 0."""
     seen: bool
-    """Whether it had a history."""
+    """True if it had a history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight(Checked):
-    """A prompt that was asked for and has not been trained on."""
+    """A prompt that was requested and has not been trained on."""
 
     uid: str
-    """the engine's name of it."""
+    """Engine's name of the prompt."""
     candidate: Candidate
     size: int
-    """Completions asked of it, >= 1."""
+    """Completions requested, >= 1."""
     block: int
-    """Prompts of the block that it was drawn from, fixed before the draw: what its share in a sum is one over."""
+    """Prompts of its block, fixed before the draw: its share of a sum is one over this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due(Checked):
-    """A block whose updates have not all been made."""
+    """A block with updates that have not been made."""
 
     kept: int
-    """Prompts of it that were asked for."""
+    """Prompts of it that were requested."""
     left_out: tuple[Candidate, ...]
     updates_made: int = 0
-    """Updates that had their part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """What a run has asked for and not yet trained on. Every method gives another one."""
+    """Prompts that a run has requested and not yet trained on. Each method returns a changed copy."""
 
     prompts: int
-    """P, of a step where nothing is pruned."""
+    """P, prompts of a step without pruning."""
     generations: int
     """G, completions of each."""
     updates: int = 1
     """S, updates that a block is split over; each is a mean over P / S prompts."""
     asked: int = 0
-    """Blocks that were asked for since the run began."""
+    """Blocks requested since the run began."""
     flights: tuple[Flight, ...] = ()
-    """In the order of the asking."""
+    """In the order of the requests."""
     due: tuple[Due, ...] = ()
-    """Blocks in the order of the asking: an update takes as many groups as its part of the oldest has."""
+    """Blocks in the order of the requests. An update takes as many groups as its part of the oldest block has."""
 
     @property
     def groups(self) -> int:
-        """Groups that the next update waits for, fixed when their block was asked for.
+        """Groups that the next update waits for, fixed when their block was requested.
 
         Raises:
             ShapeError: no block is due.
         """
         if not self.due:
-            raise ShapeError("an update has no block to take groups of: every update needs one that was asked for.")
-        return _part(self.due[0].kept, self.due[0].updates_made, self.updates)
-
-    @property
-    def _due_groups(self) -> int:
-        """Groups that all updates take that are due: as many as are in flight."""
-        return sum(
-            _part(block.kept, number, self.updates)
-            for block in self.due
-            for number in range(block.updates_made, self.updates)
-        )
+            raise ShapeError("an update has no block to take groups of. Request one first: session.request_ahead(...).")
+        return len(self._part(range(self.due[0].kept)))
 
     @property
     def uids(self) -> list[str]:
-        """the engine's names of all prompts in flight."""
+        """Engine's names of all prompts in flight."""
         return [flight.uid for flight in self.flights]
 
+    def _part(self, items: Sequence[Any]) -> Sequence[Any]:
+        """Items of the oldest block that fall to its next update: they are spread evenly over its updates."""
+        made = self.due[0].updates_made
+        return items[len(items) * made // self.updates : len(items) * (made + 1) // self.updates]
+
     def after_block(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> "InFlight":
-        """With one more block, whose prompts were asked for; ``uid_Q`` are the engine's names of those that were drawn.
+        """Add a block whose kept prompts were requested under the engine's names ``uid_Q``.
 
         Raises:
-            ShapeError: fewer prompts were drawn than the block has updates: one of these would train on nothing.
+            ShapeError: fewer prompts are kept than the block has updates; one of these would train on nothing.
         """
         draw = prompts.draw
-        columns = zip(_records(prompts.candidates), draw.prob_N.tolist(), draw.weight_N.tolist(), strict=True)
-        drawn = [Candidate(**record, prob=prob, weight=weight) for record, prob, weight in columns]
+        records = _records(prompts.candidates, prob=draw.prob_N, weight=draw.weight_N)
+        drawn = [Candidate(**record) for record in records]
         kept, left_out = ([drawn[row] for row in side.nonzero()[:, 0]] for side in (draw.keep_N, ~draw.keep_N))
         if len(kept) < self.updates:
             raise ShapeError(
@@ -150,40 +144,31 @@ class InFlight:
                 f"multiple: source.block(method, number, generations={self.generations}, multiple={self.updates})."
             )
         sizes = [self.generations] * len(kept) if prompts.size_Q is None else prompts.size_Q.tolist()
-        flights = [
+        flights = (
             Flight(uid=uid, candidate=candidate, size=size, block=len(drawn))
             for uid, candidate, size in zip(uid_Q, kept, sizes, strict=True)
-        ]
-        return replace(
-            self,
-            asked=self.asked + 1,
-            flights=(*self.flights, *flights),
-            due=(*self.due, Due(kept=len(kept), left_out=tuple(left_out))),
         )
+        due = (*self.due, Due(kept=len(kept), left_out=tuple(left_out)))
+        return replace(self, asked=self.asked + 1, flights=(*self.flights, *flights), due=due)
 
     def after_replacing(self, gone: Sequence[str], others: Candidates, uid_Q: Sequence[str]) -> "InFlight":
-        """With other prompts in the place of some that the engine has dropped.
+        """Put other prompts in place of some that the engine has dropped.
 
-        A replacement is asked for where the first was, and only then: it has the first's probability, size and block.
-
-        Args:
-            gone: the engine's names of those dropped.
-            others: (Q,) the prompts that take their place, in the same order.
-            uid_Q: the engine's names of these.
+        A replacement is requested only if the first prompt was: it takes over its probability, size and block.
+        ``gone`` are the engine's names of those dropped, ``uid_Q`` those of ``others``, in the same order.
         """
         new = {old: (uid, record) for old, uid, record in zip(gone, uid_Q, _records(others), strict=True)}
-        flights = list(self.flights)
-        for place, flight in enumerate(flights):
-            if flight.uid in new:
-                uid, record = new[flight.uid]
-                flights[place] = replace(flight, uid=uid, candidate=replace(flight.candidate, **record))
-        return replace(self, flights=tuple(flights))
+
+        def renewed(flight: Flight) -> Flight:
+            uid, record = new.get(flight.uid, (flight.uid, {}))
+            return replace(flight, uid=uid, candidate=replace(flight.candidate, **record))
+
+        return replace(self, flights=tuple(map(renewed, self.flights)))
 
     def after_update(self, uids: Collection[str], context: StepContext) -> tuple[Requested, "InFlight"]:
-        """What an update is made of, and what is then left.
+        """Take the groups of an update out; return its prompts and the rest.
 
-        ``uids`` are the engine's names of the groups that it takes, in any order; ``context`` is in the order of
-        ``taken``.
+        ``uids`` are the engine's names of the groups, in any order; ``context`` is in the order of ``taken``.
 
         Raises:
             ShapeError: a group of no prompt in flight, or another number of groups than the update waits for.
@@ -191,20 +176,18 @@ class InFlight:
         taken = self.taken(uids)
         if len(taken) != self.groups:
             raise ShapeError(f"{len(taken)} groups came back for an update that is made of {self.groups}.")
-        block = self.due[0]
-        start = sum(_part(len(block.left_out), number, self.updates) for number in range(block.updates_made))
-        left_out = block.left_out[start:][: _part(len(block.left_out), block.updates_made, self.updates)]
-        asked = Requested(
-            prompts=self._step(taken, left_out, context),
+        block, names = self.due[0], set(uids)
+        requested = Requested(
+            prompts=self._step(taken, self._part(block.left_out), context),
             uid_Q=[flight.uid for flight in taken],
             size_Q=[flight.size for flight in taken],
         )
-        names, made = set(uids), block.updates_made + 1
+        made = block.updates_made + 1
         rest = self.due[1:] if made == self.updates else (replace(block, updates_made=made), *self.due[1:])
-        return asked, replace(self, flights=tuple(f for f in self.flights if f.uid not in names), due=rest)
+        return requested, replace(self, flights=tuple(f for f in self.flights if f.uid not in names), due=rest)
 
     def taken(self, uids: Collection[str]) -> list[Flight]:
-        """The prompts of some groups in the order of the asking, so that draws do not depend on who was faster.
+        """Prompts of some groups in the order of the requests, so draws do not depend on which came back first.
 
         Raises:
             ShapeError: a group is of no prompt in flight.
@@ -215,100 +198,67 @@ class InFlight:
         return [flight for flight in self.flights if flight.uid in names]
 
     def _step(self, taken: Sequence[Flight], left_out: Sequence[Candidate], context: StepContext) -> StepPrompts:
-        """The prompts of an update. Its sum is over P / S prompts, and each group's share in it is that of its block:
-        one over the prompts of the block where P of them make a step.
-        """
-        everyone = [flight.candidate for flight in taken] + list(left_out)
+        """Prompts of an update. Its sum is over P / S prompts; a group's share of it is that of its own block."""
+        drawn = [flight.candidate for flight in taken] + list(left_out)
+        row_P, prob_P, weight_P, signal_P, tokens_P, seen_P = (
+            torch.from_numpy(np.array(column)) for column in zip(*map(astuple, drawn), strict=True)
+        )
+        keep_P = torch.arange(len(drawn)) < len(taken)
         size_Q = torch.tensor([flight.size for flight in taken])
         share_Q = torch.tensor([self.prompts / flight.block for flight in taken], dtype=torch.float64)
-        column = _columns(everyone)
-        keep_P = torch.arange(len(everyone)) < len(taken)
-        weight_Q = column["weight"][keep_P] * share_Q * self.generations / size_Q
         return StepPrompts(
-            candidates=Candidates(
-                row_P=column["row"], signal_P=column["signal"], tokens_P=column["tokens"], seen_P=column["seen"]
-            ),
-            draw=Draw(keep_N=keep_P, prob_N=column["prob"], weight_N=column["weight"]),
-            row_Q=column["row"][keep_P],
-            prob_Q=column["prob"][keep_P],
-            weight_Q=weight_Q,
+            candidates=Candidates(row_P=row_P, signal_P=signal_P, tokens_P=tokens_P, seen_P=seen_P),
+            draw=Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P),
+            row_Q=row_P[keep_P],
+            prob_Q=prob_P[keep_P],
+            weight_Q=weight_P[keep_P] * share_Q * self.generations / size_Q,
             sequences=self.prompts // self.updates * self.generations,
             size_Q=size_Q,
             context=context,
         )
 
     def saved(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """All fields as JSON values."""
         return asdict(self)
 
     def resumed(self, saved: Mapping[str, Any]) -> "InFlight":
-        """What a checkpoint held, for a run with the numbers of this one; ``saved`` is empty where that is nothing.
+        """State of ``saved()`` for a run with this one's numbers; an empty ``saved`` changes nothing.
 
         Raises:
-            CheckpointError: it is damaged, or has blocks in flight that were split or counted otherwise.
+            CheckpointError: it is damaged, or has blocks in flight with other numbers than this run's.
         """
         if not saved:
             return self
         try:
-            found = InFlight(
-                prompts=saved["prompts"],
-                generations=saved["generations"],
-                updates=saved["updates"],
-                asked=saved["asked"],
-                flights=tuple(
-                    Flight(**flight | {"candidate": Candidate(**flight["candidate"])}) for flight in saved["flights"]
-                ),
-                due=tuple(
-                    Due(**block | {"left_out": tuple(Candidate(**each) for each in block["left_out"])})
-                    for block in saved["due"]
-                ),
-            )
-            if len(found.flights) != found._due_groups:
-                raise ValueError(
-                    f"updates that are due take {found._due_groups} groups, {len(found.flights)} in flight"
-                )
-        except (KeyError, TypeError, ValueError) as error:
+            flights = [Flight(**each | {"candidate": Candidate(**each["candidate"])}) for each in saved["flights"]]
+            blocks = [
+                Due(**each | {"left_out": tuple(Candidate(**one) for one in each["left_out"])}) for each in saved["due"]
+            ]
+            numbers = {name: saved[name] for name in (*OPTIONS, "asked")}
+            found = InFlight(**numbers, flights=tuple(flights), due=tuple(blocks))
+            due = sum(block.kept - block.kept * block.updates_made // found.updates for block in blocks)
+            if len(flights) != due:
+                raise ValueError(f"updates that are due take {due} groups, {len(flights)} in flight")
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise CheckpointError(
-                f"what was in flight is damaged in the checkpoint ({error!r}). Resume from an earlier one: "
+                f"the state of what is in flight is damaged in the checkpoint ({error!r}). Resume from an earlier one: "
                 "trainer.resume_mode=resume_path trainer.resume_from_path=.../global_step_N."
             ) from error
         changed = [
             f"{option}={getattr(self, name)} where it has {getattr(found, name)}"
             for name, option in OPTIONS.items()
-            if found.flights and getattr(self, name) != getattr(found, name)
+            if flights and getattr(self, name) != getattr(found, name)
         ]
         if changed:
             raise CheckpointError(
-                f"the checkpoint has {len(found.flights)} prompts in flight, whose weights were fixed when they were "
-                f"asked for, and this run has {', '.join(changed)}. Resume with the numbers of the checkpoint."
+                f"the checkpoint has {len(flights)} prompts in flight, whose weights were fixed when they were "
+                f"requested, and this run has {', '.join(changed)}. Resume with the numbers of the checkpoint."
             )
-        return replace(found, prompts=self.prompts, generations=self.generations, updates=self.updates)
+        return replace(self, asked=found.asked, flights=found.flights, due=found.due)
 
 
-OPTIONS = {
-    "prompts": "data.train_batch_size",
-    "generations": "actor_rollout_ref.rollout.n",
-    "updates": "parameter_sync_step",
-}
-"""The options of verl by which prompts in flight are weighted."""
-
-
-def _records(found: Candidates) -> list[dict[str, Any]]:
-    """The fields of some prompts, one by one."""
-    names = {"row": found.row_P, "signal": found.signal_P, "tokens": found.tokens_P, "seen": found.seen_P}
-    columns = [column.tolist() for column in names.values()]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _columns(records: Sequence[Candidate]) -> dict[str, Tensor]:
-    """Each field of some prompts as a tensor."""
-    kinds = {int: torch.int64, float: torch.float64, bool: torch.bool}
-    return {
-        field.name: torch.tensor([getattr(each, field.name) for each in records], dtype=kinds[field.type])
-        for field in fields(Candidate)
-    }
-
-
-def _part(count: int, number: int, parts: int) -> int:
-    """How many of ``count`` fall to a part: as many to each as can be."""
-    return count * (number + 1) // parts - count * number // parts
+def _records(found: Candidates, **more: Tensor) -> list[dict[str, Any]]:
+    """Fields of ``Candidate`` of each prompt, those of ``more`` included."""
+    columns = {"row": found.row_P, "signal": found.signal_P, "tokens": found.tokens_P, "seen": found.seen_P} | more
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
