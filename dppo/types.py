@@ -1,31 +1,8 @@
-"""The frozen records that pass between parts, and the dimension letters that name their shapes.
+"""Frozen records that pass between parts. Each checks the shapes of its tensors.
 
-Each record checks the shapes of its tensors when it is made. Names of arrays end in their dimensions, one letter each,
-with one meaning in the whole library; a digit is that many:
-
-| letter | what it counts |
-|---|---|
-| ``P`` | prompts: candidates of a step, problems of a set |
-| ``Q`` | prompts that were rolled out, each one a group of completions |
-| ``N`` | completions of all groups, of all processes; units of a draw |
-| ``G`` | completions of one group |
-| ``F`` | reward functions |
-| ``R`` | units that a draw is made among: live, or with a history |
-| ``U`` | optimizer steps that train on one rollout, each with another draw |
-| ``B`` | completions of one micro-batch, or of one process |
-| ``T`` | tokens, padded to the longest |
-| ``L`` | positions of a row that are scored |
-| ``S`` | segments of a row |
-| ``V`` | tokens of the vocabulary |
-| ``D`` | width of hidden states |
-| ``M`` | repetitions of one experiment: draws, resamples |
-| ``K`` | coordinates of a gradient, kinds of a calibration |
-| ``I`` | points of a curve |
-| ``E`` | epochs |
-| ``C`` | kinds of prompts that are alike |
-| ``W`` | histories: how many of a prompt's earlier completions were right, from none to all |
-| ``J`` | right completions of a group, from none to all |
-| ``X`` | sorts of groups: kind, history and right completions |
+Names of arrays end in their dimensions, one letter each, with one meaning in the whole library: ``P`` candidates for
+prompts, ``Q`` prompts that were rolled out, ``N`` completions, ``G`` completions of a group, ``F`` reward functions,
+``U`` optimizer steps, ``B`` completions of a micro-batch, ``T`` tokens. docs/glossary.md has all letters.
 
 ``prob`` is always an inclusion probability, ``weight`` always multiplies a loss, of a completion or of a token,
 ``keep`` is always boolean, and ``mask`` is only ever about tokens.
@@ -47,17 +24,17 @@ Record = TypeVar("Record")
 
 
 def each_tensor(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
-    """The same dataclass with every tensor changed; all other fields stay."""
+    """Copy of a dataclass with every tensor changed; other fields stay."""
     given: Any = record
     values = {field.name: getattr(given, field.name) for field in fields(given)}
     return replace(given, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
 def check_lengths(record: Any, length: int) -> None:
-    """Return where every tensor of a record is of one dimension and of one length; None is passed over.
+    """Check that every tensor of a record has the shape ``(length,)``; None is allowed.
 
     Raises:
-        ShapeError: naming the first that is not.
+        ShapeError: the first that has another one.
     """
     for field in fields(record):
         value = getattr(record, field.name)
@@ -67,9 +44,20 @@ def check_lengths(record: Any, length: int) -> None:
             )
 
 
+class Columns:
+    """Mixin for records whose tensors are all of one length, that of the first field."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "torch.ones(8)")
+        record: Any = self
+        check_lengths(record, getattr(record, fields(record)[0].name).numel())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rewards:
-    """What reward functions gave to whole groups of completions.
+    """Rewards of whole groups of completions, from each reward function.
 
     Raises:
         ShapeError: shapes that do not belong together, or group numbers that are not 0 to Q - 1.
@@ -77,11 +65,11 @@ class Rewards:
     """
 
     reward_NF: Tensor
-    """(N, F) floating rewards of each function, any unit; NaN where a function gave none."""
+    """(N, F) floating rewards of each function, any unit; NaN for a missing reward."""
     group_N: Tensor
-    """(N,) int64, the number of each completion's group, from 0 to Q - 1."""
+    """(N,) int64 number of each completion's group, from 0 to Q - 1."""
     weight_F: Tensor | None = None
-    """(F,) what multiplies each function's reward in the total; None means 1 each."""
+    """(F,) factor of each function's reward in the total; None means 1 each."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
@@ -108,10 +96,9 @@ class Rewards:
 
     @classmethod
     def of_groups(cls, reward_PG: Tensor) -> "Rewards":
-        """One function's rewards of groups of equal size.
+        """Rewards of one function for groups of equal size: (groups, completions per group), both >= 1.
 
-        Args:
-            reward_PG: (groups, completions per group), both >= 1; numbers that are not floats become float64.
+        Integers and booleans become float64.
         """
         if reward_PG.dim() != 2 or reward_PG.numel() == 0:
             raise ShapeError(
@@ -123,20 +110,15 @@ class Rewards:
 
     @classmethod
     def in_groups(cls, reward_NF: Tensor, size: int | Tensor, weight_F: Tensor | None = None) -> "Rewards":
-        """Rewards of groups that lie after each other.
-
-        Args:
-            reward_NF: (N, F) floating rewards of each function.
-            size: G, completions of each group, >= 1; or (Q,) int64, those of each.
-            weight_F: (F,) what multiplies each function's reward; None means 1 each.
+        """Rewards (N, F) of consecutive groups of ``size`` completions each: G >= 1, or (Q,) int64.
 
         Raises:
             ShapeError: the last group is not whole.
         """
-        if isinstance(size, int) and len(reward_NF) % size:
-            raise ShapeError(f"{len(reward_NF)} rewards are no whole groups of {size}. Pass all rewards of each group.")
         if isinstance(size, Tensor):
             group_N = torch.arange(len(size)).repeat_interleave(size)
+        elif len(reward_NF) % size:
+            raise ShapeError(f"{len(reward_NF)} rewards are no whole groups of {size}. Pass all rewards of each group.")
         else:
             group_N = torch.arange(len(reward_NF)) // size
         return cls(reward_NF=reward_NF, group_N=group_N, weight_F=weight_F)
@@ -146,12 +128,12 @@ class Rewards:
 
     @property
     def groups(self) -> int:
-        """Q, how many groups there are."""
+        """Q, number of groups."""
         return group_count(self.group_N)
 
     @cached_property
     def total_N(self) -> Tensor:
-        """(N,) float64 weighted sum over the functions that gave a reward, NaN where none did."""
+        """(N,) float64 weighted sum over the functions that gave a reward, NaN without any."""
         return self._weighted_NF.nansum(1).masked_fill(self.reward_NF.isnan().all(1), torch.nan)
 
     @cached_property
@@ -160,7 +142,7 @@ class Rewards:
 
     @cached_property
     def mean_Q(self) -> Tensor:
-        """(Q,) float64 mean total of each group, NaN where no function gave a reward."""
+        """(Q,) float64 mean total of each group, NaN without any reward."""
         return each_group(lambda total_QG: total_QG.nanmean(1), self.group_N, self.total_N)
 
     @cached_property
@@ -170,20 +152,20 @@ class Rewards:
         return equal_within_groups(self.group_N, self.total_N, eps=eps, largest_N=largest_N)
 
     def take(self, keep_N: Tensor) -> "Rewards":
-        """The rewards of some completions, their groups numbered anew without gaps."""
+        """Rewards of some completions; their groups are numbered anew without gaps."""
         if bool(keep_N.all()):
             return self
         group_N = self.group_N[keep_N].unique(return_inverse=True)[1]
         return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N)
 
     def only(self, keep_N: Tensor) -> "Rewards":
-        """The same groups with the rewards of all other completions taken away: NaN."""
+        """The same groups; rewards of all other completions become NaN."""
         return replace(self, reward_NF=self.reward_NF.masked_fill(~keep_N[:, None], torch.nan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completions:
-    """What completion pruning may look at: of all completions that were rolled out, before any is dropped."""
+class Completions(Columns):
+    """All completions of a rollout as completion pruning sees them, before any is dropped."""
 
     advantage_N: Tensor
     """(N,) float64 advantages from the full group."""
@@ -192,38 +174,34 @@ class Completions:
     group_N: Tensor
     """(N,) integer, the same for completions of one prompt."""
     live_N: Tensor
-    """(N,) bool, False where the gradient of a completion is known to be exactly zero."""
+    """(N,) bool, False if the gradient of a completion is known to be exactly zero."""
     averaged_N: Tensor | None = None
-    """(N,) what a completion's sum over tokens is divided by in the loss, > 0: its tokens where the normaliser takes a
-    mean within each completion; None where it takes sums."""
+    """(N,) divisor of a completion's sum over tokens in the loss, > 0: its tokens if the normaliser takes a mean within
+    each completion; None if it takes sums."""
     uncertainty_N: Tensor | None = None
-    """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token, or None if unknown."""
+    """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token; None if unknown."""
     process_N: Tensor | None = None
-    """(N,) integer, the process that rolled a completion out, or None if that is not known or there is one only."""
+    """(N,) integer process that rolled a completion out; None if unknown or if there is one only."""
     weight_N: Tensor | None = None
-    """(N,) float64 what already multiplies a completion before any is dropped, >= 0: that of its prompt, one over the
-    size of its group; None for 1 each."""
+    """(N,) float64 factor of a completion's loss before any is dropped, >= 0: that of its prompt, over the size of its
+    group; None for 1 each."""
     beta: float = 0.0
-    """Coefficient of the KL term in the loss of each."""
+    """Coefficient of the KL term in the loss."""
     other: float | None = 0.0
-    """What the terms of the loss without an advantage weigh, as an advantage, >= 0: an advantage of this size would
-    have as large a gradient (root of the mean square). 0 without such terms, None where their size is not known."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "torch.ones(8)")
-        check_lengths(self, self.advantage_N.numel())
+    """Size of the loss terms without an advantage, >= 0: an advantage of this size would have as large a gradient (root
+    of the mean square). 0 without such terms, None if their size is unknown."""
 
     def take(self, unit_R: Tensor) -> "Completions":
-        """The given completions."""
+        """Completions at the given positions."""
         return each_tensor(self, lambda value_N: value_N[unit_R])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """What prompt pruning may look at: of all candidates, from history alone."""
+class Candidates(Columns):
+    """All candidate prompts of a step as prompt pruning sees them, from history alone."""
 
     row_P: Tensor
-    """(P,) integer, position of the prompt in the dataset; -1 where it has none."""
+    """(P,) integer, position of the prompt in the dataset; -1 for a prompt without one."""
     signal_P: Tensor
     """(P,) expected gradient signal of the prompt's group, >= 0, any unit."""
     tokens_P: Tensor
@@ -231,49 +209,41 @@ class Candidates:
     seen_P: Tensor
     """(P,) bool, False for a prompt that was never rolled out: it is always kept."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "torch.ones(8)")
-        check_lengths(self, self.row_P.numel())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """Which units were kept, with the probabilities it was made with: never the survivors alone."""
+class Draw(Columns):
+    """Units that were kept, with the probabilities of all units: never the survivors alone."""
 
     keep_N: Tensor
     """(N,) bool."""
     prob_N: Tensor
-    """(N,) float64 inclusion probability of each unit, in [0, 1]; 0 where the gradient is zero, or a rule is biased."""
+    """(N,) float64 inclusion probability of each unit, in [0, 1]; 0 if the gradient is zero, or a rule is biased."""
     weight_N: Tensor
-    """(N,) float64, what multiplies the whole loss of a completion; 0 where it was not kept."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "torch.ones(8)")
-        check_lengths(self, self.keep_N.numel())
+    """(N,) float64 factor of the whole loss of a unit; 0 if it was not kept."""
 
     @classmethod
     def whole(cls, live_N: Tensor) -> "Draw":
-        """Everything with a gradient kept for certain, at weight 1."""
+        """Draw that keeps everything with a gradient, at weight 1."""
         return cls(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Candidate prompts that were fixed before a draw, and the draw that says which are rolled out."""
+    """Candidate prompts that were fixed before a draw, and the draw of those to roll out."""
 
     candidates: Candidates
     draw: Draw
-    """(P,) in each field; its weights are those of the gradient."""
+    """(P,) in each field; its weights multiply the gradient."""
 
     @property
     def row_Q(self) -> Tensor:
-        """(Q,) dataset rows of the prompts that are rolled out, in the order of the block."""
+        """(Q,) dataset rows of the kept prompts, in the order of the block."""
         return self.candidates.row_P[self.draw.keep_N]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Forward passes, and the tokens that they compute: shared prompts once, padding included. They add up."""
+    """Forward passes and the tokens that they compute: shared prompts once, padding included."""
 
     passes: float = 0.0
     """Forward passes, >= 0; a differentiated one counts with its recomputation and its backward pass."""
