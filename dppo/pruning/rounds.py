@@ -1,4 +1,4 @@
-"""Rounds of rollouts: prompts are rolled out until enough groups can be learned from. Biased by design."""
+"""Rounds of rollouts: prompts are rolled out until enough groups have a signal. Biased by design."""
 
 import math
 from collections.abc import Callable
@@ -14,25 +14,25 @@ from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
 Counts = Callable[[Rewards], Tensor]
-"""``counts(rewards) -> (Q,) bool``: which groups a step may be made of."""
+"""``counts(rewards) -> (Q,) bool``: True for groups that a step may train on."""
 RoundSize = Callable[["Collected"], "RoundRequest"]
-"""``size(collected) -> Request``: the next round, from what there is."""
+"""``size(collected) -> RoundRequest``: the next round, from the rounds so far."""
 
 
-class Ahead(Protocol):
-    """Prompts in the order in which rounds take them: ``PromptStream``, which never ends, or a list that does."""
+class PromptQueue(Protocol):
+    """Prompts in the order in which rounds take them: an endless ``PromptStream``, or a list that ends."""
 
     def peek(self, count: int, /) -> Tensor:
-        """(P,) the next ``count`` of them; fewer where there are no more."""
+        """(P,) the next ``count`` prompts; fewer at the end."""
         ...
 
     def take(self, count: int, /) -> Tensor:
-        """The same, and moves on."""
+        """(P,) the same prompts; they are removed."""
         ...
 
 
 class Skipping(Protocol):
-    """How prompts are skipped by their past, before a round is rolled out: a method's own rule."""
+    """A method's rule that skips prompts by their past, before a round is rolled out."""
 
     @property
     def bias(self) -> str:
@@ -40,46 +40,46 @@ class Skipping(Protocol):
         ...
 
     def start(self) -> Any:
-        """What the rule has learned at the start of a run: a frozen dataclass of numbers, saved in checkpoints."""
+        """State of the rule at the start of a run: a frozen dataclass of numbers, saved in checkpoints."""
         ...
 
     def chances(self, streak_P: Tensor, learned: Any, /) -> Tensor:
-        """(P, coins) probabilities: a prompt is rolled out if each of its independent coins says so.
+        """(P, coins) probabilities of independent coins. A prompt is rolled out if all of its coins are heads.
 
         ``streak_P`` (P,) int64 counts a prompt's last groups of one kind: z easy ones, -z hard ones, or 0.
         """
         ...
 
     def learn(self, learned: Any, rewards: Rewards, /, *, epochs: float) -> tuple[Tensor, Any]:
-        """(Q,) int64 what the groups of a step are, 1 easy, -1 hard, 0 neither, and what is learned from them."""
+        """(Q,) int64 outcome of each group of a step (1 easy, -1 hard, 0 neither), and the next state."""
         ...
 
     def metrics(self, learned: Any, /) -> dict[str, float]:
-        """What is learned as metrics, by the names of docs/metrics.md."""
+        """The state as metrics, by the names of docs/metrics.md."""
         ...
 
     def __str__(self) -> str:
-        """Which prompts are skipped, in words."""
+        """Description of the prompts that are skipped."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What the rounds of one step have given so far, all counted in groups."""
+    """Numbers of groups in the rounds of one step so far."""
 
     wanted: int
     """Groups that fill the step, >= 1."""
     usual: int
-    """Prompts of a round where nothing is known of how many are needed, >= 1."""
+    """Prompts of a round before anything is known of how many are needed, >= 1."""
     counted: int = 0
-    """Groups so far that count."""
+    """Groups of all rounds that count."""
     rounds: int = 0
     rolled_out: int = 0
-    """Groups rolled out in all rounds."""
+    """Groups of all rounds."""
     last_rolled_out: int = 0
-    """Groups of the round before."""
+    """Groups of the last round."""
     last_counted: int = 0
-    """Groups of the round before that count."""
+    """Groups of the last round that count."""
 
     @property
     def missing(self) -> int:
@@ -87,7 +87,7 @@ class Collected:
         return max(self.wanted - self.counted, 0)
 
     def after(self, counts_P: Tensor) -> "Collected":
-        """The same after one more round."""
+        """Numbers after one more round, of which the groups of ``counts_P`` count."""
         groups, counted = len(counts_P), int(counts_P.sum())
         return replace(
             self,
@@ -104,13 +104,13 @@ class RoundRequest:
     """A round to be rolled out."""
 
     prompts: int
-    """How many, >= 1."""
+    """Number of prompts, >= 1."""
     last: bool = False
-    """True where the step is made of what there is after this round, be it too little."""
+    """True if the step trains on the groups there are after this round, even on too few."""
 
 
 def fixed(collected: Collected) -> RoundRequest:
-    """As many prompts in every round.
+    """Request the same number of prompts in every round.
 
     Source: DAPO, arXiv:2503.14476, section 3.2.
     """
@@ -119,36 +119,34 @@ def fixed(collected: Collected) -> RoundRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """How the prompts of a step are rolled out in rounds, and which groups it is made of.
+    """Rounds in which the prompts of a step are rolled out, and the groups that it trains on.
 
     Raises:
-        ConfigError: at construction, listing every field that is out of range.
+        ConfigError: fields out of range, all of them listed.
     """
 
     counts: Counts
     size: RoundSize = fixed
     factor: float = 1.0
-    """Usual prompts of a round, as a multiple of the groups that a step wants, > 0."""
+    """Usual prompts of a round over the groups that a step wants, > 0."""
     limit: int = 10
     """Most rounds of a step; 0 for no limit."""
     at_limit: Literal["stop", "train"] = "stop"
-    """What happens at the limit: an error, or a step on the groups there are, an error only if there are none."""
+    """At the limit, ``stop`` is an error. ``train`` is a step on the groups that count; without any it is an error."""
     skipping: Skipping | None = None
-    """How prompts are skipped by their past; None to skip none."""
+    """Rule that skips prompts by their past; None to skip none."""
 
     def __post_init__(self) -> None:
         check_fields(self, 'replace(METHODS["dapo"].rounds, limit=10)')
+        factor = f"factor={self.factor:g} must be > 0. Try factor=1.0."
+        limit = f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10."
         at_limit = f"at_limit={self.at_limit!r} must be 'stop' or 'train'. Try at_limit='stop'."
-        ranges = {
-            f"factor={self.factor:g} must be greater than 0. Try factor=1.0.": 0 < self.factor < math.inf,
-            f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10.": self.limit >= 0,
-            at_limit: self.at_limit in ("stop", "train"),
-        }
-        require("Rounds", ranges)
+        known = self.at_limit in ("stop", "train")
+        require("Rounds", {factor: 0 < self.factor < math.inf, limit: self.limit >= 0, at_limit: known})
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of all prompts asked for."""
+        """Why the expected gradient is not that of all prompts."""
         reason = (
             "a step is divided by the groups that count, not by all that were rolled out, and it rolls out until they "
             "are enough: a ratio of two random numbers"
@@ -156,7 +154,7 @@ class Rounds:
         return reason if self.skipping is None else f"{reason}; {self.skipping.bias}"
 
     def __str__(self) -> str:
-        """How prompts are rolled out, in words."""
+        """Description of the rounds."""
         ending = {"stop": "an error there", "train": "then a step on those there are"}[self.at_limit]
         limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
         skipped = "" if self.skipping is None else f", {self.skipping}"
@@ -167,16 +165,14 @@ class Rounds:
 
 
 def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> tuple[Tensor, Collected]:
-    """Rounds of rollouts until ``wanted`` groups count, and the first ``wanted`` of those.
+    """Roll out rounds until ``wanted`` groups count.
 
-    ``roll_out(number, prompts)`` gives the rewards of the groups of round ``number`` (from 0) of about ``prompts``
-    prompts; None where no prompts are left, so that there is what there is.
-
-    Returns:
-        (Q,) bool, which groups the step is made of, round after round, and what all rounds gave.
+    ``roll_out(number, prompts)`` returns the rewards of round ``number`` (from 0) of about ``prompts`` prompts, or None
+    if no prompts are left; the step then trains on the groups there are. The result is (Q,) bool, True for the first
+    ``wanted`` groups that count, and the numbers of all rounds.
 
     Raises:
-        RoundsError: the limit is reached, and what there is may not be trained on.
+        RoundsError: the limit is reached with too few groups, or there was no prompt.
     """
     collected, parts = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1)), []
     while True:
@@ -193,8 +189,8 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
                 break
             raise RoundsError(
                 f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups have rewards "
-                f"that differ, and a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: "
-                f"{2 * rounds.limit} (0 for no limit), or train on prompts that are solved at times."
+                f"that differ; a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: "
+                f"{2 * rounds.limit} (0 for no limit), or train on prompts that are sometimes solved."
             )
     if not parts:
         raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
@@ -203,35 +199,30 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
 
 
 def take_round(
-    stream: Ahead, prompts: int, chances: Callable[[Tensor], Tensor] | None, rng: np.random.Generator
+    stream: PromptQueue, prompts: int, chances: Callable[[Tensor], Tensor] | None, rng: np.random.Generator
 ) -> tuple[Tensor, Draw]:
-    """(P,) the next prompts of the stream, until ``prompts`` of them are rolled out or it ends, and which those are.
+    """Take prompts, (P,), until ``prompts`` of them are rolled out or none are left; return them and their draw.
 
-    ``chances`` gives (P, coins) probabilities of prompts (P,), each > 0, as of ``Skipping``; None to skip nothing. No
-    weight makes up for a prompt that is skipped.
+    ``chances`` gives (P, coins) probabilities > 0 of prompts (P,), as in ``Skipping``; None skips nothing. Weights are
+    1: none makes up for a prompt that is skipped.
 
     Raises:
-        DesignError: a prompt has no chance to be rolled out.
+        DesignError: a prompt has probability 0.
     """
     rows, probs, keeps, missing = [], [], [], prompts
     while missing and len(ahead_P := stream.peek(missing if chances is None else 2 * missing)):
-        if chances is None:
-            prob_P = torch.ones(len(ahead_P), dtype=torch.float64)
-            keep_P = prob_P.bool()
-        else:
-            chance = chances(ahead_P)
-            if bool((chance <= 0).any()):
-                raise DesignError(
-                    f"skipping gives {int((chance <= 0).any(1).sum())} prompts no chance: where all are such, rounds "
-                    "never end. Give every prompt a chance above 0, such as 0.05."
-                )
-            coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()
-            keep_P = torch.from_numpy(coins).view_as(chance).all(1)
-            prob_P = chance.prod(1)
+        chance = torch.ones(len(ahead_P), 0, dtype=torch.float64) if chances is None else chances(ahead_P)
+        if bool((chance <= 0).any()):
+            raise DesignError(
+                f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0; rounds of such prompts never "
+                "end. Give every prompt a probability above 0, such as 0.05."
+            )
+        coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()
+        keep_P = torch.from_numpy(coins).view_as(chance).all(1)
         last = (keep_P.cumsum(0) == missing).nonzero()[:1, 0]
         size = int(last) + 1 if len(last) else len(ahead_P)
         rows.append(stream.take(size))
-        probs.append(prob_P[:size])
+        probs.append(chance.prod(1)[:size])
         keeps.append(keep_P[:size])
         missing -= int(keeps[-1].sum())
     keep_P = torch.cat(keeps)

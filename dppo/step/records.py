@@ -1,4 +1,4 @@
-"""The prompts of one step as a record: of one block, of rounds until enough groups count, or of a stream of data."""
+"""Records of the prompts of a step: of one block, of rounds until enough groups count, or of a stream of data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,6 +17,8 @@ from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 from dppo.types import Block, Candidates, Draw, Rewards, check_lengths, each_tensor
 
+Record = TypeVar("Record", Candidates, Draw)
+
 
 class StepSizes(NamedTuple):
     """Divisors of sums over a step: numbers of the full batch, fixed before anything is dropped."""
@@ -24,43 +26,43 @@ class StepSizes(NamedTuple):
     denominator: float
     """Divisor of the loss of a pass."""
     tokens: float
-    """Number of completion tokens; an entropy bonus is a mean over them."""
+    """Completion tokens, over which an entropy bonus is a mean."""
     attended: float = 0.0
-    """Number of tokens, prompts included; a router loss is a mean over them. 0 if it is not known."""
+    """Tokens with those of prompts, over which a router loss is a mean; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrompts:
-    """The prompts of one step: the candidates, those rolled out, and what the step is made of.
+    """Prompts of one step: the candidates, those rolled out, and their weights.
 
     Raises:
-        ShapeError: there are no candidates, or numbers of prompts that do not belong together.
+        ShapeError: numbers of prompts that do not belong together.
     """
 
     candidates: Candidates
-    """(P,) in each field; of all rounds where there are several."""
+    """(P,) in each field, of all rounds."""
     draw: Draw
-    """(P,) which candidates were rolled out, and with which probability."""
+    """(P,) in each field, of the candidates."""
     row_Q: Tensor
-    """(Q,) dataset rows rolled out, in the order of their groups; -1 where a prompt has none."""
+    """(Q,) dataset rows rolled out, in the order of their groups; -1 for a prompt without a row."""
     prob_Q: Tensor
-    """(Q,) float64 probability with which each was rolled out, for metrics about all candidates."""
+    """(Q,) float64 probability of having been rolled out, for metrics about all candidates."""
     weight_Q: Tensor
-    """(Q,) float64, what multiplies the weights of a group's completions; 0 for groups that the step is not made of."""
+    """(Q,) float64 factor of the weights of a group's completions; 0 for groups that the step does not train on."""
     sequences: int
     """Completions that a denominator counts: of all candidates of a block, or of the groups that rounds end with."""
     size_Q: Tensor | None = None
-    """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
+    """(Q,) int64 completions to roll out of each, >= 1; None if all groups are equally large."""
     context: StepContext = NOTHING_KNOWN
-    """What is known of each group before it is rolled out."""
+    """Knowledge of each group from before its rollout."""
     expected_tokens: float | None = None
-    """Tokens of all candidates as history expects them, fixed before any prompt is drawn: what takes the place of
-    counted ones where prompts are pruned or groups differ in size; None where every candidate is counted."""
+    """Tokens of all candidates as history expects them, fixed before any prompt is drawn. They replace the counted ones
+    if prompts are pruned or groups differ in size; None if every candidate is counted."""
     collected: Collected | None = None
-    """What the rounds gave; None where there was one block."""
+    """Numbers of the rounds; None for one block."""
     part_Q: Tensor | None = None
-    """(Q,) int64 draw of prompts that each is from, which is the share of a pass that its completions are trained in;
-    None where one draw is for all shares, and completions are dealt to these one by one."""
+    """(Q,) int64 draw of each prompt, which is the share of a pass that its completions are trained in; None if one
+    draw is for all shares and completions are dealt to them one by one."""
 
     def __post_init__(self) -> None:
         check_fields(self, "whole_block(groups=4, completions=32)")
@@ -81,22 +83,17 @@ class StepPrompts:
 
     @property
     def seen_share(self) -> float:
-        """Share of the candidates with a history, in [0, 1]: prompts without one are always rolled out."""
+        """Share of the candidates with a history, in [0, 1]."""
         return self.candidates.seen_P.double().mean().item()
 
     def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
-        """The same prompts for groups that lie in another order; candidates and their draw stay as they are."""
+        """The prompts for groups in another order; candidates and their draw are unchanged."""
         turned = each_tensor(self, lambda value_Q: value_Q[order_Q])
         return replace(turned, context=self.context.take(order_Q))
 
 
 def whole_block(groups: int, completions: int) -> StepPrompts:
-    """All prompts of a step, none of which has a place in a dataset: what a stream of data gives.
-
-    Args:
-        groups: Q, prompts, each rolled out.
-        completions: N, of all of them.
-    """
+    """Prompts of a step of a stream of data: ``groups`` (Q) without rows, of ``completions`` (N) in all."""
     if groups < 1:
         raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
     one_Q, unseen_Q = torch.ones(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.bool)
@@ -106,32 +103,34 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
 
 
 def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
-    """Blocks with draws of their own as one, and the (P,) int64 number of the one that each candidate is from.
+    """Concatenate blocks; return the (P,) int64 index of each candidate's block too.
 
-    The first prompts kept come first, then the second ones: whoever rolls out a slice has some of every block.
+    The first kept prompts come first, then the second ones, so a slice has prompts of every block.
     """
     kept = [block.draw.keep_N for block in blocks]
     part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor([len(keep_P) for keep_P in kept]))
     place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
     order_P = place_P.argsort(stable=True)
-    candidates = each_tensor(joined([block.candidates for block in blocks]), lambda value_P: value_P[order_P])
-    draw = each_tensor(joined([block.draw for block in blocks]), lambda value_P: value_P[order_P])
-    return Block(candidates=candidates, draw=draw), part_P[order_P]
+    whole = joined(blocks)
+
+    def ordered(record: Record) -> Record:
+        return each_tensor(record, lambda value_P: value_P[order_P])
+
+    return Block(candidates=ordered(whole.candidates), draw=ordered(whole.draw)), part_P[order_P]
 
 
 def drawn_block(
     block: Block, generations: int, size_Q: Tensor | None = None, part_P: Tensor | None = None
 ) -> StepPrompts:
-    """The prompts of a step that is made of one block, or of one for each share of a pass.
+    """Prompts of a step that is one block, or one block for each share of a pass.
 
     Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
 
     Args:
         block: candidates and their draw.
-        generations: G, completions of each candidate, or their mean where sizes differ; what a denominator counts.
-        size_Q: (Q,) integer completions of each prompt that is rolled out, >= 1, settled before they are rolled out;
-            None for G each.
-        part_P: (P,) int64 share of a pass of each candidate; None where one draw is for all.
+        generations: G, completions of each candidate, or their mean if sizes differ; a denominator counts it.
+        size_Q: (Q,) integer completions of each kept prompt, >= 1, fixed before the rollout; None for G each.
+        part_P: (P,) int64 share of a pass of each candidate; None if one draw is for all.
 
     Raises:
         ShapeError: sizes of another number of groups, or below 1.
@@ -156,22 +155,26 @@ def drawn_block(
     )
 
 
-Record = TypeVar("Record", Candidates, Draw)
+def joined(blocks: Sequence[Block]) -> Block:
+    """Concatenate the candidates and draws of blocks."""
+    return Block(
+        candidates=_concatenated([block.candidates for block in blocks]),
+        draw=_concatenated([block.draw for block in blocks]),
+    )
 
 
-def joined(records: Sequence[Record]) -> Record:
-    """Records of several rounds as one, round after round."""
+def _concatenated(records: Sequence[Record]) -> Record:
     names = [field.name for field in fields(records[0])]
     return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
 
 
 OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]
-"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round``, and gives them with the
-rewards of those rolled out; None where no prompts are left."""
+"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round``. It returns them with the
+rewards of those rolled out, or None if no prompts are left."""
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """The prompts of a step that is made of rounds, rolled out now by a trainer, or earlier by a proof."""
+    """Prompts of a step of rounds, which a trainer rolls out now, or a proof rolled out earlier."""
     blocks, sizes = [], []
 
     def roll_out(number: int, prompts: int) -> Rewards | None:
@@ -183,12 +186,12 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
         return found[1]
 
     keep_Q, collected = fill(rounds, wanted, roll_out)
-    draw = joined([block.draw for block in blocks])
+    whole = joined(blocks)
     return StepPrompts(
-        candidates=joined([block.candidates for block in blocks]),
-        draw=draw,
-        row_Q=torch.cat([block.row_Q for block in blocks]),
-        prob_Q=draw.prob_N[draw.keep_N],
+        candidates=whole.candidates,
+        draw=whole.draw,
+        row_Q=whole.row_Q,
+        prob_Q=whole.draw.prob_N[whole.draw.keep_N],
         weight_Q=keep_Q.double(),
         sequences=int(torch.cat(sizes)[keep_Q].sum()),
         collected=collected,
