@@ -1,9 +1,9 @@
-"""Trust regions by divergence: a token is left out where the policy has gone too far from the sampler, and goes on.
+"""Trust regions by divergence: tokens whose probability has moved too far from the sampler's are left out.
 
-The mask is by how far two *probabilities* are apart, where a clipped ratio goes by their quotient: a rare token may
-have a large ratio and still hardly move the distribution. Both policies are seen at the sampled token alone, as two
-outcomes: this token, or any other. The paper's masks over the sampler's most likely tokens need log-probabilities of
-tokens that were not sampled, which no trainer records.
+The mask is by a difference of *probabilities*, a clipped ratio by their quotient: a rare token may have a large ratio
+and still hardly move the distribution. Both policies are seen at the sampled token alone, as two outcomes: this token,
+or any other. The paper's masks over the sampler's most likely tokens need log-probabilities of tokens that were not
+sampled, which no trainer records.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 from dppo.objective.losses import Tokens
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
-"""``divergence(behaviour_logp, logp)``: how far two log-probabilities of the same tokens are apart, >= 0."""
+"""``divergence(behaviour_logp, logp)``: distance of two log-probabilities of the same tokens, >= 0."""
 
 
 def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
 
     ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))`` with ``mu`` the policy that sampled and ``pi`` the one in
-    training, given by log-probabilities of the same tokens, in nats; infinite only where a policy has become certain.
+    training, from log-probabilities of the same tokens in nats; infinite only if a policy has become certain.
 
     Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
     """
@@ -48,18 +48,12 @@ def divergence_ppo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
 
-    A token is left out where going on would take the policy further away than it may go: up, where the advantage is
-    above 0 and the token has become more likely by more than ``delta_high``; down, where it is not and the token has
-    become less likely by more than ``delta_low``. The ratio is to the policy that sampled: the rollout engine's own
-    log-probabilities where they are told, else those of the old policy. So the correction between the two is in it
-    already, and ``correction_B1`` is not applied.
+    With an advantage above 0 a token is left out if it has become more likely by more than ``delta_high``. With another
+    advantage it is left out if it has become less likely by more than ``delta_low``. The ratio is to the policy that
+    sampled: to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
+    correction between the two, so ``correction_B1`` is not applied.
 
-    Args:
-        tokens: what was sampled.
-        divergence: how far the two policies are apart at a token.
-        delta_low: largest divergence of a token that may become less likely still, >= 0.
-        delta_high: the same for one that may become more likely.
-        ratio_max: cap of the ratio, > 0.
+    ``delta_low`` and ``delta_high`` are >= 0, in the unit of ``divergence``; ``ratio_max`` is > 0.
 
     Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05.
     """
@@ -76,8 +70,7 @@ def divergence_ppo(
 
 
 def _behaviour(tokens: Tokens) -> Tensor:
-    """(B, T) log-probabilities under the policy that sampled: where the engine could not tell, the old policy's."""
+    """(B, T) log-probabilities under the policy that sampled; the old policy's if the engine reported none."""
     if tokens.sampler_logp_BT is None:
         return tokens.old_logp_BT
-    told = tokens.sampler_logp_BT.isfinite()
-    return torch.where(told, tokens.sampler_logp_BT, tokens.old_logp_BT)
+    return torch.where(tokens.sampler_logp_BT.isfinite(), tokens.sampler_logp_BT, tokens.old_logp_BT)

@@ -1,8 +1,8 @@
-"""Per-token policy losses, to be minimised, and the KL term: one record to (B, T) values. Nothing here reduces.
+"""Per-token policy losses, to be minimised, and the KL term: from ``Tokens`` to (B, T) values. Nothing here reduces.
 
-A loss reads of ``Tokens`` what it needs; its constants are keywords: bind them with ``functools.partial`` to put a loss
-into a ``Method``. Values at masked tokens are meaningless but finite, and no gradient reaches them through the ratio:
-``weighted_sum`` leaves them out.
+The constants of a loss are keywords: bind them with ``functools.partial`` to put a loss into a ``Method``. Values at
+masked tokens are meaningless but finite, and no gradient reaches them through the ratio: ``weighted_sum`` leaves them
+out.
 """
 
 import math
@@ -22,7 +22,7 @@ from dppo.typed import check_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a token loss may look at: the sampled tokens of some completions, under every policy that matters.
+    """Sampled tokens of some completions: input of a token loss.
 
     Log-probabilities are in nats, of the sampled tokens; all but ``logp_BT`` are constants.
     """
@@ -30,17 +30,17 @@ class Tokens:
     logp_BT: Tensor
     """(B, T) under the policy in training; carries the gradient."""
     old_logp_BT: Tensor
-    """(B, T) under the policy that ratios are taken against: the trained one when it generated."""
+    """(B, T) under the old policy, the denominator of ratios: the trained one when it generated."""
     advantage_B: Tensor
     """(B,) advantages, from whole groups."""
     mask_BT: Tensor
-    """(B, T) bool or 0/1, true where a token carries loss."""
+    """(B, T) bool or 0/1, true for tokens that carry loss."""
     counted_B: Tensor | None = None
-    """(B,) tokens that carry loss of each whole completion, where ``mask_BT`` is of a part of them; None for all."""
+    """(B,) tokens that carry loss of each whole completion, if ``mask_BT`` is of a part of them; None for all."""
     ref_logp_BT: Tensor | None = None
-    """(B, T) under the reference policy; None where there is no KL term."""
+    """(B, T) under the reference policy; None without a KL term."""
     sampler_logp_BT: Tensor | None = None
-    """(B, T) as the rollout engine reported them, NaN where it could not; None where it is not told."""
+    """(B, T) as the rollout engine reported them, NaN for missing ones; None if it reports none."""
     correction_B1: Tensor | None = None
     """(B, T), or (B, 1) for whole completions: truncated ratio of the old policy to the rollout engine's; None: 1."""
 
@@ -77,15 +77,11 @@ def clipped_surrogate(
 ) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio * A, clip(ratio) * A)``.
 
-    With ``sequence_ratio`` every token of a completion has the same value, so the mean over tokens is the completion's
-    loss: use the ``grpo`` normaliser, which takes that mean.
+    With ``sequence_ratio`` all tokens of a completion have the same value: use the ``grpo`` normaliser, which takes the
+    mean over tokens.
 
-    Args:
-        tokens: what was sampled.
-        ratio: of each token, or of each completion.
-        clip_low: the ratio is clipped from below at ``1 - clip_low``, in [0, 1].
-        clip_high: the ratio is clipped from above at ``1 + clip_high``, >= 0.
-        delta: caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap.
+    The ratio is clipped to ``[1 - clip_low, 1 + clip_high]``, with ``clip_low`` in [0, 1] and ``clip_high`` >= 0.
+    ``delta`` caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap.
 
     Source: PPO (arXiv:1707.06347), equation 7; two bounds from DAPO (arXiv:2503.14476); ratios of completions from GSPO
         (arXiv:2507.18071), equation 5; the cap from INTELLECT-2 (arXiv:2505.07291), as TRL's ``delta``.
@@ -112,8 +108,8 @@ def sapo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-A * 4 / t * sigmoid(t * (ratio - 1))``: a soft gate in place of clipping.
 
-    t > 0 is ``temperature_pos`` where the advantage is above 0 and ``temperature_neg`` elsewhere; larger values close
-    the gate sooner.
+    t > 0 is ``temperature_pos`` for advantages above 0 and ``temperature_neg`` for others; larger values close the gate
+    sooner.
 
     Source: SAPO (arXiv:2511.20347), as in TRL.
     """
@@ -141,7 +137,7 @@ def vespo(
 
 @torch.no_grad()
 def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: float, lambda_neg: float) -> Tensor:
-    """(B, 1) ``phi(w) = exp(lambda) w^k exp(-lambda w)`` of each completion, 1 where the policy has not moved.
+    """(B, 1) ``phi(w) = exp(lambda) w^k exp(-lambda w)`` of each completion, 1 if the policy has not moved.
 
     ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction.
 
@@ -160,10 +156,10 @@ def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: floa
 
 
 def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> Tensor:
-    """(B, T) ``loss``, 0 for completions of negative advantage that the policy has drifted too far away from.
+    """(B, T) ``loss``, 0 for completions of negative advantage from which the policy has drifted too far.
 
     ``threshold`` is the largest mean of ``log mu - log pi`` over a completion's tokens that is kept, in nats; ``mu`` is
-    the rollout engine where it is told, else the old policy.
+    the rollout engine's policy if it reports log-probabilities, else the old policy.
 
     Source: DeepSeek-V3.2 (arXiv:2512.02556), off-policy sequence masking, as in TRL.
     """
@@ -177,12 +173,12 @@ def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> T
 def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
     """(B, T) ``exp(d) - d - 1`` in nats, with ``d = ref_logp - logp``: unbiased in value, >= 0. GRPO's KL term.
 
-    In expectation over on-policy tokens its gradient is that of the other direction, KL(reference || policy), unless it
-    is multiplied by the ratio, gradient included, which corrects for tokens that an older policy sampled: TRL's
-    ``use_bias_correction_kl``. Derived in docs/estimators.md.
+    Its expected gradient over on-policy tokens is that of the other direction, KL(reference || policy). Multiplied by
+    ``ratio``, gradient included, it is that of KL(policy || reference), also for tokens that an older policy sampled:
+    TRL's ``use_bias_correction_kl``. Derived in docs/estimators.md.
 
     Raises:
-        ConfigError: there are no log-probabilities of a reference.
+        ConfigError: ``ref_logp_BT`` is missing.
 
     Source: Schulman, "Approximating KL divergence" (2020); DeepSeekMath (arXiv:2402.03300), equation 4; multiplied by
         the ratio, DeepSeek-V3.2 (arXiv:2512.02556).
@@ -200,7 +196,7 @@ def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
 def clipped_tokens(
     tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:
-    """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound.
+    """Tokens, or completions, that clipping leaves without a gradient: at the lower bound, and at the upper one.
 
     Both are bool, of the shape of the ratio.
     """
@@ -210,7 +206,7 @@ def clipped_tokens(
 
 
 def bound(part: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], dict[str, Any]]:
-    """The function of a loss or a KL term, and all its constants: those bound to it, and the defaults of the others."""
+    """Function of a loss or a KL term, and all its constants: those bound to it, and defaults of the others."""
     function, given = (part.func, part.keywords) if isinstance(part, partial) else (part, {})
     if not isinstance(function, FunctionType):
         return function, dict(given)
@@ -233,11 +229,11 @@ def _counted(tokens: Tokens) -> Tensor:
 
 
 def _log_ratio(tokens: Tokens) -> Tensor:
-    # Padding is set to 0 before exp: an overflow there would turn into NaN gradients even where the mask is 0.
+    # Padding is set to 0 before exp: an overflow there would give NaN gradients even if the mask is 0.
     return _masked(tokens.logp_BT - tokens.old_logp_BT, tokens)
 
 
 def _corrected(loss: Tensor, tokens: Tokens) -> Tensor:
-    """The loss of each token with the rollout engine's correction on it, (B, T)."""
+    """(B, T) loss of each token, times the rollout engine's correction."""
     loss_BT = loss.expand_as(tokens.logp_BT)
     return loss_BT if tokens.correction_B1 is None else loss_BT * tokens.correction_B1

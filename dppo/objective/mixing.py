@@ -1,4 +1,4 @@
-"""Which losses of a token look at other tokens of its completion: leaving one out would change the others."""
+"""Test of a token loss: does the loss of a token depend on other tokens of its completion?"""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -10,19 +10,19 @@ from torch import Tensor
 from dppo.objective.losses import TokenLoss, Tokens
 
 DRIFTS = (1e-3, 0.3, 30.0)
-"""How far the left-out token's log-probabilities are apart, in nats: near, inside a clip, beyond any limit."""
+"""Distances of the left-out token's log-probabilities, in nats: near, inside a clip, beyond any limit."""
 
 
 def mixes_tokens(loss: TokenLoss) -> bool:
-    """Whether the loss or the gradient of a token changes when another token of its completion is masked.
+    """True if the loss or the gradient of a token changes when another token of its completion is masked.
 
-    Found by trying, once for each loss that can be hashed: completions of three tokens with advantages of both signs,
-    of which the last drifts by little, some and very much, with and without the rollout engine's probabilities.
+    It is measured, once for each hashable loss, on completions of three tokens with advantages of both signs. The last
+    token drifts by little, some and very much, with and without the rollout engine's log-probabilities.
     """
-    return _known(loss) if isinstance(loss, Hashable) else _tried(loss)
+    return _cached(loss) if isinstance(loss, Hashable) else _measured(loss)
 
 
-def _tried(loss: TokenLoss) -> bool:
+def _measured(loss: TokenLoss) -> bool:
     return any(
         not torch.equal(_kept(loss, tokens, part=True), _kept(loss, tokens, part=False))
         for drift in DRIFTS
@@ -31,8 +31,8 @@ def _tried(loss: TokenLoss) -> bool:
     )
 
 
-_known = lru_cache(maxsize=64)(_tried)
-"""A method is made anew in each step that chooses a rate."""
+_cached = lru_cache(maxsize=64)(_measured)
+"""A method is made anew in each step that chooses a rate, so the answer is kept."""
 
 
 def _completions(drift: float, *, engine: bool) -> Tokens:
@@ -52,7 +52,7 @@ def _completions(drift: float, *, engine: bool) -> Tokens:
 
 
 def _kept(loss: TokenLoss, tokens: Tokens, *, part: bool) -> Tensor:
-    """(2, B, 2) losses of the first two tokens, and their gradients; with the third masked, or not."""
+    """(2, B, 2) losses of the first two tokens, and their gradients; the third is masked if ``part`` is True."""
     mask_BT = tokens.mask_BT.clone()
     mask_BT[:, 2] = not part
     logp_BT = tokens.logp_BT.clone().requires_grad_()

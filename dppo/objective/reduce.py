@@ -13,43 +13,40 @@ Denominator = Callable[[int, float, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normaliser:
-    """What a sum of losses is divided by, and whether that number is known before prompts are pruned."""
+    """Denominator of a sum of losses, and whether pruning of prompts leaves it exact."""
 
     name: str
     """TRL's ``loss_type`` with this denominator."""
     per_sequence: bool
-    """True where a completion's token sum is first divided by its own number of tokens."""
+    """True if a completion's token sum is first divided by its own number of tokens."""
     denominator: Denominator
-    """From (sequences, loss tokens, longest allowed completion in tokens) of all ranks, before pruning, to a number.
+    """From sequences, loss tokens and the longest allowed completion of all ranks, before pruning, to a number.
 
-    Where prompts are pruned, tokens are those that history expects of all candidates: ``StepPrompts.expected_tokens``.
+    If prompts are pruned, tokens are those that history expects of all candidates: ``StepPrompts.expected_tokens``.
     """
     prompt_exact: bool
-    """True where the denominator is known although pruned prompts are never rolled out."""
+    """True if the denominator is known although pruned prompts are never rolled out."""
     counts_tokens: bool = False
-    """Whether the denominator goes by tokens, so that an expectation of them is needed before prompts are pruned."""
+    """True if the denominator is a number of tokens, which must be expected before prompts are pruned."""
     reason: str = ""
-    """Why it is not exact under prompt pruning, one sentence; empty where it is."""
+    """Why it is not exact under prompt pruning, one sentence; empty if it is."""
 
 
 def weighted_sum(
     loss_BT: Tensor, mask_BT: Tensor, weight: Tensor, *, per_sequence: bool, counted_B: Tensor | None = None
 ) -> Tensor:
-    """Sum over completions of weight times token sum: ``sum_i w_i sum_t loss_it``. Divide it by a fixed denominator.
+    """() weighted sum of completions' token sums, ``sum_i w_i sum_t loss_it``, with its gradient.
 
-    The weight multiplies the whole loss of a completion, so pass policy and KL terms already added. Dividing by what
-    survived pruning instead of a number fixed before it would be a ratio of two random numbers, which is biased.
+    Divide it by a denominator that was fixed before pruning: a division by what survived is a ratio of two random
+    numbers, which is biased. The weight multiplies the whole loss of a completion, so pass policy and KL terms added.
 
     Args:
         loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
-        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
-        weight: (B,) one over the probability of having been kept, 0 for completions that were not; (B, T) where tokens
-            of a completion are drawn too.
+        mask_BT: (B, T) bool or 0/1, true for tokens that carry loss.
+        weight: (B,) one over the probability of having been kept, 0 for dropped completions; (B, T) if tokens are drawn
+            too.
         per_sequence: divide each completion's token sum by its own token count (at least 1) first.
-        counted_B: (B,) that count, fixed before tokens were drawn; None where the mask has all of them.
-
-    Returns:
-        Scalar of the loss's dtype, with its gradient.
+        counted_B: (B,) that count, fixed before tokens were drawn; None if the mask has all of them.
 
     Raises:
         ShapeError: the shapes do not belong together.

@@ -1,12 +1,12 @@
-"""Tokens inside a completion: up to where it is trained on (cuts), and which of these tokens reach the head.
+"""Tokens inside a completion: where it is cut, and which tokens before the cut reach the head.
 
-A *cut* keeps the first tokens of a completion, so the rest is neither forwarded nor back-propagated. The probability of
-reaching a token never rises along a completion; a completion that is cut at 0 is dropped. *Head sampling* sends all
-kept tokens through the body of the model and some of them through the head. Both state a probability for each token
-before anything is drawn, and a token's loss is weighted by one over it, so the expected gradient of a loss that is a
-sum over tokens is that of the full batch.
+A *cut* keeps the first tokens of a completion; the rest is neither forwarded nor back-propagated. The probability of
+reaching a token never rises along a completion. A completion that is cut at 0 is dropped. *Head sampling* sends all
+kept tokens through the body of the model and some of them through the head. Both fix a probability for each token
+before anything is drawn, and weight a token's loss by one over it. So the expected gradient of a loss that is a sum
+over tokens is that of the full batch.
 
-``moment`` is a guess of the second moment of a token's gradient: ``token_moments``.
+``moment`` is an estimate of the second moment of a token's gradient: ``token_moments``.
 """
 
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ from dppo.types import each_tensor
 
 
 def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tensor:
-    """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token the policy was sure of has no gradient.
+    """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token of probability 1 has no gradient.
 
-    Advantages (N,) are those of whole groups, divided by the completion's tokens where the loss takes a mean within it;
-    log-probabilities of the sampled tokens, in nats, have any value where the mask is 0.
+    Advantages (N,) are those of whole groups, divided by the completion's tokens if the loss takes a mean within it.
+    Log-probabilities of the sampled tokens are in nats, with any value where the mask is 0.
     """
     one_minus_p_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
     return (advantage_N.double()[:, None] * one_minus_p_NT).square()
 
 
 def best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """Probabilities of reaching each token that leave out a share on average, with the least added variance.
+    """Probabilities of reaching each token that leave out a given share on average, with the least added variance.
 
-    Minimises ``sum moment_t / reach_t`` for that mean of ``reach_t``, over probabilities that never rise along a
-    completion. The optimum pools neighbouring tokens until their moment never rises (isotonic regression), and is
-    proportional to the root of what is pooled, one constant for all completions.
+    They minimise ``sum moment_t / reach_t`` for a given mean of ``reach_t``, over probabilities that never rise along a
+    completion. The optimum pools neighbouring tokens until their moment never rises (isotonic regression). It is
+    proportional to the root of the pooled moment, with one constant for all completions.
 
     Args:
-        moment_NT: (N, T) finite and >= 0; second moments, any scale.
+        moment_NT: (N, T) second moments, finite and >= 0, any scale.
         mask_NT: (N, T) bool; a completion's tokens, without gaps from its first to its last.
         rate: share of the tokens that is not reached on average, in [0, 1 - floor].
         floor: lowest probability, in (0, 1]; no weight exceeds ``1 / floor``.
@@ -61,23 +61,17 @@ def best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> 
     slope = np.sqrt(pool_moment / pool_cost)[block]
     reach_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
     reach_NT[mask_NT] = inclusion_probabilities(torch.from_numpy(slope), (1 - rate) * len(slope), floor=floor)
-    # Rounding of the allocation may lift a token by an ulp over the one before it.
+    # Rounding may lift a token's probability by an ulp over that of the token before it.
     return reach_NT.cummin(1).values.masked_fill(~mask_NT, 0.0)
 
 
 def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Neighbours pooled until moment over cost never rises along a completion.
+    """Moment and cost of each pool, and the pool of each token: moment over cost never rises along a completion.
 
-    Args:
-        moment: (tokens of all completions,) >= 0, completion after completion.
-        cost: of each, > 0.
-        owner: its completion, ascending.
+    ``moment`` >= 0, ``cost`` > 0 and ``owner``, the completion, ascending, are of all tokens, completion by completion.
 
-    Returns:
-        Moment and cost of each pool, and the pool of each token, ascending.
-
-    Source: pool adjacent violators; neighbours that violate the order have one value at the optimum, so all of them
-        are pooled at once.
+    Source: pool adjacent violators. Neighbours that violate the order have one value at the optimum, so all of them are
+        pooled at once.
     """
     block = np.arange(len(moment))
     while True:
@@ -92,11 +86,10 @@ def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tup
 
 
 def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
-    """(N,) int64 tokens kept of each completion: as many as are reached.
+    """(N,) int64 tokens kept of each completion, by its probabilities (N, T) of ``best_cuts``.
 
-    Each completion has one uniform number, and reaches the tokens whose probability is above it. The numbers are spread
-    evenly over the completions (one in each N-th of the unit interval, in random order), so that the tokens kept in a
-    step vary little. Probabilities (N, T) are those of ``best_cuts``; one permutation and N uniforms are drawn.
+    Each completion has one uniform number, and reaches the tokens with a probability above it. The numbers are
+    stratified (one in each N-th of the unit interval, in random order), so the tokens kept in a step vary little.
     """
     count = len(reach_NT)
     uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))
@@ -105,49 +98,47 @@ def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenDraw:
-    """Which tokens of a step's completions are trained on, with the probability and the weight of each."""
+    """Draw of the tokens of a step's completions, with the probability and the weight of each token."""
 
     length_N: Tensor
-    """(N,) int64 tokens of each completion that are forwarded: up to the last that is drawn; 0 where none is."""
+    """(N,) int64 tokens of each completion that are forwarded: up to the last that is drawn, or 0."""
     reach_N: Tensor
     """(N,) float64 probability that a completion is not cut at 0."""
     prob_NT: Tensor
-    """(N, T) float64 probability with which each token reaches the loss; 0 where there is no token."""
+    """(N, T) float64 probability that each token reaches the loss; 0 without a token."""
     weight_NT: Tensor
-    """(N, T) float64 one over it at tokens that do, 0 elsewhere."""
+    """(N, T) float64 one over the probability at tokens that are drawn, 0 elsewhere."""
 
     @classmethod
     def of(cls, keep_NT: Tensor, reach_NT: Tensor, prob_NT: Tensor) -> "TokenDraw":
-        """The draw that keeps some tokens, none of probability 0.
+        """Draw that keeps the tokens of ``keep_NT``, none of probability 0.
 
-        ``reach_NT`` are the probabilities of reaching each token, ``prob_NT`` those times that of reaching the head.
+        ``reach_NT`` are the probabilities of reaching each token; ``prob_NT`` are these times that of the head.
         """
         weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
         count, width = keep_NT.shape
         if not width:
             nothing_N = torch.zeros(count, dtype=torch.float64)
             return cls(length_N=nothing_N.long(), reach_N=nothing_N, prob_NT=prob_NT, weight_NT=weight_NT)
-        # Behind the last token drawn nothing has a loss, so nothing is forwarded.
+        # No token after the last drawn one has a loss, so none is forwarded.
         length_N = (keep_NT * torch.arange(1, width + 1)).amax(1)
         return cls(length_N=length_N, reach_N=reach_NT[:, 0].double(), prob_NT=prob_NT, weight_NT=weight_NT)
 
     def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
-        """A draw among some completions as one over all ``size``; the others are dropped, with probability 0."""
+        """Draw over all ``size`` completions from this one of some; the others are dropped, with probability 0."""
         return each_tensor(self, lambda value: value.new_zeros(size, *value.shape[1:]).index_copy_(0, unit_R, value))
 
 
 def draw_tokens(
     reach_NT: Tensor, head_NT: Tensor | None, rng: np.random.Generator, *, design: Design = SYSTEMATIC
 ) -> TokenDraw:
-    """Draw a cut for each completion and, of the tokens before it, those that reach the head.
+    """Draw a cut for each completion and, independently, the tokens before it that reach the head.
 
-    The two draws are independent of each other, so a token's probability is the product of both.
-
-    ``reach_NT`` (N, T) is that of ``best_cuts``; ``head_NT`` (N, T), in (0, 1] at tokens, is the probability of each to
-    reach the head once it is reached, by an unbiased design, and None for 1.
+    ``reach_NT`` (N, T) is that of ``best_cuts``. ``head_NT`` (N, T), in (0, 1] at tokens, is the probability that a
+    reached token reaches the head; None for 1. A token's probability is the product of both.
 
     Raises:
-        DesignError: a token has probability 0, so that no weight stands for it, or the design is biased.
+        DesignError: a token that can be reached has probability 0, or the design is biased.
     """
     mask_NT = reach_NT > 0
     if head_NT is not None and not bool((head_NT > 0)[mask_NT].all()):
@@ -166,7 +157,7 @@ def draw_tokens(
 
 
 def by_doubt(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """(N, T) probabilities of reaching the head, proportional to the root of the moment, of tokens before a cut.
+    """(N, T) probabilities of reaching the head, proportional to the root of the moment of a token.
 
     They leave out the share ``rate`` on average, in [0, 1 - floor]; arguments and errors are those of ``best_cuts``.
     """

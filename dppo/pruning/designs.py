@@ -1,6 +1,6 @@
 """Sampling designs: a random selection of units with given inclusion probabilities.
 
-What a design promises is data on it, and a test loops over ``DESIGNS`` to check each promise.
+The properties of a design are its fields; a test checks them for each of ``DESIGNS``.
 """
 
 import math
@@ -17,35 +17,32 @@ DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
 """``draw(prob_N, score_N, rng) -> keep_N``: (N,) float64 in [0, 1], (N,) float64, to (N,) bool."""
 
 WHOLE = 1e-9
-"""A sum of probabilities this close to an integer is that integer; the rest is the rounding of the sum."""
+"""A sum of probabilities this close to an integer is that integer, up to rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """A way to draw units, and what it promises.
-
-    Every design keeps units of probability 1 and never keeps units of probability 0.
-    """
+    """Way to draw units, with its properties. Units of probability 1 are always kept, units of probability 0 never."""
 
     name: str
-    """What reports call it; the key in ``DESIGNS``."""
+    """Name in reports; the key in ``DESIGNS``."""
     unbiased: bool
-    """Whether each unit is kept with exactly the probability asked for."""
+    """True if each unit is kept with exactly its probability."""
     fixed_size: bool
-    """Whether the number of units kept is always the sum of the probabilities, rounded down or up."""
+    """True if the number of units kept is always the sum of the probabilities, rounded down or up."""
     min_prob: float
-    """``unbiased`` holds for units with probability above this (or exactly 0 where the gradient is 0), in [0, 1]."""
+    """``unbiased`` holds for units with probability above this (or exactly 0 if the gradient is 0), in [0, 1]."""
     reason: str
-    """Why it is biased, one clause; empty where it is not."""
+    """Why it is biased, one clause; empty if it is not."""
     draw: DrawRows
     """Draws units: ``draw(prob_N, score_N, rng) -> keep_N``."""
 
 
 def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Fixed-size draw by duels between neighbours: one of two units is decided, the other carries what is left.
+    """Fixed-size draw by duels between neighbours: one of two units is decided, the other carries the rest.
 
-    Units close in the order given exclude each other, so an order that puts alike units side by side makes the sample
-    representative, and its variance lower than that of independent draws.
+    Neighbours exclude each other. If like units are neighbours, the sample is representative, and its variance lower
+    than that of independent draws.
 
     Source: Deville and Tille, Unequal probability sampling without replacement through a splitting method (1998);
         the ordered form is that of Chauvet, On a characterization of ordered pivotal sampling (2012).
@@ -77,7 +74,7 @@ def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
 
 
 def _last_prob(open_prob: float, prob: list[float]) -> float:
-    """Probability of the last open unit: 0 or 1 if all sum to an integer, without what rounding left of it."""
+    """Probability of the last open unit, without rounding error: 0 or 1 if all probabilities sum to an integer."""
     total = math.fsum(prob)
     return float(round(open_prob)) if abs(total - round(total)) < WHOLE else open_prob
 
@@ -92,7 +89,7 @@ def neighbours(completions: Completions) -> Tensor:
 
 
 def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Fixed-size draw: units laid on a line in random order, as long as their probability; one is kept per length of 1.
+    """Fixed-size draw: units lie on a line in random order, as long as their probability; one is kept per length of 1.
 
     Source: Madow, On the theory of systematic sampling, II (1949); Hartley and Rao (1962) for the random order.
     """
@@ -113,7 +110,7 @@ def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -
 
 
 def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Independent draws: each unit by its own coin, so the number of units kept is random and may be 0.
+    """Independent draws of each unit; the number of units kept is random and may be 0.
 
     Source: Hajek, Asymptotic theory of rejective sampling (1964).
     """
@@ -121,10 +118,9 @@ def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
 
 
 def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """The units of largest probability, then score, then lowest index, as many as the rounded sum of probabilities.
+    """Keep units of largest probability, then score, then lowest index: the rounded sum of probabilities of them.
 
-    Returns:
-        (N,) bool. Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep units 2 and 1.
+    Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep units 2 and 1.
 
     Source: DPPO, arXiv:2603.04135, Algorithm 1: a fixed fraction is pruned, without chance.
     """

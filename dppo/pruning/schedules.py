@@ -1,15 +1,15 @@
-"""Schedules: how the rate of a pruning changes over a run."""
+"""Schedules of the rate of a pruning over a run."""
 
 from collections.abc import Callable
 
 from dppo.settings import FULL_SHARE
 
 Schedule = Callable[[float], float]
-"""``schedule(done) -> factor``: the share of training done, in [0, 1], to what multiplies the rate, in [0, 1]."""
+"""``schedule(done) -> factor``: from the share of training done to the factor of the rate, both in [0, 1]."""
 
 
 def constant(done: float, *, until: float = FULL_SHARE) -> float:
-    """1: the rate stays as it is."""
+    """1, for an unchanged rate."""
     return 1.0
 
 
@@ -22,7 +22,7 @@ def stop(done: float, *, until: float = FULL_SHARE) -> float:
 
 
 def fade(done: float, *, until: float = FULL_SHARE) -> float:
-    """1 up to ``until``, a share of training in [0, 1], then down in a straight line to 0 at the end of the run."""
+    """1 up to ``until``, a share of training in [0, 1], then linear to 0 at the end of the run."""
     return 1.0 if done <= until else max(0.0, (1.0 - done) / (1.0 - until))
 
 

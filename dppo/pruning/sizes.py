@@ -1,4 +1,4 @@
-"""How many completions each prompt gets, from history: more where a completion teaches more, at least one each."""
+"""Completions of each prompt from history: more for prompts with a larger signal, at least one each."""
 
 import math
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from dppo.errors import require
 from dppo.typed import check_fields
 
 TINY = 1e-9
-"""What is wanted least, as a share of what is wanted most, counts as no less than this."""
+"""Smallest number wanted, as a share of the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSizes:
-    """Completions by ``sqrt(V / c)`` of each prompt: V the variance of its reward, c its tokens; their sum is fixed.
+    """Completions in proportion to ``sqrt(V / c)`` of each prompt: V the variance of its reward, c its tokens.
 
-    Sizes are settled before the rollout, so with a baseline that is exact for every size nothing has to be weighted but
-    one over the size: each prompt counts alike.
+    Sizes are fixed before the rollout. With a baseline that is exact for every size, one over the size is the only
+    weight: each prompt counts alike.
 
     Raises:
         ConfigError: a field out of range.
@@ -28,39 +28,36 @@ class GroupSizes:
     """
 
     evenness: float = 0.3
-    """Share of the completions that is spread evenly, in [0, 1], so that a prompt that becomes learnable is noticed."""
+    """Share of the completions that is spread evenly, in [0, 1], so a prompt that becomes learnable is noticed."""
     most: int = 16
-    """Completions of one prompt at most, >= 1; the mean is never above it."""
+    """Most completions of one prompt, >= 1; raised to the mean if that is larger."""
 
     def __post_init__(self) -> None:
         check_fields(self, "GroupSizes(evenness=0.3)")
-        ranges = {
-            f"evenness={self.evenness:g} must be in [0, 1]. Write evenness=0.3.": 0 <= self.evenness <= 1,
-            f"most={self.most} must be >= 1. Write most=16.": self.most >= 1,
-        }
-        require("GroupSizes", ranges)
+        even = f"evenness={self.evenness:g} must be in [0, 1]. Write evenness=0.3."
+        most = f"most={self.most} must be >= 1. Write most=16."
+        require("GroupSizes", {even: 0 <= self.evenness <= 1, most: self.most >= 1})
 
     def __call__(
         self, expected: Expected, tokens_Q: Tensor, generations: int, weight_F: Tensor | None = None
     ) -> Tensor:
-        """(Q,) int64 completions of each prompt, >= 1, of ``generations * Q`` in all.
+        """(Q,) int64 completions of each prompt, >= 1, with the sum ``generations * Q``.
 
-        They go by what history expects of each prompt, and by the tokens of one of its completions, (Q,) > 0;
-        ``weight_F`` are those of the reward functions, None for 1 each.
+        ``tokens_Q`` (Q,), > 0, are the expected tokens of one completion; ``weight_F`` (F,) are the weights of the
+        reward functions, None for 1 each.
         """
-        worth_Q = (expected.total_variance_Q(weight_F) / tokens_Q.double()).sqrt()
-        total, most = generations * len(worth_Q), max(self.most, generations)
-        if not bool((worth_Q > 0).any()):
-            return torch.full((len(worth_Q),), generations)
-        share_Q = self.evenness / len(worth_Q) + (1 - self.evenness) * worth_Q / worth_Q.sum()
+        size_Q = (expected.total_variance_Q(weight_F) / tokens_Q.double()).sqrt()
+        total, most = generations * len(size_Q), max(self.most, generations)
+        if not bool((size_Q > 0).any()):
+            return torch.full((len(size_Q),), generations)
+        share_Q = self.evenness / len(size_Q) + (1 - self.evenness) * size_Q / size_Q.sum()
         return whole_numbers(share_Q * total, total, least=1, most=most)
 
 
 def whole_numbers(wanted_Q: Tensor, total: int, *, least: int, most: int) -> Tensor:
-    """(Q,) int64 numbers near those wanted, each from ``least`` to ``most``, with the sum asked for.
+    """(Q,) int64 numbers in proportion to ``wanted_Q``, each from ``least`` to ``most``, with the sum ``total``.
 
-    What limits take or give is shared by all others in proportion; the largest remainders are rounded up, of equal ones
-    the first.
+    The largest remainders are rounded up, the first of equal ones.
     """
     wanted_Q = (wanted_Q / wanted_Q.max()).clamp_min(TINY)
     low, high = 0.0, max(most, 1) / TINY

@@ -1,4 +1,4 @@
-"""From a selection to the weights of its units, and what the weights cost in variance."""
+"""Weights of the units of a selection, and the variance that they add."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighting:
-    """A way to weight what was kept, and whether it makes up for what was not. Call it as a function."""
+    """Weights of kept units, and their bias. Call it as a function."""
 
     name: str
     """The key in ``WEIGHTINGS``."""
     compute: Callable[[Tensor, Tensor], Tensor]
     """``compute(keep_N, prob_N) -> weight_N``: (N,) bool and (N,) float64 to (N,) float64, 0 where not kept."""
     bias: str = ""
-    """Why it is biased under every design, one clause; empty where it is ``1 / prob`` on average."""
+    """Why it is biased under every design, one clause; empty if it is ``1 / prob`` on average."""
 
     def __call__(self, keep_N: Tensor, prob_N: Tensor) -> Tensor:
-        """Weights (N,) of the units kept (N,) bool with probabilities (N,)."""
+        """(N,) float64 weights: ``compute(keep_N, prob_N)``."""
         return self.compute(keep_N, prob_N)
 
 
@@ -45,13 +45,13 @@ KEPT_MEAN = Weighting(
     compute=_mean,
     bias="the mean is over what is kept (kept_mean), whatever its probability",
 )
-"""``N / kept``, what averaging over the survivors amounts to. Source: CPPO, arXiv:2503.22342."""
+"""``N / kept``, as in a mean over the survivors. Source: CPPO, arXiv:2503.22342."""
 
 WEIGHTINGS: dict[str, Weighting] = {each.name: each for each in (INVERSE_PROBABILITY, UNWEIGHTED, KEPT_MEAN)}
 
 
 def effective_sample_size(weight_N: Tensor) -> float:
-    """``(sum w)^2 / sum w^2``, in units: how many equal weights would carry as much; 0 if nothing was kept.
+    """``(sum w)^2 / sum w^2``: number of units with equal weights of the same variance; 0 if none was kept.
 
     Source: Kish, Survey Sampling (1965).
     """
@@ -62,11 +62,8 @@ def effective_sample_size(weight_N: Tensor) -> float:
 def relative_added_variance(prob_N: Tensor, score_N: Tensor) -> float:
     """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
 
-    Exact for independent draws, at any angles between gradients; fixed-size draws usually add less. With scores (N,)
-    >= 0 in place of gradient norms it is a proxy, as good as the score.
-
-    Returns:
-        At least 0; infinite if a unit with a gradient has probability 0; 0 if no unit has one.
+    It is exact for independent draws; fixed-size draws usually add less. Scores (N,) >= 0 stand for gradient norms. The
+    result is >= 0: infinite if a unit with a gradient has probability 0, and 0 without gradients.
     """
     square = score_N.double().square()
     unit = torch.where(square > 0, (prob_N.double().reciprocal() - 1) * square, 0.0)

@@ -1,4 +1,4 @@
-"""How one rollout is used by several optimizer steps: passes over its completions, and shares of a pass."""
+"""Schedule of the optimizer steps on one rollout: passes over its completions, and shares of a pass."""
 
 from dataclasses import dataclass
 
@@ -6,40 +6,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import ShapeError, raise_problems
+from dppo.errors import ShapeError, require
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSchedule:
-    """How often completions are trained on, and in how many parts.
+    """Passes over the completions of a rollout, and optimizer steps of each pass.
 
     Raises:
         ConfigError: a number is below 1.
     """
 
     passes: int = 1
-    """Times that all completions are gone through, >= 1; TRL's ``num_iterations``."""
+    """Passes over all completions, >= 1; TRL's ``num_iterations``."""
     shares: int = 1
-    """Optimizer steps of a pass, >= 1: each trains on a share of the completions."""
+    """Optimizer steps of a pass, >= 1; each trains on a share of the completions."""
 
     def __post_init__(self) -> None:
         check_fields(self, "UpdateSchedule(passes=2)")
         counts = {"passes": self.passes, "shares": self.shares}
-        raise_problems(
-            "UpdateSchedule",
-            [f"{name}={count} must be >= 1. Write {name}=1." for name, count in counts.items() if count < 1],
-        )
+        require("UpdateSchedule", {f"{name}={n} must be >= 1. Write {name}=1.": n >= 1 for name, n in counts.items()})
 
     @property
     def steps(self) -> int:
-        """U, optimizer steps that train on one rollout, each with another draw."""
+        """U, optimizer steps on one rollout, each with its own draw."""
         return self.passes * self.shares
 
     def parts(self, prompts: int, multiple: int = 1) -> int:
-        """Draws that a block of so many prompts is made of: one for each share, so that what a draw keeps has not moved
-        the parameters that it is for. One for all where shares, in multiples, would not be equal or have no choice."""
+        """Draws for a block of ``prompts``: one for each share, so a share's parameters do not depend on its draw.
+
+        1 if shares, in multiples of ``multiple``, would be unequal or have no choice.
+        """
         each, rest = divmod(prompts, self.shares * multiple)
         return self.shares if each > 1 and not rest else 1
 
@@ -47,14 +46,10 @@ class UpdateSchedule:
 def shares_of(
     passes: UpdateSchedule, group_N: Tensor, process_N: Tensor | None, part_Q: Tensor | None, streams: Streams
 ) -> Tensor:
-    """(U, N) bool completions that each optimizer step trains on: of the prompts drawn for it, or dealt to it.
+    """(U, N) bool completions that each optimizer step trains on.
 
-    Args:
-        passes: over the completions.
-        group_N: (N,) group of each completion.
-        process_N: (N,) process that rolled each out; None for a single one.
-        part_Q: (Q,) share that the prompt of each group was drawn for; None where completions are dealt.
-        streams: random numbers of the step.
+    Those are of the prompts that were drawn for it, by ``part_Q`` (Q,) and ``group_N`` (N,). If ``part_Q`` is None,
+    completions are dealt, evenly on each process of ``process_N`` (N,); None is a single process.
 
     Raises:
         ShapeError: prompts were drawn for more shares than a pass has.
@@ -72,7 +67,7 @@ def shares_of(
 
 
 def deal(process_N: Tensor, shares: int, streams: Streams) -> Tensor:
-    """(N,) int64 the share each completion is trained in: near equal in size on every process, each equally likely."""
+    """(N,) int64 share of each completion: near equal in size on every process, each equally likely."""
     share_N = torch.zeros(len(process_N), dtype=torch.int64)
     if shares == 1 or not len(process_N):
         return share_N

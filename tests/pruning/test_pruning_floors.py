@@ -107,7 +107,7 @@ def added_variance(score_N, square_N, level):
 
 @pytest.mark.parametrize("other", [0.3, 1.0, 5.0])
 def test_blind_scores_do_harm_where_other_terms_are_large_and_learned_ones_mend_it(other):
-    """Seven in ten silent, as on ``embedded``: gradients by the model that scores are of, with noise of its own."""
+    """Seven in ten with zero variance, as on ``embedded``; gradients by the model of the scores, with noise."""
     rng = torch.Generator().manual_seed(2)
     uncertainty_N = torch.rand(400, generator=rng, dtype=torch.float64) ** 2
     advantage_N = torch.where(torch.arange(400) % 10 < 7, 0.0, torch.randn(400, generator=rng, dtype=torch.float64))

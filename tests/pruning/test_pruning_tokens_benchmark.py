@@ -28,7 +28,7 @@ def found(reference):
         patch.setattr(benchmark, "MAX_NEW_TOKENS", 10)
         stage = Stage.of(build_model(1), problems, reference)
     live = int(stage.tokens.known_NT.any(1).sum())
-    assert (live == 3 * GENERATIONS) or reference is None, "silent groups have a gradient under KL"
+    assert (live == 3 * GENERATIONS) or reference is None, "zero-variance groups have a gradient under KL"
     return stage
 
 

@@ -33,7 +33,7 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
     for prompts in pruned:
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP
     assert AUTO.prompts.choice(run.visits).rate > 0
-    assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third is silent, visit after visit
+    assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third has zero variance
     flat_P, keep_P = (torch.cat(list(each)) for each in zip(
         *((prompts.candidates.row_P % 3 == 0, prompts.draw.keep_N) for prompts in pruned), strict=True
     ))  # fmt: skip

@@ -58,7 +58,7 @@ def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too()
 
 
 def test_tokens_trained_and_skipped_are_all_there_are():
-    """The wrong twin counts those of completions with a gradient alone: a silent group's are gone."""
+    """The wrong twin counts those of completions with a gradient alone: a zero-variance group's are gone."""
     groups = ([1, 0, 0.5], [1, 1, 1])
     for tokens in (TokenPruning(), TokenPruning(rate=0.5)):
         (metrics,) = step_of(replace(DPPO, tokens=tokens), *groups, tokens=[4, 5, 6, 7, 8, 9]).draw_metrics
@@ -98,7 +98,7 @@ def plans_of_a_block(pruning):
 
 
 def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidates():
-    """The sum of the weights of silent groups is 2 on average, which is how many there are; unweighted it is less."""
+    """The weights of zero-variance groups sum to their number, 2, on average; unweighted the sum is less."""
     weighted, plain = 0.0, 0.0
     for chance, plan in plans_of_a_block(PromptPruning(rate=0.5)):
         zero_variance_Q = plan.rewards.zero_variance_Q
