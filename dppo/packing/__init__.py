@@ -1,16 +1,10 @@
-"""How kept completions are laid out for the forward pass. Knows lengths, never methods.
+"""Layout of kept completions for the forward pass. It depends on lengths, never on methods.
 
-The pure parts are named here. ``dppo.packing.attention``, ``head``, ``forward`` and ``check`` bring rows into
+The pure parts are exported here. ``dppo.packing.attention``, ``head``, ``forward`` and ``check`` bring rows into
 transformers and are imported by name.
 """
 
-from dppo.packing.bins import (
-    best_fit_decreasing,
-    fewest_bins,
-    longest_processing_time,
-    rebalance,
-    split_group,
-)
+from dppo.packing.bins import best_fit_decreasing, fewest_bins, longest_processing_time, split_group
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
 from dppo.packing.micro_batches import sorted_micro_batches
 from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
@@ -28,7 +22,6 @@ __all__ = [
     "kernels_after",
     "longest_processing_time",
     "plan_rows",
-    "rebalance",
     "row_tokens",
     "sorted_micro_batches",
     "split_group",

@@ -1,7 +1,6 @@
 """Bins keep what they promise, and packers that do not are caught by the same properties."""
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +24,6 @@ from dppo.packing.bins import (
     best_fit_decreasing,
     fewest_bins,
     longest_processing_time,
-    rebalance,
     split_group,
 )
 
@@ -102,16 +100,33 @@ def test_the_largest_sum_is_near_the_smallest_possible(costs, bins):
     assert 3 * bins * largest <= (4 * bins - 1) * smallest_largest_sum(costs, bins)
 
 
-def rebalanced_sums(costs, home, bins):
-    to = rebalance(costs, home, bins)
-    return [sum(cost for cost, where in zip(costs, to, strict=True) if where == which) for which in range(bins)]
+def at_home(costs, home, bins):
+    """The list of each item that is in list ``home`` already."""
+    lists = longest_processing_time(costs, bins, home=home)
+    return [next(which for which, items in enumerate(lists) if item in items) for item in range(len(costs))]
 
 
 @given(data=st.data(), costs=st.lists(st.integers(0, 24), max_size=12), bins=st.integers(1, 5))
-def test_a_rebalanced_bin_is_near_the_mean(data, costs, bins):
+def test_lists_with_a_home_are_near_the_mean(data, costs, bins):
     home = data.draw(st.lists(st.integers(0, bins - 1), min_size=len(costs), max_size=len(costs)))
-    largest, dearest = max(rebalanced_sums(costs, home, bins)), max(costs, default=0)
+    lists = longest_processing_time(costs, bins, home=home)
+    assert sorted(itertools.chain.from_iterable(lists)) == list(range(len(costs)))
+    largest, dearest = max(sums(costs, lists)), max(costs, default=0)
     assert bins * largest <= sum(costs) + (bins - 1) * dearest
+
+
+@given(rows=st.lists(st.integers(0, 24), max_size=8), bins=st.integers(1, 5), data=st.data())
+def test_equal_counts_take_the_cheapest_list_with_room(rows, bins, data):
+    costs = (rows * bins)[: len(rows) // bins * bins]
+    before = data.draw(st.lists(st.integers(0, 9), min_size=bins, max_size=bins))
+    lists = longest_processing_time(costs, bins, count=len(costs) // bins, before=before)
+    wanted, loads = [[] for _ in range(bins)], [0] * bins
+    for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
+        open_lists = [which for which in range(bins) if len(wanted[which]) < len(costs) // bins]
+        which = min(open_lists, key=lambda which: (loads[which], loads[which] + before[which]))
+        wanted[which].append(item)
+        loads[which] += costs[item]
+    assert lists == wanted
 
 
 # Groups larger than a row.
@@ -146,10 +161,13 @@ BY_HAND = [
     (longest_processing_time([0.5, 2.5], 3), [[1], [0], []], "more lists than items"),
     (longest_processing_time([], 2), [[], []], "no items"),
     (longest_processing_time(GRAHAM, 2), [[0, 2, 4], [1, 3]], "7, where 6 is possible: the bound 4/3 - 1/6"),
-    (rebalance([3, 2, 2, 1], [0, 0, 0, 1], 2), [0, 1, 0, 1], "the docstring's"),
-    (rebalance([2, 2, 2], [2, 0, 1], 3), [2, 0, 1], "balanced already"),
-    (rebalance([5, 1, 1], [0, 1, 1], 2), [0, 1, 1], "one dearer than the mean finds its own the emptiest"),
-    (rebalance([], [], 2), [], "no items"),
+    (longest_processing_time([3, 2, 2, 1], 2, home=[0, 0, 0, 1]), [[0, 2], [3, 1]], "the docstring's"),
+    (at_home([2, 2, 2], [2, 0, 1], 3), [2, 0, 1], "balanced already"),
+    (at_home([5, 1, 1], [0, 1, 1], 2), [0, 1, 1], "one dearer than the mean finds its own the emptiest"),
+    (at_home([], [], 2), [], "no items"),
+    (longest_processing_time([9, 1, 1, 1], 2, count=2), [[0, 3], [1, 2]], "equal counts, where 9 would stay alone"),
+    (longest_processing_time([2, 2], 2, before=[5, 4]), [[1], [0]], "ties go to the smallest earlier sum"),
+    (longest_processing_time([0, 0, 0], 2, home=[0, 0, 0], count=2), [[0, 1], [2]], "the home is full"),
     (split_group(10, [30, 20, 25, 15], 60), [[0, 3], [2, 1]], "55 and 55, where best fit makes 60 and 50"),
     (split_group(10, [5, 5, 5], 60), [[0, 1, 2]], "a group that fits is one part"),
     (split_group(10, [5, 51, 5, 50], 60), [[1], [3], [0, 2]], "51 does not fit; 50 fits and leaves no room"),
@@ -217,10 +235,9 @@ def test_a_packer_that_wastes_bins_or_depends_on_the_order_is_caught():
         (lambda: best_fit_decreasing([1], 0), "capacity=0"),
         (lambda: best_fit_decreasing([1, -2, 3], 5), "item 1 has size -2"),
         (lambda: longest_processing_time([1], 0), "bins=0"),
-        (lambda: rebalance([1], [0], 0), "bins=0"),
-        (lambda: rebalance([math.inf], [0], 1), "item 0 costs inf"),
-        (lambda: rebalance([1, 2], [0], 2), r"home=\[0\] must name one of 2 bins"),
-        (lambda: rebalance([1], [2], 2), r"home=\[2\] must name one of 2 bins"),
+        (lambda: longest_processing_time([1, 2], 2, home=[0]), r"home=\[0\] must name one of 2 bins"),
+        (lambda: longest_processing_time([1], 2, home=[2]), r"home=\[2\] must name one of 2 bins"),
+        (lambda: longest_processing_time([1, 1, 1], 2, count=1), "count=1 leaves no place for some of 3"),
         (lambda: longest_processing_time([1, -0.5], 2), r"item 1 costs -0\.5"),
         (lambda: longest_processing_time([float("nan")], 2), "item 0 costs nan"),
         (lambda: longest_processing_time([float("inf")], 2), "item 0 costs inf"),

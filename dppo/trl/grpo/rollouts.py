@@ -19,7 +19,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from torch.nn import functional as F
 
-from dppo.packing import rebalance, split_group
+from dppo.packing import longest_processing_time, split_group
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.step import RolledOut, StepPlan
 from dppo.trl.batch import PADDED, Padded, RankBatch
@@ -208,8 +208,9 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
             costs.append(shared(units[-1]) + sum(own[at] for at in part))
             home.append(rank)
     rank_N = torch.full((len(times_N),), NOWHERE)
-    for rows, rank in zip(units, rebalance(costs, home, processes), strict=True):
-        rank_N[rows] = rank
+    for rank, dealt in enumerate(longest_processing_time(costs, processes, home=home)):
+        for unit in dealt:
+            rank_N[units[unit]] = rank
     return rank_N
 
 
