@@ -17,11 +17,11 @@ Source: forking one token early is the layout of TRL's asynchronous trainer (``T
 from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,8 +64,28 @@ class Segments:
 
     @cached_property
     def memory(self) -> dict[Any, Any]:
-        """What kernels derive from these segments once and use in every layer: masks, index tensors."""
+        """Masks and index tensors that kernels compute once and use in every layer: ``once_per_row``."""
         return {}
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Segments, float | None, int | None], Tensor]
+"""From query (1, H, T, D), key and value (1, Hkv, T, D), segments, scale (None: 1/sqrt(D)) and sliding window (tokens,
+None: all) to (1, H, T, D). Hkv divides H."""
+Made = TypeVar("Made")
+
+
+def once_per_row(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Keep the results of a function of segments and further arguments in the segments' ``memory``."""
+
+    @wraps(make)
+    def made(segments: Segments, *arguments: Any) -> Made:
+        key = make, *arguments
+        if key not in segments.memory:
+            with torch.inference_mode(False):  # a tensor made under it could not be saved for a backward pass
+                segments.memory[key] = make(segments, *arguments)
+        return segments.memory[key]
+
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)

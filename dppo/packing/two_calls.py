@@ -1,19 +1,19 @@
 """Attention over rows in two calls of a variable-length kernel, without copies of keys.
 
-Rows lie as all trunks, then all branches. Call A is causal, of every segment on itself. Call B is not causal, of the
+A row holds all trunks, then all branches. Call A is causal, of every segment on itself. Call B is not causal, of the
 branches of each trunk on that trunk. A branch's output is the mean of both, weighted by their sums of exponentials:
 
     lse = log(exp(lse_A) + exp(lse_B)),    out = exp(lse_A - lse) out_A + exp(lse_B - lse) out_B
 
-The kernel's own backward makes probabilities of scores by a log-sum-exp that it is given. Both calls are given the
-merged output and log-sum-exp, as ring attention does, so their gradients add up to the exact one. A kernel's own
-autograd would take those of its single call: it ignores the gradient through the log-sum-exp.
+The kernel's own backward computes probabilities from scores and a given log-sum-exp. Both calls are given the merged
+output and log-sum-exp, as in ring attention, so their gradients add up to the exact one. A kernel's own autograd would
+take those of its single call: it ignores the gradient through the log-sum-exp.
 
 Source: the merging of blocks is that of Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for
 Near-Infinite Context" (2023); the backward is Algorithm 2 of Dao, "FlashAttention-2" (2023).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
@@ -23,11 +23,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dppo.errors import ShapeError
-from dppo.packing.rows import Segments
+from dppo.packing.rows import Attend, Segments, once_per_row
 
 
 class Pieces(NamedTuple):
-    """Which consecutive queries see which consecutive keys, as variable-length kernels want it."""
+    """Consecutive queries and the consecutive keys that they see, in the arguments of variable-length kernels."""
 
     query_ends: Tensor
     """(N + 1,) int32 cumulative queries, beginning with 0."""
@@ -35,6 +35,20 @@ class Pieces(NamedTuple):
     """(N + 1,) int32 cumulative keys, beginning with 0."""
     most_queries: int
     most_keys: int
+
+    @classmethod
+    def of_counts(cls, queries: Sequence[int], keys: Sequence[int], device: torch.device) -> "Pieces":
+        """Pieces of so many queries and keys each."""
+        ends = (torch.tensor([0, *n]).cumsum(0).to(device, torch.int32, non_blocking=True) for n in (queries, keys))
+        return cls(*ends, max(queries, default=0), max(keys, default=0))
+
+
+class Call(NamedTuple):
+    """One call of a kernel, whose scores are multiplied by ``scale``."""
+
+    pieces: Pieces
+    causal: bool
+    scale: float
 
 
 class Varlen(Protocol):
@@ -44,24 +58,12 @@ class Varlen(Protocol):
     has as many queries as keys in each piece.
     """
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, *, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         """Output, and the natural log-sum-exp of the scaled scores of each query."""
         ...
 
     def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor,
-        lse: Tensor,
-        pieces: Pieces,
-        *,
-        causal: bool,
-        scale: float,
+        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor, call: Call
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and value, with probabilities by the ``output`` and ``lse`` given."""
         ...
@@ -71,57 +73,40 @@ class Varlen(Protocol):
 class Calls:
     """The two calls of one row."""
 
-    trunks: int
-    """Tokens of all trunks, with which the row begins."""
-    branches: int
-    """Tokens of all branches, which come next."""
+    shared: slice
+    """All trunks, with which the row begins: the keys of call B."""
+    forked: slice
+    """All branches, which come next: the queries of call B."""
     own: Pieces
     """Every segment on itself."""
     across: Pieces
     """The branches of each trunk on it."""
 
-    @property
-    def shared(self) -> slice:
-        """The keys of call B."""
-        return slice(0, self.trunks)
 
-    @property
-    def forked(self) -> slice:
-        """The queries of call B."""
-        return slice(self.trunks, self.trunks + self.branches)
-
-
-@torch.inference_mode(False)  # tensors made under it could not be saved for a backward pass
+@once_per_row
 def two_calls(segments: Segments, device: torch.device) -> Calls:
-    """The calls for ``segments`` on ``device``; made once per row.
+    """The calls for ``segments`` on ``device``.
 
     Raises:
         ShapeError: segments do not lie as trunks, then branches in the order of their trunks, then others.
     """
-    if (found := segments.memory.get(("two calls", device))) is not None:
-        return found
     length, parents = segments.length_S, [trunk for trunk in segments.trunk_S if trunk >= 0]
-    trunks = sorted(set(parents))
-    first = len(trunks)
-    if trunks != list(range(first)) or list(segments.trunk_S[first : first + len(parents)]) != sorted(parents):
+    first = len(set(parents))
+    last = first + len(parents)
+    if set(parents) != set(range(first)) or list(segments.trunk_S[first:last]) != sorted(parents):
         raise ShapeError(
             f"trunk_S={segments.trunk_S!s:.60}: a row in two calls lies as trunks, branches in the order of their "
             "trunks, then segments of their own. Build it with build_row."
         )
-    branches = length[first : first + len(parents)]
-    forked = [sum(n for _, n in same) for _, same in groupby(zip(parents, branches, strict=True), lambda pair: pair[0])]
-    calls = Calls(
-        sum(length[:first]), sum(branches), _pieces(length, length, device), _pieces(forked, length[:first], device)
+    pairs = zip(parents, length[first:last], strict=True)
+    forked = [sum(tokens for _, tokens in same) for _, same in groupby(pairs, lambda pair: pair[0])]
+    trunks = sum(length[:first])
+    return Calls(
+        shared=slice(0, trunks),
+        forked=slice(trunks, trunks + sum(forked)),
+        own=Pieces.of_counts(length, length, device),
+        across=Pieces.of_counts(forked, length[:first], device),
     )
-    segments.memory["two calls", device] = calls
-    return calls
-
-
-def _pieces(queries: Sequence[int], keys: Sequence[int], device: torch.device) -> Pieces:
-    ends = [
-        torch.tensor([0, *counts]).cumsum(0).to(device, torch.int32, non_blocking=True) for counts in (queries, keys)
-    ]
-    return Pieces(ends[0], ends[1], max(queries, default=0), max(keys, default=0))
 
 
 class _TwoCalls(torch.autograd.Function):
@@ -131,10 +116,10 @@ class _TwoCalls(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, kernel: Varlen, calls: Calls, scale: float
     ) -> Tensor:
-        output, lse = kernel.forward(query, key, value, calls.own, causal=True, scale=scale)
+        output, lse = kernel.forward(query, key, value, Call(calls.own, True, scale))
         there, here = calls.shared, calls.forked
-        seen, seen_lse = kernel.forward(query[here], key[there], value[there], calls.across, causal=False, scale=scale)
-        output[here], lse[:, here] = merged(output[here], lse[:, here], seen, seen_lse)
+        other = kernel.forward(query[here], key[there], value[there], Call(calls.across, False, scale))
+        output[here], lse[:, here] = merged(output[here], lse[:, here], *other)
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
         return output
@@ -145,11 +130,9 @@ class _TwoCalls(torch.autograd.Function):
         query, key, value, output, lse = ctx.saved_tensors
         kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
         there, here, grad = calls.shared, calls.forked, grad.contiguous()
-        dq, dk, dv = kernel.backward(grad, query, key, value, output, lse, calls.own, causal=True, scale=scale)
-        more_q, more_k, more_v = kernel.backward(
-            grad[here], query[here], key[there], value[there], output[here], lse[:, here].contiguous(), calls.across,
-            causal=False, scale=scale,
-        )  # fmt: skip
+        dq, dk, dv = kernel.backward(grad, query, key, value, output, lse, Call(calls.own, True, scale))
+        part = grad[here], query[here], key[there], value[there], output[here], lse[:, here].contiguous()
+        more_q, more_k, more_v = kernel.backward(*part, Call(calls.across, False, scale))
         dq[here] += more_q
         dk[there] += more_k
         dv[there] += more_v
@@ -163,10 +146,10 @@ def merged(output: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tup
     return (share * output + rest * other).to(output.dtype), both
 
 
-def in_two_calls(kernel: Varlen, gathering: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Attention as of ``kernels.Attend``: two calls of ``kernel``, or one of ``gathering`` if they do not serve.
+def in_two_calls(kernel: Varlen, gathering: Attend) -> Attend:
+    """Attention in two calls of ``kernel``, or in one of ``gathering`` if two calls do not serve.
 
-    That is a sliding window, which cuts through trunks, and a row in which no prompt is shared.
+    They do not serve a sliding window, which cuts through trunks, and a row in which no prompt is shared.
     """
 
     def attend(

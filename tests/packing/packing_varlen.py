@@ -2,7 +2,7 @@
 
 import torch
 
-from dppo.packing.two_calls import Pieces
+from dppo.packing.two_calls import Call, Pieces
 
 
 def scores(query, key, causal, scale):
@@ -29,7 +29,8 @@ class Exact:
     def __init__(self):
         self.calls = []
 
-    def forward(self, query, key, value, pieces, *, causal, scale):
+    def forward(self, query, key, value, call):
+        pieces, causal, scale = call
         self.calls.append((query, key, value, causal))
         assert query.is_contiguous() and key.is_contiguous() and value.is_contiguous()
         repeat = query.shape[1] // key.shape[1]
@@ -40,7 +41,8 @@ class Exact:
             output[q] = torch.einsum("hqk,khd->qhd", piece.softmax(-1), value[k].repeat_interleave(repeat, 1))
         return output, lse
 
-    def backward(self, grad, query, key, value, output, lse, pieces, *, causal, scale):
+    def backward(self, grad, query, key, value, output, lse, call):
+        pieces, causal, scale = call
         assert all(x.is_contiguous() for x in (grad, query, key, value, output, lse))
         repeat = query.shape[1] // key.shape[1]
         dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
@@ -58,9 +60,9 @@ class Exact:
 class OwnSums(Exact):
     """The wrong twin: its backward takes output and log-sum-exp of its own call, as a kernel's autograd does."""
 
-    def backward(self, grad, query, key, value, output, lse, pieces, **how):
-        output, lse = self.forward(query, key, value, pieces, **how)
-        return super().backward(grad, query, key, value, output, lse, pieces, **how)
+    def backward(self, grad, query, key, value, output, lse, call):
+        output, lse = self.forward(query, key, value, call)
+        return super().backward(grad, query, key, value, output, lse, call)
 
 
 EXACT = Exact()
@@ -72,7 +74,7 @@ def aten_forward(
 ):  # fmt: skip
     assert dropout_p == 0 and not return_debug_mask and window_size_left is window_size_right is None
     pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
-    return *EXACT.forward(query, key, value, pieces, causal=is_causal, scale=scale), None, None, None
+    return *EXACT.forward(query, key, value, Call(pieces, is_causal, scale)), None, None, None
 
 
 def aten_backward(
@@ -81,7 +83,7 @@ def aten_backward(
 ):  # fmt: skip
     assert dropout_p == 0 and rng_state.shape == (2,) and window_size_left is window_size_right is None
     pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
-    return EXACT.backward(grad_out, query, key, value, out, logsumexp, pieces, causal=is_causal, scale=scale)
+    return EXACT.backward(grad_out, query, key, value, out, logsumexp, Call(pieces, is_causal, scale))
 
 
 def flash2_forward(
@@ -90,7 +92,7 @@ def flash2_forward(
 ):  # fmt: skip
     assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and not return_softmax
     pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return *EXACT.forward(q, k, v, pieces, causal=causal, scale=softmax_scale), None, None
+    return *EXACT.forward(q, k, v, Call(pieces, causal, softmax_scale)), None, None
 
 
 def flash2_backward(
@@ -99,7 +101,7 @@ def flash2_backward(
 ):  # fmt: skip
     assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and alibi_slopes is None
     pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    found = EXACT.backward(dout, q, k, v, out, softmax_lse, pieces, causal=causal, scale=softmax_scale)
+    found = EXACT.backward(dout, q, k, v, out, softmax_lse, Call(pieces, causal, softmax_scale))
     for into, gradient in zip((dq, dk, dv), found, strict=True):
         into.copy_(gradient)
 
@@ -108,7 +110,7 @@ def flash3_forward(
     q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False
 ):
     pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return *EXACT.forward(q, k, v, pieces, causal=causal, scale=softmax_scale), None, None
+    return *EXACT.forward(q, k, v, Call(pieces, causal, softmax_scale)), None, None
 
 
 def flash3_backward(

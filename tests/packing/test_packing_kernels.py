@@ -18,10 +18,10 @@ from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 from dppo.packing import cuda_kernels, kernels
 from dppo.packing.attention import leave_rows, use_rows
 from dppo.packing.check import check_rows
+from dppo.packing.cuda_kernels import flash2
 from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after, probe, segment_sdpa
 from dppo.packing.rows import Segments
-from dppo.packing.varlen_kernels import flash2
 
 CPU = torch.device("cpu")
 SHAPES = [(4, 2, 16), (4, 4, 8), (6, 1, 10)]
@@ -98,10 +98,10 @@ def test_flash_attn_gets_what_it_documents(flash):
         )
 
     flash(flash_attn_varlen_func=function)
-    assert probe(Kernel(name="flash", attend=cuda_kernels.flash_varlen), CPU, torch.float32, 16) == ""
+    assert probe(Kernel(name="flash", attend=cuda_kernels.flash_varlen(flash2)), CPU, torch.float32, 16) == ""
     flash()  # a version without the function
     assert "flash_attn_varlen_func" in probe(
-        Kernel(name="flash", attend=cuda_kernels.flash_varlen), CPU, torch.float32, 16
+        Kernel(name="flash", attend=cuda_kernels.flash_varlen(flash2)), CPU, torch.float32, 16
     )
 
 

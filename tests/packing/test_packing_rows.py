@@ -156,7 +156,7 @@ def test_every_token_is_scored_once_in_its_context(batch, budget, shared):
         assert row.input_ids.shape == (1, cost) and row_tokens(numbers, P, C, [index]) == cost
         assert row.segments.total == cost and min(row.segments.length_S) > 0
         calls = two_calls(row.segments, torch.device("cpu"))  # which refuses any other order
-        assert calls.trunks == sum(n for s, n in enumerate(row.segments.length_S) if s in row.segments.trunk_S)
+        assert calls.shared.stop == sum(n for s, n in enumerate(row.segments.length_S) if s in row.segments.trunk_S)
         total += cost
     assert total == row_tokens(numbers, P, C, plan)
     assert total <= sum(p - 1 + c for p, c in zip(P, C, strict=True) if c), "sharing never costs tokens"

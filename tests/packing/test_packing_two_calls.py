@@ -13,7 +13,7 @@ from packing_varlen import Exact, OwnSums
 from refusals import refused
 
 from dppo.errors import ShapeError
-from dppo.packing import kernels, two_calls, varlen_kernels
+from dppo.packing import cuda_kernels, kernels, two_calls
 from dppo.packing.forward import row_log_probs
 from dppo.packing.kernels import LONGER, PROBED, SEGMENT_SDPA, Kernel, choose_kernel, probe, segment_sdpa
 from dppo.packing.rows import Segments
@@ -78,8 +78,8 @@ RIGHT_MERGED, RIGHT_CALLS = two_calls.merged, two_calls.two_calls
 def on_every_trunk(segments, device):
     """Branches see the trunks of all prompts."""
     calls = RIGHT_CALLS(segments, device)
-    ends = [torch.tensor([0, n], dtype=torch.int32) for n in (calls.branches, calls.trunks)]
-    return replace(calls, across=Pieces(*ends, calls.branches, calls.trunks))
+    counts = [calls.forked.stop - calls.forked.start], [calls.shared.stop]
+    return replace(calls, across=Pieces.of_counts(*counts, device))
 
 
 def on_another_trunk(segments, device):
@@ -181,17 +181,17 @@ def of_flash3(monkeypatch):
 @pytest.fixture
 def fresh():
     """No module of functions is remembered from another test."""
-    for load in (varlen_kernels.flash2, varlen_kernels.flash3):
+    for load in (cuda_kernels.flash2, cuda_kernels.flash3):
         load.cache_clear()
     yield
-    for load in (varlen_kernels.flash2, varlen_kernels.flash3):
+    for load in (cuda_kernels.flash2, cuda_kernels.flash3):
         load.cache_clear()
 
 
 KERNELS = {
-    "torch": (varlen_kernels.TorchVarlen, of_torch),
-    "flash-attn 2": (varlen_kernels.Flash2, of_flash2),
-    "flash-attn 3": (varlen_kernels.Flash3, of_flash3),
+    "torch": (cuda_kernels.TorchVarlen, of_torch),
+    "flash-attn 2": (cuda_kernels.Flash2, of_flash2),
+    "flash-attn 3": (cuda_kernels.Flash3, of_flash3),
 }
 
 
@@ -208,4 +208,4 @@ def test_flash_attn_3_is_not_downloaded_for_another_gpu(fresh, monkeypatch):
     of_flash3(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(sys.modules["kernels"], "get_kernel", lambda *_, **__: pytest.fail("downloaded"))
-    assert "needs a GPU of compute capability 9.0" in probe(kernel(varlen_kernels.Flash3()), CPU, torch.float64, 16)
+    assert "needs a GPU of compute capability 9.0" in probe(kernel(cuda_kernels.Flash3()), CPU, torch.float64, 16)
