@@ -13,8 +13,8 @@ predicts the next token of its completion, so labels are one per position and no
 All trunks come first, then all branches in the order of their trunks, then completions that share no prompt. Keys of
 trunks and queries of branches are then contiguous slices, which attention in two calls needs (``two_calls``).
 
-Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``); leaving out each last token,
-from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
+Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``). From a last token nothing is
+predicted, so it has no place. A group costs ``(P - 1) + sum(C)`` tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,21 +31,19 @@ from dppo.packing.bins import best_fit_decreasing, split_group
 from dppo.packing.transfer import on_device
 
 UNSCORED = -100
-"""Label of a position that predicts nothing that is trained on."""
-
-
+"""Label of a position without a loss."""
 INDICES = ("input_ids", "position_ids", "labels", "scored_L", "completion_L", "offset_L")
-"""Tensors of a ``Row``."""
+"""Integer tensors of a ``Row``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """The segments that tile a row, in order. A branch sees its trunk and itself, a trunk only itself; all causally."""
+    """The segments of a row, in order. A branch attends causally to its trunk and itself, others to themselves."""
 
     length_S: tuple[int, ...]
     """Tokens of each segment, >= 1."""
     trunk_S: tuple[int, ...]
-    """Index of the segment that comes before this one in its sequence; -1 where it begins the sequence."""
+    """Index of each segment's trunk; -1 for a segment that begins its sequence."""
 
     @property
     def total(self) -> int:
@@ -59,7 +57,7 @@ class Segments:
 
     @cached_property
     def start_S(self) -> tuple[int, ...]:
-        """Where in the row each segment begins."""
+        """First place of each segment in the row."""
         return tuple(accumulate(self.length_S, initial=0))[:-1]
 
     @cached_property
@@ -97,14 +95,14 @@ class Row:
     position_ids: Tensor
     """(1, T) int64; they start again at 0 with every prompt."""
     labels: Tensor
-    """(1, T) int64, the token each position predicts; ``UNSCORED`` where none is trained on."""
+    """(1, T) int64, the token that each position predicts; ``UNSCORED`` without a loss."""
     segments: Segments
     scored_L: Tensor
-    """(L,) int64 positions in the row whose label is scored."""
+    """(L,) int64 places in the row whose label is scored."""
     completion_L: Tensor
     """(L,) int64 in 0..B-1, the completion each of them belongs to."""
     offset_L: Tensor
-    """(L,) int64, which token of that completion it predicts."""
+    """(L,) int64 number of the predicted token in that completion."""
     branch_S: tuple[int, ...]
     """The completion of each segment; -1 for a trunk."""
     width: int
@@ -115,8 +113,8 @@ class Row:
     def inputs(self) -> dict[str, Any]:
         """Keyword arguments of a causal language model's forward, besides those of attention and head.
 
-        The 4-D mask is a dummy: given one, transformers builds none of its own, which would be T x T and wrong. It is
-        NaN, so that an attention that adds it instead of looking at segments gives NaN, not plausible numbers.
+        The 4-D mask is a dummy, because without one transformers builds its own, which is T x T and wrong. It is NaN:
+        an attention that adds it instead of using segments gives NaN, not plausible numbers.
         """
         return {
             "input_ids": self.input_ids,
@@ -128,7 +126,7 @@ class Row:
 
     @property
     def indices(self) -> list[Tensor]:
-        """Its integer tensors, which ``moved`` takes back from another device."""
+        """The integer tensors, which ``moved`` takes back from another device."""
         return [getattr(self, name) for name in INDICES]
 
     def moved(self, indices: Sequence[Tensor]) -> "Row":
@@ -136,8 +134,8 @@ class Row:
         return replace(self, **dict(zip(INDICES, indices, strict=True)))
 
     def weight_of_positions(self, weight_B: Tensor) -> Tensor:
-        """(1, T) the weight of each position: that of its completion, in a trunk the sum over those that share it."""
-        # Indices are made on the host: a boolean index of a device's tensor would wait for the device.
+        """(1, T) weight of each position: that of its completion, in a trunk the sum over the completions behind it."""
+        # Indices are made on the host, because a boolean index of a device's tensor would wait for the device.
         branches = [s for s, completion in enumerate(self.branch_S) if completion >= 0]
         forked = [s for s, trunk in enumerate(self.segments.trunk_S) if trunk >= 0]
         indices = on_device(
@@ -158,7 +156,8 @@ class Row:
     def unpack(self, value_1T: Tensor, width: int) -> Tensor:
         """(B, width) values of the scored tokens at their places in their completions, 0 elsewhere; differentiable.
 
-        A smaller width than the longest completion's would put values into the wrong completion.
+        Raises:
+            ShapeError: the width is below the longest completion's, so values would go to the wrong completion.
         """
         if width < self.width:
             raise ShapeError(f"width={width} is less than the longest completion. Use width={self.width} or more.")
@@ -175,13 +174,14 @@ def plan_rows(
     *,
     whole: bool = False,
 ) -> list[list[int]]:
-    """Which completions share a row: lists of indices, those of a group next to each other.
+    """Indices of the completions of each row; those of a group are neighbours.
 
-    Groups are kept whole where a row has room for them, split into the fewest parts where not, and the parts are
-    packed best-fit-decreasing. A completion that does not fit by itself gets a row of its own: nothing is cut. With
-    ``whole`` so does a group, which is never split.
-    With all group numbers different prompts are not shared, which is what other trainers call packing. Completions of 0
-    tokens are in no row.
+    A group stays whole if a row has room for it, else it is split into the fewest parts. Parts are packed
+    best-fit-decreasing. Nothing is cut: a completion that does not fit gets a row of its own. With ``whole`` that holds
+    for groups, which are then never split.
+
+    If all group numbers differ no prompt is shared, which other trainers call packing. Completions of 0 tokens are in
+    no row.
     """
     members: dict[int, list[int]] = {}
     for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):
@@ -205,7 +205,7 @@ def row_tokens(
     completion_tokens_N: Sequence[int],
     rows: Sequence[Sequence[int]],
 ) -> int:
-    """Tokens that a forward over ``rows`` computes: of every group in a row ``P - 1``, and all completions."""
+    """Tokens of a forward pass over ``rows``: ``P - 1`` for every group in a row, and all completions."""
     trunks = sum(
         prompt_tokens_N[next(members)] - 1 for row in rows for _, members in groupby(row, key=group_N.__getitem__)
     )
@@ -227,13 +227,56 @@ def build_row(
         completions: B tensors (C_k,) of token ids; one of 0 tokens takes no place.
         group: (B,) numbers; neighbours with the same number share the first one's prompt.
         scored: B tensors (C_k,) bool, the tokens that carry loss; all by default.
-        last_tokens: whether each completion's last token, from which nothing is predicted, has a place too: for losses
-            over all tokens. A group then costs ``(P - 1) + sum(C + 1)`` tokens.
+        last_tokens: True for losses over all tokens: each completion's last token, from which nothing is predicted, has
+            a place too. A group then costs ``(P - 1) + sum(C + 1)`` tokens.
 
     Raises:
-        ShapeError: if the arguments differ in length, a prompt is empty, or there is not one token to forward.
+        ShapeError: the arguments differ in length, a prompt is empty, or there is no token to forward.
     """
     _check_row(prompts, completions, group)
+    pieces = _pieces(prompts, completions, group, last_tokens)
+    segments = Segments(
+        length_S=tuple(sum(map(len, piece.tokens)) for piece in pieces),
+        trunk_S=tuple(piece.trunk for piece in pieces),
+    )
+    branch_B = [piece.completion for piece in pieces if piece.completion >= 0]
+    length_B = [len(completions[k]) for k in branch_B]
+    back, target_L = _places(pieces, segments, length_B), torch.cat([completions[k] for k in branch_B])
+    if scored is not None:
+        carries_L = torch.cat([scored[k] for k in branch_B]).bool()
+        back, target_L = [index[carries_L.cpu()] for index in back], target_L[carries_L]
+    tokens_T = torch.cat([part for piece in pieces for part in piece.tokens])
+    position_T = _counted(segments.past_S, segments.length_S)
+    # No transfer waits for the work of the device: from memory that is not pinned this is safe.
+    scored_L, completion_L, offset_L, position_T = (
+        index.to(tokens_T.device, non_blocking=True) for index in (*back, position_T)
+    )
+    return Row(
+        input_ids=tokens_T[None],
+        position_ids=position_T[None],
+        labels=torch.full_like(tokens_T, UNSCORED).index_put((scored_L,), target_L)[None],
+        segments=segments,
+        scored_L=scored_L,
+        completion_L=completion_L,
+        offset_L=offset_L,
+        branch_S=tuple(piece.completion for piece in pieces),
+        width=max(length_B),
+        completions=len(completions),
+    )
+
+
+class _Piece(NamedTuple):
+    """One segment of a row, to be built. A completion's first label is at the last token of ``tokens[0]``."""
+
+    tokens: tuple[Tensor, ...]
+    trunk: int = -1
+    completion: int = -1
+
+
+def _pieces(
+    prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int], last_tokens: bool
+) -> list[_Piece]:
+    """Trunks, then branches, then completions that share no prompt."""
     trunks: list[_Piece] = []
     branches: list[_Piece] = []
     alone: list[_Piece] = []
@@ -241,103 +284,45 @@ def build_row(
         members = [k for k in same if len(completions[k])]
         if not members:
             continue
-        prompt = prompts[members[0]]
-        shared = len(prompt) - 1 if len(members) > 1 else 0  # alone, prompt and completion are one segment
-        if shared:
-            trunks.append(_Piece((prompt[:-1],), lead=shared))
-        trunk = len(trunks) - 1 if shared else -1
-        for k in members:
-            own = completions[k] if last_tokens else completions[k][:-1]
-            piece = _Piece((prompt[shared:], own), len(prompt) - shared - 1, trunk, k)
-            (branches if shared else alone).append(piece)
-    pieces = trunks + branches + alone
-    layout = Segments(length_S=tuple(piece.length for piece in pieces), trunk_S=tuple(piece.trunk for piece in pieces))
-    tokens_T = torch.cat([part for piece in pieces for part in piece.tokens])
-    lead_S, branch_S = [piece.lead for piece in pieces], [piece.completion for piece in pieces]
-    return _row(tokens_T, layout, lead_S, branch_S, completions, scored)
+        prompt, trunk, into = prompts[members[0]], -1, alone
+        if len(members) > 1 and len(prompt) > 1:
+            trunks.append(_Piece((prompt[:-1],)))
+            prompt, trunk, into = prompt[-1:], len(trunks) - 1, branches
+        into += [_Piece((prompt, completions[k] if last_tokens else completions[k][:-1]), trunk, k) for k in members]
+    return trunks + branches + alone
 
 
-class _Piece(NamedTuple):
-    """One segment of a row that is being built."""
-
-    tokens: tuple[Tensor, ...]
-    lead: int
-    """Tokens before its first label."""
-    trunk: int = -1
-    completion: int = -1
-
-    @property
-    def length(self) -> int:
-        return sum(map(len, self.tokens))
+def _places(pieces: list[_Piece], segments: Segments, length_B: list[int]) -> list[Tensor]:
+    """(L,) of each completion token the place in the row that predicts it, its completion, and its number there."""
+    branches = [(start, piece) for start, piece in zip(segments.start_S, pieces, strict=True) if piece.completion >= 0]
+    return [
+        _counted([start + len(piece.tokens[0]) - 1 for start, piece in branches], length_B),
+        torch.tensor([piece.completion for _, piece in branches]).repeat_interleave(torch.tensor(length_B)),
+        _counted([0] * len(branches), length_B),
+    ]
 
 
-def _row(
-    tokens_T: Tensor,
-    segments: Segments,
-    lead_S: list[int],
-    branch_S: list[int],
-    completions: Sequence[Tensor],
-    scored: Sequence[Tensor] | None,
-) -> Row:
-    """Positions, labels and the way back, for tokens that are laid out."""
-    branches, branch_B = [s for s, k in enumerate(branch_S) if k >= 0], [k for k in branch_S if k >= 0]
-    length = torch.tensor([len(completions[k]) for k in branch_B])
-    first = torch.tensor([segments.start_S[s] + lead_S[s] for s in branches])
-    offset_L = _counted(length)
-    place_L = first.repeat_interleave(length) + offset_L
-    completion_L = torch.tensor(branch_B).repeat_interleave(length)
-    position_T = torch.tensor(segments.past_S).repeat_interleave(lengths := torch.tensor(segments.length_S))
-    position_T = position_T + _counted(lengths)
-
-    device = tokens_T.device
-    target_L = torch.cat([completions[k] for k in branch_B])
-    if scored is not None:
-        carries_L = torch.cat([scored[k] for k in branch_B]).to(device).bool()
-        target_L = target_L.masked_fill(~carries_L, UNSCORED)
-        kept = carries_L.cpu()
-        back = place_L[kept], completion_L[kept], offset_L[kept]
-    else:
-        back = place_L, completion_L, offset_L
-    # No transfer waits for what the device has still to do: from memory that is not pinned this is safe.
-    labels_T = torch.full_like(tokens_T, UNSCORED).index_put((place_L.to(device, non_blocking=True),), target_L)
-    place, completion, offset = (x.to(device, non_blocking=True) for x in back)
-    return Row(
-        input_ids=tokens_T[None],
-        position_ids=position_T.to(device, non_blocking=True)[None],
-        labels=labels_T[None],
-        segments=segments,
-        scored_L=place,
-        completion_L=completion,
-        offset_L=offset,
-        branch_S=tuple(branch_S),
-        width=int(length.max()),
-        completions=len(completions),
-    )
-
-
-def _counted(length_S: Tensor) -> Tensor:
-    """0, 1, .. within each segment, one after the other."""
-    ends = length_S.cumsum(0)
-    return torch.arange(int(ends[-1])) - (ends - length_S).repeat_interleave(length_S)
+def _counted(first_S: Sequence[int], length_S: Sequence[int]) -> Tensor:
+    """Consecutive integers of each segment: ``first, first + 1, ..``, one segment after the other."""
+    lengths = torch.tensor(length_S)
+    start_S = torch.tensor(first_S) - lengths.cumsum(0) + lengths
+    return torch.arange(sum(length_S)) + start_S.repeat_interleave(lengths)
 
 
 def _check_row(prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int]) -> None:
-    counts = {len(prompts), len(completions), len(group)}
-    if len(counts) > 1:
+    if not len(prompts) == len(completions) == len(group):
         raise ShapeError(
             f"{len(prompts)} prompts, {len(completions)} completions and {len(group)} group numbers: give one of each "
             "per completion."
         )
-    empty = next((k for k, prompt in enumerate(prompts) if not len(prompt)), None)
-    if empty is not None:
-        raise ShapeError(f"prompt {empty} has no token. A completion needs one to start from: give it at least one.")
-    # Tokens of neighbours that share a prompt are not compared: that would wait for the device.
-    same = (k for k in range(1, len(group)) if group[k] == group[k - 1])
-    unlike = next((k for k in same if len(prompts[k]) != len(prompts[k - 1])), None)
-    if unlike is not None:
-        raise ShapeError(
-            f"completions {unlike - 1} and {unlike} have group number {group[unlike]}, but prompts of "
-            f"{len(prompts[unlike - 1])} and {len(prompts[unlike])} tokens. Give the same number to equal prompts only."
-        )
-    if not any(len(completion) for completion in completions):
-        raise ShapeError(f"none of the {len(completions)} completions has a token. Leave empty ones out of the row.")
+    for k, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ShapeError(f"prompt {k} has no token. Give it at least one.")
+        # Tokens of neighbours that share a prompt are not compared, because that would wait for the device.
+        if k and group[k] == group[k - 1] and len(prompt) != len(prompts[k - 1]):
+            raise ShapeError(
+                f"completions {k - 1} and {k} have group number {group[k]}, but prompts of {len(prompts[k - 1])} and "
+                f"{len(prompt)} tokens. Give the same number to equal prompts only."
+            )
+    if not any(map(len, completions)):
+        raise ShapeError(f"none of the {len(completions)} completions has a token. Leave empty completions out.")
