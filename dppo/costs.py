@@ -1,6 +1,6 @@
 """Costs of tokens and of forward passes, fitted to the seconds of a run's generations.
 
-Seconds come in as values: nothing here reads a clock.
+Seconds are arguments: no function here reads a clock.
 """
 
 import itertools
@@ -37,9 +37,9 @@ class Spent:
     run: tuple[Work, Work] = (Work(), Work())
     """Passes that were run."""
     unpruned: tuple[Work, Work] = (Work(), Work())
-    """Passes that would have been run if nothing had been dropped."""
+    """Passes of the same part without pruning."""
     layouts: tuple[float, ...] = (0.0, 0.0)
-    """How often completions were laid out for passes: each time takes one pass, however little is kept."""
+    """Layouts of completions for passes; each takes at least one pass, however little is kept."""
 
     @property
     def values(self) -> list[float]:
@@ -51,13 +51,8 @@ class Spent:
     def of_values(cls, values: Sequence[float]) -> "Spent":
         """The record with these 14 numbers."""
         works = [Work(passes=values[at], tokens=values[at + 1]) for at in range(4, 12, 2)]
-        return cls(
-            seconds=tuple(values[:3]),
-            total=values[3],
-            run=(works[0], works[1]),
-            unpruned=(works[2], works[3]),
-            layouts=tuple(values[12:]),
-        )
+        run, unpruned = (works[0], works[1]), (works[2], works[3])
+        return cls(seconds=tuple(values[:3]), total=values[3], run=run, unpruned=unpruned, layouts=tuple(values[12:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +77,12 @@ class PassCosts:
     def after(self, seconds: float, run: Work, unpruned: Work, layouts: float) -> "PassCosts":
         """These sums and those of one more generation."""
         x = np.array([1.0, run.passes, run.tokens, max(seconds, 0.0)])
-        growth = max(unpruned.passes - layouts, 0.0), unpruned.tokens
         return PassCosts(
             products=tuple((np.array(self.products) + np.outer(x, x)[UPPER]).tolist()),
-            unpruned=(self.unpruned[0] + growth[0], self.unpruned[1] + growth[1]),
+            unpruned=(
+                self.unpruned[0] + max(unpruned.passes - layouts, 0.0),
+                self.unpruned[1] + unpruned.tokens,
+            ),
         )
 
     @property
@@ -116,8 +113,8 @@ class PassCosts:
     def growing(self) -> float:
         """Seconds of all generations that grow with the tokens kept.
 
-        One more token takes its own seconds, and its part of one more pass beyond the first, as a step has without
-        pruning. Passes at weight 0 grow with nothing.
+        One more token takes its own seconds, and its part of the passes beyond the first of a step without pruning.
+        Passes at weight 0 do not grow.
         """
         _, each_pass, each_token = self.each
         passes, tokens = self.unpruned
@@ -149,8 +146,8 @@ class TokenCosts:
     fixed: bool = False
     """True if ``rollout_cost`` does not change any more."""
     rollout_cost: float | None = None
-    """Cost of a generated token over that of keeping it, scored and trained on; None before it is fixed, or if it was
-    not known by then."""
+    """Cost of a generated token over that of keeping it, scored and trained on. None before it is fixed, and if no
+    seconds were measured by then."""
 
     def __post_init__(self) -> None:
         sums = (self.seconds, self.generated, self.trained, self.rollout_cost or 0.0)
@@ -158,7 +155,7 @@ class TokenCosts:
             raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
 
     def after(self, spent: Spent, generated: float, trained: float) -> "TokenCosts":
-        """These costs and one more generation, of so many completion tokens generated and trained on."""
+        """These costs and one more generation, with its completion tokens generated and trained on."""
         if not self.generations:
             return replace(self, generations=1)
         scoring, training = (
@@ -184,14 +181,11 @@ class TokenCosts:
             CheckpointError: they are damaged.
         """
         try:
-            sums: dict[str, Any] = {name: float(saved[name]) for name in ("seconds", "generated", "trained")}
-            passes: dict[str, Any] = {
-                name: PassCosts(**{key: tuple(map(float, value)) for key, value in saved[name].items()})
+            passes = {
+                name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
                 for name in ("scoring", "training")
             }
-            cost = saved["rollout_cost"]
-            sums["rollout_cost"] = None if cost is None else float(cost)
-            return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums, **passes)
+            return cls(**{**saved, **passes})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
@@ -207,16 +201,16 @@ class TokenCosts:
         return self.fixed and bool(self.seconds or self.scoring.seconds or self.training.seconds)
 
     def saved(self, generated: float, passes: Sequence[Work]) -> float:
-        """Seconds of so many generated tokens, of passes without a gradient and of passes of training."""
+        """Seconds of generated tokens, and of passes without and with a gradient."""
         each = self.seconds / self.generated if self.generated else 0.0
         return each * generated + self.scoring.of(passes[0]) + self.training.of(passes[1])
 
     @property
     def _rollout_cost(self) -> float | None:
-        """``rollout_cost`` by the generations so far.
+        """``rollout_cost`` by the generations so far, rounded to a power of two: similar machines choose alike.
 
-        The part of scoring and training that does not grow with what is kept counts as generated: no choice saves
-        either. Rounded to a power of two, so that runs on similar machines choose alike.
+        The part of scoring and training that does not grow with the tokens kept is added to generating, because no
+        choice of completions saves either.
         """
         passes = self.scoring.seconds + self.training.seconds
         growing = self.scoring.growing + self.training.growing
@@ -227,7 +221,7 @@ class TokenCosts:
 
 
 def _ridge(gram_33: np.ndarray, product_3: np.ndarray) -> np.ndarray:
-    """(3,) coefficients >= 0 of least squares with the prior ``PRIOR``: the best over all sets of positive ones."""
+    """(3,) coefficients >= 0 of least squares with ``PRIOR``: the best over all sets of positive coefficients."""
     prior = np.array(PRIOR)
     ridge = np.diag((NOISE / np.array(PRIOR_SPREAD)) ** 2)
     gram_33, product_3 = gram_33 + ridge, product_3 + ridge @ prior
