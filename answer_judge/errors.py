@@ -39,24 +39,24 @@ class FileError(JudgeError, RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message, which torch and others follow by a page."""
+    """The first line of an error's message: those of torch and others may be a page long."""
     return (str(error).strip() or "no message").splitlines()[0]
 
 
 def in_one_line(error: BaseException) -> str:
-    """Kind and message without line breaks, up to 600 characters: pydantic's first line says only how many problems."""
+    """Kind and message without line breaks, up to 600 characters: pydantic's first line has only the count."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:600]
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` that lists every problem, or return when there is none.
+    """Raise one ``ConfigError`` that lists every problem; return if there is none.
 
     Args:
-        where: what was checked, e.g. ``"Verifier"``.
+        where: the checked object, such as ``"Verifier"``.
         problems: one sentence each: the setting, its value, the allowed range, a value that works.
 
     Raises:
-        ConfigError: if ``problems`` is not empty.
+        ConfigError: ``problems`` is not empty.
     """
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")

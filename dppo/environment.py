@@ -1,4 +1,4 @@
-"""The machine: what a figure was measured on, how many threads small work is given, and which vLLM is there."""
+"""The machine: its description for measurements, threads for small models, and the installed vLLM."""
 
 import importlib.metadata
 import os
@@ -15,7 +15,7 @@ from dppo.errors import ConfigError
 from dppo.install import VLLM_BEFORE, VLLM_LINE, VLLM_OLDEST, commit
 
 SMALL = 5_000_000
-"""Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
+"""Parameters up to which a model is fastest on one thread and cheap to copy."""
 PACKAGES = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
 
 
@@ -23,7 +23,7 @@ def environment(**facts: Any) -> dict[str, Any]:
     """Machine, versions and commit as JSON values.
 
     Args:
-        **facts: what else belongs to the measurement, such as ``seeds`` or the command.
+        **facts: further facts of the measurement, such as ``seeds`` or the command.
     """
     cuda = torch.cuda.is_available()
     return {
@@ -54,10 +54,10 @@ def _processor() -> str:
 
 @contextmanager
 def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
-    """One torch thread while active, for work too small to share: several wait for each other more than they help.
+    """One torch thread while active: on a small model several threads lose more time by waiting than they save.
 
     Args:
-        model: what the work is on; threads stay as they are if it has more than ``SMALL`` parameters.
+        model: threads stay unchanged if it has more than ``SMALL`` parameters; None for small work.
     """
     before = torch.get_num_threads()
     if model is None or sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
@@ -72,11 +72,11 @@ def load_vllm(setting: str, otherwise: str) -> Any:
     """The module ``vllm``.
 
     Args:
-        setting: what asks for it, for the error.
-        otherwise: the setting that does without it.
+        setting: the setting that needs it, for the error.
+        otherwise: a setting without it, for the error.
 
     Raises:
-        ConfigError: it is not installed, or of a version that TRL, or transformers beside it, does not support.
+        ConfigError: it is not installed, or TRL or transformers does not support its version.
     """
     from packaging.version import Version  # comes with transformers, which torch alone does without
 

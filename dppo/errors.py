@@ -1,4 +1,4 @@
-"""Errors that say what is wrong, with which value, and one line that works."""
+"""Errors of the library. A message names the setting and its value, the rule it breaks, and one line that works."""
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
@@ -10,7 +10,7 @@ class DPPOError(Exception):
     """Base of every error this library raises on purpose."""
 
     explained = True
-    """The message says what to do: whoever calls a reward function need not wrap it."""
+    """The message is complete: a caller of a reward function need not wrap it."""
 
 
 class ConfigError(DPPOError, ValueError):
@@ -18,7 +18,7 @@ class ConfigError(DPPOError, ValueError):
 
 
 class DesignError(DPPOError, ValueError):
-    """A sampling design cannot do what it was asked: a budget out of reach, a row that must but cannot be kept."""
+    """A sampling design is impossible: a budget out of reach, or a row that must but cannot be kept."""
 
 
 class ShapeError(DPPOError, ValueError):
@@ -30,11 +30,11 @@ class DataError(DPPOError, ValueError):
 
 
 class RewardError(DPPOError, RuntimeError):
-    """A reward function raised, hung, or returned something that is not one number per completion."""
+    """A reward function raised, hung, or did not return one number per completion."""
 
 
 class RoundsError(DPPOError, RuntimeError):
-    """Too few groups of a step's rollouts can be learned from, and no further round is allowed."""
+    """Too few groups of a step's rollouts have a signal, and no further round is allowed."""
 
 
 class OutOfMemoryError(DPPOError, RuntimeError):
@@ -50,26 +50,26 @@ class CheckpointError(DPPOError, RuntimeError):
 
 
 class FileError(DPPOError, RuntimeError):
-    """A file that a run left behind is missing, damaged, or of another version."""
+    """A file of an earlier run is missing, damaged, or of another version."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message, which torch and others follow by a page."""
+    """The first line of an error's message: those of torch and others may be a page long."""
     return (str(error).strip() or "no message").splitlines()[0]
 
 
 def in_one_line(error: BaseException) -> str:
-    """Kind and message without line breaks, up to 600 characters: pydantic's first line says only how many problems."""
+    """Kind and message without line breaks, up to 600 characters: pydantic's first line has only the count."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:600]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question that names what is meant by a misspelt word, with a space behind it; empty where nothing is near.
+    """A question with the known names nearest to a misspelt word, and a space behind it; "" if no name is near.
 
     Args:
         word: that is not known.
-        known: names; of those equally near all are named, at most three, in their order here. Names that the word is
-            a part of are near too: ``model`` is of ``model_name_or_path``.
+        known: names. All equally near ones are given, at most three, in this order. A name is near too if the word is
+            a part of it: ``model`` of ``model_name_or_path``.
     """
     word, names = word.lower(), list(known)
     parts = sorted((name for name in names if f"_{word}_" in f"_{name}_"), key=lambda name: not name.startswith(word))
@@ -78,21 +78,21 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _nearest(word: str, names: list[str], least: float) -> list[str]:
-    """The names most like a word, all of those equally near; none below ``least``."""
+    """All names that are most like a word, with a similarity of ``least`` or more."""
     best = get_close_matches(word, names, n=1, cutoff=least)
     likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in (names if best else ())}
     return [name for name in likeness if likeness[name] == likeness[best[0]]]
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` that lists every problem, or return when there is none.
+    """Raise one ``ConfigError`` that lists every problem; return if there is none.
 
     Args:
-        where: what was checked, e.g. ``"DPPOConfig"``.
+        where: the checked object, such as ``"DPPOConfig"``.
         problems: one sentence each: the setting, its value, the allowed range, a value that works.
 
     Raises:
-        ConfigError: if ``problems`` is not empty.
+        ConfigError: ``problems`` is not empty.
     """
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
@@ -100,12 +100,12 @@ def raise_problems(where: str, problems: list[str]) -> None:
 
 
 def require(where: str, holds: Mapping[str, bool]) -> None:
-    """Raise one ``ConfigError`` that lists each sentence whose condition does not hold; see ``raise_problems``."""
+    """Raise one ``ConfigError`` that lists the sentences whose condition is false; see ``raise_problems``."""
     raise_problems(where, [problem for problem, fine in holds.items() if not fine])
 
 
 def duration(seconds: float) -> str:
-    """Seconds >= 0 in words, the two largest units: ``2 h 10 min``."""
+    """Seconds >= 0 as text in the two largest units: ``2 h 10 min``."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -114,7 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def in_words(function: Callable[..., Any]) -> str:
-    """What a function is called, with the constants bound to it."""
+    """Name of a function with the constants bound to it, for messages."""
     if isinstance(function, partial):
         constants = ", ".join(
             f"{key}={in_words(value) if callable(value) else value}" for key, value in function.keywords.items()

@@ -1,7 +1,7 @@
-"""Groups of completions in flat arrays: ``(N,)`` values and the number of the group that each belongs to.
+"""Groups of completions in flat arrays: ``(N,)`` values, and the number of each one's group.
 
-Groups may differ in size. What is computed per group is computed on matrices, one for the groups of each size, so that
-a group gives the same bits whether the others are of its size or not.
+Groups may differ in size. Reductions run on matrices, one for the groups of each size. So a group gives the same bits
+in any company.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 ROUNDINGS = 4
-"""Rewards of a group that differ by no more than as many roundings of the largest of them are equal."""
+"""Rewards of a group are equal if they differ by at most this number of roundings of the largest of them."""
 
 
 def group_count(group_N: Tensor) -> int:
-    """Q, how many groups there are."""
+    """Q, the number of groups."""
     return int(group_N.max()) + 1 if len(group_N) else 0
 
 
@@ -29,10 +29,10 @@ def group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
 
 
 def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """(Q,) numbers of the groups of one size, and (Q, G) where their members are, for each size there is."""
+    """For each size of groups, (Q,) their numbers and (Q, G) the places of their members."""
     count, row_N = group_count(group_N), torch.arange(len(group_N))
     if count and not len(group_N) % count and torch.equal(group_N, row_N // (len(group_N) // count)):
-        yield torch.arange(count), row_N.view(count, -1)  # as nearly always: of one size, one after the other
+        yield torch.arange(count), row_N.view(count, -1)  # the usual case: one size, one group after the other
         return
     size_Q = group_sizes(group_N)
     member_N = torch.argsort(group_N, stable=True)
@@ -43,15 +43,15 @@ def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor) -> Tensor:
-    """(Q,) what ``reduce`` makes of the values of each group.
+    """(Q,) results of ``reduce`` on the values of each group.
 
     Args:
-        reduce: from (Q, G) matrices, one per value, a group in each line, to (Q,).
+        reduce: from (Q, G) matrices, one for each value and with a group in each row, to (Q,).
         group_N: (N,) integer from 0 to Q - 1.
         *value_N: (N,) each, at least one.
 
     Returns:
-        (Q,) of the dtype that ``reduce`` gives. Spread it over the members with ``found_Q[group_N]``.
+        (Q,) of the dtype that ``reduce`` gives; ``found_Q[group_N]`` repeats it for the members.
     """
     parts = [(group_Q, reduce(*(v[row_QG] for v in value_N))) for group_Q, row_QG in groups_by_size(group_N)]
     if not parts:
@@ -63,14 +63,14 @@ def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor)
 
 
 def equal_within_groups(group_N: Tensor, reward_N: Tensor, *, eps: float, largest_N: Tensor | None = None) -> Tensor:
-    """(Q,) True where all rewards of a group are equal up to rounding: the rule for what counts as a silent group.
+    """(Q,) True for zero-variance groups: all rewards of the group are equal up to rounding.
 
     Args:
         group_N: (N,) integer from 0 to Q - 1.
-        reward_N: (N,) rewards, NaN where there is none: those are left out. A group without any reward is silent.
+        reward_N: (N,) rewards; NaN for a missing one, which is left out. A group without any reward has zero variance.
         eps: relative distance of two neighbouring numbers of the precision that rewards were computed in.
-        largest_N: (N,) size of the largest term of each reward, >= 0, which is what rounding goes by where terms cancel
-            in a sum; None where rewards are no sums.
+        largest_N: (N,) size >= 0 of the largest term of each reward, the scale of the rounding tolerance if terms
+            cancel in a sum; None if rewards are no sums.
     """
     missing_N = reward_N.isnan()
     largest_N = (reward_N.abs() if largest_N is None else largest_N).masked_fill(missing_N, 0.0)

@@ -1,6 +1,6 @@
-"""Which copy of this library is running: its commit, and how to install what is missing with a line that works for it.
+"""The running copy of this library: its commit, and pip commands that work for it.
 
-dppo is on no registry, so a line such as ``pip install 'dppo[trl]'`` finds nothing, or a stranger's package.
+dppo is on no registry: ``pip install 'dppo[trl]'`` would fail, or install a stranger's package.
 """
 
 import importlib.metadata
@@ -14,17 +14,17 @@ from typing import Any
 
 NAME = "dppo"
 VLLM_OLDEST, VLLM_BEFORE = "0.22", "0.31"
-"""TRL 1.16 supports these and 0.31, which asks for an older transformers than this library does. 0.30 was run."""
+"""TRL 1.16 supports these and 0.31, which needs an older transformers than this library. 0.30 was tested."""
 VLLM_LINE = f"pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}'"
-"""The pip command for vLLM; pip takes the newest of the range, and leaves transformers as it is."""
+"""The pip command for vLLM: the newest of the range, with transformers unchanged."""
 COMMIT_FILE = Path(__file__).with_name("commit.txt")
-"""Written into an sdist and a wheel when they are built; a clone has none."""
+"""The build of an sdist or a wheel writes it; a clone has none."""
 
 
 def commit() -> str | None:
-    """The commit of this copy, with ``+`` for uncommitted changes: as recorded when it was built, else of the clone.
+    """The commit of this copy, as recorded by its build or of the clone, with ``+`` for uncommitted changes.
 
-    None where neither is known.
+    None for a copy that is neither.
     """
     if COMMIT_FILE.is_file():
         return COMMIT_FILE.read_text(encoding="utf-8").strip()
@@ -34,7 +34,7 @@ def commit() -> str | None:
         return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
     if not (folder.parent / "pyproject.toml").is_file():
-        return None  # not a clone, though perhaps inside one of something else
+        return None  # not a clone: git would answer for a repository around it
     try:
         return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
@@ -52,7 +52,7 @@ def install_line(extra: str) -> str:
 
 
 def _source() -> str:
-    """Where pip got this library, as it notes (PEP 610): a repository with its commit, or an archive; empty if not."""
+    """Source of pip's installation by its record (PEP 610): a repository with its commit, or an archive; else ""."""
     try:
         text = importlib.metadata.distribution(NAME).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -65,7 +65,7 @@ def _source() -> str:
 
 
 def _packages(extra: str) -> Iterator[str]:
-    """What an extra brings along, those of extras within it included."""
+    """Packages of an extra, with those of the extras in it."""
     for requirement in importlib.metadata.requires(NAME) or ():
         package, _, condition = (part.strip() for part in requirement.partition(";"))
         if re.fullmatch(rf"extra == ['\"]{extra}['\"]", condition):

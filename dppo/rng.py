@@ -1,7 +1,7 @@
-"""Random generators as a function of integers, so that every rank, and a resumed run, draws the same numbers.
+"""Random generators as a function of integers: every rank and a resumed run draw the same numbers.
 
-Nothing here has state to save: a draw is reproduced from the run's seed, the global step and the purpose.
-Python's ``hash()`` is never used, since it is salted per process.
+There is no state to save: the run's seed, the global step and the purpose reproduce a draw. Python's ``hash()`` is
+never used, because it is salted per process.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from dppo.errors import ConfigError
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for. Values are part of every run's identity: never renumber."""
+    """Purposes of streams of random numbers. Never renumber: the values decide the draws of every run."""
 
     PROMPT_ORDER = 1
     PROMPT_DRAW = 2
@@ -37,24 +37,24 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 
     Args:
         seed: the run's seed, >= 0.
-        *key: a ``Purpose``, then further integers >= 0, such as a step. With the purpose first no step of one purpose
-            has the numbers of another. Zeros at the end do not count: ``(CHECK, 0)`` is ``(CHECK,)``.
+        *key: a ``Purpose``, then further integers >= 0, such as a step. With the purpose first no two purposes share
+            numbers. Zeros at the end do not count: ``(CHECK, 0)`` is ``(CHECK,)``.
 
     Raises:
-        ConfigError: the first of them is no purpose.
+        ConfigError: the key does not begin with a purpose.
     """
     if key and not isinstance(key[0], Purpose):
-        raise ConfigError(f"the key {key} must begin with what the numbers are for: generator(0, Purpose.CHECK, 3)")
+        raise ConfigError(f"the key {key} must begin with a Purpose. Write generator(0, Purpose.CHECK, 3).")
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *map(int, key)])))
 
 
 def torch_generator(seed: int, *key: int, device: str | torch.device = "cpu") -> torch.Generator:
-    """The same as a torch generator, for sampling tensors on ``device``."""
+    """A torch generator for tensors on ``device``, with the arguments of ``generator``."""
     return torch.Generator(device).manual_seed(int(generator(seed, *key).integers(2**62)))
 
 
 Streams = Callable[..., np.random.Generator]
-"""``streams(purpose, *key)``: the generator of a step for a ``Purpose``, and for further integers where it has any."""
+"""``streams(purpose, *key)``: the generator of a step for a ``Purpose`` and further integers."""
 
 
 def step_streams(seed: int, step: int) -> Streams:
