@@ -1,4 +1,4 @@
-"""Rows in transformers: one registered attention function, and which models it serves."""
+"""Rows in transformers: a registered attention function, and the reasons why it cannot serve a model."""
 
 from typing import Any
 
@@ -11,64 +11,46 @@ from transformers.masking_utils import sdpa_mask
 
 from dppo.errors import ConfigError
 from dppo.packing.kernels import Kernel
-from dppo.packing.rows import Segments
 
 ROWS = "dppo_rows"
 """Name of the attention implementation."""
 BATCH_ROPE = {"dynamic", "longrope"}
-"""Rotary embeddings that look at the longest sequence of the batch, which a layout changes."""
+"""Rotary embeddings that depend on the longest sequence of the batch, which a layout changes."""
 SERVED_LAYERS = {"full_attention", "sliding_attention"}
+DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
+"""Names of configurations for the rate at which attention weights are dropped."""
 RELIED_ON = {
     "PreTrainedConfig": ("_attn_implementation",),
     "PreTrainedModel": ("_is_stateful", "_supports_sdpa", "_supports_attention_backend"),
 }
-"""Private names of transformers that rows need, by class. Read them with ``private``, here and nowhere else."""
+"""Private names of transformers that rows need, by class. Only this file reads them, with ``private``."""
 
 
 def rows_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    row_segments: Segments | None = None,
-    row_kernel: Kernel | None = None,
-    **kwargs: Any,
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention over a row's segments; without segments it is transformers' ``sdpa``, argument for argument.
+    """Attention (1, T, H, D) over a row's segments, and None for its weights; without segments transformers' ``sdpa``.
 
-    Segments arrive as keyword arguments of the model's forward, so generation, evaluation and a recomputation under
-    gradient checkpointing each do what their own call said.
-    ``attention_mask`` is not used with segments. Gives (1, T, H, D), and None for the attention weights.
+    ``row_segments`` and ``row_kernel`` are keyword arguments of the model's forward. So generation, evaluation and a
+    recomputation under gradient checkpointing each have those of their own call. ``attention_mask`` is not used with
+    segments.
     """
-    if row_segments is None or row_kernel is None:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
-        )
-    return _attend(row_kernel, query, key, value, row_segments, scaling, sliding_window), None
+    segments, kernel = options.pop("row_segments", None), options.pop("row_kernel", None)
+    if segments is None or kernel is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    return _attend(kernel, query, key, value, segments, options.get("scaling"), options.get("sliding_window")), None
 
 
 @torch.compiler.disable()
-def _attend(
-    kernel: Kernel,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    segments: Segments,
-    scale: float | None,
-    window: int | None,
-) -> Tensor:
+def _attend(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, *of_row: Any) -> Tensor:
     """(1, T, H, D) attention by ``kernel``, never part of a compiled graph.
 
-    Every row has other segments, so a graph with them would be compiled again for each row.
+    Each row has other segments, so a graph with them would be compiled again for each row.
     """
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     query, key, value = (x.to(dtype) for x in (query, key, value))  # norms in float32 leave queries and keys there
-    return kernel.attend(query, key, value, segments, scale, window).transpose(1, 2).contiguous()
+    return kernel.attend(query, key, value, *of_row).transpose(1, 2).contiguous()
 
 
 AttentionInterface.register(ROWS, rows_attention)
@@ -76,7 +58,7 @@ AttentionMaskInterface.register(ROWS, sdpa_mask)
 
 
 def private(owner: Any, name: str) -> Any:
-    """What a model or its configuration has under one of the names in ``RELIED_ON``.
+    """An attribute of a model or its configuration, of the names in ``RELIED_ON``.
 
     Raises:
         ConfigError: this version of transformers does not have it.
@@ -90,7 +72,7 @@ def private(owner: Any, name: str) -> Any:
 
 
 def use_rows(model: PreTrainedModel) -> None:
-    """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa."""
+    """Let ``model`` attend over rows if its forward gets segments; other calls use sdpa."""
     patched: Any = model
     before = private(model.config, "_attn_implementation")
     if before != ROWS:
@@ -99,26 +81,22 @@ def use_rows(model: PreTrainedModel) -> None:
 
 
 def leave_rows(model: PreTrainedModel) -> bool:
-    """Give ``model`` back the attention implementation it had before ``use_rows``; False, and nothing, without that."""
+    """Restore the attention implementation of ``model`` before ``use_rows``; False if rows were not in use."""
     attends = private(model.config, "_attn_implementation") == ROWS
     if attends:
         model.set_attn_implementation(str(getattr(model, "attention_before_rows", "sdpa")))
     return attends
 
 
-DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
-"""Names under which configurations drop attention weights."""
-
-
 def unwrapped(model: Any) -> PreTrainedModel:
-    """The model without its adapters' wrapper."""
+    """The model without the wrapper of its adapters."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def sliding_layers(model: Any) -> int:
-    """How many layers of ``model`` have a sliding window, by its configuration.
+    """Number of layers with a sliding window, by the configuration of ``model``.
 
-    Each must hand the window to its attention function. Some models put it into the mask alone, which rows replace.
+    Each must pass the window to its attention function. Some models put it into the mask alone, which rows replace.
     """
     config = model.config.get_text_config()
     if getattr(config, "sliding_window", None) is None or not getattr(config, "use_sliding_window", True):
@@ -128,7 +106,7 @@ def sliding_layers(model: Any) -> int:
 
 
 def unsupported(model: PreTrainedModel) -> str:
-    """Why rows cannot serve ``model``, or "" where they can."""
+    """The reason why rows cannot serve ``model``, or "" if they can."""
     config = model.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "layers_block_type", None) or ())
     rope = getattr(config, "rope_parameters", None) or {}
@@ -145,7 +123,7 @@ def unsupported(model: PreTrainedModel) -> str:
             any(getattr(config, name, 0.0) for name in DROPOUTS),
             "it drops attention weights at random; set its attention dropout to 0",
         ),
-        (getattr(config, "keep_window_size", None), "it drops keys beyond a window by what it attends to"),
+        (getattr(config, "keep_window_size", None), "it drops keys beyond a window by their attention weights"),
         (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
         (
             not (private(model, "_supports_sdpa") and private(model, "_supports_attention_backend")),

@@ -1,12 +1,12 @@
-"""The self-check: the model's own padded forward against rows, log-probabilities and gradients, before anything trains.
+"""The self-check: rows against the model's own padded forward, log-probabilities and gradients, before any training.
 
-Rows depend on private agreements of transformers (that keyword arguments reach attention, that a 4-D mask is passed on
-as it is). Where one breaks, log-probabilities are off by nats without a warning; this check turns that into metrics.
+Rows depend on private agreements of transformers: keyword arguments reach attention, and a 4-D mask is passed on
+unchanged. If one breaks, log-probabilities are off by nats without a warning.
 
-How far right rows may be from padding is a property of the model, not of the machine: two right ways to compute the
-same thing differ by rounding, and a model amplifies rounding by what its weights and its temperature make of it. So
-the tolerance is measured: the padded forward again, with what every module returns moved by one rounding up or down.
-And what it must not hide is measured too: what another prompt changes. Beside that, a tolerance is small or useless.
+How far correct rows may be from padding depends on the model, not on the machine. Two correct computations differ by
+rounding, and a model amplifies rounding by its weights and its temperature. So the tolerance is measured: the padded
+forward again, with the output of every module moved by one rounding up or down. The effect of another prompt is
+measured too, because a tolerance above it would hide mistakes.
 """
 
 import math
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from dppo.packing.attention import sliding_layers
 from dppo.packing.forward import row_log_probs
@@ -31,17 +32,17 @@ WIDTH = 7
 """Tokens of the longest completion."""
 HALF = (torch.bfloat16, torch.float16)
 NUDGES, TIMES_NOISE = 2, 2.0
-"""How often rounding is measured, and how far beyond the largest change seen a difference may be. Right rows stayed
-below 0.6 of the change itself, with every instruction set and model tried: docs/log.md, 2026-11-21."""
+"""Measurements of rounding, and the tolerance over the largest change found. Correct rows stayed below 0.6 of that
+change, with every instruction set and model tried: docs/log.md, 2026-11-21."""
 LOGP_FLOOR, GRADIENT_FLOOR, HALF_GRADIENT_FLOOR = 1e-4, 1e-3, 0.1
-"""What is tolerated however little a model amplifies: nats, and the relative difference of gradients."""
+"""Smallest tolerances: nats, and relative differences of gradients."""
 HEAD_ROUNDINGS = 8.0
-"""Roundings of the largest logit that the head's log-probabilities may be off: two of them for the logit and the sum
-that it is taken from, and room for sums in another order."""
+"""Tolerance of the head in roundings of the largest logit: two for the logit and for the sum that it is taken from, and
+room for sums in another order."""
 HEAD_FLOOR = 1e-2
-"""Nats that a head may be off in any case: TRL's kernel on a GPU may multiply float32 in fewer bits than the model."""
+"""Smallest tolerance of the head in nats: TRL's kernel on a GPU may multiply float32 in fewer bits than the model."""
 MATMUL_EPS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
-"""Spacing, beside 1, of the numbers that float32 factors are rounded to where torch is told to."""
+"""Spacing beside 1 of the numbers that torch may round float32 factors to, by its precision setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,25 +53,25 @@ class LayoutCheck:
     """Largest absolute difference of a token's log-probability, in nats."""
     logp_tolerance: float
     gradient_difference: float | None
-    """Norm of the difference over the norm, of the gradient of token embeddings; None where not computed."""
+    """Norm of the difference over the norm, of the gradient of token embeddings; None if not computed."""
     gradient_tolerance: float
     logp_control: float = math.inf
-    """What the other prompt changes in padded log-probabilities, in nats."""
+    """Effect of the other prompt on padded log-probabilities, in nats."""
     gradient_control: float | None = None
-    """What the other prompt changes in padded gradients, relative; None where not computed."""
+    """Effect of the other prompt on padded gradients, relative; None if not computed."""
     windows_missing: int = 0
-    """Layers with a sliding window that rows are not told of: it is in the mask alone, which rows replace."""
+    """Layers whose sliding window is in the mask alone, which rows replace: it does not reach attention."""
 
     @property
     def passed(self) -> bool:
-        """Whether both are within tolerance, and the check is not blind; NaN is not within."""
+        """True if both are within tolerance and the check is not blind; NaN is not within."""
         if self.windows_missing or self.blind:  # sequences of the check are too short to show a window
             return False
         return self._tolerated(self.logp_difference, self.gradient_difference)
 
     @property
     def blind(self) -> bool:
-        """Whether rounding hides mistakes: a quarter of what another prompt changes would be within tolerance."""
+        """True if rounding hides mistakes: a quarter of the effect of another prompt is within tolerance."""
         gradient = self.gradient_control
         return self._tolerated(self.logp_control / 4, None if gradient is None else gradient / 4)
 
@@ -91,113 +92,97 @@ class LayoutCheck:
 def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck:
     """Compare rows with the model's padded forward; tolerances grow with the rounding that the model amplifies.
 
-    That is the largest of the differences between one padded batch, one sequence at a time, and the batch with every
-    module's output nudged. Gradients are compared where gradients are enabled; call it under ``torch.no_grad()`` on
-    models that cannot be differentiated outside of a training step, such as sharded ones.
-    The model comes after ``use_rows``, with a fused or scored head; its mode and gradients are left as they were.
+    That is the largest of the differences between one padded batch, one sequence at a time, and the batch with the
+    output of every module nudged. Gradients are compared if gradients are enabled: a sharded model, which can only be
+    differentiated in a training step, is checked under ``torch.no_grad()``. The model has ``use_rows`` and a fused or
+    scored head; its mode and gradients stay as they were.
     """
     prompts, completions = _sequences(model)
     half = _dtype(model) in HALF
-    score = _padded_by_head if half else _padded
-    windows: list[int] = []
+    windows: list[int | None] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float | None, window: int | None) -> Tensor:
-        windows.extend([] if window is None else [window])
+        windows.append(window)
         return kernel.attend(q, k, v, segments, scale, window)
 
     def rows() -> Tensor:
         row = build_row(prompts, completions, [0, 0, 1, 1])
         return row_log_probs(model, row, WIDTH, kernel=replace(kernel, attend=attend))[0]
 
-    def one_at_a_time() -> Tensor:
-        parts = [score(model, [p], [c], temperature) for p, c in zip(prompts, completions, strict=True)]
-        return torch.cat([F.pad(part, (0, WIDTH - part.shape[1])) for part in parts])
+    def padded(prompts: list[Tensor] = prompts, completions: list[Tensor] = completions) -> Tensor:
+        # In half precision a model rounds its logits and a float32 head does not: no matter of the layout.
+        return _log_probs(model, prompts, completions, None if half else temperature)[0]
 
-    padded = partial(score, model, prompts, completions, temperature)
+    def one_at_a_time() -> Tensor:
+        return torch.cat([padded([p], [c]) for p, c in zip(prompts, completions, strict=True)])
+
     with _evaluating(model):
         wanted = _with_embedding_gradient(model, padded)
 
         def difference(forward: Callable[[], Tensor]) -> tuple[float, float | None]:
-            return _difference(_with_embedding_gradient(model, forward), wanted)
+            """Largest absolute difference of log-probabilities, and the relative one of gradients if there are any."""
+            logp_NT, gradient = _with_embedding_gradient(model, forward)
+            logp = float((logp_NT - wanted[0]).abs().max())
+            if gradient is None or wanted[1] is None:
+                return logp, None
+            return logp, float((gradient - wanted[1]).norm() / wanted[1].norm())
 
         logp, gradient = difference(rows)
-        control = difference(partial(score, model, prompts[2:] + prompts[:2], completions, temperature))
+        control = difference(partial(padded, prompts[2:] + prompts[:2]))
         noise = [difference(one_at_a_time)]
         for seed in range(NUDGES):
             with _nudged(model, seed):
                 noise.append(difference(padded))
+    floor = HALF_GRADIENT_FLOOR if half else GRADIENT_FLOOR
     return LayoutCheck(
         logp_difference=logp,
         logp_tolerance=max(LOGP_FLOOR, TIMES_NOISE * max(n for n, _ in noise)),
         gradient_difference=gradient,
-        gradient_tolerance=max(
-            HALF_GRADIENT_FLOOR if half else GRADIENT_FLOOR, TIMES_NOISE * max(n or 0.0 for _, n in noise)
-        ),
+        gradient_tolerance=max(floor, TIMES_NOISE * max(n or 0.0 for _, n in noise)),
         logp_control=control[0],
         gradient_control=control[1],
-        windows_missing=max(0, sliding_layers(model) - len(windows)),
+        windows_missing=max(0, sliding_layers(model) - sum(window is not None for window in windows)),
     )
 
 
 def _sequences(model: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Four prompts, two and two alike, and four completions, of random tokens."""
     draws = torch.Generator().manual_seed(0)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    device = model.get_input_embeddings().weight.device
+    weight = model.get_input_embeddings().weight
 
     def tokens(count: int) -> Tensor:
-        return torch.randint(vocabulary, (count,), generator=draws).to(device)
+        return torch.randint(weight.shape[0], (count,), generator=draws).to(weight.device)
 
     prompts = [prompt for prompt in map(tokens, PROMPT_TOKENS) for _ in range(2)]
     return prompts, [tokens(count) for counts in COMPLETION_TOKENS for count in counts]
 
 
-def _padded(model: Any, prompts: list[Tensor], completions: list[Tensor], temperature: float) -> Tensor:
-    """(N, longest completion) log-probabilities by the model's ordinary forward over right-padded sequences."""
-    return _padded_logits(model, prompts, completions, temperature)[0]
-
-
-def _padded_logits(
-    model: Any, prompts: list[Tensor], completions: list[Tensor], temperature: float
+def _log_probs(
+    model: Any, prompts: list[Tensor], completions: list[Tensor], temperature: float | None
 ) -> tuple[Tensor, float]:
-    """The same, and the largest logit, divided by the temperature."""
-    ids, mask = _padded_inputs(prompts, completions)
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float() / temperature
-    logp_NT = logits[:, :-1].log_softmax(2).gather(2, ids[:, 1:, None])[..., 0]
-    return _of_completions(logp_NT, prompts, completions), float(logits.detach()[mask.bool()].abs().max())
+    """(N, WIDTH) log-probabilities by the padded forward, and the largest logit over the temperature.
 
-
-def _padded_by_head(model: Any, prompts: list[Tensor], completions: list[Tensor], _temperature: float) -> Tensor:
-    """The same by the head that rows use, which divides by the temperature itself.
-
-    In half precision a model rounds its logits and a float32 head does not, which has nothing to do with the layout.
+    Without a temperature they are those of the head that rows use, which divides by its own and gives no logits.
     """
-    ids, mask = _padded_inputs(prompts, completions)
-    label_NT = torch.full_like(ids, UNSCORED)
-    label_NT[:, :-1] = ids[:, 1:].masked_fill(mask[:, 1:] == 0, UNSCORED)
-    output = model(input_ids=ids, attention_mask=mask, use_cache=False, shift_labels=label_NT, fused_lm_head=True)
-    return _of_completions(output.log_probs.float(), prompts, completions)
-
-
-def _padded_inputs(prompts: list[Tensor], completions: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Token ids, padded on the right, and the mask of tokens."""
     sequences = [torch.cat(pair) for pair in zip(prompts, completions, strict=True)]
-    ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-    lengths = torch.tensor([len(s) for s in sequences], device=ids.device)
-    return ids, (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
-
-
-def _of_completions(logp_NT: Tensor, prompts: list[Tensor], completions: list[Tensor]) -> Tensor:
-    """(N, longest completion) the part of each sequence that predicts its completion."""
-    starts = [len(p) - 1 for p in prompts]
-    parts = [row[at : at + len(c)] for row, at, c in zip(logp_NT, starts, completions, strict=True)]
-    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+    ids, mask = (pad_sequence(each, batch_first=True) for each in (sequences, [torch.ones_like(s) for s in sequences]))
+    inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+    if temperature is None:
+        labels = pad_sequence([s[1:] for s in sequences], batch_first=True, padding_value=UNSCORED)
+        output = model(**inputs, shift_labels=F.pad(labels, (0, 1), value=UNSCORED), fused_lm_head=True)
+        logp_NT, largest = output.log_probs.float(), math.nan
+    else:
+        logits = model(**inputs).logits.float() / temperature
+        logp_NT = logits[:, :-1].log_softmax(2).gather(2, ids[:, 1:, None])[..., 0]
+        largest = float(logits.detach()[mask.bool()].abs().max())
+    parts = zip(logp_NT, prompts, completions, strict=True)
+    return torch.stack([F.pad(row[len(p) - 1 :][: len(c)], (0, WIDTH - len(c))) for row, p, c in parts]), largest
 
 
 def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities, and the gradient of their weighted sum with respect to each token's embedding.
 
-    Gradients of embeddings have passed through every layer, and taking them touches no parameter's ``.grad``.
+    Gradients of embeddings have passed through every layer, and computing them touches no parameter's ``.grad``.
     """
     inputs: list[tuple[Tensor, Tensor]] = []
 
@@ -210,8 +195,8 @@ def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple
         logp_NT = forward()
     if not torch.is_grad_enabled():
         return logp_NT.detach(), None
-    weight_NT = torch.linspace(-1, 1, logp_NT.shape[0] * WIDTH, device=logp_NT.device).view(-1, WIDTH)
-    with torch.autocast(logp_NT.device.type, enabled=False):  # as training does: a backward pass is not autocast
+    weight_NT = torch.linspace(-1, 1, logp_NT.numel(), device=logp_NT.device).view_as(logp_NT)
+    with torch.autocast(logp_NT.device.type, enabled=False):  # as in training: a backward pass is not autocast
         gradients = torch.autograd.grad((logp_NT * weight_NT).sum(), [output for _, output in inputs])
     sums = torch.zeros(embeddings.weight.shape[0], gradients[0].shape[-1], device=logp_NT.device)
     for (ids, _), gradient in zip(inputs, gradients, strict=True):
@@ -219,19 +204,9 @@ def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple
     return logp_NT.detach(), sums
 
 
-def _difference(
-    found: tuple[Tensor, Tensor | None], wanted: tuple[Tensor, Tensor | None]
-) -> tuple[float, float | None]:
-    """Largest absolute difference of log-probabilities, and the relative one of gradients where there are any."""
-    logp = float((found[0] - wanted[0]).abs().max())
-    if found[1] is None or wanted[1] is None:
-        return logp, None
-    return logp, float((found[1] - wanted[1]).norm() / wanted[1].norm())
-
-
 @contextmanager
 def _nudged(model: Any, seed: int) -> Iterator[None]:
-    """Everything that a module without modules in it returns is rounded once more: up, down or not, at random."""
+    """Round the output of each innermost module once more: up, down or not, at random."""
     draws = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     roundoff = _rounding(model)
 
@@ -249,21 +224,21 @@ def _nudged(model: Any, seed: int) -> Iterator[None]:
 
 
 def _rounding(model: Any) -> float:
-    """How far, relative, rounding may move one product of the model.
+    """Relative rounding error of one product of the model.
 
     In half precision, half the spacing of numbers beside 1: sums are float32, and their result is rounded once. In
-    float32 the sums are rounded as they grow, and factors too where torch is told to: a few spacings stand for that.
+    float32 sums are rounded as they grow, so a few spacings. By a setting of torch factors are rounded too.
     """
     dtype, device = _dtype(model), model.get_input_embeddings().weight.device.type
     if dtype in HALF:
         return torch.finfo(dtype).eps / 2
     backend: Any = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
-    told = getattr(getattr(backend, "matmul", None), "fp32_precision", "") if dtype == torch.float32 else ""
-    return max(4 * torch.finfo(dtype).eps, MATMUL_EPS.get(told, 0.0))
+    precision = getattr(getattr(backend, "matmul", None), "fp32_precision", "") if dtype == torch.float32 else ""
+    return max(4 * torch.finfo(dtype).eps, MATMUL_EPS.get(precision, 0.0))
 
 
 def _dtype(model: Any) -> torch.dtype:
-    """What the model computes in: that of autocast where it is on, otherwise the coarser of embeddings and head."""
+    """The dtype of the model's arithmetic: autocast's if it is on, else the coarser of embeddings and head."""
     weights = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
     device = weights[0].device.type
     if torch.is_autocast_enabled(device):
@@ -273,7 +248,7 @@ def _dtype(model: Any) -> torch.dtype:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode, and the mode there was afterwards."""
+    """Put the model into evaluation mode, and each module back into its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -288,13 +263,13 @@ class HeadCheck:
     """Log-probabilities by the head alone against those of the model's own logits, in nats."""
 
     difference: float
-    """Largest absolute one."""
+    """Largest absolute difference."""
     tolerance: float
-    """What rounding of logits of this size, in what the model computes in, can make of it."""
+    """Largest difference that rounding of logits of this size can cause, in the model's dtype."""
 
     @property
     def passed(self) -> bool:
-        """Whether it is within; NaN is not."""
+        """True if the difference is within tolerance; NaN is not."""
         return self.difference <= self.tolerance
 
     def __str__(self) -> str:
@@ -305,13 +280,13 @@ class HeadCheck:
 def check_head(model: Any, *, temperature: float) -> HeadCheck:
     """Compare the fused or scored head, on padded sequences, with the logits of the model's own forward.
 
-    Layouts take a linear head on the last hidden states. A model with a layer between them, or with logits scaled in a
-    way nobody knows of, has other log-probabilities: then nothing that layouts are compared with is right either.
+    Layouts assume a linear head on the last hidden states. A model with a layer between them, or with scaled logits,
+    has other log-probabilities. Then the reference of ``check_rows`` is wrong too.
     """
     prompts, completions = _sequences(model)
     with _evaluating(model):
-        own, largest = _padded_logits(model, prompts, completions, temperature)
-        found = _padded_by_head(model, prompts, completions, temperature)
+        own, largest = _log_probs(model, prompts, completions, temperature)
+        found, _ = _log_probs(model, prompts, completions, None)
     return HeadCheck(
         difference=float((found - own).abs().max()),
         tolerance=max(HEAD_FLOOR, HEAD_ROUNDINGS * _rounding(model) * largest),

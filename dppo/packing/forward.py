@@ -1,4 +1,4 @@
-"""From a row to the log-probabilities of its completions: one forward pass of any wrapped or unwrapped model."""
+"""Log-probabilities of a row's completions: one forward pass of a model, wrapped or not."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,16 +11,16 @@ from dppo.packing.rows import Row
 
 
 class Scored(NamedTuple):
-    """What a forward pass says of B completions."""
+    """Results of a forward pass over B completions; None if not requested."""
 
     logp_BT: Tensor
-    """(B, T) log-probabilities in nats, 0 where nothing is scored."""
+    """(B, T) log-probabilities in nats, 0 where no token is scored."""
     entropy_BT: Tensor | None = None
-    """(B, T) entropies in nats; None where not asked for."""
+    """(B, T) entropies in nats."""
     router_loss: Tensor | None = None
-    """() load-balancing loss over weighted tokens, times the sum of the weights; None without weights."""
+    """() load-balancing loss over weighted tokens, times the sum of the weights."""
     metrics: Mapping[str, Tensor] | None = None
-    """(B, T) of each of ``TOKEN_METRICS`` that the head computes; None where not asked for."""
+    """(B, T) of each of ``TOKEN_METRICS`` that the head computes."""
 
 
 def row_log_probs(
@@ -33,18 +33,18 @@ def row_log_probs(
     weight_B: Tensor | None = None,
     metrics: bool = False,
 ) -> Scored:
-    """Log-probabilities of a row's completions, with gradient, and their entropies and ``TOKEN_METRICS`` if asked for.
+    """Log-probabilities of a row's completions, with gradient, and their entropies and ``TOKEN_METRICS`` if requested.
 
-    The row goes through ``model(...)``, so PEFT, DDP and FSDP wrappers see an ordinary forward pass. The model comes
-    after ``use_rows``, with ``add_scored_head`` or TRL's ``add_fused_lm_head``, which computes entropies and metrics
-    where it was told to when it was added. ``width`` is at least the tokens of the longest completion. ``weight_B``
-    are weights of the completions for the router loss of a mixture of experts, which needs ``add_scored_head``; None
-    where no such loss is wanted.
+    The row goes through ``model(...)``, so PEFT, DDP and FSDP wrappers see an ordinary forward pass. The model has
+    ``use_rows`` and ``add_scored_head``, or TRL's ``add_fused_lm_head``, which computes entropies and metrics only if
+    that was requested when it was added. ``width`` is at least the tokens of the longest completion. ``weight_B`` are
+    weights of the completions for the router loss of a mixture of experts, which needs ``add_scored_head``; None
+    without such a loss.
     """
     weights = {} if weight_B is None else {"token_weight": row.weight_of_positions(weight_B)}
-    asked = {"score_metrics": True} if metrics else {}
+    requested = {"score_metrics": True} if metrics else {}
     output = model(
-        **row.inputs(), **weights, **asked, fused_lm_head=True, score_entropy=entropy, row_segments=row.segments,
+        **row.inputs(), **weights, **requested, fused_lm_head=True, score_entropy=entropy, row_segments=row.segments,
         row_kernel=kernel,
     )  # fmt: skip
     return Scored(
@@ -56,6 +56,6 @@ def row_log_probs(
 
 
 def metrics_of(output: Any, place: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Those of ``TOKEN_METRICS`` that a head's output has, each through ``place``."""
+    """The ``TOKEN_METRICS`` in a head's output, each changed by ``place``."""
     found = {name: getattr(output, name, None) for name in TOKEN_METRICS}
     return {name: place(value.detach()) for name, value in found.items() if value is not None}

@@ -19,32 +19,30 @@ from dppo.errors import ConfigError
 from dppo.packing.rows import UNSCORED
 
 BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
-"""Logits that exist at one time: 128 MiB in float32 on a CPU; on a GPU 1 GiB, since every block adds to a gradient of
-the size of the head."""
+"""Logits that exist at one time: 128 MiB in float32 on a CPU, 1 GiB on a GPU. On a GPU blocks are larger because every
+block adds to a gradient of the size of the head."""
 TOKEN_METRICS = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
-"""In nats; whether the token is the likeliest; over the vocabulary the mean of the logits, and the log of the sum of
+"""Entropy in nats; True if the token is the likeliest; over the vocabulary the mean logit and the log of the sum of
 squared probabilities. The names are those of TRL's fused head."""
 LOGIT_CHANGES = (
     "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap", "logit_scale", "output_multiplier",
     "lm_head_multiplier", "logits_scaling",
 )  # fmt: skip
-"""Names under which configurations scale or cap logits after the head."""
+"""Names of configurations for a scale or a cap of the logits after the head."""
 
 
 @dataclass
 class ScoredOutput(ModelOutput):
-    """What a model with a scored head returns for ``fused_lm_head=True``."""
+    """Output of a model with a scored head for ``fused_lm_head=True``; a field that was not requested is None."""
 
     log_probs: Tensor | None = None
-    """(B, T) float log-probabilities, in nats, of the labels; 0 where there is none."""
+    """(B, T) float log-probabilities of the labels in nats; 0 without a label."""
     entropy: Tensor | None = None
-    """(B, T) entropies in nats; None where not asked for."""
+    """(B, T) entropies in nats."""
     router_loss: Tensor | None = None
-    """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights; None where
-    there were no weights."""
+    """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights."""
     is_top1: Tensor | None = None
-    """(B, T) bool, whether the label is the likeliest token; this and what follows without a gradient, None where not
-    asked for."""
+    """(B, T) bool, True if the label is the likeliest token; no gradient, as for the fields below."""
     mean_logits: Tensor | None = None
     """(B, T) means of the logits over the vocabulary."""
     log_sum_sq_probs: Tensor | None = None
@@ -52,35 +50,35 @@ class ScoredOutput(ModelOutput):
 
 
 def unsupported_head(model: PreTrainedModel) -> str:
-    """Why ``add_scored_head`` cannot serve ``model``, or "" where it can."""
+    """The reason why ``add_scored_head`` cannot serve ``model``, or "" if it can."""
     config = model.config.get_text_config()
     if model.base_model is model:
-        return "what is below its head cannot be called by itself"
+        return "the layers below its head cannot be called alone"
     changed = [name for name in LOGIT_CHANGES if getattr(config, name, None) not in (None, 1.0)]
     return f"it changes logits after the head ({changed[0]}={getattr(config, changed[0])})" if changed else ""
 
 
 @dataclass
 class _Head:
-    """One scored head that was put on a model."""
+    """A scored head of a model."""
 
     forward: Callable[..., Any]
     """The function that became the model's forward."""
     below: Callable[..., Any] | None
-    """The forward that was set on the model before; None where it was that of its class."""
+    """The forward that was set on the model before; None for that of its class."""
     temperature: float
     dtype: torch.dtype | None
     removed: bool = False
-    """Whether it passes every call on: it was taken off while something else was wrapped around it."""
+    """True if calls pass through: the head was removed while another function was wrapped around it."""
 
 
 def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: torch.dtype | None = None) -> None:
     """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
 
-    The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. ``score_entropy=True`` asks for
-    entropies too, ``score_metrics=True`` for ``TOKEN_METRICS`` without a gradient, and ``token_weight=`` (B, T) for the
-    router loss of a mixture of experts over these weights. Without ``fused_lm_head`` the model's forward is the one it
-    had. A second call replaces the first; ``remove_scored_head`` takes the head off again.
+    The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. Further arguments of the call:
+    ``score_entropy=True`` for entropies, ``score_metrics=True`` for ``TOKEN_METRICS`` without a gradient, and
+    ``token_weight=`` (B, T) for the router loss of a mixture of experts over these weights. Without ``fused_lm_head``
+    the model's forward is the one it had. A second call replaces the first. ``remove_scored_head`` removes the head.
 
     Args:
         model: a causal language model, not yet wrapped by PEFT, DDP or FSDP; changed in place.
@@ -88,8 +86,8 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
         dtype: of the head's arithmetic; the weight's own by default.
 
     Raises:
-        ConfigError: if the model scales or caps its logits, or ``temperature`` is not positive; when called, if the
-            head carries an adapter.
+        ConfigError: the model scales or caps its logits, or ``temperature`` is not positive. The model's call raises it
+            if the head carries an adapter.
 
     Source: ``torch.nn.functional.linear_cross_entropy`` (torch 2.13), whose chunked form recomputes logits in the
     backward pass; before torch 2.13, checkpointed blocks.
@@ -99,7 +97,7 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature:g} must be greater than 0. Try temperature: 1.0.")
     remove_scored_head(model)
-    # Attributes, not closures: a deep copy of the model then runs its own forward, not this model's.
+    # Attributes instead of closures: a deep copy of the model then runs its own forward, not this model's.
     patched: Any = model
     heads: list[_Head] = [*getattr(model, "scored_heads", ())]
     forward = _forward_of_head(type(model), len(heads))
@@ -109,25 +107,24 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
 
 
 def remove_scored_head(model: PreTrainedModel) -> None:
-    """Give a model back the forward that it had before ``add_scored_head``; nothing where it has no scored head.
+    """Restore the forward of a model before ``add_scored_head``; no effect on a model without a scored head.
 
-    A head that something else was wrapped around since, as TRL's own head or accelerate's autocast, stays below it and
-    passes every call on.
+    If another function was wrapped around the head since, such as TRL's own head or accelerate's autocast, the head
+    stays below it and calls pass through.
     """
     patched: Any = model
     heads: list[_Head] = getattr(model, "scored_heads", [])
     while heads and getattr(vars(model).get("forward"), "__func__", None) is heads[-1].forward:
         below = heads.pop().below
-        if below is None:
-            del patched.forward
-        else:
+        del patched.forward
+        if below is not None:
             patched.forward = below
     for head in heads:
         head.removed = True
 
 
 def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., Any]:
-    """The forward of a model of class ``kind`` with a scored head, the one at place ``layer`` among its own."""
+    """The forward of a model of class ``kind`` with a scored head, number ``layer`` of the model's scored heads."""
 
     @functools.wraps(kind.forward)  # generate checks its arguments against the signature
     def forward(
@@ -146,13 +143,11 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
             kwargs |= {"fused_lm_head": True} if fused_lm_head else {}
             kwargs |= {} if shift_labels is None else {"shift_labels": shift_labels}
             return below(*args, **kwargs)
-        kwargs["use_cache"] = False  # with a cache transformers sees one sequence in a row of many
+        kwargs["use_cache"] = False  # with a cache transformers takes a row of many sequences for one
         if token_weight is not None:
             kwargs["output_router_logits"] = True
         output = self.base_model(*args, **kwargs)
-        scored = _score(
-            self, output.last_hidden_state, shift_labels, head.temperature, head.dtype, score_entropy, score_metrics
-        )
+        scored = _score(self, head, output.last_hidden_state, shift_labels, score_entropy, score_metrics)
         if token_weight is not None:
             scored.router_loss = router_loss(output.router_logits, token_weight, self.config.get_text_config())
         return scored
@@ -160,30 +155,24 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
     return forward
 
 
-@torch.compiler.disable()  # how many positions have a label is data: a graph would end at each use of it
+@torch.compiler.disable()  # the number of labelled positions is data: a graph would end at each use of it
 def _score(
-    model: PreTrainedModel,
-    hidden_BTD: Tensor,
-    label_BT: Tensor,
-    temperature: float,
-    dtype: torch.dtype | None,
-    entropy: bool,
-    metrics: bool,
+    model: PreTrainedModel, head: _Head, hidden_BTD: Tensor, label_BT: Tensor, entropy: bool, metrics: bool
 ) -> ScoredOutput:
-    """Log-probabilities, and entropies and metrics if asked, at labelled positions; 0 elsewhere."""
-    head: Any = model.get_output_embeddings()  # looked up on each call: PEFT and FSDP replace it
-    if hasattr(head, "base_layer"):
+    """Log-probabilities, and entropies and metrics if requested, at labelled positions; 0 elsewhere."""
+    layer: Any = model.get_output_embeddings()  # on each call, because PEFT and FSDP replace it
+    if hasattr(layer, "base_layer"):
         raise ConfigError(
-            "the head carries an adapter, which scoring by its weight would ignore. Take lm_head out of "
+            "the head carries an adapter, which scoring by its weight would ignore. Remove lm_head from "
             "target_modules, or train it in full: modules_to_save=['lm_head']."
         )
-    parts: Any = head.weight, getattr(head, "bias", None)  # PEFT's wrapper of some trained tokens has none
+    parts: Any = layer.weight, getattr(layer, "bias", None)  # PEFT's wrapper of some trained tokens has none
     weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in parts)
-    dtype = weight.dtype if dtype is None else dtype
+    dtype = head.dtype or weight.dtype
     labelled = label_BT != UNSCORED
-    hidden_LD, target_L = hidden_BTD[labelled].to(dtype) / temperature, label_BT[labelled]
+    hidden_LD, target_L = hidden_BTD[labelled].to(dtype) / head.temperature, label_BT[labelled]
     weight = weight.to(dtype)
-    bias = None if bias is None else bias.to(dtype) / temperature
+    bias = None if bias is None else bias.to(dtype) / head.temperature
     with torch.autocast(hidden_LD.device.type, enabled=False):
         logp_L = label_log_probs(hidden_LD, weight, bias, target_L)
         found = {"entropy": label_entropies(hidden_LD, weight, bias)} if entropy else {}
@@ -199,8 +188,8 @@ def _score(
 def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: Any) -> Tensor:
     """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights.
 
-    Shares of tokens per expert and mean probabilities are both weighted, so a dropped token counts by those kept in its
-    place. Where all weights are 0 it is 0, with a gradient of 0.
+    Shares of tokens per expert and mean probabilities are both weighted, so kept tokens stand for dropped ones. If all
+    weights are 0 it is 0, with a gradient of 0.
     """
     total = weight_BT.sum()
     weighted = torch.where(total > 0, weight_BT, torch.ones_like(weight_BT))
@@ -211,7 +200,7 @@ def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: An
 
 def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
     """(L,) log-probabilities of ``target_L`` by torch's chunked linear cross-entropy."""
-    # Logits no larger than the hidden states they come from are not worth recomputing.
+    # Logits that are no larger than their hidden states are kept, because recomputing them would save no memory.
     small = weight_VD.shape[0] <= weight_VD.shape[1]
     options = None if small else torch.nn.LinearCrossEntropyOptions(batch_chunk_size=_block(weight_VD))
     return -F.linear_cross_entropy(
@@ -220,10 +209,10 @@ def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | Non
 
 
 def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
-    """(L,) log-probabilities of ``target_L`` by blocks of rows, each computed again in the backward pass.
+    """(L,) log-probabilities of ``target_L`` by blocks of positions, each computed again in the backward pass.
 
-    Products are in the dtype given. In half precision the softmax is float32 all the same, and so is the sum of the
-    blocks' gradients: in bfloat16 log-probabilities of -10 nats would come in steps of 1/16.
+    Products are in the dtype of the hidden states. The softmax and the sum of the blocks' gradients are float32 or
+    more, because in bfloat16 log-probabilities of -10 nats would come in steps of 1/16.
     """
     dtype = hidden_LD.dtype
     exact = torch.promote_types(dtype, torch.float32)
@@ -239,22 +228,20 @@ def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor 
 
 
 def label_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
-    """(L,) log-probabilities of ``target_L``, in float32 or more: torch's chunked operator where it gives that."""
+    """(L,) log-probabilities of ``target_L`` in float32 or more: by torch's chunked operator if it gives that."""
     half = hidden_LD.dtype in (torch.bfloat16, torch.float16)
     score = checkpointed_log_probs if half or not hasattr(F, "linear_cross_entropy") else chunked_log_probs
     return score(hidden_LD, weight_VD, bias_V, target_L)
 
 
 def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """(L,) entropies, in nats, of the distributions over the vocabulary: by blocks, computed again in a backward pass.
+    """(L,) entropies in nats of the distributions over the vocabulary, by blocks.
 
-    Whoever only logs them never differentiates them, and pays for no more than the forward pass.
+    The backward pass computes each block again; without one only the forward pass is paid for.
     """
 
     def block(hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, weight_VD, bias_V)
-        logp = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
-        return -(logp.exp() * logp).sum(1)
+        return _entropy(_logits(hidden, weight_VD, bias_V).log_softmax(1))
 
     return torch.cat([checkpoint(block, hidden, use_reentrant=False) for hidden in hidden_LD.split(_block(weight_VD))])
 
@@ -262,19 +249,24 @@ def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None)
 @torch.no_grad()
 def token_metrics(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> dict[str, Tensor]:
     """(L,) of each of ``TOKEN_METRICS``, float32 or more; ``is_top1`` is bool."""
-
-    def of_block(hidden: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-        logits = F.linear(hidden, weight_VD, bias_V)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    rows, blocks = _block(weight_VD), []
+    for hidden, target in zip(hidden_LD.split(rows), target_L.split(rows), strict=True):
+        logits = _logits(hidden, weight_VD, bias_V)
         logp = logits.log_softmax(1)
-        entropy = -(logp.exp() * logp).sum(1)
-        return entropy, logits.argmax(1) == target, logits.mean(1), (2 * logp).logsumexp(1)
-
-    rows = _block(weight_VD)
-    blocks = [of_block(*each) for each in zip(hidden_LD.split(rows), target_L.split(rows), strict=True)]
+        blocks.append((_entropy(logp), logits.argmax(1) == target, logits.mean(1), (2 * logp).logsumexp(1)))
     return {name: torch.cat(parts) for name, parts in zip(TOKEN_METRICS, zip(*blocks, strict=True), strict=True)}
 
 
+def _logits(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    """(L, V) logits in float32 or more."""
+    logits = F.linear(hidden_LD, weight_VD, bias_V)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _entropy(logp_LV: Tensor) -> Tensor:
+    return -(logp_LV.exp() * logp_LV).sum(1)
+
+
 def _block(weight_VD: Tensor) -> int:
-    """Rows whose logits exist at one time."""
+    """Positions whose logits exist at one time."""
     return max(1, (CUDA_BLOCK_LOGITS if weight_VD.is_cuda else BLOCK_LOGITS) // weight_VD.shape[0])

@@ -9,10 +9,9 @@ from torch import Tensor
 def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
     """Indices of micro-batches, longest rows first, so that each is padded only to its own longest row.
 
-    Sorting puts rows of like length together, which is what makes trimming the padding worthwhile. A row longer
-    than ``max_tokens`` gets a micro-batch of its own: nothing is dropped or cut.
-    Widths are (N,), or (N, parts) where parts are padded each for itself, such as prompts on the left and completions
-    on the right. Ties keep the order given.
+    A row longer than ``max_tokens`` gets a micro-batch of its own: nothing is dropped or cut. Widths are (N,), or
+    (N, parts) if parts are padded each for itself, such as prompts on the left and completions on the right. Ties keep
+    their order.
 
     Example:
         Lengths ``[3, 8, 4]`` with ``max_tokens=8`` give ``[tensor([1]), tensor([2, 0])]``.

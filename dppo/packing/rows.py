@@ -135,22 +135,12 @@ class Row:
 
     def weight_of_positions(self, weight_B: Tensor) -> Tensor:
         """(1, T) weight of each position: that of its completion, in a trunk the sum over the completions behind it."""
+        branches = [(s, k) for s, k in enumerate(self.branch_S) if k >= 0]
+        shared = [(self.segments.trunk_S[s], k) for s, k in branches if self.segments.trunk_S[s] >= 0]
         # Indices are made on the host, because a boolean index of a device's tensor would wait for the device.
-        branches = [s for s, completion in enumerate(self.branch_S) if completion >= 0]
-        forked = [s for s, trunk in enumerate(self.segments.trunk_S) if trunk >= 0]
-        indices = on_device(
-            [
-                torch.tensor(branches),
-                torch.tensor([self.branch_S[s] for s in branches]),
-                torch.tensor(forked, dtype=torch.int64),
-                torch.tensor([self.segments.trunk_S[s] for s in forked], dtype=torch.int64),
-                torch.tensor(self.segments.length_S),
-            ],
-            weight_B.device,
-        )
-        branch, completion, fork, trunk, length_S = indices
-        weight_S = weight_B.new_zeros(len(self.branch_S)).index_copy(0, branch, weight_B[completion])
-        weight_S = weight_S.index_add(0, trunk, weight_S[fork])
+        indices = [*torch.tensor(branches + shared).T, torch.tensor(self.segments.length_S)]
+        segment, completion, length_S = on_device(indices, weight_B.device)
+        weight_S = weight_B.new_zeros(len(self.branch_S)).index_add(0, segment, weight_B[completion])
         return weight_S.repeat_interleave(length_S, output_size=self.segments.total)[None]
 
     def unpack(self, value_1T: Tensor, width: int) -> Tensor:

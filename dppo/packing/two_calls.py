@@ -38,9 +38,11 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of_counts(cls, queries: Sequence[int], keys: Sequence[int], device: torch.device) -> "Pieces":
-        """Pieces of so many queries and keys each."""
-        ends = (torch.tensor([0, *n]).cumsum(0).to(device, torch.int32, non_blocking=True) for n in (queries, keys))
-        return cls(*ends, max(queries, default=0), max(keys, default=0))
+        """Pieces with these counts of queries and keys."""
+        query_ends, key_ends = (
+            torch.tensor([0, *n]).cumsum(0).to(device, torch.int32, non_blocking=True) for n in (queries, keys)
+        )
+        return cls(query_ends, key_ends, max(queries, default=0), max(keys, default=0))
 
 
 class Call(NamedTuple):
