@@ -1,12 +1,14 @@
 """The arrows between parts point one way, in each of the three packages and between them."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from pages import blocks
 
 ROOT = Path(__file__).parent.parent
 SHARED = {
@@ -237,3 +239,20 @@ def test_the_check_sees_a_reader_that_brings_torch_along():
     assert heavy({"dppo.rng.generator"}) == {"dppo.rng.generator"}
     assert heavy({"torch.Tensor", "numpy", "json"}) == {"torch"}
     assert heavy(imports(ROOT / "dppo_lab" / "runs" / "recorder.py")) >= {"torch", "trl"}
+
+
+def chains(page: Path) -> list[tuple[str, list[set[str]]]]:
+    """Lines of arrows in blocks of a page: the package, and the parts that stand between its arrows."""
+    lines = [line.split(": ", 1) for block in blocks(page, "text") for line in block.splitlines() if " <- " in line]
+    return [(name, [set(re.findall(r"\w+", parts)) for parts in line.split(" <- ")]) for name, line in lines]
+
+
+def test_arrows_on_pages_are_those_that_are_enforced():
+    found = chains(ROOT / "CONTRIBUTING.md")
+    assert {package for package, _ in found} == ALLOWED.keys()
+    for package, chain in found:
+        allowed, named = ALLOWED[package], set().union(*chain)
+        assert named == allowed.keys()
+        for place, parts in enumerate(chain):
+            later = set().union(*chain[place + 1 :])
+            assert all(not allowed[part] & later for part in parts), chain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_learning_benchmark import REGIME, SEEDS, recorded
+from learning_records import REGIME, SEEDS, recorded
 
 from benchmarks.learning import beside, regimes
 from benchmarks.learning.points import CONTROL, STOCK

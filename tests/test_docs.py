@@ -18,7 +18,6 @@ sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
 from conftest_trl import SHORT, length_reward, logged, problems, scripted, tiny_path  # noqa: E402
 from pages import PAGES, all_blocks, blocks  # noqa: E402
-from test_arrows import ALLOWED  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
 from dppo.errors import ConfigError  # noqa: E402
@@ -177,23 +176,6 @@ def importable(dotted: str) -> bool:
         return hasattr(importlib.import_module(module), name) or bool(importlib.import_module(dotted))
     except ModuleNotFoundError:
         return False
-
-
-def chains(page: Path) -> list[tuple[str, list[set[str]]]]:
-    """Lines of arrows in blocks of a page: the package, and the parts that stand between its arrows."""
-    lines = [line.split(": ", 1) for block in blocks(page, "text") for line in block.splitlines() if " <- " in line]
-    return [(name, [set(re.findall(r"\w+", parts)) for parts in line.split(" <- ")]) for name, line in lines]
-
-
-def test_arrows_on_pages_are_those_that_are_enforced():
-    found = chains(ROOT / "CONTRIBUTING.md")
-    assert {package for package, _ in found} == ALLOWED.keys()
-    for package, chain in found:
-        allowed, named = ALLOWED[package], set().union(*chain)
-        assert named == allowed.keys()
-        for place, parts in enumerate(chain):
-            later = set().union(*chain[place + 1 :])
-            assert all(not allowed[part] & later for part in parts), chain
 
 
 KINDS = ("Tutorials", "How-to guides", "Reference", "Explanation")

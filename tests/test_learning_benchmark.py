@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 import run_folders
 import yaml
+from learning_records import POINT, REGIME, SEEDS, SLOPES, recorded
 
-from benchmarks.learning import compare, map, points, regimes, tune
+from benchmarks.learning import map, points, regimes, tune
 from benchmarks.learning.pooled import pooled
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
 from dppo.errors import ConfigError
-from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.curves import AMOUNTS
-from dppo_lab.comparison.plan import Comparison, plan, read_config
+from dppo_lab.comparison.plan import plan, read_config
 from dppo_lab.comparison.results import RunResult
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "benchmarks" / "learning" / "embedded.yaml"
-POINT = Setting(learning_rate=4e-4, completions=64, group=4)
 GRID = [
     Setting(learning_rate=rate, completions=size, group=group)
     for rate in (2e-4, 4e-4)
@@ -150,40 +149,6 @@ def test_a_pace_is_the_mean_over_its_seeds(tmp_path):
         RunResult(seed=seed, status="finished", curve=(None,)) for seed in seeds
     ]
     assert tuning.seconds_per_step("control", POINT, 20, [3, 4], "pilot") == pytest.approx(20 / 16)
-
-
-def write_run(folder, name, seed, gain, seconds, steps):
-    """A finished run that begins at 0.2, with 100 completions to a second."""
-
-    def also(step):
-        silent = {"frac_reward_zero_std": 0.25 if name == "control" else 0.9}
-        if step and name == "default":
-            silent["prune/completion_rate"] = 0.6
-        return silent | ({"time/rollout": 0.2, "time/forward_backward": 0.09, "time/prune": 0.01} if step else {})
-
-    points = [(0, 0, 0, 0.2), (steps, seconds, 100 * seconds, 0.2 + gain)]
-    about = {"method": name, "seed": seed, "updates": steps}
-    run_folders.write_run(folder / "runs" / name / f"seed_{seed}", points, also, **about)
-
-
-def recorded(folder, slopes, seeds, best, opponents, targets):
-    """The record of a comparison with methods of these slopes; with seed 14 dppo learns nothing."""
-    for name, slope in slopes.items():
-        for seed in seeds:
-            write_run(folder, name, seed, *((0.01, *slope[1:]) if (name, seed) == ("dppo", 14) else slope))
-    method, own = {"trl_g8": "trl", "trl": "trl", "dppo": "dppo", "dapo": "dapo"}, overrides({}, POINT, 100, 12)
-    contestants = tuple(Contestant(name=name, method=method.get(name, "grpo"), overrides=own) for name in slopes)
-    comparison = Comparison(folder=folder, contestants=contestants, seeds=seeds, config={})
-    return compare.record_of(comparison, best, opponents, targets)
-
-
-SEEDS = tuple(range(10, 20))
-SLOPES = {
-    "trl_g8": (0.3, 80, 100), "trl": (0.4, 80, 100), "grpo_rows": (0.5, 80, 100), "dppo": (0.6, 40, 100),
-    "dapo": (0.1, 80, 100),
-}  # fmt: skip
-"""Accuracy gained over a run, its seconds and steps."""
-REGIME = {"control": (0.5, 80, 100), "default": (0.6, 40, 100), "tokens": (0.5, 40, 200), "trl_g8": (0.3, 80, 50)}
 
 
 def test_every_figure_by_hand(tmp_path):

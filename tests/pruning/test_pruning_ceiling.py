@@ -10,9 +10,9 @@ import torch
 from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
+from pruned_units import CANDIDATES, COMPLETIONS, EXACT
 from pruning_enumeration import boxes_of_level, mean_weight
 from refusals import refused
-from test_pruning_unbiased import CANDIDATES, COMPLETIONS, EXACT
 
 from dppo.errors import CheckpointError, ConfigError
 from dppo.pruning import (

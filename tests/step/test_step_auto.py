@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from pages import ROOT, blocks
+from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, same, source, taught
 from refusals import refused
-from test_step_prompts import AUTO, DPPO, GROUP, SEED, SIZE, answers, same, source, taught
 
 from dppo.costs import Spent
 from dppo.errors import CheckpointError, ConfigError

@@ -7,59 +7,17 @@ import numpy as np
 import pytest
 import torch
 from drafts import Run, draft_of
+from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SEED, SIZE, same, source, taught
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
 from dppo.errors import CheckpointError, DataError, DesignError
 from dppo.methods import METHODS
 from dppo.methods.greso import EASY, HARD
-from dppo.pruning import Auto, PromptHistory, PromptPrior, PromptPruning, PromptStream
+from dppo.pruning import PromptHistory, PromptPrior, PromptStream
 from dppo.step import drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
-
-SIZE, PROMPTS, GROUP, SEED = 24, 4, 3, 6
-DPPO, DAPO, GRESO = METHODS["dppo"].with_rates(prompt=0.5), METHODS["dapo"], METHODS["greso"]
-AUTO = replace(DPPO, prompts=PromptPruning(rate=0.8, floor=0.2, auto=Auto(fewest=8, least_gain=1.0)))
-
-
-def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, identities=None):
-    identities = np.arange(size, dtype=np.uint64) if identities is None else identities
-    history = PromptHistory(identities, half_life=1e9)
-    return Run(PromptStream(size, seed), history, method, prompts=prompts, fill=fill)
-
-
-def answers(row_Q):
-    """Rewards of groups, a function of the dataset row: multiples of three have zero variance, low or high."""
-    zero_variance_Q = row_Q % 3 == 0
-    reward_QG = torch.where(zero_variance_Q, (row_Q % 2).double(), 0.0)[:, None].repeat(1, GROUP)
-    reward_QG[:, 0] += (~zero_variance_Q).double() * (1 + row_Q / 100)
-    return Rewards.of_groups(reward_QG)
-
-
-def taught(run, steps, *, rounds=False, first=0):
-    """The prompts of some steps, each of which the history learns from."""
-    found = []
-    for step in range(first, first + steps):
-        if rounds:
-            asked = []
-            prompts = run.rounds(step, lambda number, block, asked=asked: answers(asked.append(block) or block.row_Q))
-        else:
-            prompts = run.block(step, generations=GROUP)
-        rewards = answers(prompts.row_Q)
-        run.learn(draft_of(run.method, prompts, rewards, tokens=7), step)
-        found.append(prompts)
-    return found
-
-
-def same(first, second) -> bool:
-    """Whether two steps have the same bits."""
-    pairs = [(first, second), (first.draw, second.draw), (first.candidates, second.candidates)]
-    names = ("row_Q", "prob_Q", "weight_Q", "keep_N", "prob_N", "weight_N", "row_P", "signal_P", "tokens_P", "seen_P")
-    return all(
-        torch.equal(getattr(a, name), getattr(b, name)) for a, b in pairs for name in names if hasattr(a, name)
-    ) and (first.sequences, first.collected) == (second.sequences, second.collected)
-
 
 # Blocks.
 

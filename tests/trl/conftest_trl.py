@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
-from dppo.trl import layouts
+from dppo.methods import METHODS
+from dppo.trl import DPPOConfig, layouts
 from dppo.trl.checkpoints.files import latest_checkpoint
 
 WORDS = [f"w{i}" for i in range(28)]
@@ -249,3 +250,10 @@ def relative_difference(left: dict, right: dict) -> float:
     assert left.keys() == right.keys() and left
     difference = sum((left[n].cpu() - right[n].cpu()).double().square().sum() for n in right).sqrt()
     return float(difference / sum(g.cpu().double().square().sum() for g in right.values()).sqrt())
+
+
+def configured(**options):
+    """A configuration that is not run; biased methods are allowed."""
+    needs = METHODS.get(options.get("method", "grpo"), METHODS["grpo"]).advantages.from_values
+    values = {"prompt_values": "values.jsonl"} if needs else {}
+    return DPPOConfig(**CONFIG | {"accept_bias": True} | values | options)

@@ -17,16 +17,16 @@ os.environ.update(
 )
 sys.path.insert(0, str(Path(__file__).parent))
 
-import test_trl_dpo
+import dpo_runs
 import torch
 import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from conftest_trl import GENERATIONS, SHARDED, UNEVEN
 from peft import LoraConfig
-from test_trl_contract import gradients
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from trl_gradients import gradients
 from two_ranks import at_home, rank_rollout
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -115,8 +115,8 @@ def synchronized(path: str, folder: Path, **options) -> tuple[list, list]:
 
 def run_on_pairs(path: str, folder: Path) -> None:
     """A pruned run on pairs, its reference in shards too: its scores, and steps in which a rank has no pair."""
-    trainer = test_trl_dpo.ours(
-        path, folder, data=test_trl_dpo.pairs(12), per_device_train_batch_size=1, max_steps=9, learning_rate=1e-3
+    trainer = dpo_runs.ours(
+        path, folder, data=dpo_runs.pairs(12), per_device_train_batch_size=1, max_steps=9, learning_rate=1e-3
     )
     idle, own = [], trainer._own
 

@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 
-import test_trl_dpo
+import dpo_runs
 import torch
+from resumed_runs import trainer
 from sft_runs import ours, solutions
-from test_trl_resume import trainer
 from transformers import TrainerCallback
 
 from dppo.methods import from_settings as method_settings
@@ -42,7 +42,7 @@ def auto(path, folder, **options):
 KINDS = {
     "auto": auto,
     "sft": lambda path, folder, **own: ours(path, folder, data=solutions(12), **SAVING, **own),
-    "dpo": lambda path, folder, **own: test_trl_dpo.ours(path, folder, data=test_trl_dpo.pairs(12), **SAVING, **own),
+    "dpo": lambda path, folder, **own: dpo_runs.ours(path, folder, data=dpo_runs.pairs(12), **SAVING, **own),
 }
 
 

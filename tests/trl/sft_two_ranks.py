@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import test_trl_dpo
+import dpo_runs
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
@@ -29,11 +29,11 @@ RUNS = {
         ),
     ),
     # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
-    "pairs": (test_trl_dpo.ours, test_trl_dpo.pairs(12), dict(per_device_train_batch_size=1, max_steps=9)),
+    "pairs": (dpo_runs.ours, dpo_runs.pairs(12), dict(per_device_train_batch_size=1, max_steps=9)),
     "stream": (ours, solutions(12).to_iterable_dataset(), OF_STREAM),
     "pairs of a stream": (
-        test_trl_dpo.ours,
-        test_trl_dpo.pairs(12).to_iterable_dataset(),
+        dpo_runs.ours,
+        dpo_runs.pairs(12).to_iterable_dataset(),
         OF_STREAM | {"learning_rate": 1e-3},
     ),
     # A router loss is one of each micro-batch: those of one row, of two ranks or one after the other.

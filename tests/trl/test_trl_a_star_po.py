@@ -8,33 +8,20 @@ import pytest
 import torch
 from conftest_trl import CONFIG, length_reward, problems, relative_difference, scripted
 from refusals import refused
-from test_trl_contract import gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.experimental.a2po import A2POConfig, A2POTrainer
+from trl_gradients import gradients
+from value_files import write_values
 
 from dppo.errors import ConfigError, DataError, FileError
 from dppo.methods import METHODS
-from dppo.methods.a_star_po import optimal_value
-from dppo.pruning.values import prompt_key, read_values
+from dppo.pruning.values import read_values
 from dppo.rewards import identities
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.prompts import prompt_source
 
 BETA = 0.05
 """Larger than the paper's, so that both terms of the residual matter once the policy has moved."""
-
-
-def write_values(path, dataset, *, samples=8):
-    """Made-up reference rewards of every prompt, and their values."""
-    rng = torch.Generator().manual_seed(3)
-    reward_PG = torch.randint(2, (len(dataset), samples), generator=rng).double()
-    value_P = optimal_value(reward_PG, beta=0.5)
-    lines = [
-        {"prompt": prompt_key(int(key)), "value": value, "rewards": rewards}
-        for key, value, rewards in zip(identities(dataset["prompt"]), value_P.tolist(), reward_PG.tolist(), strict=True)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(path)
 
 
 def moved(path, folder):

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from conftest_trl import SHORT, length_reward, logged, problems, relative_difference, scripted
+from dpo_runs import ours as preferences
 from sft_runs import ours as supervised
-from test_trl_contract import gradients
-from test_trl_dpo import ours as preferences
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import gradients
 
 from dppo.packing.kernels import SEGMENT_SDPA, candidates, choose_kernel, probe
 from dppo.packing.rows import Segments

@@ -1,10 +1,10 @@
 """No float64 goes to a device, of which Apple's have none; here the device is a CPU, and what is sent to it is seen."""
 
+import dpo_runs as dpo
 import pytest
-import test_trl_dpo as dpo
 import torch
+from resumed_runs import TWO_PASSES, trainer
 from sft_runs import ours
-from test_trl_resume import TWO_PASSES, trainer
 from torch.overrides import TorchFunctionMode
 
 from dppo.pruning import mean_loss, uncertainty

@@ -4,58 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import WORDS, relative_difference
+from conftest_trl import relative_difference
 from datasets import Dataset
+from dpo_runs import RPO, by_length, ours, pairs, stock
 from refusals import refused
-from sft_runs import Fixed, as_trl, made, trained
-from transformers import Qwen3ForCausalLM
-from trl import DPOConfig, DPOTrainer
+from sft_runs import Fixed, as_trl, trained
 
 from dppo.errors import CheckpointError, ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
 from dppo.packing import plan_rows
 from dppo.pruning import UNWEIGHTED
-from dppo.trl import DPPODPOConfig, DPPODPOTrainer
 from dppo.trl.layouts import RowLayout
 
-
-def words(start, count):
-    return " " + " ".join(WORDS[(start + j) % 28] for j in range(count))
-
-
-def pairs(count=10):
-    """Prompts with two answers of different lengths."""
-    return Dataset.from_list(
-        [
-            {
-                "prompt": words(i, 2 + i % 4).strip(),
-                "chosen": words(3 * i, 1 + i % 5),
-                "rejected": words(5 * i + 1, 1 + (i + 2) % 4),
-            }
-            for i in range(count)
-        ]
-    )
-
-
-def compared(kind, config, path, folder, *, data=None, own=None, **options):
-    """A trainer with a reference that differs from the policy."""
-    reference = Qwen3ForCausalLM.from_pretrained(path)
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter.mul_(0.9)
-    own = {"ref_model": reference, **(own or {})}
-    return made(kind, config, path, folder, data=pairs() if data is None else data, own=own, **{"beta": 0.5, **options})
-
-
-def stock(path, folder, **options):
-    return compared(DPOTrainer, DPOConfig, path, folder, **options)
-
-
-def ours(path, folder, **options):
-    return compared(DPPODPOTrainer, DPPODPOConfig, path, folder, **options)
-
-
-RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
 CONTRACT = {
     "sigmoid": {},
     "rpo": RPO,
@@ -88,11 +48,6 @@ def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_pat
 def torn(layout, rank_batch, kept, max_tokens):
     """Passes as of sequences that do not belong together."""
     return plan_rows(*layout._sizes(rank_batch, kept), max_tokens)
-
-
-def by_length(prompts, completions, **_):
-    """A reward model that likes short answers."""
-    return [-float(len(text.split())) for text in completions]
 
 
 def test_wrong_twins_are_caught(tiny_path, tmp_path, monkeypatch):

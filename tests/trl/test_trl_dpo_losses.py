@@ -4,10 +4,11 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import dpo_runs as dpo
 import pytest
-import test_trl_dpo as dpo
 import torch
 from conftest_trl import logged, one_in
+from dpo_runs import LOSSES, PADDED, PARTS
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
 from transformers import Qwen3ForCausalLM
@@ -15,20 +16,8 @@ from transformers import Qwen3ForCausalLM
 from dppo.errors import ConfigError
 from dppo.methods import RowMethod
 from dppo.trl import DPPODPOConfig
-from dppo.trl.rows.pairs import OF_PAIRS, SERVED_LOSSES, Pairs, pair_losses
+from dppo.trl.rows.pairs import OF_PAIRS, Pairs, pair_losses
 
-LOSSES = {name: {"loss_type": name} for name in SERVED_LOSSES} | {
-    "exo_pair": {"loss_type": "exo_pair", "label_smoothing": 1e-3},
-    "robust": {"loss_type": "robust", "label_smoothing": 0.2},
-    "several": {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0]},
-    "forward_kl": {"f_divergence_type": "forward_kl"},
-    "js_divergence": {"f_divergence_type": "js_divergence"},
-    "alpha_divergence": {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3},
-    "ld_alpha": {"ld_alpha": 0.4},
-    "ld_alpha, before": {"ld_alpha": 0.4, "precompute_ref_log_probs": True},
-    "wpo": {"use_weighting": True},
-    "wpo, ipo": {"use_weighting": True, "loss_type": "ipo"},
-}
 FIGURES = (*OF_PAIRS, "logits/chosen", "logits/rejected", "entropy", "mean_token_accuracy", "num_tokens", "loss")
 UNEVEN = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 2, "beta": 0.2}
 UNEVEN |= {"optim": "sgd", "learning_rate": 1e-3}
@@ -44,19 +33,11 @@ def near(path):
     return {"ref_model": reference}
 
 
-PADDED = ("several", "ld_alpha", "wpo")
-"""Losses that look at more than sums over the answers: padding gives them what rows do."""
-
-
 @pytest.mark.parametrize("name", one_in(3, {name: name for name in LOSSES}))
 def test_with_nothing_pruned_losses_gradients_and_metrics_are_trls(name, tiny_path, tmp_path):
     for layout in ("rows", "padded") if name in PADDED else ("rows",):
         options, only = UNEVEN | LOSSES[name] | {"own": near(tiny_path)}, {"layout": layout, "own": near(tiny_path)}
         as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, metrics=FIGURES, **options)
-
-
-PARTS = {"batches": ((1, 4, 7), (2,))}
-"""A step of two micro-batches of TRL's, of three pairs and of one."""
 
 
 def test_a_mean_over_the_pairs_of_a_step_is_caught(tiny_path, tmp_path, monkeypatch):

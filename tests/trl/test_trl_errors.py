@@ -7,9 +7,9 @@ import torch
 from conftest_trl import CONFIG, GENERATIONS, SHORT, length_reward, problems, relative_difference, scripted
 from datasets import Dataset, IterableDataset
 from refusals import refused, warned
-from test_trl_contract import gradients
 from transformers import AutoTokenizer
 from trl import GRPOConfig
+from trl_gradients import gradients
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.methods import METHODS

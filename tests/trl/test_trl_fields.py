@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest_trl import CONFIG
+from conftest_trl import CONFIG, configured
 from refusals import refused
 from transformers import Qwen3Config, Qwen3MoeConfig, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
@@ -23,12 +23,6 @@ from dppo.trl.grpo.plan import describe_steps
 from dppo.trl.served import RANGES
 
 OWN = [name for name, method in METHODS.items() if method.fixes]
-
-
-def configured(**options):
-    needs = METHODS.get(options.get("method", "grpo"), METHODS["grpo"]).advantages.from_values
-    values = {"prompt_values": "values.jsonl"} if needs else {}
-    return DPPOConfig(**CONFIG | {"accept_bias": True} | values | options)
 
 
 KNOWN = json.loads(Path(__file__).with_name("trl_fields.json").read_text())

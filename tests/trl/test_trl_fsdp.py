@@ -2,14 +2,14 @@
 
 import json
 
+import dpo_runs
 import pytest
-import test_trl_dpo
 import torch
 from conftest_trl import GENERATIONS, SHARDED, UNEVEN, relative_difference, two_processes
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
-from test_trl_contract import TOLERANCE, gradients
 from transformers import AutoModelForCausalLM
+from trl_gradients import TOLERANCE, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -92,8 +92,8 @@ def test_a_rank_without_pairs_gathers_the_reference_with_the_other(folder, tiny_
     """Steps of two pairs, of which the second epoch keeps one: a rank that left the reference out would hang both."""
     found = json.loads((folder / "pairs" / "pairs.json").read_text())
     assert found["sharded"] == [True, True] and sum(found["idle"]) > 0
-    one = test_trl_dpo.ours(
-        tiny_path, tmp_path, data=test_trl_dpo.pairs(12), per_device_train_batch_size=2, max_steps=9, learning_rate=1e-3
+    one = dpo_runs.ours(
+        tiny_path, tmp_path, data=dpo_runs.pairs(12), per_device_train_batch_size=2, max_steps=9, learning_rate=1e-3
     )
     one.train()
     assert found["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=1e-2)

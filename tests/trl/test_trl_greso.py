@@ -5,8 +5,8 @@ import json
 import pytest
 from conftest_trl import GENERATIONS, Stop, StopAfter, alike, length_reward, logged, relative_difference
 from refusals import refused, warned
-from test_trl_contract import TOLERANCE, gradients
-from test_trl_rounds import retained, rounds_run, stock
+from round_runs import retained, rounds_run, stock
+from trl_gradients import TOLERANCE, gradients
 
 from dppo.errors import CheckpointError
 from dppo.trl import DPPOConfig, DPPOTrainer

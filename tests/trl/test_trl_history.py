@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, scripted
+from conftest_trl import GENERATIONS, configured, scripted
 from refusals import refused
-from test_trl_contract import gradients
-from test_trl_fields import configured
+from trl_gradients import gradients
 
 from dppo.errors import ConfigError
 from dppo.objective import history_advantages

@@ -2,15 +2,15 @@
 
 import warnings
 
+import dpo_runs
 import pytest
-import test_trl_dpo
 import torch
 from accelerate import Accelerator
 from conftest_trl import GENERATIONS, logged
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
-from test_trl_contract import gradients
 from torch.utils._python_dispatch import TorchDispatchMode
+from trl_gradients import gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
@@ -107,7 +107,7 @@ RUNS = {
     "cut": (grpo, {"token_prune_rate": 0.4, "head_prune_rate": 0.3, "loss_type": "dr_grpo"}),
     "packed": (grpo, {"layout": "packed"}),
     "sft": (of_rows(sft, solutions(16)), {}),
-    "dpo": (of_rows(test_trl_dpo.ours, test_trl_dpo.pairs(16)), {}),
+    "dpo": (of_rows(dpo_runs.ours, dpo_runs.pairs(16)), {}),
 }
 
 

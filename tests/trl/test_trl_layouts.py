@@ -8,9 +8,9 @@ import torch
 from conftest_trl import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_difference, scripted
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
-from test_trl_contract import TOLERANCE, compare, gradients
 from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import TOLERANCE, compare, gradients
 from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, mixture, same_length, saved
 
 from dppo.errors import ConfigError

@@ -6,12 +6,12 @@ import signal
 import socket
 import threading
 
+import dpo_runs
 import pytest
-import test_trl_dpo
-import test_trl_sft
+import sft_runs
 from refusals import refused
+from resumed_runs import trainer
 from sft_runs import solutions
-from test_trl_resume import trainer
 
 from dppo.errors import ConfigError
 from dppo.trl.checkpoints import files
@@ -25,11 +25,11 @@ def on_prompts(path, folder, **options):
 
 
 def on_rows(path, folder, **options):
-    return test_trl_sft.ours(path, folder, data=solutions(8), save_strategy="steps", **QUICK, **options)
+    return sft_runs.ours(path, folder, data=solutions(8), save_strategy="steps", **QUICK, **options)
 
 
 def on_pairs(path, folder, **options):
-    return test_trl_dpo.ours(path, folder, data=test_trl_dpo.pairs(8), save_strategy="steps", **QUICK, **options)
+    return dpo_runs.ours(path, folder, data=dpo_runs.pairs(8), save_strategy="steps", **QUICK, **options)
 
 
 @pytest.mark.parametrize("make", [on_prompts, on_rows, on_pairs])

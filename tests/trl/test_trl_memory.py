@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 from refusals import refused, warned
-from test_trl_contract import gradients
+from trl_gradients import gradients
 
 from dppo.errors import OutOfMemoryError
 from dppo.trl import DPPOConfig, DPPOTrainer

@@ -6,9 +6,9 @@ import pytest
 import torch
 from conftest_trl import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
 from mechanisms import one_of_each
-from test_trl_contract import gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import gradients
 
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig, DPPOTrainer

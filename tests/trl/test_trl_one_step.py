@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest_trl import GENERATIONS, ON_CPU, length_reward
-from test_trl_contract import gradients
+from trl_gradients import gradients
 
 from dppo.context import NOTHING_KNOWN
 from dppo.rng import step_streams

@@ -4,14 +4,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import dpo_runs
 import pytest
-import test_trl_dpo
 import torch
 from conftest_trl import relative_difference, scripted
 from refusals import refused
 from sft_runs import made, solutions, trained
-from test_trl_contract import TOLERANCE, gradients
 from trl import DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl_gradients import TOLERANCE, gradients
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
@@ -104,12 +104,12 @@ class Backwards:
 def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
     sft, options = base is SFTTrainer, {"max_steps": 1}
     ours, config, stock_config = (
-        (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else (DPPODPOTrainer, DPPODPOConfig, test_trl_dpo.DPOConfig)
+        (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else (DPPODPOTrainer, DPPODPOConfig, dpo_runs.DPOConfig)
     )
 
     def first_gradient(kinds, config, folder, **more):
         kind = type("Kind", kinds, {"__module__": __name__})
-        make = made if sft else test_trl_dpo.compared
+        make = made if sft else dpo_runs.compared
         steps, _ = trained(lambda path, place, **own: make(kind, config, path, place, **own), tiny_path,
                            tmp_path / folder, **options, **more)  # fmt: skip
         return steps[0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest_trl import SHORT, length_reward, logged, problems, scripted
 from refusals import refused
-from test_trl_a_star_po import write_values
+from value_files import write_values
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS

@@ -1,14 +1,14 @@
 """Forward passes of an optimizer step: as many as rows hold something, in three trainers, at any accumulation."""
 
+import dpo_runs
 import pytest
-import test_trl_dpo
 import torch
 from conftest_trl import GENERATIONS, first_half_reward, logged, relative_difference
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
-from test_trl_contract import gradients
 from torch import nn
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import gradients
 
 from dppo.packing import plan_rows
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -67,7 +67,7 @@ def of_rows(make, data):
 TRAINERS = {
     "grpo": grpo,
     "sft": of_rows(sft, solutions(32)),
-    "dpo": of_rows(test_trl_dpo.ours, test_trl_dpo.pairs(32)),
+    "dpo": of_rows(dpo_runs.ours, dpo_runs.pairs(32)),
 }
 
 

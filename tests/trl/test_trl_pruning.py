@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest_trl import GENERATIONS, SHARES, SHORT, length_reward, logged, problems, relative_difference, scripted
-from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import rank_batch

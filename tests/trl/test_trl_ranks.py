@@ -17,7 +17,7 @@ from conftest_trl import (
 )
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
-from test_trl_contract import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
 from dppo.trl import DPPOConfig, DPPOTrainer

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-import test_trl_contract
 import torch
-from conftest_trl import GENERATIONS, ON_CPU, first_half_reward, length_reward, logged, problems, relative_difference
+from conftest_trl import GENERATIONS, ON_CPU, first_half_reward, length_reward, logged, relative_difference
 from refusals import refused
+from resumed_runs import STEPS
+from round_runs import retained, rounds_run, stock
 from safetensors.torch import load_file
-from test_trl_contract import TOLERANCE, gradients
-from test_trl_resume import ROUNDS, STEPS, trainer
-from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import TOLERANCE, gradients
 
 from dppo.errors import RoundsError
 from dppo.step import PromptSource
@@ -24,23 +23,6 @@ def run(path, tmp_path, **options):
     """A run on 10 prompts, of which the first four have groups of differing rewards, in steps of three."""
     settings = dict(reward=first_half_reward, prompts=10, per_device_train_batch_size=WANTED * GENERATIONS)
     return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **{**settings, **DAPO, **options})
-
-
-def retained(trainer):
-    """Dataset rows of the groups that the last step was made of."""
-    prompts = trainer.in_use.plan.prompts
-    return prompts.row_Q[prompts.weight_Q > 0].tolist()
-
-
-def stock(path, tmp_path, monkeypatch, rows, **options):
-    """TRL itself, on these rows of the same dataset and nothing else."""
-    monkeypatch.setattr(test_trl_contract, "problems", lambda _: problems(10).select(rows))
-    reward = options.pop("reward", first_half_reward)
-    steps, _ = gradients(
-        GRPOTrainer, GRPOConfig, path, tmp_path, prompts=len(rows), reward=reward, shuffle_dataset=False, **options
-    )
-    monkeypatch.undo()
-    return steps
 
 
 @pytest.mark.parametrize(
@@ -88,11 +70,6 @@ def test_metrics_of_rounds_are_logged(tiny_path, tmp_path):
 
 
 # Errors and checkpoints.
-
-
-def rounds_run(path, folder, seen, **options):
-    """A run of groups that are silent or not by their prompts, where nothing else is said."""
-    return trainer(path, folder, seen=seen, **ROUNDS | options)
 
 
 @pytest.mark.skipif(not ON_CPU, reason="another device samples other completions, which may suffice elsewhere")

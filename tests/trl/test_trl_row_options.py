@@ -3,15 +3,15 @@
 import shutil
 from functools import partial
 
+import dpo_runs as dpo
 import pytest
-import test_trl_dpo as dpo
 import torch
 from conftest_trl import WORDS, logged, one_in
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
+from resumed_runs import trainer
 from sft_runs import as_trl, ours, solutions, stock
-from test_trl_resume import trainer
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from conftest_trl import PADDED_TOO, logged, scripted
-from test_trl_contract import TOLERANCE, compare, gradients
+from trl_gradients import TOLERANCE, compare, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.batch import fill_log_probs

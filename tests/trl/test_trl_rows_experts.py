@@ -1,7 +1,7 @@
 """The router loss of mixtures of experts in trainers on rows, at TRL's defaults: its values, gradients and metrics."""
 
+import dpo_runs as dpo
 import pytest
-import test_trl_dpo as dpo
 import torch
 from conftest_trl import PADDED_TOO, logged, one_in
 from datasets import Dataset

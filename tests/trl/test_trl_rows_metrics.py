@@ -2,14 +2,14 @@
 
 from types import SimpleNamespace
 
+import dpo_runs as dpo
 import numpy as np
 import pytest
-import test_trl_dpo as dpo
 import torch
 from conftest_trl import logged, one_in
 from sft_runs import ours, stock, texts, trained
-from test_trl_contract import gradients, split
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import gradients, split
 
 from dppo.objective.losses import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from dpo_runs import ours as preferences
+from dpo_runs import pairs
 from refusals import refused
 from sft_runs import made
-from test_trl_dpo import ours as preferences
-from test_trl_dpo import pairs
 
 from dppo.errors import ConfigError
 from dppo.methods import ROW_METHODS

@@ -1,12 +1,12 @@
 """Every draw in turn, with its chance, through trainer, rows and loss: the expected gradient is that of all rows."""
 
+import dpo_runs as dpo
 import pytest
-import test_trl_dpo as dpo
-import test_trl_sft as sft
+import sft_runs as sft
 from conftest_trl import alike
+from dpo_runs import LOSSES, PADDED, PARTS
+from sft_cases import OPTIONS
 from sft_runs import Fixed
-from test_trl_dpo_losses import LOSSES, PADDED, PARTS
-from test_trl_sft_packing import OPTIONS
 
 STEP = dict(batches=((1, 4, 7), (2,), (0, 5)), row_prune_rate=0.6, gradient_accumulation_steps=3)
 STEP |= dict(per_device_train_batch_size=2, max_tokens_per_row=12)

@@ -1,11 +1,12 @@
 """Rows that TRL has packed, and streams of rows: its steps where nothing is dropped, and what of them can be drawn."""
 
+import dpo_runs as dpo
 import pytest
-import test_trl_dpo as dpo
 import torch
 from conftest_trl import PADDED_TOO, logged, one_in, relative_difference
 from datasets import Dataset
 from refusals import refused, warned
+from sft_cases import OPTIONS, PACKED
 from sft_runs import as_trl, ours, solutions, stock, texts, trained
 from transformers import TrainingArguments
 
@@ -14,19 +15,6 @@ from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 from dppo.trl.rows.dpo import _is_whole
 
 FIGURES = ("loss", "num_tokens", "entropy", "mean_token_accuracy")
-PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2}
-OPTIONS = {
-    "bfd": {**PACKED, "data": solutions(20)},
-    "bfd_split": {**PACKED, "data": texts(20), "packing_strategy": "bfd_split", "max_length": 8},
-    "wrapped": {**PACKED, "data": texts(20), "packing_strategy": "wrapped", "max_length": 10},
-    "accumulated": {**PACKED, "data": solutions(20), "gradient_accumulation_steps": 2},
-    "evaluated": {**PACKED, "data": solutions(20), "own": {"eval_dataset": solutions(6)}, "eval_strategy": "epoch"},
-    "padding free": {"padding_free": True, "max_length": None},
-    "streamed": {"data": solutions().to_iterable_dataset()},
-    "streamed, accumulated": {"data": texts().to_iterable_dataset(), "gradient_accumulation_steps": 2},
-    "streamed, packed": {**PACKED, "data": texts(20).to_iterable_dataset()},
-    "streamed, wrapped": {**PACKED, "data": texts(20).to_iterable_dataset(), "packing_strategy": "wrapped"},
-}
 
 
 def same(theirs, mine, path, folder, *, layout="rows", metrics=FIGURES, **options):

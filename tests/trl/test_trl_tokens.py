@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest_trl import logged, relative_difference, scripted
 from refusals import refused
-from test_trl_contract import gradients
+from trl_gradients import gradients
 
 from dppo.errors import ConfigError
 from dppo.pruning import TokenPruning, cuts

@@ -9,8 +9,8 @@ from copy import deepcopy
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
+import dealt_batches as dealing
 import pytest
-import test_trl_dealing as dealing
 import torch
 import trl.trainer.grpo_trainer
 from conftest_trl import GENERATIONS, SHORT, length_reward, logged, problems, scripted

@@ -28,8 +28,8 @@ from conftest_trl import (
 from killed_runs import auto
 from recorder_two_ranks import recorded_runs
 from sft_two_ranks import RUNS, run_on_rows
-from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
+from trl_gradients import gradients
 
 from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto

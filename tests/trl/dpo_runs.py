@@ -1,0 +1,73 @@
+"""Short runs of the tiny model on pairs, by TRL's trainer and ours."""
+
+import torch
+from conftest_trl import WORDS
+from datasets import Dataset
+from sft_runs import made
+from transformers import Qwen3ForCausalLM
+from trl import DPOConfig, DPOTrainer
+
+from dppo.trl import DPPODPOConfig, DPPODPOTrainer
+from dppo.trl.rows.pairs import SERVED_LOSSES
+
+
+def words(start, count):
+    return " " + " ".join(WORDS[(start + j) % 28] for j in range(count))
+
+
+def pairs(count=10):
+    """Prompts with two answers of different lengths."""
+    return Dataset.from_list(
+        [
+            {
+                "prompt": words(i, 2 + i % 4).strip(),
+                "chosen": words(3 * i, 1 + i % 5),
+                "rejected": words(5 * i + 1, 1 + (i + 2) % 4),
+            }
+            for i in range(count)
+        ]
+    )
+
+
+def compared(kind, config, path, folder, *, data=None, own=None, **options):
+    """A trainer with a reference that differs from the policy."""
+    reference = Qwen3ForCausalLM.from_pretrained(path)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(0.9)
+    own = {"ref_model": reference, **(own or {})}
+    return made(kind, config, path, folder, data=pairs() if data is None else data, own=own, **{"beta": 0.5, **options})
+
+
+def stock(path, folder, **options):
+    return compared(DPOTrainer, DPOConfig, path, folder, **options)
+
+
+def ours(path, folder, **options):
+    return compared(DPPODPOTrainer, DPPODPOConfig, path, folder, **options)
+
+
+RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
+
+
+def by_length(prompts, completions, **_):
+    """A reward model that likes short answers."""
+    return [-float(len(text.split())) for text in completions]
+
+
+LOSSES = {name: {"loss_type": name} for name in SERVED_LOSSES} | {
+    "exo_pair": {"loss_type": "exo_pair", "label_smoothing": 1e-3},
+    "robust": {"loss_type": "robust", "label_smoothing": 0.2},
+    "several": {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0]},
+    "forward_kl": {"f_divergence_type": "forward_kl"},
+    "js_divergence": {"f_divergence_type": "js_divergence"},
+    "alpha_divergence": {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3},
+    "ld_alpha": {"ld_alpha": 0.4},
+    "ld_alpha, before": {"ld_alpha": 0.4, "precompute_ref_log_probs": True},
+    "wpo": {"use_weighting": True},
+    "wpo, ipo": {"use_weighting": True, "loss_type": "ipo"},
+}
+PADDED = ("several", "ld_alpha", "wpo")
+"""Losses that look at more than sums over the answers: padding gives them what rows do."""
+PARTS = {"batches": ((1, 4, 7), (2,))}
+"""A step of two micro-batches of TRL's, of three pairs and of one."""
