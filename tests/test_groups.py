@@ -71,7 +71,7 @@ def test_a_group_among_hundreds_of_any_size_gives_the_bits_it_gives_alone():
 
 
 @given(grouped())
-def test_a_group_is_flat_where_its_rewards_are_equal_up_to_rounding(case):
+def test_a_group_has_zero_variance_if_its_rewards_are_equal_up_to_rounding(case):
     values, number = case
     zero_variance_Q = equal_within_groups(torch.tensor(number), tensor(values), eps=2**-52)
 
@@ -107,13 +107,13 @@ def test_totals_are_weighted_sums_over_the_functions_that_gave_a_reward(case, mo
     assert len(found) == len(number) and found.groups == len(set(number))
 
 
-def test_rewards_of_single_precision_are_flat_by_its_roundings():
+def test_rewards_of_single_precision_have_zero_variance_by_its_roundings():
     """A mean of equal float32 rewards is off by a rounding of float32, far above those of float64."""
     step = 2**-23
-    for dtype, flat in ((torch.float32, True), (torch.float64, False)):
+    for dtype, equal in ((torch.float32, True), (torch.float64, False)):
         reward_PG = torch.tensor([[1.0, 1.0 + 2 * step]], dtype=dtype)
-        assert Rewards.of_groups(reward_PG).zero_variance_Q.tolist() == [flat]
-        assert (group_advantages(Rewards.of_groups(reward_PG)) == 0).all().item() == flat
+        assert Rewards.of_groups(reward_PG).zero_variance_Q.tolist() == [equal]
+        assert (group_advantages(Rewards.of_groups(reward_PG)) == 0).all().item() == equal
 
 
 @given(grouped(), st.data())

@@ -24,7 +24,7 @@ def spent(generating=3.0, scoring=1.0, training=2.0, *, scored=50, trained=50, p
     return Spent(seconds=seconds, total=sum(seconds), run=run, unpruned=whole, layouts=(1, 1))
 
 
-def told(generations, **generation):
+def recorded(generations, **generation):
     costs = TokenCosts()
     for number in range(generations):
         costs = costs.after(spent(1000.0, 1000.0) if number == 0 else spent(**generation), 100, 50)
@@ -32,8 +32,8 @@ def told(generations, **generation):
 
 
 def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
-    assert told(MEASURED_GENERATIONS).rollout_cost is None and not told(MEASURED_GENERATIONS).fixed
-    whole = told(MEASURED_GENERATIONS + 1)
+    assert recorded(MEASURED_GENERATIONS).rollout_cost is None and not recorded(MEASURED_GENERATIONS).fixed
+    whole = recorded(MEASURED_GENERATIONS + 1)
     assert whole.fixed and whole.scoring.seconds == MEASURED_GENERATIONS and whole.saved(1.0, (Work(), Work())) == 0.03
     assert whole.scoring.of(Work(tokens=1)) == pytest.approx(0.02), "with no sign of another cost, tokens make it all"
     later = whole.after(spent(99.0), 1, 1)
@@ -43,16 +43,19 @@ def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
 
 @pytest.mark.parametrize(("generating", "cost"), [(6.0, 1.0), (5.0, 1.0), (12.5, 2.0), (48.0, 8.0), (0.7, 0.125)])
 def test_a_generated_token_costs_a_power_of_two_of_one_that_is_scored_and_trained_on(generating, cost):
-    assert told(MEASURED_GENERATIONS + 1, generating=generating).rollout_cost == cost
+    assert recorded(MEASURED_GENERATIONS + 1, generating=generating).rollout_cost == cost
 
 
 def test_nothing_is_known_without_passes():
-    assert told(MEASURED_GENERATIONS + 1, scored=0, trained=0, passes=0, scoring=0.0, training=0.0).rollout_cost is None
+    assert (
+        recorded(MEASURED_GENERATIONS + 1, scored=0, trained=0, passes=0, scoring=0.0, training=0.0).rollout_cost
+        is None
+    )
     assert TokenCosts(fixed=True).rollout_cost is None and not TokenCosts(fixed=True).known
 
 
 def test_a_checkpoint_fixes_them_and_gives_them_back():
-    early = told(4).settled()
+    early = recorded(4).settled()
     assert early.fixed and early.known and early.rollout_cost == 0.5
     saved = json.loads(json.dumps(asdict(early)))
     assert TokenCosts.of_saved(saved) == early
