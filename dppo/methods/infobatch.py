@@ -35,10 +35,10 @@ INFOBATCH_ROWS = RowMethod(
     per_epoch=True,
     schedule=stop,
     deviations=(
-        "steps are as many as without pruning, each with fewer rows, where the paper fills fewer steps; the rate stops "
-        "after a share of the steps, where the paper counts epochs",
-        "a step is a mean over all its rows, which is unbiased; the paper averages over what is kept: infobatch_kept",
-        "the rate is moved so that a whole number of rows is expected, and weights are one over what is kept then",
+        "there are as many steps as without pruning, each with fewer rows; the paper has fewer, full steps. The rate "
+        "stops after a share of the steps; the paper counts epochs",
+        "a step is a mean over all its rows, which is unbiased; the paper averages over the rows kept: infobatch_kept",
+        "the rate is moved to expect a whole number of rows, and weights are one over the probability at that rate",
     ),
 )
 INFOBATCH_KEPT_ROWS = replace(
@@ -47,4 +47,4 @@ INFOBATCH_KEPT_ROWS = replace(
     over_kept=True,
     deviations=(INFOBATCH_ROWS.deviations[0], INFOBATCH_ROWS.deviations[2]),
 )
-"""As in the authors' code, ``(weight * loss).mean()`` over the rows kept: biased, and it says so."""
+"""As in the authors' code, ``(weight * loss).mean()`` over the rows kept. It is biased."""

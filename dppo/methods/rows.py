@@ -1,7 +1,6 @@
-"""Methods for rows that are there before a step: of supervised training, and pairs of training on preferences.
+"""Methods that prune rows of a dataset: in supervised training, and pairs in training on preferences.
 
-Nothing is rolled out, so tokens are known of every row, dropped ones included: a mean over the tokens of a whole step
-has a denominator that is known before the draw, and is exact.
+Nothing is rolled out, so the tokens of every row are known before the draw, and with them every denominator.
 """
 
 from dataclasses import dataclass, replace
@@ -16,12 +15,12 @@ from dppo.typed import check_fields
 from dppo.types import Draw
 
 RowScore = Literal["norm", "loss"]
-"""What is recorded of a visit: about the norm of the row's gradient, or its loss."""
+"""Score that is recorded of a visit: about the norm of the row's gradient, or its loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMethod:
-    """How rows of a dataset are dropped, by what was recorded at their last visit. Presets are values of this class.
+    """A way to drop rows of a dataset by the scores of their last visits. Presets are values of this class.
 
     Raises:
         ConfigError: the score is unknown.
@@ -31,16 +30,16 @@ class RowMethod:
     paper: str
     """arXiv number and title."""
     rows: PromptPruning
-    """Which rows are trained on."""
+    """The draw among rows."""
     score: RowScore = "norm"
     per_epoch: bool = False
-    """Whether one draw among all rows of the dataset stands for an epoch, and not one among those of each step."""
+    """True if there is one draw among all rows of the dataset in an epoch, in place of one among those of each step."""
     over_kept: bool = False
-    """Whether a step is a mean over what is kept, and not over all its rows."""
+    """True if a step is a mean over the rows kept, in place of one over all its rows."""
     schedule: Schedule = constant
-    """From the share of training done to what multiplies the rate."""
+    """Factor of the rate, a function of the share of training done in [0, 1]."""
     deviations: tuple[str, ...] = ()
-    """Where this differs from the paper, one sentence each."""
+    """Differences from the paper, one sentence each."""
     router_coef: float = 0.0
     """Coefficient of the router loss of a mixture of experts, >= 0."""
 
@@ -51,19 +50,19 @@ class RowMethod:
 
     @property
     def biases(self) -> tuple[str, ...]:
-        """Every reason why a step's expected gradient is not that of all its rows; empty where it is."""
+        """Reasons why a step's expected gradient is not that of all its rows; empty if it is."""
         if not self.rows.rate:
             return ()
         rows = [f"row pruning is biased: {self.rows.bias}"] if self.rows.bias else []
         if self.over_kept:
             rows.append(
-                "a step is a mean over what is kept, a quotient of two random numbers (ratio, O(1/n)), and larger than "
-                "that over all its rows by the inverse of the share kept"
+                "a step is a mean over the rows kept, a quotient of two random numbers (bias O(1/n)), and larger than "
+                "the mean over all its rows by the inverse of the share kept"
             )
         if self.router_coef:
             rows.append(
-                "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
-                "over the rows kept, weighted: biased O(1/n)"
+                "the router loss is biased under pruning: it is a product of two means over tokens, and both are "
+                "weighted means over the rows kept (bias O(1/n))"
             )
         return tuple(rows)
 
@@ -72,27 +71,23 @@ class RowMethod:
         factor = self.schedule(done)
         return self if factor == 1 else replace(self, rows=self.rows.at_rate(self.rows.rate * factor))
 
-    def denominator(self, draw: Draw, count_N: Tensor) -> float:
-        """What a sum over the kept rows is divided by, at least 1.
+    def shares(self, draw: Draw, count_N: Tensor, part_N: Tensor | None = None) -> Tensor:
+        """(N,) float64 factors of each row's sum of losses in a mean, fixed before the draw unless ``over_kept``.
 
-        ``count_N`` is (N,) what the mean counts of each row of the step: its trained tokens, or 1.
-        """
-        counted = count_N.double()[draw.keep_N] if self.over_kept else count_N.double()
-        return max(counted.sum().item(), 1.0)
-
-    def shares(self, draw: Draw, count_N: Tensor, part_N: Tensor) -> Tensor:
-        """(N,) what each row's sum of losses is multiplied by for a mean of means over parts, known before the draw.
-
-        Each row belongs to the part ``part_N``, (N,) int64 >= 0: TRL's micro-batches of all ranks. ``count_N`` is (N,)
-        what the mean of a part counts of each row: its trained tokens, or 1.
+        Args:
+            draw: among the N rows of the step.
+            count_N: (N,) units of each row in the mean: its trained tokens, or 1.
+            part_N: (N,) int64 >= 0 for a mean of the means over parts, such as TRL's micro-batches; None for one part.
         """
         if self.over_kept:
-            return torch.full((len(part_N),), 1 / self.denominator(draw, count_N), dtype=torch.float64)
+            total_N = count_N.double()[draw.keep_N].sum().expand(len(count_N))
+            return total_N.clamp(min=1.0).reciprocal()
+        part_N = torch.zeros(len(count_N), dtype=torch.int64) if part_N is None else part_N
         total_K = torch.zeros(int(part_N.max()) + 1, dtype=torch.float64).index_add(0, part_N, count_N.double())
         return (total_K.clamp(min=1.0)[part_N] * len(part_N.unique())).reciprocal()
 
     def describe(self) -> str:
-        """What the method does, in words, with its biases and deviations."""
+        """Lines that describe the method, its biases and its deviations."""
         score = {"norm": "the norm of its gradient", "loss": "its loss"}[self.score]
         words = self.rows.words(f"{score} when last seen") or "nothing pruned"
         lines = [f"rows: {words}", f"one draw {'for an epoch' if self.per_epoch else 'for each step'}"]
@@ -110,4 +105,4 @@ DPPO_ROWS = RowMethod(
     deviations=("the paper prunes prompts and completions of reinforcement learning; rows are our use of its weights",),
 )
 UNIFORM_ROWS = replace(DPPO_ROWS, name="uniform", rows=replace(DPPO_ROWS.rows, rule=uniform, floor=0.1), deviations=())
-"""The control: all rows alike."""
+"""The baseline: all rows alike."""

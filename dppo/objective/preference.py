@@ -9,10 +9,10 @@ from dppo.errors import require
 def margin_weights(
     margin_B: Tensor, *, centre: float, scale: float, lowest: float = 0.2, highest: float = 1.8
 ) -> Tensor:
-    """``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``, (B,): above 1 for pairs hard to tell.
+    """Weights (B,) ``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``, above 1 below ``centre``.
 
-    MADPO-style: the paper weighs pairs by a bounded, falling function of a reward model's margin, and which one could
-    not be seen. This one is 1 at ``centre``.
+    MADPO-style: the paper weighs pairs by a bounded, falling function of a reward model's margin. Its formula could not
+    be seen; this one is 1 at ``centre``.
 
     Args:
         margin_B: (B,) reward of the preferred answer less the other's, any unit.

@@ -1,6 +1,6 @@
-"""Which rows of a step are trained on where nothing is rolled out: supervised training, and pairs of preferences.
+"""Draws among the rows of a dataset, in supervised training and in training on preferences.
 
-All is a function of the run's seed, the step and what was recorded before, so all ranks and a resumed run agree.
+A draw is a function of the run's seed, the step and the recorded scores: all ranks and a resumed run agree.
 """
 
 from pathlib import Path
@@ -20,12 +20,12 @@ SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
 
 
 class RowSource:
-    """Draws the rows of each step by their recorded scores, and records new ones.
+    """Draws among the rows of each step by their recorded scores, and the record of new scores.
 
     Args:
-        scores: of the dataset's rows.
-        method: how they are dropped.
-        seed: the run's, >= 0.
+        scores: those of the dataset's rows.
+        method: the method that drops rows.
+        seed: of the run, >= 0.
     """
 
     def __init__(self, scores: RecordedScores, method: RowMethod, *, seed: int) -> None:
@@ -33,16 +33,19 @@ class RowSource:
         self._epoch: tuple[int, Draw] | None = None
 
     def draw(self, row_N: Tensor, *, step: int, epoch: int = 0, done: float = 0.0) -> Draw:
-        """Which rows of a step, (N,) int64 of all ranks, are trained on, with which weights: equal on every rank.
+        """The draw among the rows of a step, equal on every rank.
 
-        The number of the step is the key of its draw, or that of the epoch, where one draw stands for it; ``done`` is
-        the share of training done, in [0, 1].
+        Args:
+            row_N: (N,) int64 rows of the dataset, those of all ranks.
+            step: number of the step, the key of its draw.
+            epoch: number of the epoch, the key of the draw of a method with one draw per epoch.
+            done: share of training done, in [0, 1].
 
         Raises:
             DataError: a row outside of the dataset.
         """
         method, candidates = self.method.at(done), self.scores.candidates(row_N)
-        # A rate of 0 holds at once: an epoch's draw made before the schedule ended would go on to the end of the epoch.
+        # A rate of 0 holds at once: the draw made before the schedule ended would hold until the end of the epoch.
         if not (method.per_epoch and method.rows.rate):
             return method.rows.draw(candidates, step_streams(self.seed, step)(Purpose.ROW_DRAW))
         if self._epoch is None or self._epoch[0] != epoch:
@@ -51,11 +54,11 @@ class RowSource:
         return each_tensor(self._epoch[1], lambda value_N: value_N[row_N])
 
     def record(self, row_N: Tensor, score_N: Tensor) -> None:
-        """Remember the scores of rows that were trained on."""
+        """Record the scores (N,) of rows that were trained on."""
         self.scores.record(row_N, score_N)
 
     def save(self, folder: Path) -> None:
-        """Write the scores, and the draw of the epoch where there is one, into ``folder``."""
+        """Write the scores, and the draw of the epoch if there is one, into ``folder``."""
         self.scores.save(folder / SCORES_FILE)
         if self._epoch is not None:
             epoch, draw = self._epoch
@@ -63,7 +66,7 @@ class RowSource:
             write_arrays(folder / EPOCH_FILE, **arrays)
 
     def load(self, folder: Path) -> int:
-        """Read back what ``save`` wrote: how many rows of this dataset were in the saved one.
+        """Read what ``save`` wrote. Returns the number of rows of this dataset that were in the saved one.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another dataset.
@@ -76,15 +79,14 @@ class RowSource:
         saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
         if len(saved) < 3 or saved["prob"].shape != saved["weight"].shape or saved["prob"].ndim != 1:
             raise CheckpointError(f"{path} is damaged. Resume from an earlier checkpoint folder.")
-        if len(saved["prob"]) != len(self.scores):  # the dataset has grown or shrunk: the epoch is drawn anew
-            return known
-        prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
-        self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
+        if len(saved["prob"]) == len(self.scores):  # else the dataset has grown or shrunk, and the epoch is drawn again
+            prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
+            self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
         return known
 
 
 def row_metrics(candidates: Candidates, draw: Draw) -> dict[str, float]:
-    """Metrics of a draw among the rows of a step, by the names of docs/metrics.md."""
+    """Metrics of a draw among the rows of a step, by their names in docs/metrics.md."""
     kept_N, tokens_N, seen_N = draw.keep_N, candidates.tokens_P, candidates.seen_P
     found = {
         "prune/kept_share": kept_N.double().mean().item(),

@@ -43,8 +43,9 @@ def test_wrong_twins_are_caught():
 def test_the_denominator_counts_dropped_rows():
     draw = DPPO.rows.draw(ROWS, generator(0, Purpose.CHECK))
     tokens_N = torch.from_numpy(LENGTH_N)
-    assert not draw.keep_N.all() and DPPO.denominator(draw, tokens_N) == LENGTH_N.sum()
-    assert replace(DPPO, over_kept=True).denominator(draw, tokens_N) == LENGTH_N[draw.keep_N.numpy()].sum()
+    assert not draw.keep_N.all() and DPPO.shares(draw, tokens_N).tolist() == [1 / LENGTH_N.sum()] * len(LENGTH_N)
+    kept = LENGTH_N[draw.keep_N.numpy()].sum()
+    assert replace(DPPO, over_kept=True).shares(draw, tokens_N).tolist() == [1 / kept] * len(LENGTH_N)
 
 
 @pytest.mark.parametrize("schedule", ["fade", "stop"])

@@ -39,12 +39,12 @@ FULL = GRADIENT_NK.sum(0) / LENGTH_N.sum()
 
 
 def expectation(method, rows=ROWS, weighted=True):
-    """The mean over every draw of the gradient that a step has, from the weights and the denominator of the method."""
+    """The mean over every draw of the gradient that a step has, from the weights and the shares of the method."""
 
     def one(tape):
         draw = method.rows.draw(rows, tape)
         weight_N = draw.weight_N if weighted else draw.keep_N.double()
-        return weight_N @ GRADIENT_NK / method.denominator(draw, torch.from_numpy(LENGTH_N))
+        return (weight_N * method.shares(draw, torch.from_numpy(LENGTH_N))) @ GRADIENT_NK
 
     ways = list(every_way(one))
     assert abs(sum(chance for _, chance in ways) - 1) < 1e-12

@@ -118,14 +118,14 @@ def run_on_pairs(path: str, folder: Path) -> None:
     trainer = dpo_runs.ours(
         path, folder, data=dpo_runs.pairs(12), per_device_train_batch_size=1, max_steps=9, learning_rate=1e-3
     )
-    idle, own = [], trainer._own
+    idle, own = [], trainer._dealt
 
     def watched(draw):
         batch = own(draw)
         idle.append(not bool(batch.weight_UB.any()))
         return batch
 
-    trainer._own = watched
+    trainer._dealt = watched
     trainer.train()
     found = [None, None]
     dist.all_gather_object(found, sum(idle))

@@ -16,9 +16,9 @@ from transformers import Qwen3ForCausalLM
 from dppo.errors import ConfigError
 from dppo.methods import RowMethod
 from dppo.trl import DPPODPOConfig
-from dppo.trl.rows.pairs import OF_PAIRS, Pairs, pair_losses
+from dppo.trl.rows.pairs import OF_PAIRS, pair_losses
 
-FIGURES = (*OF_PAIRS, "logits/chosen", "logits/rejected", "entropy", "mean_token_accuracy", "num_tokens", "loss")
+METRICS = (*OF_PAIRS, "logits/chosen", "logits/rejected", "entropy", "mean_token_accuracy", "num_tokens", "loss")
 UNEVEN = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 2, "beta": 0.2}
 UNEVEN |= {"optim": "sgd", "learning_rate": 1e-3}
 """A step of micro-batches of 3 and 3 of ten pairs, and one of 3 and 1."""
@@ -37,17 +37,15 @@ def near(path):
 def test_with_nothing_pruned_losses_gradients_and_metrics_are_trls(name, tiny_path, tmp_path):
     for layout in ("rows", "padded") if name in PADDED else ("rows",):
         options, only = UNEVEN | LOSSES[name] | {"own": near(tiny_path)}, {"layout": layout, "own": near(tiny_path)}
-        as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, metrics=FIGURES, **options)
+        as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, metrics=METRICS, **options)
 
 
 def test_a_mean_over_the_pairs_of_a_step_is_caught(tiny_path, tmp_path, monkeypatch):
     """What trainers on pairs did before: TRL weighs the pair that is alone in its micro-batch three times as much."""
     wanted = Fixed(dpo.ours, tiny_path, tmp_path / "a", monkeypatch, row_prune_rate=0.0, **PARTS).gradient(None)
 
-    def over_pairs(self, draw, count_N, part_N):
-        return torch.full((len(count_N),), 1 / self.denominator(draw, count_N))
-
-    monkeypatch.setattr(RowMethod, "shares", over_pairs)
+    right = RowMethod.shares
+    monkeypatch.setattr(RowMethod, "shares", lambda self, draw, count_N, part_N: right(self, draw, count_N))
     found = Fixed(dpo.ours, tiny_path, tmp_path / "b", monkeypatch, row_prune_rate=0.0, **PARTS).gradient(None)
     assert (found - wanted).norm() > 0.1 * wanted.norm()
 
@@ -61,8 +59,8 @@ def test_the_loss_of_known_margins():
     trainer.args = SimpleNamespace(gradient_checkpointing_kwargs=None)
     margin = torch.tensor([0.0, 10.0, -10.0])
     logp_BT = torch.stack([margin - 20, torch.full((3,), -20.0)], 1).view(6, 1).requires_grad_()
-    pairs = Pairs(logp_BT=logp_BT, mask_BT=torch.ones(6, 1, dtype=torch.long), ref_P2=torch.full((3, 2), -20.0))
-    loss, metrics = pair_losses(trainer, pairs)
+    mask_BT = torch.ones(6, 1, dtype=torch.long)
+    loss, metrics = pair_losses(trainer, logp_BT, mask_BT, ref_P2=torch.full((3, 2), -20.0))
     assert loss.tolist() == pytest.approx([math.log(2), 0.3132617, 1.3132617], abs=1e-6)
     assert metrics["rewards/margins"].tolist() == pytest.approx([0.0, 1.0, -1.0], abs=1e-6)
     (slope,) = torch.autograd.grad(loss.sum(), logp_BT)

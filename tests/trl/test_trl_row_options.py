@@ -69,7 +69,7 @@ def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path)
     tokenizer.save_pretrained(path)
     options = {"data": Dataset.from_list([{"messages": turns(i)} for i in range(10)]), "assistant_only_loss": True}
     us, _ = as_trl(stock, ours, str(path), tmp_path, only={"layout": layout}, **options)
-    scored = us.sequences_of(us.train_dataset[1])[0].scored.tolist()
+    scored = us.read(us.train_dataset[1]).sequences[0].scored.tolist()
     assert scored[0] and scored[-1] and not all(scored)
 
 

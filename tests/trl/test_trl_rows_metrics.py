@@ -15,7 +15,7 @@ from dppo.objective.losses import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import rollouts
 from dppo.trl.metrics import LossMetrics
-from dppo.trl.rows.metrics import PartMetrics
+from dppo.trl.rows.metrics import RowMetrics
 
 TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos")
 OF_RUN = {"sft": (stock, ours), "dpo": (dpo.stock, dpo.ours)}
@@ -105,7 +105,7 @@ UNITS = 128
 
 
 def drawn_metrics(estimate, draws=200):
-    """A figure's true mean over micro-batches of two units, and that of its estimates with one unit drawn of each.
+    """The true mean of a metric over micro-batches of two units, and that of its estimates with one unit drawn of each.
 
     The larger a unit's value the more often it is drawn; ``estimate`` is given values, weights and micro-batches.
     """
@@ -121,20 +121,27 @@ def drawn_metrics(estimate, draws=200):
     return value_N.mean(), np.mean(found)
 
 
-@pytest.mark.parametrize(("dropped", "off"), [(True, 0.03), (False, None)])
-def test_a_figure_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(dropped, off):
+@pytest.mark.parametrize(("each", "off"), [("step", 0.03), ("micro-batch", None)])
+def test_a_metric_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(each, off):
     """The wrong twin divides by the weights in each, which cancel: it is as if large rows were more."""
 
-    def estimate(value_K, weight_K, part_K):
-        metrics = PartMetrics(UNITS // 2)
-        metrics.add("rewards/margins", value_K, torch.ones_like(value_K), weight_K, part_K)
-        return [each["rewards/margins"] for each in metrics.reduced(ALONE, ("rewards/margins",), dropped=dropped)]
+    def margins(value_K, weight_K, call_K):
+        kept = len(value_K)
+        weight_N = torch.cat([weight_K, torch.zeros(kept)])  # a dropped row beside each kept one
+        counts = {"rewards/margins": torch.ones(2 * kept)}
+        metrics = RowMetrics(counts, call_K.repeat(2), weight_N, [*range(kept)], torch.device("cpu"))
+        metrics.add("rewards/margins", value_K, weight_K, torch.arange(kept))
+        return metrics.reduced(ALONE)["rewards/margins"]
+
+    def estimate(*drawn):
+        parts = [drawn] if each == "step" else zip(*(column.split(1) for column in drawn), strict=True)
+        return [margins(*part) for part in parts]
 
     true, found = drawn_metrics(estimate)
     assert found > 1.1 * true if off is None else found == pytest.approx(true, rel=off)
 
 
-def test_a_figure_of_one_kept_completion_in_each_micro_batch_estimates_that_of_all():
+def test_a_metric_of_one_kept_completion_in_each_micro_batch_estimates_that_of_all():
     """Of tokens: the completions have two each. The wrong twin divides by what is kept of each micro-batch."""
     method = DPPOConfig(output_dir="runs", use_cpu=True, bf16=False, report_to="none").build_method()
 

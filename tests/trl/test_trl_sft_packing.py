@@ -14,10 +14,10 @@ from dppo.errors import ConfigError
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 from dppo.trl.rows.dpo import _is_whole
 
-FIGURES = ("loss", "num_tokens", "entropy", "mean_token_accuracy")
+METRICS = ("loss", "num_tokens", "entropy", "mean_token_accuracy")
 
 
-def same(theirs, mine, path, folder, *, layout="rows", metrics=FIGURES, **options):
+def same(theirs, mine, path, folder, *, layout="rows", metrics=METRICS, **options):
     # Adam makes a whole step of a gradient of rounding.
     options = {"optim": "sgd", "learning_rate": 1e-3, **options}
     return as_trl(theirs, mine, path, folder, only={"layout": layout}, metrics=metrics, **options)[0]

@@ -1,13 +1,11 @@
-"""Pairs of answers: TRL's own loss with one value for each pair, so that each can be weighted, and their weights.
+"""TRL's own loss with one value for each pair of answers, so that each can be weighted; and weights of their margins.
 
-``DPOTrainer`` takes the mean over a micro-batch inside the loss itself. Here it is given log-probabilities whose mean
-over pairs leaves every pair as it is: all its losses, divergences and weights that treat pairs one by one come from
-TRL's code, and so do its metrics of pairs.
+``DPOTrainer`` takes the mean over a micro-batch inside its loss. Here its inputs are tensors whose mean over pairs
+does nothing. So losses, divergences, weights and metrics that treat pairs one by one come from TRL's code.
 """
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,33 +23,33 @@ from dppo.trl.hooks import loss_of_pairs
 from dppo.typed import check
 
 OF_BATCHES = ("aot", "aot_unpaired")
-"""Losses of TRL that sort the pairs of a micro-batch: there is no term for each pair."""
+"""Losses of TRL that sort the pairs of a micro-batch: they have no term for each pair."""
 SERVED_LOSSES = ("sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "bco_pair", "sppo_hard")
 SERVED_LOSSES += ("apo_zero", "apo_down", "discopop", "sft")
 """Losses of TRL with one term for each pair; ``sft`` has one for each token."""
 OF_ANSWERS = ("nca_pair", "bco_pair", "sppo_hard", "apo_down", "sft")
-"""Those of them with a gradient where both answers of a pair are equal."""
+"""Served losses that have a gradient even if both answers of a pair are equal."""
 OF_PAIRS = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins")
 OF_PAIRS += ("logps/chosen", "logps/rejected")
 """TRL's metrics that have a value for each pair."""
 
 
 class PerPair(torch.Tensor):
-    """A tensor whose mean over pairs is not taken: what TRL averages over a micro-batch keeps a value for each pair."""
+    """A tensor that keeps a value for each pair where TRL takes the mean over a micro-batch."""
 
     def mean(self, *args: Any, **kwargs: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Itself where it has a value for each pair."""
+        """Itself if it has a value for each pair."""
         return super().mean(*args, **kwargs) if args or kwargs or self.dim() != 1 else self
 
     def item(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Itself where it has a value for each pair, else a number."""
+        """Itself if it has a value for each pair, else a number."""
         return self if self.dim() else super().item()
 
 
 class Unread(torch.Tensor):
-    """A tensor for TRL's metrics of tokens, which are not used: choosing its elements by a mask is not done.
+    """A tensor for TRL's metrics of tokens, which are not used, that cannot be indexed.
 
-    The choice would wait for the device in every pass.
+    To choose its elements by a mask would wait for the device in every pass.
     """
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -59,47 +57,43 @@ class Unread(torch.Tensor):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """What a loss of P pairs looks at; the preferred answer of a pair is before the other."""
+def pair_losses(
+    trainer: DPOTrainer,
+    logp_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    ref_BT: Tensor | None = None,
+    ref_P2: Tensor | None = None,
+    log_sum_sq_BT: Tensor | None = None,
+) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Loss (P,) of each pair, with gradient and without the ``sft`` term; and ``OF_PAIRS``, each (P,).
 
-    logp_BT: Tensor
-    """(2P, T) log-probabilities of the answers' tokens under the policy, in nats, 0 where there is none."""
-    mask_BT: Tensor
-    """(2P, T) 1 for tokens of the answers."""
-    ref_BT: Tensor | None = None
-    """(2P, T) under the reference, without a gradient; None where ``ref_P2`` is given."""
-    ref_P2: Tensor | None = None
-    """(P, 2) of the answers under the reference, as TRL computed them before."""
-    log_sum_sq_BT: Tensor | None = None
-    """(2P, T) logs of sums of squared probabilities, for WPO's weights."""
-
-
-def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """(P,) the loss of each pair, with gradient, without the ``sft`` term; and (P,) each of ``OF_PAIRS``.
-
-    ``trainer`` has TRL's settings of the loss.
+    Args:
+        trainer: has TRL's settings of the loss.
+        logp_BT: (2P, T) log-probabilities in nats, 0 at padding; in each pair the preferred answer comes first.
+        mask_BT: (2P, T) 1 for tokens of the answers.
+        ref_BT: (2P, T) log-probabilities under the reference, without a gradient.
+        ref_P2: (P, 2) in their place, those of whole answers that TRL has precomputed.
+        log_sum_sq_BT: (2P, T) logs of sums of squared probabilities, for WPO's weights.
     """
     per_pair = [each for each in zip(trainer.loss_types, trainer.loss_weights, strict=True) if each[0] != "sft"]
-    logp_BT, mask_BT = _by_answer(pairs.logp_BT), _by_answer(pairs.mask_BT)
+    logp_BT, mask_BT = _by_answer(logp_BT), _by_answer(mask_BT)
     answer_BT = F.pad(mask_BT, (1, 0))  # TRL's masks have a first position, which nothing predicts
     inputs: dict[str, Tensor] = {"input_ids": answer_BT, "attention_mask": answer_BT, "completion_mask": answer_BT}
-    if pairs.ref_P2 is not None:
-        inputs |= {"ref_chosen_logps": pairs.ref_P2[:, 0], "ref_rejected_logps": pairs.ref_P2[:, 1]}
+    if ref_P2 is not None:
+        inputs |= {"ref_chosen_logps": ref_P2[:, 0], "ref_rejected_logps": ref_P2[:, 1]}
     unread = torch.zeros_like(logp_BT).as_subclass(Unread)
-    nothing: dict[str, Tensor] = dict.fromkeys(TOKEN_METRICS, unread) | {"is_top1": torch.zeros_like(mask_BT).bool()}
-    if pairs.log_sum_sq_BT is not None:
-        nothing["log_sum_sq_probs"] = _by_answer(pairs.log_sum_sq_BT)
-    policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **nothing)
-    reference = None if pairs.ref_BT is None else SimpleNamespace(log_probs=_by_answer(pairs.ref_BT))
+    others: dict[str, Tensor] = dict.fromkeys(TOKEN_METRICS, unread) | {"is_top1": torch.zeros_like(mask_BT).bool()}
+    if log_sum_sq_BT is not None:
+        others["log_sum_sq_probs"] = _by_answer(log_sum_sq_BT)
+    policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **others)
+    reference = None if ref_BT is None else SimpleNamespace(log_probs=_by_answer(ref_BT))
     alone: Any = copy.copy(trainer)
     model: Any = torch.nn.Module()
     model.is_gradient_checkpointing = False
     alone.model = model
-    # Metrics of other processes, and those of tokens, are not wanted: a number of the host in their place.
-    alone.accelerator = SimpleNamespace(
-        device=logp_BT.device, gather=_itself, gather_for_metrics=lambda value: np.float64(0.0)
-    )
+    # Metrics of other processes, and those of tokens, are not used: a number of the host takes their place.
+    alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=lambda value: value, gather_for_metrics=_zero)
     alone.ref_model = lambda **_: reference
     alone.precompute_ref_logps = reference is None
     alone.aux_loss_enabled = False
@@ -110,8 +104,8 @@ def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str,
     return plain, metrics
 
 
-def _itself(value: Tensor) -> Tensor:
-    return value
+def _zero(value: Tensor) -> np.float64:
+    return np.float64(0.0)
 
 
 def _by_answer(value_BT: Tensor) -> Tensor:
@@ -120,39 +114,35 @@ def _by_answer(value_BT: Tensor) -> Tensor:
 
 
 MarginReward = Callable[..., list[float | None]]
-"""``margin_reward(prompts=..., completions=..., **columns)``: one number for each completion, as a reward function of
-TRL; columns are the dataset's others."""
+"""``margin_reward(prompts=..., completions=..., **columns)``: one number per completion, as a reward function of TRL.
+The columns are the dataset's others."""
 GIVEN_OTHERWISE = ("prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids")
 GIVEN_OTHERWISE += ("ref_chosen_logps", "ref_rejected_logps", "prompts", "completions")
-"""Columns of a prepared dataset that ``margin_reward`` is given under other names, or has no use for."""
+"""Columns of a prepared dataset that ``margin_reward`` gets under other names, or does not need."""
 
 
-def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | None) -> np.ndarray:
-    """(size,) MADPO-style weight of each pair, by its margin less the mean one; 1 without a reward function."""
-    if reward is None:
-        return np.ones(len(rows))
+def weights_of(reward: MarginReward, rows: Any, scale: float, end: str | None) -> Tensor:
+    """(size,) float64 MADPO-style weight of each pair, by the difference of its margin from the mean margin.
+
+    ``end`` is the text that TRL puts behind every answer.
+    """
     check("margin_reward", reward, Callable, "margin_reward=my_reward")
     if is_async(reward):
         raise ConfigError(
-            "margin_reward is async, and is asked before the loop that would wait for it. Wrap it: "
+            "margin_reward is async, and is called before the loop that would wait for it. Wrap it: "
             "margin_reward=lambda **given: asyncio.run(my_reward(**given))."
         )
     columns = {name: list(rows[name]) for name in rows.column_names if name not in GIVEN_OTHERWISE}
     values = []
     for name in ("chosen", "rejected"):
         answers = [each.removesuffix(end or "") if isinstance(each, str) else each for each in rows[name]]
-        values.append(_rewards(reward, prompts=list(rows["prompt"]), completions=answers, **columns))
-    margin_P = torch.tensor(values[0]).double() - torch.tensor(values[1]).double()
-    return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale).numpy()
-
-
-def _rewards(reward: MarginReward, **given: list[Any]) -> list[float]:
-    """Rewards of all answers of one kind, each a finite number."""
-    found = guarded(reward)(**given)
-    missing = [place for place, value in enumerate(found) if value is None or value != value]
-    if missing:
-        raise RewardError(
-            f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). A "
-            "margin needs both: leave those pairs out, or return a number."
-        )
-    return [float(value) for value in found if value is not None]
+        found = guarded(reward)(prompts=list(rows["prompt"]), completions=answers, **columns)
+        missing = [place for place, value in enumerate(found) if value is None or value != value]
+        if missing:
+            raise RewardError(
+                f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). "
+                "A margin needs both: leave those pairs out, or return a number."
+            )
+        values.append(torch.tensor(found, dtype=torch.float64))
+    margin_P = values[0] - values[1]
+    return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale)

@@ -1,40 +1,50 @@
-"""What trainers on rows have in common: TRL's loop and its order of rows, with a draw before each optimizer step.
+"""The trainer that SFT and DPO share: TRL's loop and order of rows, with a draw before each optimizer step.
 
-TRL's loader says which rows a step is made of, by their places alone; the draw says which of them are trained on, and
-only those are read. Of a stream it gives the rows themselves, and all are trained on.
+TRL's loader gives indices of rows. The draw keeps some of them, and only those are read and forwarded. A stream gives
+the rows themselves, and all are trained on.
 """
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dppo.errors import ConfigError, raise_problems
+from dppo import __version__
+from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo.methods import RowMethod
-from dppo.methods.own import is_own, parts_in_words
-from dppo.methods.settings import bias_problems
+from dppo.methods.own import assigned, is_own, parts_in_words
 from dppo.packing import longest_processing_time
 from dppo.packing.forward import Scored, metrics_of
 from dppo.packing.rows import UNSCORED
 from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_metrics
+from dppo.step.resumed import changed, warn_of
+from dppo.step.rows import SCORES_FILE
 from dppo.trl.batch import MicroBatch
+from dppo.trl.checkpoints.files import OUR_STATE
+from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.hooks import count_tokens
-from dppo.trl.metrics import PhaseClock, share_done
-from dppo.trl.rows.data import IDLE, RowBatch, Rows, Sequence, batch_of
-from dppo.trl.rows.metrics import MeasuredRows, PartMetrics
-from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
-from dppo.trl.served import check_processes
+from dppo.trl.loop import TrainingLoop
+from dppo.trl.metrics import PhaseClock, logs_next_step, share_done
+from dppo.trl.rows.config import check_dataset, check_prepared, method_of_run
+from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowTable, StepRows, batch_of
+from dppo.trl.rows.metrics import RowMetrics
+from dppo.trl.safeguards import NonFiniteGuard, end_at_exit, models_named
+from dppo.trl.served import check_overrides, check_processes
+from dppo.typed import check
 from dppo.types import Draw
 
 
 class StepCall(dict[str, Any]):
-    """What one call of the loss trains on: ``micro_batches``, and which ``call`` of its step it is."""
+    """Inputs of one call of the loss: its ``micro_batches``, and the number of the ``call`` in its step."""
 
     def __missing__(self, name: str) -> Any:
         raise ConfigError(
@@ -43,95 +53,50 @@ class StepCall(dict[str, Any]):
         )
 
 
-class RowTrainer(MeasuredRows):
-    """A trainer of TRL whose rows are drawn by recorded scores; a subclass says what a row is and what its loss is.
+class RowTrainer(TrainingLoop):
+    """A trainer of TRL whose rows are drawn by recorded scores, weighted, and forwarded as dense rows.
 
-    It goes before TRL's trainer among the bases, and calls ``start_rows`` when that one is made.
+    It goes before TRL's trainer among the bases. A subclass defines its rows, its loss and its metrics.
     """
 
     loss_is_scaled_for_ga = True
     temperature = 1.0
     length_setting = "max_length"
-    columns: tuple[str, ...] = ()
-    """Of a row, in TRL's prepared dataset."""
     batch_kind: type[RowBatch] = RowBatch
-    """How the sequences of a step belong together."""
-    aux_loss_enabled: bool
-    router_aux_loss_coef: float
-    # -- what a subclass defines --------------------------------------------------------------------------------
+    """Type of a step's batch, which fixes the sequences that share a forward pass."""
 
-    def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
-        """The sequences of a row with ``columns``, those that a router loss counts included where there is one."""
-        raise NotImplementedError
-
-    def measured(self, rows: Any, *, streamed: bool = False) -> Rows:
-        """Rows with their hashes and counts; none is refused where they are all that is seen of a stream."""
-        raise NotImplementedError
-
-    def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The rows, with ``columns``, that TRL's collator has put into a batch of a stream."""
-        raise NotImplementedError
-
-    def shares(self, trained_N: Tensor, part_N: Tensor, draw: Draw) -> Tensor:
-        """(K, N) what sums over each row are multiplied by in the K terms of the loss, known before the draw.
-
-        ``trained_N`` are trained tokens of the step's rows, ``part_N`` (int64) TRL's micro-batch of each over all
-        processes.
-        """
-        raise NotImplementedError
-
-    def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
-        """() the weighted loss of a micro-batch, and (b,) what its sequences add to the scores of their rows.
-
-        Scores by the norm of a gradient are sums of squares.
-
-        Args:
-            batch: some sequences of this rank.
-            scored: (b, T) log-probabilities of their tokens, and metrics if asked for.
-            share_KB: (K, b) ``shares`` of their rows.
-        """
-        raise NotImplementedError
-
-    @property
-    def metrics_needed(self) -> bool:
-        """Whether the loss itself needs metrics of tokens."""
-        return False
-
-    # -- what a subclass calls ----------------------------------------------------------------------------------
-
-    def start_rows(self, rows: Rows | None, given: RowMethod | str | None = None) -> None:
-        """Get ready to draw; TRL's trainer has been made.
-
-        There are no ``rows`` of a stream. ``given`` is the trainer's argument ``method``.
-
-        Raises:
-            ConfigError: a model, or a way to spread it over processes, that is not served.
-            CheckpointError: ``recorded_scores`` cannot be read, or are of another dataset.
-        """
-        args: Any = self.args
+    def __init__(
+        self, model: Any, args: Any, train_dataset: Any, method: RowMethod | str | None, **kwargs: Any
+    ) -> None:
+        name, trl = type(self).__name__, cast(Any, self)
+        check("method", method, RowMethod | str | None, f'{name}(..., method=ROW_METHODS["uniform"]).')
+        args = args if method is None else args.with_method(method)
+        check_overrides(type(self))
+        size = check_dataset(train_dataset, name, args.row_prune_rate)
+        with models_named(model, kwargs.get("ref_model")):
+            super().__init__(model, args=args, train_dataset=train_dataset, **kwargs)
         check_processes(self)
-        router = float(self.router_aux_loss_coef) if self.aux_loss_enabled else 0.0
-        own = given if isinstance(given, RowMethod) else None
-        method = replace(args.build_method(own), router_coef=router)
-        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(method)
-        self._streamed = rows is None
-        self._unpruned = "" if args.row_prune_rate is not None else _unpruned(args, method, streamed=self._streamed)
-        if self._unpruned:
-            method = replace(method, rows=method.rows.at_rate(0.0))
-        raise_problems(type(self).__name__, _router_problems(bias_problems(args, method.biases), method))
-        self.clock = PhaseClock()
-        nothing = np.ones(1)
-        self._rows = rows or Rows(
-            rows=[None], identities=nothing.astype(np.uint64), tokens=nothing, attended=nothing, trained=nothing
-        )
-        scores = RecordedScores(self._rows.identities, self._rows.tokens)
-        if args.recorded_scores is not None and not self._streamed:
-            scores.load(args.recorded_scores)
-        self.source = RowSource(scores, method, seed=args.seed)
-        self._block = self._part_N = torch.empty(0, dtype=torch.int64)
-        self._place_B: list[int] = []
-        self._scores: list[tuple[list[int], Tensor]] = []
+        self.train_dataset, self.columns = self.prepared(self.train_dataset)
+        prepared, self.table = cast(Any, self.train_dataset), None
+        if size is not None:
+            check_prepared(prepared, size, args.max_length)
+            self.table = RowTable.of(prepared.with_format(None).select_columns(list(self.columns)), self.read)
+        own = method if isinstance(method, RowMethod) else None
+        router = float(trl.router_aux_loss_coef) if trl.aux_loss_enabled else 0.0
+        made, self._unpruned = method_of_run(args, own, router_coef=router, streamed=self.table is None)
+        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(made)
+        self.content = ""
+        """Fingerprint of all rows as they are trained on; empty for a stream."""
+        scores = RecordedScores(np.ones(1, np.uint64), np.ones(1))  # of a stream, before its first step
+        if self.table is not None:
+            self.content = fingerprint(self.table.identities)
+            scores = RecordedScores(self.table.identities, self.table.counts[:, 0])
+            if args.recorded_scores is not None:
+                scores.load(args.recorded_scores)
+        self.source = RowSource(scores, made, seed=args.seed)
+        self._tokens_counted = 0
         self._ended = False
+        self.clock = PhaseClock()
         self.forwards = ForwardPasses(self, self._padded_forward)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
@@ -139,102 +104,128 @@ class RowTrainer(MeasuredRows):
         self.remember_settings()
         self._announce()
 
+    # -- what a subclass defines --------------------------------------------------------------------------------
+
+    def prepared(self, dataset: Any) -> tuple[Any, tuple[str, ...]]:
+        """The training set as TRL has prepared it, checked, and the columns that rows are read from."""
+        raise NotImplementedError
+
+    def read(self, row: Mapping[str, Any]) -> ReadRow:
+        """A row of ``columns``. With a router loss its sequences without a trained token are included."""
+        raise NotImplementedError
+
+    def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows that TRL's collator has put into a batch of a stream."""
+        raise NotImplementedError
+
+    def shares(self, rows: StepRows, draw: Draw) -> Tensor:
+        """(K, N) factors of the sums over each row in the K terms of the loss, known before the draw."""
+        raise NotImplementedError
+
+    def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
+        """() the weighted loss of a micro-batch, and (b / together,) the terms that it adds to the scores of its rows.
+
+        Scores by the norm of a gradient are sums of squares.
+
+        Args:
+            batch: some sequences of this rank.
+            scored: (b, T) log-probabilities of their tokens, and metrics if they are measured.
+            share_KB: (K, b) ``shares`` of their rows.
+        """
+        raise NotImplementedError
+
+    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor]:
+        """By metric of TRL, (N,) the units of each row that its mean is over; metrics of tokens only if asked for."""
+        raise NotImplementedError
+
+    metrics_needed = False
+    """True if the loss itself needs the head's metrics of tokens."""
+
     # -- a step -------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Any:
-        """TRL's loader, which gives the places of rows in place of the rows; of a stream TRL's batches."""
-        if self._streamed:
+        """TRL's loader, over indices of rows; of a stream TRL's batches."""
+        if self.table is None:
             return super().get_train_dataloader()
         data, collator = self.train_dataset, self.data_collator
-        self.train_dataset, self.data_collator = range(len(self._rows)), _places  # pyright: ignore
+        self.train_dataset, self.data_collator = range(len(self.table.rows)), _indices  # pyright: ignore
         try:
             return super().get_train_dataloader()
         finally:
             self.train_dataset, self.data_collator = data, collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """What each call of the loss of an optimizer step trains on: drawn among the rows that the loader gives."""
+        """The inputs of each call of the loss in an optimizer step, drawn among the rows that the loader gives."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not batches:
             return batches, None
         self.forwards.check_once()
         with self.clock("prune"):
-            self._take(batches, device)
+            rows = self.rows = self._loaded(batches, device)
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
-            draw = self.source.draw(self._block, step=step, epoch=epoch, done=share_done(self.state))
-            metrics = row_metrics(self.source.scores.candidates(self._block), draw)
-            self.add_metrics(metrics)
-            count_tokens(self, int(self._rows.attended[self._block[draw.keep_N].numpy()].sum()))
-            self._dropped = not bool(draw.keep_N.all())
-            batch = self._own(draw)
-            router = bool(self.method.router_coef)
-            call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None
-            calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
+            draw = self.source.draw(rows.row_N, step=step, epoch=epoch, done=share_done(self.state))
+            self.add_metrics(row_metrics(self.source.scores.candidates(rows.row_N), draw))
+            self._count_tokens(int(rows.attended_N[draw.keep_N].sum()))
+            batch = self._dealt(draw)
+            self._row_metrics = self._started_metrics(draw)
+            # A router loss is over all tokens of one micro-batch of TRL's: they stay together.
+            call_B = rows.call_N[self._place_B].to(device) if self.method.router_coef else None
+            calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], rows.calls, call_B=call_B)
         self.add_metrics(metrics)
-        self._scores, self._loss_metrics = [], PartMetrics(self._stride)
+        self._scores: list[tuple[list[int], Tensor]] = []
         return [StepCall(micro_batches=each, call=call) for call, each in enumerate(calls)], None
 
-    def _take(self, batches: list[Any], device: Any) -> None:
-        """The rows of a step, of all processes, and the micro-batch of TRL's that each is of."""
-        self._calls = len(batches)
-        self._stride = max(self._calls, self.args.gradient_accumulation_steps)  # ranks may differ in their last step
-        first = self.accelerator.process_index * self._stride
-        if self._streamed:
-            found = [self.rows_of(batch) for batch in batches]
-            rows = [row for each in found for row in each]
-            here = self.measured(rows, streamed=True)
-            columns = np.stack([here.tokens, here.attended, here.trained], 1).astype(np.int64)
-            counts = [len(each) for each in found]
+    def _loaded(self, batches: list[Any], device: Any) -> StepRows:
+        """The rows of a step on all ranks, from the micro-batches that TRL's loader gives this one."""
+        calls, rank = len(batches), self.accelerator.process_index
+        stride = max(calls, self.args.gradient_accumulation_steps)
+        found = [self.rows_of(batch) if self.table is None else [] for batch in batches]
+        if self.table is None:
+            columns = [torch.tensor([self.read(row).counts for row in each]) for each in found]
         else:
-            columns, rows = torch.cat([batch["row"] for batch in batches])[:, None], []
-            counts = [len(batch["row"]) for batch in batches]
-        part_N = torch.arange(first, first + self._calls).repeat_interleave(torch.tensor(counts))
-        step = torch.cat([part_N[:, None].to(device), torch.as_tensor(columns).to(device)], 1)
-        step = self._of_all_ranks(step)
-        self._part_N, self._block = step[:, 0], step[:, 1]
-        if self._streamed:
-            self._rows = _of_stream(step, rows, self._mine())
-            self._block = torch.arange(len(self._rows))
-            scores = RecordedScores(self._rows.identities, self._rows.tokens)
-            self.source = RowSource(scores, self.method, seed=self.source.seed)
+            columns = [batch["row"][:, None] for batch in batches]
+        here_NK = torch.cat([F.pad(each, (1, 0), value=rank * stride + call) for call, each in enumerate(columns)])
+        # With even_batches: false the last batches of ranks differ in size.
+        padded: Any = self.accelerator.pad_across_processes(here_NK.to(device), dim=0, pad_index=-1)
+        gathered: Any = self.accelerator.gather(padded)
+        step_NK = gathered[gathered[:, 0] >= 0].cpu()
+        part_N, row_N = step_NK[:, 0], step_NK[:, 1]
+        if self.table is None:
+            own, row_N = iter([row for each in found for row in each]), torch.arange(len(part_N))
+            data: Any = [next(own) if part // stride == rank else None for part in part_N.tolist()]
+            count_3N = step_NK[:, 1:].T.double()
+            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
+        else:
+            data, count_3N = self.table.rows, torch.from_numpy(self.table.counts[row_N.numpy()].T)
+        return StepRows(data=data, row_N=row_N, part_N=part_N, calls=calls, stride=stride, count_3N=count_3N)
 
-    def _mine(self) -> list[int]:
-        """Places of the step's rows that this process has loaded."""
-        return (self._part_N // self._stride == self.accelerator.process_index).nonzero().flatten().tolist()
-
-    def _of_all_ranks(self, step_NK: Tensor) -> Tensor:
-        """The rows of a step: those of a last batch may not be as many on every rank (``even_batches: false``)."""
-        padded: Any = self.accelerator.pad_across_processes(step_NK, dim=0, pad_index=-1)
-        found: Any = self.accelerator.gather(padded)
-        return found[found[:, 0] >= 0].cpu()
-
-    def _own(self, draw: Draw) -> RowBatch:
-        """The sequences of the kept rows that are this rank's: the dearest go to whoever has least."""
-        kept = draw.keep_N.nonzero().flatten().tolist()
-        tokens_N = self._rows.tokens[self._block.numpy()]
-        if self._streamed or self.method.router_coef:  # nobody else has them, or they belong together
-            places = sorted({*kept} & {*self._mine()})
+    def _dealt(self, draw: Draw) -> RowBatch:
+        """The sequences of this rank's share of the kept rows, in about equal tokens per rank."""
+        rows, rank = self.rows, self.accelerator.process_index
+        kept, tokens_N = draw.keep_N.nonzero().flatten().tolist(), rows.tokens_N
+        if self.table is None or self.method.router_coef:  # no other rank has them, or they belong together
+            places = sorted({*kept} & {*rows.of_rank(rank)})
         else:
             dealt = longest_processing_time(tokens_N[kept].tolist(), self.accelerator.num_processes)
-            places = sorted(kept[which] for which in dealt[self.accelerator.process_index])
-        found = [
-            (place, each) for place in places for each in self.sequences_of(self._rows.rows[int(self._block[place])])
-        ]
-        weights = [float(draw.weight_N[place]) for place, _ in found]
+            places = sorted(kept[which] for which in dealt[rank])
+        found = [(place, each) for place in places for each in self.read(rows.row(place)).sequences]
+        weight_N = draw.weight_N
         if not found:
-            found, weights = [(0, IDLE)] * self.batch_kind.together, [0.0] * self.batch_kind.together
+            found, weight_N = [(0, IDLE)] * self.together, torch.zeros_like(weight_N)
         self._place_B = [place for place, _ in found]
-        trained_N = torch.from_numpy(self._rows.trained[self._block.numpy()]).double()
         device = self.accelerator.device
-        self._share_KB = self.shares(trained_N, self._part_N, draw)[:, self._place_B].float().to(device)
-        self._trained_B = trained_N[self._place_B].float().to(device)
+        self._share_KB = self.shares(rows, draw)[:, self._place_B].float().to(device)
         return batch_of(
             [each for _, each in found],
-            torch.tensor(weights),
-            row_tokens=[float(tokens_N[place]) for place in self._place_B],
+            weight_N[self._place_B],
+            tokens_N[self._place_B],
             device=device,
             kind=self.batch_kind,
         )
+
+    def places_of(self, batch: MicroBatch) -> list[int]:
+        """Places among the rows of the step, for each group of ``together`` sequences of a micro-batch."""
+        return [self._place_B[place] for place in batch.places[:: self.together]]
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -242,46 +233,131 @@ class RowTrainer(MeasuredRows):
         """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._ended = inputs["call"] == self._calls - 1
+        self._ended = inputs["call"] == self.rows.calls - 1
         return self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
 
     def end_call(self) -> None:
         """Record scores and metrics of an optimizer step after its last call."""
         if self._ended:
             self._ended = False
-            self._record()
-            self._log_metrics()
+            self._record_scores()
+            metrics = self._row_metrics.reduced(self.accelerator)
+            for _ in range(self.rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
+                self.add_metrics(metrics)
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:
-        """() the loss of a micro-batch; with a router loss all of it is of one micro-batch of TRL's."""
-        router = self.method.router_coef
-        metrics = self.metrics_needed or self._metrics_due()
-        scored = self.forwards(model, batch, router=bool(router), metrics=metrics)
-        loss, score_B = self.loss_and_scores(batch, scored, self._share_KB[:, batch.rows])
-        places = [self._place_B[place] for place in batch.places]
+        """() the loss of a micro-batch."""
+        router, rows, processes = self.method.router_coef, self.rows, self.accelerator.num_processes
+        scored = self.forwards(model, batch, router=bool(router), metrics=self._of_tokens)
+        loss, score_U = self.loss_and_scores(batch, scored, self._share_KB[:, batch.rows])
+        places = self.places_of(batch)
         if scored.router_loss is not None:
-            part = int(self._part_N[places[0]])
-            of_part = self._block[self._part_N == part].numpy()
-            balance = scored.router_loss / max(float(self._rows.attended[of_part].sum()), 1.0)
-            loss = loss + router * balance / (self._calls * self.accelerator.num_processes)
-            none, one = torch.zeros(1), torch.ones(1)
-            self._loss_metrics.add("aux_loss", balance.view(1), none, one, torch.tensor([part % self._stride]))
+            in_part_N = rows.part_N == rows.part_N[places[0]]
+            attended = max(float(rows.attended_N[in_part_N].sum()), 1.0)
+            balance = scored.router_loss / attended / (rows.calls * processes)
+            loss = loss + router * balance
+            self._row_metrics.add_sum("aux_loss", balance)
         if not batch.idle:
-            self._scores.append((places, score_B.detach()))
-        return loss * self.accelerator.num_processes  # gradients are averaged over ranks
+            self._scores.append((places, score_U.detach()))
+        return loss * processes  # gradients are averaged over ranks
 
-    def _record(self) -> None:
-        """Remember the scores of the step on all ranks."""
-        score_2N = torch.zeros(2, len(self._block), dtype=torch.float64)
-        for places, score_B in self._scores:
-            score_2N[0].index_add_(0, torch.tensor(places), score_B.cpu().double())
+    def _record_scores(self) -> None:
+        """Record the scores of the step's rows from all ranks."""
+        rows = self.rows
+        score_2N = torch.zeros(2, len(rows.row_N), dtype=torch.float64)
+        for places, score_U in self._scores:
+            score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double())
             score_2N[1, places] = 1.0
         if self.method.score == "norm":
             score_2N[0].sqrt_()
-        score_N = score_2N.float().to(self.accelerator.device)
-        found: Any = self.accelerator.reduce(score_N, reduction="sum")
+        found: Any = self.accelerator.reduce(score_2N.float().to(self.accelerator.device), reduction="sum")
         score_N, seen_N = found.cpu()
-        self.source.record(self._block[seen_N > 0], score_N[seen_N > 0])
+        self.source.record(rows.row_N[seen_N > 0], score_N[seen_N > 0])
+
+    def _started_metrics(self, draw: Draw) -> RowMetrics:
+        """The metrics of this step, in which nothing has been added yet."""
+        last = self.state.global_step + 1 >= self.state.max_steps
+        due = self.forwards.measures_freely or last or logs_next_step(self.args, self.state)
+        self._of_tokens = self.metrics_needed or due
+        rows, sums = self.rows, ["aux_loss"] if self.method.router_coef else []
+        counts = self.metric_counts(rows, of_tokens=self._of_tokens)
+        return RowMetrics(counts, rows.call_N, draw.weight_N, self._place_B, self.accelerator.device, sums)
+
+    def add_metric(self, batch: MicroBatch, name: str, value_U: Tensor) -> None:
+        """Add to a metric of ``metric_counts`` the (b / together,) sums over the rows of a micro-batch."""
+        every = slice(None, None, self.together)
+        self._row_metrics.add(name, value_U, batch.weight[every], batch.rows[every])
+
+    def _count_tokens(self, tokens: int) -> None:
+        self._tokens_counted += tokens
+        count_tokens(self, tokens)
+
+    # -- the run and its checkpoints ----------------------------------------------------------------------------
+
+    @property
+    def method(self) -> RowMethod:
+        """The method that drops rows."""
+        return self.source.method
+
+    @method.setter
+    def method(self, method: RowMethod) -> None:
+        raise assigned(method)
+
+    def _announce(self) -> None:
+        """Print once how rows are drawn, and if the first epoch can be pruned."""
+        scores, lines = self.source.scores, self.method.describe().splitlines()
+        if self._unpruned:
+            lines.append(self._unpruned)
+        elif self.method.rows.rate and not scores.seen:
+            lines.append(f"none of the {len(scores)} rows has a recorded score: the first epoch is not pruned")
+        elif self.method.rows.rate:
+            lines.append(f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept")
+        for line in [*lines, str(self.forwards.layout)]:
+            self.accelerator.print(f"dppo | {line}")
+
+    def card(self) -> str:
+        """Method, biases and paper, for the card of the model."""
+        lines = [f"- {line}" for line in self.method.describe().splitlines()]
+        head = f"With dppo {__version__}, `{self.method.name}` ({self.method.paper}), on the rows of a dataset:"
+        return "\n".join(["## How it was trained: dppo", "", head, "", *lines, ""])
+
+    def save_extra(self, folder: Path) -> None:
+        """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
+        if not self.args.should_save:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.table is not None:
+            self.source.save(folder)
+        state = {"skipped": self.guard.skipped, "num_tokens": self._tokens_counted, "settings": settings_of(self)}
+        write_json(folder / OUR_STATE, state)
+
+    def load_extra(self, folder: Path) -> None:
+        """Read what ``save_extra`` wrote; for a checkpoint of TRL's own trainer a warning says that scores are missing.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or of another dataset.
+        """
+        lost = any("optimizer" in part for part in self.lacking)
+        state = read_state(
+            folder,
+            lambda found: (dict(found["settings"]), int(found["skipped"]), int(found["num_tokens"])),
+            trainer=type(self).__name__,
+            without="no row has a recorded score, and all are kept until they have one.",
+        )
+        if state is None:
+            return
+        before, self.guard.skipped, tokens = state
+        self._count_tokens(tokens - self._tokens_counted)
+        warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
+        if self.table is None or self.lacks(SCORES_FILE):
+            return
+        known, rows = self.source.load(folder), len(self.source.scores)
+        if known < rows:
+            warnings.warn(
+                f"resumed on another dataset: {known} of its {rows} rows were in the checkpoint's. The others have no "
+                "recorded score, and the order of rows is a new one.",
+                stacklevel=2,
+            )
 
     # -- forward passes as TRL's --------------------------------------------------------------------------------
 
@@ -290,7 +366,7 @@ class RowTrainer(MeasuredRows):
     ) -> tuple[Tensor, None, dict[str, Tensor]]:
         """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does, and metrics.
 
-        That is padded on the right, so that positions that a model has learned begin at 0.
+        TRL pads on the right here, so that the positions that a model has learned begin at 0.
         """
         order_BT = attention_mask.argsort(dim=1, descending=True, stable=True)
         scored = attention_mask.clone()
@@ -308,34 +384,6 @@ class RowTrainer(MeasuredRows):
         return back(output.log_probs), None, metrics_of(output, back)
 
 
-def _places(rows: list[int]) -> dict[str, Tensor]:
-    """A batch of the loader: the places of its rows."""
+def _indices(rows: list[int]) -> dict[str, Tensor]:
+    """A batch of the loader: indices of its rows."""
     return {"row": torch.tensor(rows)}
-
-
-def _of_stream(step_NK: Tensor, rows: list[Any], mine: list[int]) -> Rows:
-    """The rows of one step of a stream: counts of all, and what this process has loaded."""
-    of_all: list[Any] = [None] * len(step_NK)
-    for place, row in zip(mine, rows, strict=True):
-        of_all[place] = row
-    tokens, attended, trained = step_NK[:, 1:].double().numpy().T
-    identities = np.arange(len(of_all), dtype=np.uint64)
-    return Rows(rows=of_all, identities=identities, tokens=tokens, attended=attended, trained=trained)
-
-
-def _unpruned(args: Any, method: RowMethod, *, streamed: bool) -> str:
-    """Why nothing is dropped where ``row_prune_rate`` is left out; "" where rows are."""
-    if streamed:
-        return "nothing pruned: a stream has no row to come back to"
-    if method.router_coef and not args.accept_bias:
-        return (
-            "nothing pruned: the router loss is biased under pruning. To prune: router_aux_loss_coef: 0.0, or "
-            "accept_bias: true"
-        )
-    return ""
-
-
-def _router_problems(problems: list[str], method: RowMethod) -> list[str]:
-    """The sentences that refuse a biased choice, with what trains without."""
-    advice = " Or train without it, router_aux_loss_coef: 0.0, or on all rows, row_prune_rate: 0."
-    return [each + advice if method.router_coef else each for each in problems]
