@@ -116,7 +116,7 @@ class StepRows:
     stride: int
     """At least the calls of every rank: ranks may differ in the last step of an epoch."""
     count_3N: Tensor
-    """(3, N) float64, the next three."""
+    """(3, N) float64 ``tokens_N``, ``attended_N`` and ``trained_N``."""
 
     @property
     def tokens_N(self) -> Tensor:
@@ -166,9 +166,9 @@ class RowBatch(RankBatch):
 
 
 def batch_of(
-    sequences: list[Sequence], weight_B: Tensor, row_tokens_B: Tensor, *, device: torch.device, kind: type[RowBatch]
+    kind: type[RowBatch], sequences: list[Sequence], weight_B: Tensor, row_tokens_B: Tensor, device: torch.device
 ) -> RowBatch:
-    """The batch of this rank's B >= 1 sequences in one optimizer step, as a ``kind``.
+    """The batch of this rank's B >= 1 sequences in one optimizer step.
 
     ``weight_B`` is (B,) the factor of each sequence's loss, ``row_tokens_B`` (B,) the tokens of its row.
     """

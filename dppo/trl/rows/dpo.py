@@ -235,9 +235,9 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         loss = (weight_P * pair_P * total_P).sum()
         if self.method.score == "loss":
             return loss, total_P.clamp(min=0.0)
-        # Squared norm of the pair's gradient, about: squared slopes by squared norms of each token's gradient.
+        # About the squared norm of the gradient: for each answer squared slopes by squared norms of its tokens.
         (slope_BT,) = torch.autograd.grad(total_P.sum(), logp_BT, retain_graph=True)
-        return loss, (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1).view(-1, 2).sum(1)
+        return loss, (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1).view(-1, 2)
 
     def _rows_of(self, batch: MicroBatch) -> list[int]:
         """Rows of the dataset that the pairs of a micro-batch are."""

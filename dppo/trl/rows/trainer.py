@@ -123,9 +123,9 @@ class RowTrainer(TrainingLoop):
         raise NotImplementedError
 
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
-        """() the weighted loss of a micro-batch, and (b / together,) the terms that it adds to the scores of its rows.
+        """() the weighted loss of a micro-batch, and (u,) or (u, n) terms that it adds to the scores of u rows.
 
-        Scores by the norm of a gradient are sums of squares.
+        There is one row for ``together`` sequences. Scores by the norm of a gradient are sums of squares.
 
         Args:
             batch: some sequences of this rank.
@@ -179,25 +179,26 @@ class RowTrainer(TrainingLoop):
         """The rows of a step on all ranks, from the micro-batches that TRL's loader gives this one."""
         calls, rank = len(batches), self.accelerator.process_index
         stride = max(calls, self.args.gradient_accumulation_steps)
-        found = [self.rows_of(batch) if self.table is None else [] for batch in batches]
-        if self.table is None:
-            columns = [torch.tensor([self.read(row).counts for row in each]) for each in found]
-        else:
-            columns = [batch["row"][:, None] for batch in batches]
-        here_NK = torch.cat([F.pad(each, (1, 0), value=rank * stride + call) for call, each in enumerate(columns)])
-        # With even_batches: false the last batches of ranks differ in size.
-        padded: Any = self.accelerator.pad_across_processes(here_NK.to(device), dim=0, pad_index=-1)
-        gathered: Any = self.accelerator.gather(padded)
-        step_NK = gathered[gathered[:, 0] >= 0].cpu()
-        part_N, row_N = step_NK[:, 0], step_NK[:, 1]
-        if self.table is None:
-            own, row_N = iter([row for each in found for row in each]), torch.arange(len(part_N))
-            data: Any = [next(own) if part // stride == rank else None for part in part_N.tolist()]
-            count_3N = step_NK[:, 1:].T.double()
-            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
-        else:
+
+        def of_all_ranks(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
+            """Micro-batch (N,) and columns (K, N) of all ranks, from (n, K) for each micro-batch of this one."""
+            here_NK = torch.cat([F.pad(each, (1, 0), value=rank * stride + call) for call, each in enumerate(columns)])
+            # With even_batches: false the last batches of ranks differ in size.
+            padded: Any = self.accelerator.pad_across_processes(here_NK.to(device), dim=0, pad_index=-1)
+            gathered: Any = self.accelerator.gather(padded)
+            step_NK = gathered[gathered[:, 0] >= 0].cpu()
+            return step_NK[:, 0], step_NK[:, 1:].T
+
+        if self.table is not None:
+            part_N, (row_N,) = of_all_ranks([batch["row"][:, None] for batch in batches])
             data, count_3N = self.table.rows, torch.from_numpy(self.table.counts[row_N.numpy()].T)
-        return StepRows(data=data, row_N=row_N, part_N=part_N, calls=calls, stride=stride, count_3N=count_3N)
+        else:
+            found = [self.rows_of(batch) for batch in batches]
+            part_N, count_3N = of_all_ranks([torch.tensor([self.read(row).counts for row in each]) for each in found])
+            own, row_N = iter([row for each in found for row in each]), torch.arange(len(part_N))
+            data = [next(own) if part // stride == rank else None for part in part_N.tolist()]
+            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
+        return StepRows(data=data, row_N=row_N, part_N=part_N, calls=calls, stride=stride, count_3N=count_3N.double())
 
     def _dealt(self, draw: Draw) -> RowBatch:
         """The sequences of this rank's share of the kept rows, in about equal tokens per rank."""
@@ -213,15 +214,9 @@ class RowTrainer(TrainingLoop):
         if not found:
             found, weight_N = [(0, IDLE)] * self.together, torch.zeros_like(weight_N)
         self._place_B = [place for place, _ in found]
-        device = self.accelerator.device
+        device, sequences = self.accelerator.device, [each for _, each in found]
         self._share_KB = self.shares(rows, draw)[:, self._place_B].float().to(device)
-        return batch_of(
-            [each for _, each in found],
-            weight_N[self._place_B],
-            tokens_N[self._place_B],
-            device=device,
-            kind=self.batch_kind,
-        )
+        return batch_of(self.batch_kind, sequences, weight_N[self._place_B], tokens_N[self._place_B], device)
 
     def places_of(self, batch: MicroBatch) -> list[int]:
         """Places among the rows of the step, for each group of ``together`` sequences of a micro-batch."""
@@ -266,7 +261,7 @@ class RowTrainer(TrainingLoop):
         rows = self.rows
         score_2N = torch.zeros(2, len(rows.row_N), dtype=torch.float64)
         for places, score_U in self._scores:
-            score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double())
+            score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double().view(len(places), -1).sum(1))
             score_2N[1, places] = 1.0
         if self.method.score == "norm":
             score_2N[0].sqrt_()
@@ -284,7 +279,7 @@ class RowTrainer(TrainingLoop):
         return RowMetrics(counts, rows.call_N, draw.weight_N, self._place_B, self.accelerator.device, sums)
 
     def add_metric(self, batch: MicroBatch, name: str, value_U: Tensor) -> None:
-        """Add to a metric of ``metric_counts`` the (b / together,) sums over the rows of a micro-batch."""
+        """Add to a metric of ``metric_counts`` the (u,) sums over the rows of a micro-batch."""
         every = slice(None, None, self.together)
         self._row_metrics.add(name, value_U, batch.weight[every], batch.rows[every])
 
