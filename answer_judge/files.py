@@ -28,13 +28,13 @@ Damage = tuple[int, str]
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A binary file to write that takes the place of ``path`` when the block ends, and leaves it alone if it raises.
+    """A binary file that replaces ``path`` when the block ends without an error.
 
     Raises:
-        OSError: there is no folder or no room, or the disk fails. ``path`` is as it was, and nothing lies beside it.
+        OSError: the folder is missing, or the disk is full or fails. ``path`` and its folder are as they were.
     """
     path = Path(path)
-    # In the same folder, or the rename would be a copy; with the process's number, since ranks share folders.
+    # In the same folder, or the rename would be a copy; with the process's number, because ranks share folders.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
@@ -50,7 +50,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk; without effect where that cannot be asked for."""
+    """Wait until the names in a folder are on the disk, on systems that can."""
     if os.name != "posix":
         return
     with suppress(OSError):  # some network file systems refuse; the new file is in place already
@@ -62,21 +62,21 @@ def flush_folder(folder: Path) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Put ``text`` in place of a file, as UTF-8; see ``replacing``."""
+    """Replace a file by ``text`` in UTF-8; see ``replacing``."""
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
 
 
 def write_json(path: str | Path, value: Any, *, default: Default | None = None) -> None:
-    """Put ``value`` in place of a JSON file; see ``replacing`` and ``encoded``."""
+    """Replace a JSON file by ``value``; see ``replacing`` and ``encoded``."""
     write_text(path, encoded(value, indent=1, default=default) + "\n")
 
 
 def encoded(value: Any, *, indent: int | None = None, default: Default | None = None) -> str:
-    """``value`` as JSON in ASCII: any text, lone surrogates and line breaks included, stays within its line.
+    """``value`` as JSON in ASCII, so any text stays within its line.
 
-    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line. ``default`` is for
-    values that JSON has no word for, which raise ``TypeError`` without it.
+    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line. Without
+    ``default`` a value that JSON cannot hold raises ``TypeError``.
     """
     return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent, default=default)
 
@@ -116,7 +116,7 @@ def _write_all(file: Any, data: bytes) -> None:
 
 @contextmanager
 def current_folder_first() -> Iterator[None]:
-    """Modules are looked for in the current folder first, as with ``python -m``; an installed command does not."""
+    """A context that imports from the current folder first, as ``python -m`` does and installed commands do not."""
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
@@ -165,7 +165,7 @@ def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        FileError: it is missing, cannot be read, or holds something else, with the reason, and ``advice`` at the end.
+        FileError: the file cannot be read, or holds no object; ``advice`` ends the message.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))

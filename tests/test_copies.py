@@ -23,7 +23,6 @@ COPIES = {
         "encoded",
         "_finite",
         "read_json",
-        "read_lines",
         "current_folder_first",
     ),
     "errors": ("first_line", "in_one_line", "raise_problems"),

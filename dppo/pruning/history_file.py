@@ -1,4 +1,4 @@
-"""Arrays of prompts and their files: written whole, every byte checked, and prompts found again by what they hold."""
+"""Files of arrays about prompts or rows, and rows found again by their identities."""
 
 import zipfile
 import zlib
@@ -24,7 +24,7 @@ def dataset_rows(rows: Tensor | np.ndarray, size: int) -> np.ndarray:
 
 
 def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ``wanted`` that are in ``saved``, and where; of equal identities in ``saved`` the first."""
+    """Indices of ``wanted`` that are in ``saved``, and their indices there; the first of equal identities."""
     if np.array_equal(wanted, saved):
         return np.arange(len(wanted)), np.arange(len(saved))
     order = np.argsort(saved, kind="stable")
@@ -41,45 +41,36 @@ def write_arrays(path: str | Path, **arrays: Any) -> None:
 
 
 def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Those arrays of a saved npz that it has, every byte checked; nothing is unpickled."""
-    if not path.is_file():
-        raise CheckpointError(f"there is no {what} at {path}. Resume from a checkpoint that this library wrote.")
+    """The arrays of those ``names`` in a saved npz. Reading checks each array's checksum; nothing is unpickled."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            raise ValueError(f"{damaged} fails its checksum")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names if name in file}
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise CheckpointError(f"the {what} at {path} is damaged ({error}). Resume from an older checkpoint.") from error
+    except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise CheckpointError(
+            f"the {what} at {path} is missing or damaged ({error}). Resume from an older checkpoint."
+        ) from error
 
 
 def read_history(
     path: Path, version: int, prompt_fields: Mapping[str, type[np.generic]], totals: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a saved history, all checked for type and length."""
-    expected = {
-        **prompt_fields,
-        **{"identities": np.uint64, "totals": np.float64, "format": np.int64},
-        **{"reward_moments": np.float32, "reward_totals": np.float64},
-    }
+    """The arrays of a saved history, of the expected types and shapes.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or of another version.
+    """
+    others = {"identities": np.uint64, "totals": np.float64, "format": np.int64}
+    expected = {**prompt_fields, **others, "reward_moments": np.float32, "reward_totals": np.float64}
     saved = read_arrays(path, "history", expected)
-    if saved.get("format", version) != version:
+    size = saved["identities"].shape if "identities" in saved else ()
+    functions = saved["reward_totals"].shape[-1:] if "reward_totals" in saved else ()
+    shapes = dict.fromkeys((*prompt_fields, "identities"), size) | {"totals": (totals,), "format": ()}
+    shapes |= {"reward_moments": (3, *size, *functions), "reward_totals": (3, *functions)}
+    found = {name: (array.dtype, array.shape) for name, array in saved.items()}
+    wrong = [name for name in expected if found.get(name) != (expected[name], shapes[name])]
+    if wrong or saved["format"] != version:
         raise CheckpointError(
-            f"the history at {path} is not of format {version}, but of {saved['format']}. Resume with the version of "
-            "this library that wrote it."
-        )
-    if missing := sorted(expected.keys() - saved.keys()):
-        raise CheckpointError(f"the history at {path} is damaged: it lacks {missing}. Resume from an older checkpoint.")
-    size, functions = saved["identities"].shape, saved["reward_totals"].shape[-1:]
-    sizes = dict.fromkeys(prompt_fields, size) | {"totals": (totals,), "format": ()}
-    sizes |= {"reward_moments": (3, *size, *functions), "reward_totals": (3, *functions)}
-    wrong = [name for name, dtype in expected.items() if saved[name].dtype != dtype]
-    wrong += [name for name, shape in sizes.items() if saved[name].shape != shape]
-    if wrong:
-        raise CheckpointError(
-            f"the history at {path} is not of format {version} (wrong: {', '.join(wrong)}). "
-            "Resume with the version of this library that wrote it."
+            f"the history at {path} is damaged or not of format {version} (wrong: {', '.join(wrong or ['format'])}). "
+            "Resume from an older checkpoint, or with the version of this library that wrote it."
         )
     return saved

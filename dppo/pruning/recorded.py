@@ -66,24 +66,24 @@ class RecordedScores:
         self.score[row[good]] = score[good]
 
     def save(self, path: str | Path) -> None:
-        """Write scores and identities to ``path`` as npz, without pickle; the file appears complete or not at all."""
+        """Write scores and identities to ``path`` as npz, without pickle. The file appears complete or not at all."""
         write_arrays(path, identities=self.identities, score=self.score)
 
     def load(self, path: str | Path) -> int:
-        """Replace all scores by those that ``save`` wrote, found by what rows hold: how many rows were in the file.
+        """Number of rows of this dataset in the file, whose scores replace all. Rows are found by their identities.
 
         Raises:
             CheckpointError: the file is missing or damaged, or has no row of this dataset.
         """
         saved = read_arrays(Path(path), "recorded scores", ("identities", "score"))
-        shapes = {name: (array.dtype, array.ndim) for name, array in saved.items()}
-        if shapes != {"identities": (np.uint64, 1), "score": (np.float32, 1)} or len(set(map(len, saved.values()))) > 1:
+        kinds = {name: (array.dtype, array.ndim) for name, array in saved.items()}
+        if kinds != {"identities": (np.uint64, 1), "score": (np.float32, 1)} or len(set(map(len, saved.values()))) > 1:
             raise CheckpointError(f"the recorded scores at {path} are damaged. Resume from an older checkpoint.")
         target, source = matches(self.identities, saved["identities"])
         if not len(target):
             raise CheckpointError(
-                f"{path} has the scores of {len(saved['identities'])} rows, and none of them is among the {len(self)} "
-                "of this dataset. Give the dataset that they were recorded on, or start without them."
+                f"{path} has the scores of {len(saved['identities'])} rows, but of none of the {len(self)} rows of "
+                "this dataset. Give the dataset that they were recorded on, or start without them."
             )
         self.score[:] = np.nan
         self.score[target] = saved["score"][source]

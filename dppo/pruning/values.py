@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dppo.context import Expected
 from dppo.errors import DataError, ShapeError
-from dppo.files import read_lines
+from dppo.files import json_lines
 from dppo.typed import check_fields, is_number
 
 SHARED_STRENGTH = 2.0
@@ -83,7 +83,7 @@ def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     """Read the values of a dataset's prompts from a file, in any order of its lines. Other prompts are skipped."""
     wanted = {prompt_key(int(identity)) for identity in identities}
     found = {}
-    for number, line in enumerate(read_lines(path, advice=ADVICE), 1):
+    for number, line in enumerate(json_lines(path, advice=ADVICE), 1):
         if line.get("prompt") in wanted:
             found[line["prompt"]] = _moments(line, f"{path}, line {number}")
     keys = [prompt_key(int(identity)) for identity in identities]

@@ -1,4 +1,4 @@
-"""Settings that a checkpoint remembers, and what a resumed run says of those that changed."""
+"""Settings in a checkpoint, and warnings of those that a resumed run has changed."""
 
 import json
 import re
@@ -12,8 +12,9 @@ from dppo.settings import TABLE, leaves_no_trace
 
 
 def remembered(args: Any, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON has them: those of ``TABLE`` that say so, and every field of others
-    that leaves a trace.
+    """The settings that a run depends on, as JSON has them.
+
+    Those are the fields that ``TABLE`` marks, every other field that leaves a trace, and ``more``.
     """
     found = {
         each.name: getattr(args, each.name)
@@ -26,13 +27,13 @@ def remembered(args: Any, more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings of a checkpoint that a run has with another value, and both values."""
+    """Old and new value of each setting that a checkpoint and a run have with different values."""
     return {name: (value, now[name]) for name, value in before.items() if name in now and now[name] != value}
 
 
 def warn_of(
     differing: Mapping[str, tuple[Any, Any]], effect: Callable[[str], str] = lambda name: "it holds from here"
 ) -> None:
-    """Warn of each setting that ``changed``, with what becomes of it: ``effect``, from its name."""
+    """Warn of each setting that ``changed``, with its ``effect``, a clause from its name."""
     for name, (before, now) in differing.items():
         warnings.warn(f"resumed with {name}: {before!r} -> {now!r}; {effect(name)}", stacklevel=3)

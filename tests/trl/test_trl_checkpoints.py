@@ -22,7 +22,7 @@ from dppo.errors import CheckpointError
 from dppo.rewards import identities
 from dppo.trl.checkpoints import files as checkpoint_files
 from dppo.trl.checkpoints import hooks as checkpoint_hooks
-from dppo.trl.checkpoints.files import LIST_FILE, check_contents, check_whole, latest_checkpoint
+from dppo.trl.checkpoints.files import EDITED, LIST_FILE, MISSING, find_faults, latest_checkpoint, refuse
 from dppo.trl.grpo.prompts import content_of
 
 
@@ -42,6 +42,12 @@ def run(straight, tmp_path):
     return tmp_path
 
 
+def check(folder, **accepted):
+    """The faults of a checkpoint, or its refusal."""
+    refuse(folder, faults := find_faults(folder), **accepted)
+    return faults
+
+
 def resumed(path, run, **options):
     made = trainer(path, run, seen=[], **options)
     made.train(resume_from_checkpoint=str(run / "checkpoint-3"))
@@ -57,7 +63,12 @@ def test_a_missing_file_is_named_with_an_older_checkpoint(name, run):
     (run / "checkpoint-3" / name).unlink()
     accept = () if name == BINARY[0] else ("accept_missing",)
     with refused(CheckpointError, "checkpoint-3", name, "checkpoint-2", *accept):
-        check_whole(run / "checkpoint-3")
+        check(run / "checkpoint-3")
+    if accept:
+        assert MISSING in check(run / "checkpoint-3", accept_missing=True).values()
+    else:
+        with refused(CheckpointError, name):
+            check(run / "checkpoint-3", accept_missing=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,15 +93,15 @@ def test_checkpoints_of_the_model_alone_do_not_send_to_each_other(tiny_path, tmp
     """The wrong twin looks at checksums alone, and so each of them names the other as the one to resume from."""
     trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_only_model=True).train()
     for step in (1, 2):
-        with refused(CheckpointError, "save_only_model: true", "new optimizer", "no other whole") as info:
-            check_whole(tmp_path / f"checkpoint-{step}")
+        with refused(CheckpointError, "save_only_model: true", "optimizer.pt", "no other whole") as info:
+            check(tmp_path / f"checkpoint-{step}")
         assert "Resume from" not in str(info.value)
     with warned("optimizer.pt"):
         made = trainer(tiny_path, tmp_path, seen=[], max_steps=3, accept_missing=True)
         made.train(resume_from_checkpoint=True)
     assert made.state.global_step == 3
     with refused(CheckpointError, "checkpoint-3"):  # which has all its parts
-        check_whole(tmp_path / "checkpoint-2")
+        check(tmp_path / "checkpoint-2")
 
 
 def damage(path):
@@ -103,18 +114,28 @@ def damage(path):
 
 @pytest.mark.parametrize("name", BINARY)
 def test_a_damaged_file_is_named_with_a_checkpoint_that_is_whole(name, run):
-    """The twin, a list of sizes alone, has nothing to say of it."""
-    newest, path = run / "checkpoint-3", run / "checkpoint-3" / name
-    assert check_contents(newest) == []
-    damage(path)
-    with refused(CheckpointError, path, "damaged", "checkpoint-2"):
-        check_contents(newest)
+    """The twin, a list of sizes alone, finds nothing."""
+    newest = run / "checkpoint-3"
+    sizes = {path: path.stat().st_size for path in newest.iterdir()}
+    assert check(newest) == {}
+    damage(newest / name)
+    with refused(CheckpointError, newest, name, "damaged", "checkpoint-2"):
+        check(newest, accept_missing=True)
     damage(run / "checkpoint-2" / name)
-    with refused(CheckpointError, path, "no other whole checkpoint"):
-        check_contents(newest)
-    assert check_whole(newest) == []
-    listed = json.loads((newest / LIST_FILE).read_text())
-    assert listed["crc32"].keys() == listed["files"].keys() == {each.name for each in newest.iterdir()} - {LIST_FILE}
+    with refused(CheckpointError, newest, name, "no other whole checkpoint"):
+        check(newest)
+    assert {path: path.stat().st_size for path in newest.iterdir()} == sizes
+    listed = json.loads((newest / LIST_FILE).read_text())["files"]
+    assert {name: size for name, (size, _) in listed.items()} == {
+        path.name: size for path, size in sizes.items() if path.name != LIST_FILE
+    }
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"files": {"model.safetensors": 5}}', '{"files": []}'])
+def test_a_list_that_is_damaged_or_of_another_version_is_named(text, run):
+    (run / "checkpoint-3" / LIST_FILE).write_text(text)
+    with refused(CheckpointError, "checkpoint-3", LIST_FILE, "checkpoint-2"):
+        check(run / "checkpoint-3", accept_missing=True)
 
 
 def test_a_resume_checks_contents_and_says_what_was_edited(tiny_path, run):
@@ -123,16 +144,21 @@ def test_a_resume_checks_contents_and_says_what_was_edited(tiny_path, run):
         resumed(tiny_path, run)
     damage(run / "checkpoint-3" / "optimizer.pt")
     state = run / "checkpoint-3" / "trainer_state.json"
-    state.write_text(state.read_text() + " ")
-    with pytest.warns(UserWarning, match=r"checkpoint-3 has other trainer_state\.json than .*checkpoint-2"):
+    text = state.read_text()
+    state.write_text(text[:-9])
+    with refused(CheckpointError, "trainer_state.json", "checkpoint-2"):
+        resumed(tiny_path, run)
+    state.write_text(text + " ")
+    assert check(run / "checkpoint-3") == {"trainer_state.json": EDITED}
+    with pytest.warns(UserWarning, match=r"checkpoint-3: trainer_state\.json changed .*checkpoint-2"):
         resumed(tiny_path, run)
 
 
 def test_each_file_is_read_by_one_of_those_that_share_the_work(run, monkeypatch):
-    read, checksum = [], checkpoint_files.checksum
-    monkeypatch.setattr(checkpoint_files, "checksum", lambda path: read.append(path.name) or checksum(path))
+    read, measured = [], checkpoint_files.measured
+    monkeypatch.setattr(checkpoint_files, "measured", lambda path: read.append(path.name) or measured(path))
     for reader in range(3):
-        check_contents(run / "checkpoint-3", reader=reader, readers=3)
+        find_faults(run / "checkpoint-3", reader=reader, readers=3)
     assert sorted(read) == sorted(path.name for path in (run / "checkpoint-3").iterdir() if path.name != LIST_FILE)
 
 
@@ -158,7 +184,7 @@ def test_a_run_without_its_generation_or_history_goes_on_where_that_is_accepted(
     options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
     trainer(tiny_path, tmp_path, seen=[], max_steps=3, **options).train()
     (tmp_path / "checkpoint-3" / name).unlink()
-    with pytest.warns(UserWarning, match=f"lacks its {name}"):
+    with pytest.warns(UserWarning, match=f"lacks {name}"):
         made = resumed(tiny_path, tmp_path, max_steps=5, accept_missing=True, **options)
     assert made.state.global_step == 5
 
@@ -171,7 +197,7 @@ def test_rows_go_on_without_their_scores_and_count_their_tokens_on(kind, tiny_pa
     for name in (None, "dppo_rows.npz"):
         (tmp_path / "a" / "checkpoint-2" / (name or "")).unlink() if name else None
         again = kind.ours(tiny_path, tmp_path / "b", accept_missing=bool(name), **saving)
-        with pytest.warns(UserWarning, match=f"lacks its {name}") if name else contextlib.nullcontext():
+        with pytest.warns(UserWarning, match=f"lacks {name}") if name else contextlib.nullcontext():
             again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
         assert logged(again, "num_tokens")[-1] == logged(whole, "num_tokens")[-1] or name
 
@@ -233,7 +259,7 @@ def test_the_newest_complete_one_is_resumed_and_others_are_said(asked, field, ti
     (run / "checkpoint-4" / "trainer_state.json").unlink()
     path = field if field in (None, "true") else str(run / field)
     made = trainer(tiny_path, run, seen=[], resume_from_checkpoint=path)
-    with pytest.warns(UserWarning, match=r"checkpoint-4 is passed over: its trainer_state\.json is missing"):
+    with pytest.warns(UserWarning, match="checkpoint-4 is passed over"):
         made.train(resume_from_checkpoint=asked)
     assert made.last_checkpoint and len(made.state.log_history) > 8
     assert alike(run, straight)
@@ -241,7 +267,7 @@ def test_the_newest_complete_one_is_resumed_and_others_are_said(asked, field, ti
 
 def test_a_checkpoint_that_is_not_there_is_refused(tiny_path, run):
     made = trainer(tiny_path, run / "nothing", seen=[], resume_from_checkpoint=str(run / "checkpoint-7"))
-    for asked, named in ((True, "no complete checkpoint"), (None, "checkpoint-3")):
+    for asked, named in ((True, "no complete checkpoint"), (None, "checkpoint-7 cannot be resumed")):
         with refused(CheckpointError, named):
             made.train(resume_from_checkpoint=asked)
 
@@ -271,10 +297,14 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
     assert {*json.loads((folder / LIST_FILE).read_text())["files"]} == {path.name for path in files}
 
 
-def test_a_second_try_at_a_step_is_not_complete_before_its_end(run):
-    """Files of equal length, half of them new: the list of the first try would call them whole."""
-    checkpoint_files.begin(run / "checkpoint-3")
-    assert latest_checkpoint(run) == run / "checkpoint-2" and not (run / "checkpoint-3" / LIST_FILE).exists()
+def test_a_second_try_at_a_step_is_not_complete_before_its_end(tiny_path, tmp_path, monkeypatch):
+    """Files of equal length, half of them new: with the list of the first try it is complete."""
+    made = trainer(tiny_path, tmp_path, seen=[], max_steps=2)
+    made.train()
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    monkeypatch.setattr(checkpoint_files, "seal", lambda folder: None)  # the run is killed just before
+    made._save_checkpoint(made.model, None)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
 
 
 def test_one_that_was_never_sealed_is_passed_over(run):

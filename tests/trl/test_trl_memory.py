@@ -62,7 +62,7 @@ def test_a_row_of_one_completion_needs_a_shorter_completion_not_a_shorter_row(ti
     exhaust("forward", EXHAUSTED["cuda"], monkeypatch, "rows")
     with warned("row"), pytest.raises(OutOfMemoryError) as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_tokens_per_row=8)
-    assert "(max_tokens_per_row=8). Set a lower max_completion_length, since that is one" in str(raised.value)
+    assert "(max_tokens_per_row=8). Set a lower max_completion_length: that is one" in str(raised.value)
 
 
 @pytest.mark.parametrize("where", PASSES)

@@ -182,7 +182,7 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
             NO_MEMORY,
             {"vllm_gpu_memory_utilization": 0.35, "vllm_max_model_length": 64},
             COLOCATED,
-            "Its part of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
+            "Its share of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
             "vllm_max_model_length: 64",
         ),
         (

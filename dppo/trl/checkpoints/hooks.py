@@ -1,10 +1,9 @@
-"""The joints of TRL's trainer at its checkpoints: written whole, read only if whole. ``hooks`` has all others."""
+"""Overrides of TRL's private methods that save and load checkpoints. ``dppo/trl/hooks.py`` has all others."""
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,48 +16,51 @@ from trl.trainer.base_trainer import _BaseTrainer
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import write_text
 from dppo.trl.checkpoints import files
-from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, sole_writer_of, writing
+from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
 from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.grpo.config import DPPOConfig
 
 
 class CheckpointHooks(_BaseTrainer):
-    """What a subclass writes into a checkpoint and reads out of it, and that the whole of it is there.
+    """Checkpoints that are complete when they count, checked when they are resumed, with a part of the subclass.
 
     It goes before a trainer of TRL among the bases: ``class Joints(CheckpointHooks, GRPOTrainer)``.
     """
 
-    lacking: Sequence[str] = ()
-    """Of the checkpoint that was resumed from, what it did not have, in words."""
+    lacking: Collection[str] = ()
+    """Files and parts that the resumed checkpoint did not have, which was accepted."""
     last_checkpoint: Path | None = None
-    """The newest that this run has written or gone on from; None before the first."""
+    """The newest checkpoint that this run has written or resumed; None before the first."""
 
     def save_extra(self, folder: Path) -> None:
-        """Write into a checkpoint's folder what training needs beside TRL's files, before those are written."""
+        """Write into a checkpoint's folder the subclass's part, before TRL writes its own."""
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote, after TRL has read its own."""
 
     def card(self) -> str:
-        """What stands on the card of a saved model below TRL's own text, as Markdown."""
+        """Markdown for the card of a saved model, below TRL's own text."""
         return ""
 
     def lacks(self, name: str) -> bool:
-        """Whether the checkpoint that was resumed from had lost a file of that name, and that was accepted."""
-        return files.ITS.format(name) in self.lacking
+        """True if the resumed checkpoint had lost the file of that name, and that was accepted."""
+        return name in self.lacking
 
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
         folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
-        if not (folder / STATE).exists():
+        if folder not in files.complete_checkpoints(folder.parent):
             self._save_checkpoint(self.model, None)
         return folder
 
     def checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, known to be whole; warnings name what it lacks where that was accepted.
+        """The checkpoint to resume from, or None; warnings name missing parts that were accepted.
 
-        ``asked`` is a folder, True for the newest complete one, or None for what ``resume_from_checkpoint`` of the
-        arguments says, which TRL leaves to scripts.
+        ``asked`` is a folder, True for the newest complete checkpoint, or None for ``resume_from_checkpoint`` of the
+        arguments. TRL leaves that field to scripts.
+
+        Raises:
+            CheckpointError: there is no checkpoint, it is damaged, or it lacks a part that was not accepted.
         """
         asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
         folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
@@ -66,37 +68,34 @@ class CheckpointHooks(_BaseTrainer):
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
         if not folder:
             return None
-        same_ranks = saved_settings(folder).get("processes") in (None, self.accelerator.num_processes)
-        accept_missing = cast(DPPOConfig, self.args).accept_missing
-        self.lacking = _together(
-            partial(files.check_whole, folder, same_ranks=same_ranks, accept_missing=accept_missing)
-        )
-        self.last_checkpoint = folder
-        lines = [f"{folder} lacks {part}: the run goes on with a new one, and is another run" for part in self.lacking]
-        if edited := self._contents_checked(folder):
-            lines.append(
-                f"{folder} has other {', '.join(edited)} than were written. Unless you did so: {files.advice(folder)}"
-            )
-        if getattr(self.args, "sync_ref_model", False):  # TRL does not save the reference
-            lacks = f"{folder} lacks the reference that sync_ref_model has moved: the run goes on with the one given"
-            if not accept_missing:
-                raise CheckpointError(f"{lacks}, and is another run. To go on so: accept_missing=True.")
-            lines.append(f"{lacks}, and is another run.")
-        for line in [*files.passed_over(folder), *lines]:
+        faults = self._faults(folder)
+        files.refuse(folder, faults, accept_missing=cast(DPPOConfig, self.args).accept_missing)
+        missing, edited = (sorted(n for n in faults if faults[n] == fault) for fault in (files.MISSING, files.EDITED))
+        self.lacking, self.last_checkpoint = missing, folder
+        lines = files.passed_over(folder)
+        if missing:
+            lines.append(f"{folder} lacks {' and '.join(missing)}: the run starts with new ones, and is another run")
+        if edited:
+            names = " and ".join(edited)
+            lines.append(f"{folder}: {names} changed since it was written. Unless you did so: {files.advice(folder)}")
+        for line in lines:
             warnings.warn(line, stacklevel=3)
         return str(folder)
 
-    def _contents_checked(self, folder: Path) -> list[str]:
-        """``check_contents`` by all processes together, which share the reading where they share the folder."""
-        state, own = self.accelerator.state, self.args.save_on_each_node
-        readers = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if own else state.num_processes
-        reader = state.local_process_index if own else state.process_index
-        return sorted(_together(partial(files.check_contents, folder, reader=reader, readers=readers)))
+    def _faults(self, folder: Path) -> dict[str, str]:
+        """Faults that any process has found. The processes of a node share the reading: nodes may have own folders."""
+        state = self.accelerator.state
+        share = {"reader": state.local_process_index, "readers": int(os.environ.get("LOCAL_WORLD_SIZE", "1"))}
+        same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
+        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, **share)])
+        if getattr(self.args, "sync_ref_model", False):  # TRL saves it in no checkpoint
+            found.append({"the reference that sync_ref_model has moved": files.MISSING})
+        return {name: fault for each in found for name, fault in each.items()}
 
-    # -- in TRL's place -----------------------------------------------------------------------------------------
+    # -- overrides ----------------------------------------------------------------------------------------------
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:  # resumed at the end, where transformers takes one step more
+        if self.state.global_step >= self.state.max_steps:  # resumed at the end: transformers would take one more step
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)
@@ -104,21 +103,20 @@ class CheckpointHooks(_BaseTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run_folder, saves = Path(self._get_output_dir(trial=trial)), self.args.should_save
         folder = run_folder / f"checkpoint-{self.state.global_step}"
-        if saves:
-            files.begin(folder)
-        # Older ones are deleted when this one is on the disk, and not before.
+        # Transformers would delete older checkpoints before the new one is on the disk.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            with writing(folder):
+            with checkpoint_errors(folder, "it could not be written; if its disk is full, free space"):
+                if saves:  # one of an earlier try at the same step is complete no more
+                    (folder / files.LIST_FILE).unlink(missing_ok=True)
                 self.save_extra(folder)
                 super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()
+                if saves:
+                    files.seal(folder)
         finally:
             self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()
-        files.flush(folder, rank=self.accelerator.process_index, every=saves)
-        self.accelerator.wait_for_everyone()
         if saves:
-            files.seal(folder)
             best = self.state.best_model_checkpoint
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
         self.last_checkpoint = folder
@@ -134,78 +132,63 @@ class CheckpointHooks(_BaseTrainer):
             write_text(path, f"{path.read_text(encoding='utf-8').rstrip()}\n\n{self.card()}")
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As TRL's, with its card in the run's own folder; under FSDP the model itself, too, where checkpoints hold its
-        shards: TRL writes nothing there.
+        """As TRL's, with its card in the run's own folder. Under FSDP with sharded checkpoints it writes the whole
+        model, too: TRL writes nothing there.
         """
         own = Path(self.args.output_dir or "")
         if not _internal_call and Path(output_dir or own) == own:
             self.create_model_card(own.resolve().name)
-        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        plugin = None if _internal_call else getattr(self.accelerator.state, "fsdp_plugin", None)
         kind = None if plugin is None else plugin.state_dict_type
-        if plugin is None or _internal_call:
+        with ExitStack() as after:
+            if plugin is not None:
+                after.callback(plugin.set_state_dict_type, kind)
+                plugin.set_state_dict_type("FULL_STATE_DICT")
             super().save_model(output_dir, _internal_call)
-            return
-        plugin.set_state_dict_type("FULL_STATE_DICT")
-        try:
-            super().save_model(output_dir, _internal_call)
-        finally:
-            plugin.set_state_dict_type(kind)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        with reading(Path(resume_from_checkpoint), "the model"):
+        with checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        optimizer: Any = self.optimizer
+        folder, optimizer = Path(checkpoint), cast(Any, self.optimizer)
         before = [{*group} for group in optimizer.param_groups]
-        with reading(Path(checkpoint), "the state of the optimizer or the learning rate scheduler"):
+        with checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
             super()._load_optimizer_and_scheduler(checkpoint)
+        # Torch loads the state of another optimizer, and fails with a KeyError in the first step.
         lost = {name for had, group in zip(before, optimizer.param_groups, strict=False) for name in had - {*group}}
         if lost:
-            asked = OptimizerNames(self.args.optim).value
-            had = saved_settings(Path(checkpoint)).get("optim", "as before")
+            had = saved_settings(folder).get("optim", "as before")
             raise CheckpointError(
-                f"{checkpoint} holds the state of another optimizer than optim={asked!r}: it has no "
-                f"{', '.join(sorted(lost))}. Write optim: {had}, or for a new optimizer delete optimizer.pt there and "
-                "set accept_missing: true."
+                f"{folder} holds the state of another optimizer than optim={OptimizerNames(self.args.optim).value!r}: "
+                f"it has no {', '.join(sorted(lost))}. Write optim: {had}, or for a new optimizer delete optimizer.pt "
+                "there and set accept_missing: true."
             )
-        self.load_extra(Path(checkpoint))
+        self.load_extra(folder)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            with reading(Path(checkpoint), "the state of the random number generators"):
+            with checkpoint_errors(Path(checkpoint), "the state of the random numbers is damaged"):
                 super()._load_rng_state(checkpoint)
 
 
 @contextmanager
 def sole_writers_of(folder: Path) -> Iterator[None]:
-    """As ``sole_writer_of`` for all processes of a run together: the first holds the lock, and all learn of a refusal.
+    """``sole_writer_of`` for all processes of a run: the first holds the lock, and all raise its refusal.
 
     Raises:
-        ConfigError: as there, in every process.
+        ConfigError: another process is writing into the folder, or it cannot be written.
     """
-    state, refusal = PartialState(), [""]
+    state, refusal = PartialState(), list[ConfigError | None]([None])
     with ExitStack() as held:
         if state.is_main_process:
             try:
                 held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
             except ConfigError as error:
-                refusal = [str(error)]
+                refusal = [error]
         broadcast_object_list(refusal)
-        if refusal[0]:
-            raise ConfigError(refusal[0])
+        if refusal[0] is not None:
+            raise refusal[0]
         yield
-
-
-def _together(check: Callable[[], list[str]]) -> list[str]:
-    """What any process has found, as every process has it; an error of one is one of all. Nodes may differ."""
-    try:
-        said: list[str | CheckpointError] = [*check()]
-    except CheckpointError as error:
-        said = [error]
-    found: list[Any] = gather_object(said)
-    if errors := [each for each in found if isinstance(each, CheckpointError)]:
-        raise errors[0]
-    return list(dict.fromkeys(found))

@@ -1,6 +1,6 @@
-"""Our part of a checkpoint: where a run is among its prompts or rows, its settings, and a generation still in use.
+"""Our part of a checkpoint: the place among prompts or rows, the settings, and a generation in use.
 
-Written before TRL writes its part, so a folder that has TRL's state has ours too. JSON, npz and safetensors only.
+It is written before TRL's part, so a folder with TRL's state has ours too. JSON, npz and safetensors only.
 """
 
 import hashlib
@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dppo.errors import CheckpointError, ConfigError, FileError
+from dppo.errors import CheckpointError, ConfigError
 from dppo.files import read_json
 from dppo.methods import Method
 from dppo.methods.own import part_names
 from dppo.settings import BATCH, DRAWS, TABLE, UPDATE, OwnSettings
 from dppo.step.resumed import changed, remembered, warn_of
-from dppo.trl.checkpoints.files import OUR_STATE, advice, complete_checkpoints, content
+from dppo.trl.checkpoints.files import OUR_STATE, checkpoint_errors, content
 from dppo.typed import check_fields
 
 OF_THE_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args")
-"""Its saved state has these, and so has the scheduler's: new values are ignored."""
+"""Settings in the saved state of the optimizer or its schedule: new values are ignored."""
 GENERATING = ("chat_template", "cache_implementation", "max_tool_calling", "use_transformers", "vllm_")
-"""Fields that completions come from, by the beginnings of their names."""
+"""Beginnings of fields that completions depend on."""
 
 OF_TRL = {
     **dict.fromkeys(("seed", "reward_weights", "shuffle_dataset", "max_completion_length", "top_p", "top_k"), DRAWS),
@@ -36,32 +36,34 @@ OF_TRL = {
     **dict.fromkeys(("per_device_train_batch_size", "steps_per_generation", "num_iterations"), BATCH),
     **dict.fromkeys(("gradient_accumulation_steps", "router_aux_loss_coef"), BATCH),
 }
-"""What of TRL's and of the trainer's a change has an effect on, where that is not ``UPDATE``."""
+"""Effect of a change of TRL's fields and of the trainer's arguments, if it is not ``UPDATE``."""
 EFFECTS = (
     OF_TRL
     | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
     | {f"method.{name}": BATCH for name in part_names(Method)}
 )
 
+State = TypeVar("State")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """Where a run is, beside what TRL saves."""
+    """The place of a run, beside what TRL saves."""
 
     session: dict[str, Any]
     """Place among the prompts and what was learned of them, from ``Session.save``."""
     calls: int
-    """Calls of the loss since the current generation, 0 where a new one is due."""
+    """Calls of the loss since the current generation; 0 if a new one is due."""
     skipped: int
-    """Optimizer steps skipped for a gradient that was not finite."""
+    """Optimizer steps skipped because the gradient was not finite."""
     settings: dict[str, Any]
-    """What draws and batches depend on; a resumed run with other settings says so."""
+    """Settings that draws and batches depend on. A resumed run warns of changes."""
     draw_metrics: list[Any]
-    """Of each draw of the generation in use, for the logs."""
+    """Metrics of each draw of the generation in use, for the logs."""
     unpruned: list[Any]
     """Passes of each of its optimizer steps if nothing were dropped, as ``dataclasses.asdict`` gives ``Work``."""
     savings: dict[str, Any]
-    """What was left out so far."""
+    """Savings so far."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")
@@ -70,90 +72,80 @@ class RunState:
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON has them: every field that is not left out, model, data, rewards."""
-    more = {
-        "processes": trainer.accelerator.num_processes,
-        "model": _name_of(trainer.accelerator.unwrap_model(trainer.model)),
-        "ref_model": _name_of(trainer.ref_model),
-        "dataset": trainer.content,
-        "reward_funcs": getattr(trainer, "reward_func_names", None),
-    }
-    more |= getattr(trainer, "method_in_words", {})
+    """The settings that a run depends on, as JSON has them: fields of the arguments, model, data, rewards."""
+    models = {"model": trainer.accelerator.unwrap_model(trainer.model), "ref_model": trainer.ref_model}
+    more = {name: getattr(getattr(model, "config", None), "_name_or_path", None) for name, model in models.items()}
+    more |= {"processes": trainer.accelerator.num_processes, "dataset": trainer.content}
+    more |= {"reward_funcs": getattr(trainer, "reward_func_names", None)} | getattr(trainer, "method_in_words", {})
     return remembered(trainer.args, {name: value for name, value in more.items() if value is not None})
 
 
-def _name_of(model: Any) -> str | None:
-    return getattr(getattr(model, "config", None), "_name_or_path", None)
-
-
 def fingerprint(*parts: np.ndarray | str) -> str:
-    """A short hash of the content of a dataset: identities of all rows, in their order, and what else they hold."""
+    """A short hash of the content of a dataset: identities of all rows in order, and further parts."""
     digest = hashlib.blake2b(digest_size=6)
     for part in parts:
         digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.tobytes())
     return digest.hexdigest()
 
 
-State = TypeVar("State")
-
-
 def read_state(
     folder: Path, made: Callable[[dict[str, Any]], State], *, trainer: str = "DPPOTrainer", without: str
 ) -> State | None:
-    """What ``made`` makes of the state in a checkpoint's folder; None for a checkpoint of TRL's own trainer.
+    """The state in a checkpoint's folder, ``made`` from its JSON; None for a checkpoint of TRL's own trainer.
 
-    Then a warning says ``without`` it what becomes of the run.
+    In that case a warning says ``without`` it how the run goes on.
+
+    Raises:
+        CheckpointError: the state is damaged.
     """
     path = folder / OUR_STATE
     if not path.exists():
         warnings.warn(f"{folder} was not written by {trainer}: {without}", stacklevel=2)
         return None
-    try:
+    with checkpoint_errors(folder, f"{OUR_STATE} is damaged or of another version"):
         return made(read_json(path, advice=""))
-    except (FileError, ConfigError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
-    """The settings that a checkpoint remembers; none where nothing says so."""
+    """The settings in a checkpoint; empty without any."""
     found = (content(folder / OUR_STATE) or {}).get("settings")
     return found if isinstance(found, dict) else {}
 
 
 def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, new_optimizer: bool = False) -> bool:
-    """Whether the generation that a state was saved in can go on; a warning names settings that changed."""
-    differing = changed(state.settings, settings)
-    if state.calls > 0 and "processes" in differing:
+    """True if the generation in use can go on. Warnings name changed settings.
+
+    Raises:
+        CheckpointError: it was dealt to another number of processes.
+    """
+    differing, in_use = changed(state.settings, settings), state.calls > 0
+    if in_use and "processes" in differing:
         before, now = differing["processes"]
-        others = complete_checkpoints(folder.parent)
-        others = [path for path in others if (content(path / OUR_STATE) or {}).get("calls") == 0]
-        other = f", or resume from {others[-1]}, which is between two generations" if others else ""
         raise CheckpointError(
-            f"{folder} was saved by {before} processes in the middle of a generation, and this run has {now}: what is "
-            f"left of it cannot be dealt anew. Start {before} processes{other}."
+            f"{folder} was saved by {before} processes amid a generation, and this run has {now}. Start {before} "
+            "processes, or resume from a checkpoint between two generations."
         )
-    warn_of(differing, partial(_effect, in_use=state.calls > 0, new_optimizer=new_optimizer))
-    return state.calls > 0 and not any(EFFECTS.get(name) == BATCH for name in differing)
+    warn_of(differing, partial(_effect, in_use=in_use, new_optimizer=new_optimizer))
+    return in_use and not any(EFFECTS.get(name) == BATCH for name in differing)
 
 
 def _effect(name: str, in_use: bool, new_optimizer: bool) -> str:
-    """What becomes of a changed setting."""
-    generating = DRAWS if name.startswith(GENERATING) else UPDATE
-    effect = EFFECTS.get(name, generating) if in_use else UPDATE
+    """The effect of a changed setting, as a clause."""
+    effect = EFFECTS.get(name, DRAWS if name.startswith(GENERATING) else UPDATE) if in_use else UPDATE
     if effect == BATCH:
         return "it holds from here, and the generation in use is rolled out again"
     return "it holds from the next generation" if effect == DRAWS else optimizer_effect(name, new_optimizer)
 
 
 def optimizer_effect(name: str, new_optimizer: bool) -> str:
-    """What becomes of a changed setting that the checkpoint's own state may have."""
+    """The effect of a changed setting that may be in the checkpoint's own state, as a clause."""
     if name == "model":
-        return "the trained weights are the checkpoint's, and only what an adapter is on is the new one's"
+        return "the trained weights are the checkpoint's; a new model changes only what an adapter is on"
     if name in OF_THE_OPTIMIZER and not new_optimizer:
         return "ignored: the optimizer goes on with the checkpoint's"
     return "it holds from here"
 
 
 def batch_file(folder: Path, rank: int) -> Path:
-    """Where a rank's part of the generation in use is."""
+    """The file of a rank's part of the generation in use."""
     return folder / f"dppo_batch_{rank}.safetensors"
