@@ -167,12 +167,26 @@ def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
         yield
     except RoundsError as error:
         source.stream.load_state_dict(before)
-        saved = "No step had been taken."
-        if step and trainer.args.save_strategy == "no":
-            saved = "Nothing was saved: save_strategy is no."
-        elif step:
-            saved = f"The run up to here is in {trainer.save_now()}: go on from it with resume: true."
-        raise RoundsError(f"step {step}: {error} {saved}") from error
+        saves = step and trainer.args.save_strategy != "no"
+        raise RoundsError(f"step {step}: {error} {_way_on(trainer.save_now() if saves else None)}") from error
+
+
+@contextmanager
+def failures_named(trainer: Any) -> Iterator[None]:
+    """A context around vLLM's generation: its failure names the last checkpoint and how to resume from it."""
+    try:
+        yield
+    except Exception as error:  # of its engine, its workers, or the connection to its server
+        failed = f"step {trainer.state.global_step}: vLLM failed while it generated ({in_one_line(error)})"
+        raise EngineError(f"{failed}. {_way_on(trainer.last_checkpoint)}") from error
+
+
+def _way_on(folder: Path | None) -> str:
+    """A sentence about how to resume a run that failed, from its last checkpoint if there is one."""
+    if folder is None:
+        return "There is no checkpoint: start the run again, with save_strategy: steps and a lower save_steps."
+    script = f"trainer.train(resume_from_checkpoint='{folder}')"
+    return f"The last checkpoint is {folder}: go on with dppo train CONFIG.yaml --resume, or {script}."
 
 
 @contextmanager
@@ -201,21 +215,21 @@ def precision_line(trainer: Any) -> str | None:
     TRL gives no dtype to vLLM in its own process, and vLLM then casts a float32 model to bfloat16.
     """
     own: torch.dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
+    ours = MIXED.get(trainer.accelerator.mixed_precision, own)
+    trained = str(ours).removeprefix("torch.")
     if trainer.vllm_mode == "server":
         name = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["dtype"]
         theirs = getattr(torch, name.removeprefix("torch."))
+        then = f"start the server with --dtype {trained}"
     else:
         theirs = trainer.vllm_generation.llm.llm_engine.model_config.dtype
-    ours = MIXED.get(trainer.accelerator.mixed_precision, own)
+        then = f"before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{trained}')"
     if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
         return None
-    trained, sampled = (str(dtype).removeprefix("torch.") for dtype in (ours, theirs))
-    mended = f"before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{trained}')"
-    if trainer.vllm_mode == "server":
-        mended = f"start the server with --dtype {trained}"
+    sampled = str(theirs).removeprefix("torch.")
     return (
         f"the trainer computes in {trained}, vLLM samples in {sampled}: their log-probabilities differ with the same "
-        f"weights, too, see sampling/sampling_logp_difference/mean. To sample in {trained}, {mended}"
+        f"weights (sampling/sampling_logp_difference/mean). To sample in {trained}, {then}"
     )
 
 
@@ -229,7 +243,8 @@ def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of its engine, its workers, or the connection to its server
-        if not _of_vllm(error):
+        engine = (cast(Any, of_trl).VLLMGeneration, VLLMClient)  # vLLM's own errors differ by version
+        if not any(isinstance(frame.f_locals.get("self"), engine) for frame, _ in walk_tb(error.__traceback__)):
             raise
         if args.vllm_mode == "server":
             address = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
@@ -241,29 +256,6 @@ def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
             share = f"vllm_gpu_memory_utilization: {args.vllm_gpu_memory_utilization:g}"
             works = f"Its share of the memory is {share}, its longest sequence vllm_max_model_length: {longest}"
         raise EngineError(f"{failed} ({in_one_line(error)}). {works}. Or without vLLM: use_vllm: false") from error
-
-
-def _of_vllm(error: BaseException) -> bool:
-    """True if the error passed through TRL's objects around vLLM: its own types differ by version."""
-    engine = (cast(Any, of_trl).VLLMGeneration, VLLMClient)
-    return any(isinstance(frame.f_locals.get("self"), engine) for frame, _ in walk_tb(error.__traceback__))
-
-
-@contextmanager
-def failures_named(trainer: Any) -> Iterator[None]:
-    """A context around vLLM's generation: its failure names the last checkpoint and how to resume from it."""
-    try:
-        yield
-    except Exception as error:  # of its engine, its workers, or the connection to its server
-        step, folder = trainer.state.global_step, trainer.last_checkpoint
-        if folder is not None:
-            script = f"trainer.train(resume_from_checkpoint='{folder}')"
-            then = f"The run's last checkpoint is {folder}: go on with dppo train CONFIG.yaml --resume, or {script}"
-        elif trainer.args.save_strategy == "no":
-            then = "Nothing was saved: save_strategy is no"
-        else:
-            then = "No checkpoint had been written: start the run again, with a lower save_steps"
-        raise EngineError(f"step {step}: vLLM failed while it generated ({in_one_line(error)}). {then}.") from error
 
 
 def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:
@@ -282,15 +274,17 @@ def guarded_rewards(reward_funcs: Any, args: Any, data: Any) -> Any:
     Raises:
         ConfigError: an item is neither text nor a function, or ``reward_weights`` are not one per function.
     """
-    functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
-    for function in functions or ():
+    if reward_funcs is None:
+        return None
+    functions = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
+    for function in functions:
         check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
-    if functions is not None and (wrong := weights_mismatch(args.reward_weights, len(functions))):
+    if wrong := weights_mismatch(args.reward_weights, len(functions)):
         raise ConfigError(wrong)
     columns = {*(getattr(data, "column_names", None) or ())} if args.remove_unused_columns else set()
-    return functions and [
-        guarded(function, args.reward_time_limit, columns - KEPT)
-        if callable(function) and not isinstance(function, torch.nn.Module)
-        else function
+    return [
+        function
+        if isinstance(function, str | torch.nn.Module)
+        else guarded(function, args.reward_time_limit, columns - KEPT)
         for function in functions
     ]

@@ -9,13 +9,13 @@ import os
 import socket
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from dppo.errors import CheckpointError, ConfigError, FileError, in_one_line
 from dppo.files import flush_folder, read_json, write_json
@@ -52,42 +52,33 @@ def sole_writer_of(folder: Path, told: Callable[[str], None] = print) -> Iterato
     """Hold the lock of ``folder``, which is made if needed. An inner context of the same thread has no effect.
 
     The system releases the lock when the process ends. A folder that a killed process left is taken over, and ``told``
-    is called with a line about it.
+    is called with a line about it. So it is on a file system without locks.
 
     Raises:
         ConfigError: another process is writing into the folder, or it cannot be written.
     """
     lock, note = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True), folder / WRITER_FILE
-    if lock.is_locked or not _taken(lock, folder, note, told):
+    with ExitStack() as held:
+        try:
+            if not lock.is_locked:
+                folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock.acquire(timeout=PATIENCE))
+                held.callback(note.unlink, missing_ok=True)
+                if before := _noted(note):
+                    told(f"{folder} is taken over from {before}, which was killed")
+                now = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+                with suppress(OSError):  # the note is for messages alone: a full disk must not stop the run here
+                    write_json(note, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
+        except Timeout:
+            raise ConfigError(
+                f"output_dir={folder} is being written by {_noted(note) or 'another process'}. Wait until it ends, "
+                f"stop it, or train elsewhere: output_dir: {folder}-2"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise ConfigError(f"output_dir={folder} cannot be locked: {error.strerror or error}") from error
+            told(f"{folder} cannot be locked ({error.strerror}): a second writer would not be noticed")
         yield
-        return
-    try:
-        if before := _noted(note):
-            told(f"{folder} is taken over from {before}, which was killed")
-        now = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
-        with suppress(OSError):  # the note is for messages alone: a full disk must not stop the run here
-            write_json(note, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
-        yield
-    finally:
-        note.unlink(missing_ok=True)
-        lock.release()
-
-
-def _taken(lock: BaseFileLock, folder: Path, note: Path, told: Callable[[str], None]) -> bool:
-    """True if the lock was taken, False on a file system without locks."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=PATIENCE)
-    except Timeout:
-        raise ConfigError(
-            f"output_dir={folder} is being written by {_noted(note) or 'another process'}. Wait until it ends, stop "
-            f"it, or train elsewhere: output_dir: {folder}-2"
-        ) from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise ConfigError(f"output_dir={folder} cannot be locked: {error.strerror or error}") from error
-        told(f"{folder} cannot be locked ({error.strerror}): a second writer would not be noticed")
-    return lock.is_locked
 
 
 def _noted(note: Path) -> str:
@@ -186,8 +177,9 @@ def advice(folder: Path) -> str:
 
 def passed_over(folder: Path) -> list[str]:
     """Lines about checkpoints of the same run that are newer than one and incomplete."""
-    newer = [path for path in _numbered(folder.parent) if _number(path) > _number(folder) and not _is_complete(path)]
-    return [f"{path} is passed over: it was not written to its end" for path in newer]
+    paths = _numbered(folder.parent)
+    newer = paths[paths.index(folder) + 1 :] if folder in paths else []
+    return [f"{path} is passed over: it was not written to its end" for path in newer if not _is_complete(path)]
 
 
 def asked_for(value: str | bool | None) -> str | bool | None:
@@ -214,12 +206,8 @@ def _is_complete(folder: Path) -> bool:
 
 def _numbered(run_folder: Path) -> list[Path]:
     """Folders of checkpoints, complete or not, oldest first."""
-    return sorted((path for path in run_folder.glob("checkpoint-*") if _number(path) >= 0), key=_number)
-
-
-def _number(folder: Path) -> int:
-    number = folder.name.removeprefix("checkpoint-")
-    return int(number) if number.isdecimal() else -1
+    steps = {path.name.removeprefix("checkpoint-"): path for path in run_folder.glob("checkpoint-*")}
+    return [steps[step] for step in sorted(filter(str.isdecimal, steps), key=int)]
 
 
 def content(path: Path) -> dict[str, Any] | None:
