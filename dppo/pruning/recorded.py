@@ -82,8 +82,8 @@ class RecordedScores:
         target, source = matches(self.identities, saved["identities"])
         if not len(target):
             raise CheckpointError(
-                f"{path} has the scores of {len(saved['identities'])} rows, but of none of the {len(self)} rows of "
-                "this dataset. Give the dataset that they were recorded on, or start without them."
+                f"{path} has the scores of {len(saved['identities'])} rows, none of them among the {len(self)} of this "
+                "dataset. Give the dataset that they were recorded on, or start without them."
             )
         self.score[:] = np.nan
         self.score[target] = saved["score"][source]
