@@ -14,7 +14,7 @@ from dppo.files import replacing
 
 
 def dataset_rows(rows: Tensor | np.ndarray, size: int) -> np.ndarray:
-    """(P,) int64 positions in a dataset of ``size`` rows."""
+    """(P,) int64 indices into a dataset of ``size`` rows, checked."""
     row = np.asarray(rows, np.int64)
     if row.ndim != 1:
         raise ShapeError(f"rows have shape {row.shape}, expected (P,)")

@@ -1,5 +1,4 @@
-"""The score that each row of a dataset had when it was last trained on: what rows are drawn by where nothing is rolled
-out, in supervised training and in training on preferences."""
+"""The score of each row of a dataset at its last visit: supervised and preference training draw rows by it."""
 
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from dppo.types import Candidates
 
 
 class RecordedScores:
-    """One score per row, that of its last visit; rows without one are always kept.
+    """The score of each row at its last visit. Rows without a score are always kept.
 
     Args:
-        identities: (size,) uint64, a hash of each row's content, by which saved scores find their rows again.
-        tokens: (size,) tokens of each row, > 0: what keeping it costs.
+        identities: (size,) uint64, a hash of each row's content. Saved scores find their rows by it.
+        tokens: (size,) tokens of each row, > 0: the cost of keeping it.
 
     Raises:
         DataError: there are no rows, or a method is given one outside of the dataset.
@@ -35,7 +34,7 @@ class RecordedScores:
             )
         self.identities, self.tokens = identities, tokens.astype(np.float64)
         self.score = np.full(len(identities), np.nan, np.float32)
-        """(size,) NaN where a row has none."""
+        """(size,) NaN for a row without a score."""
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -46,7 +45,7 @@ class RecordedScores:
         return int(np.count_nonzero(~np.isnan(self.score)))
 
     def candidates(self, row_P: Tensor) -> Candidates:
-        """Rows as what a draw may look at."""
+        """Rows as candidates of a draw."""
         row = dataset_rows(row_P, len(self))
         score = torch.from_numpy(self.score[row].astype(np.float64))
         return Candidates(
@@ -57,7 +56,7 @@ class RecordedScores:
         )
 
     def record(self, row_P: Tensor, score_P: Tensor) -> None:
-        """Put the scores of a visit in the place of earlier ones; one that is not finite leaves its row as it was.
+        """Replace the scores of visited rows. A score that is not finite leaves its row unchanged.
 
         Scores (P,) are >= 0 in any unit: only ratios between rows matter.
         """
@@ -91,7 +90,7 @@ class RecordedScores:
 
 
 def mean_loss(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """(B,) mean negative log-likelihood of each row's trained tokens, in nats: what InfoBatch calls a sample's loss.
+    """(B,) mean negative log-likelihood of each row's trained tokens, in nats: InfoBatch's loss of a sample.
 
     Source: InfoBatch, arXiv:2303.04947, section 3.1.
     """

@@ -1,4 +1,4 @@
-"""Skipped steps, warnings if nothing is learned, and errors of models, memory, rounds and vLLM that say what to do."""
+"""Skipped steps, warnings if nothing is learned, and errors with advice: models, memory, rounds, vLLM, rewards."""
 
 import atexit
 import gc
@@ -191,7 +191,7 @@ def _way_on(folder: Path | None) -> str:
 
 @contextmanager
 def models_named(*models: Any) -> Iterator[None]:
-    """A context that loads models: a failure is one line, where transformers prints 40.
+    """A context that loads models: a failure is one line instead of the 40 of transformers.
 
     Raises:
         ConfigError: a folder is missing or holds no model, or a name of the hub cannot be loaded.

@@ -1,7 +1,7 @@
 """The folder of a run: its one writer, and checkpoints that are complete and unchanged.
 
 A list of all files, with sizes and checksums, is written last. A checkpoint of ours is complete if it has that list.
-Transformers writes no list. It resumes silently: without a missing optimizer, and from damaged files.
+Transformers writes no list: it resumes from damaged files, and without a missing optimizer, silently.
 """
 
 import errno
@@ -48,24 +48,24 @@ PARTS = {
 
 
 @contextmanager
-def sole_writer_of(folder: Path, told: Callable[[str], None] = print) -> Iterator[None]:
+def sole_writer_of(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
     """Hold the lock of ``folder``, which is made if needed. An inner context of the same thread has no effect.
 
-    The system releases the lock when the process ends. A folder that a killed process left is taken over, and ``told``
-    is called with a line about it. So it is on a file system without locks.
+    The system releases the lock when the process ends. ``report`` gets a line if a killed process left the folder, or
+    if its file system has no locks.
 
     Raises:
         ConfigError: another process is writing into the folder, or it cannot be written.
     """
     lock, note = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True), folder / WRITER_FILE
-    with ExitStack() as held:
+    with ExitStack() as held:  # it releases the lock after the caller's block
         try:
             if not lock.is_locked:
                 folder.mkdir(parents=True, exist_ok=True)
                 held.enter_context(lock.acquire(timeout=PATIENCE))
                 held.callback(note.unlink, missing_ok=True)
                 if before := _noted(note):
-                    told(f"{folder} is taken over from {before}, which was killed")
+                    report(f"{folder} is taken over from {before}, which was killed")
                 now = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
                 with suppress(OSError):  # the note is for messages alone: a full disk must not stop the run here
                     write_json(note, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
@@ -77,7 +77,7 @@ def sole_writer_of(folder: Path, told: Callable[[str], None] = print) -> Iterato
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise ConfigError(f"output_dir={folder} cannot be locked: {error.strerror or error}") from error
-            told(f"{folder} cannot be locked ({error.strerror}): a second writer would not be noticed")
+            report(f"{folder} cannot be locked ({error.strerror}): a second writer would not be noticed")
         yield
 
 
@@ -159,7 +159,7 @@ def refuse(folder: Path, faults: dict[str, str], *, accept_missing: bool = False
 
 @contextmanager
 def checkpoint_errors(folder: Path, problem: str) -> Iterator[None]:
-    """A context that turns any error into a ``CheckpointError`` with the folder, the ``problem`` and what to do."""
+    """A context that turns any error into a ``CheckpointError`` with folder, ``problem`` and a checkpoint to use."""
     try:
         yield
     except (CheckpointError, MemoryError, torch.OutOfMemoryError):
@@ -169,7 +169,7 @@ def checkpoint_errors(folder: Path, problem: str) -> Iterator[None]:
 
 
 def advice(folder: Path) -> str:
-    """The newest other sound checkpoint to resume from, as a sentence. Contents are read: for errors and warnings."""
+    """A sentence with the newest other sound checkpoint. It reads all contents: for errors and warnings only."""
     others = (path for path in reversed(complete_checkpoints(folder.parent)) if path != folder)
     sound = next((path for path in others if {*find_faults(path).values()} <= {EDITED}), None)
     return f"Resume from {sound}." if sound else "There is no other whole checkpoint beside it."

@@ -85,9 +85,10 @@ class CheckpointHooks(_BaseTrainer):
     def _faults(self, folder: Path) -> dict[str, str]:
         """Faults that any process has found. The processes of a node share the reading: nodes may have own folders."""
         state = self.accelerator.state
-        share = {"reader": state.local_process_index, "readers": int(os.environ.get("LOCAL_WORLD_SIZE", "1"))}
+        readers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        reader = state.local_process_index % readers
         same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
-        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, **share)])
+        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
         if getattr(self.args, "sync_ref_model", False):  # TRL saves it in no checkpoint
             found.append({"the reference that sync_ref_model has moved": files.MISSING})
         return {name: fault for each in found for name, fault in each.items()}

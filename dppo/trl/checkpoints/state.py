@@ -48,10 +48,10 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """The place of a run, beside what TRL saves."""
+    """The part of a run's state that TRL does not save."""
 
     session: dict[str, Any]
-    """Place among the prompts and what was learned of them, from ``Session.save``."""
+    """Place among the prompts, and statistics of them, from ``Session.save``."""
     calls: int
     """Calls of the loss since the current generation; 0 if a new one is due."""
     skipped: int
@@ -93,7 +93,7 @@ def read_state(
 ) -> State | None:
     """The state in a checkpoint's folder, ``made`` from its JSON; None for a checkpoint of TRL's own trainer.
 
-    In that case a warning says ``without`` it how the run goes on.
+    In that case a warning ends with ``without``: how the run goes on without the state.
 
     Raises:
         CheckpointError: the state is damaged.
@@ -140,7 +140,7 @@ def _effect(name: str, in_use: bool, new_optimizer: bool) -> str:
 def optimizer_effect(name: str, new_optimizer: bool) -> str:
     """The effect of a changed setting that may be in the checkpoint's own state, as a clause."""
     if name == "model":
-        return "the trained weights are the checkpoint's; a new model changes only what an adapter is on"
+        return "the trained weights are the checkpoint's; the new model only replaces the base of an adapter"
     if name in OF_THE_OPTIMIZER and not new_optimizer:
         return "ignored: the optimizer goes on with the checkpoint's"
     return "it holds from here"
