@@ -8,15 +8,15 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import dpo_runs
 import pytest
-import test_trl_dpo
-import test_trl_sft
+import sft_runs
 from accelerate import PartialState
 from conftest_trl import alike, logged
 from datasets import Dataset
 from refusals import refused, warned
+from resumed_runs import trainer
 from sft_runs import ours, solutions
-from test_trl_resume import trainer
 
 from dppo.errors import CheckpointError
 from dppo.rewards import identities
@@ -189,7 +189,7 @@ def test_a_run_without_its_generation_or_history_goes_on_where_that_is_accepted(
     assert made.state.global_step == 5
 
 
-@pytest.mark.parametrize("kind", [test_trl_sft, test_trl_dpo], ids=["sft", "dpo"])
+@pytest.mark.parametrize("kind", [sft_runs, dpo_runs], ids=["sft", "dpo"])
 def test_rows_go_on_without_their_scores_and_count_their_tokens_on(kind, tiny_path, tmp_path):
     saving = dict(max_steps=3, save_strategy="steps", save_steps=1)
     whole = kind.ours(tiny_path, tmp_path / "a", **saving)
@@ -225,13 +225,13 @@ def test_everything_that_changed_is_said_with_what_it_does(tiny_path, run, tmp_p
     assert made.temperature == 0.5
 
 
-@pytest.mark.parametrize("kind", [test_trl_sft, test_trl_dpo], ids=["sft", "dpo"])
+@pytest.mark.parametrize("kind", [sft_runs, dpo_runs], ids=["sft", "dpo"])
 def test_trainers_on_rows_say_what_changed(kind, tiny_path, tmp_path):
     saving = dict(max_steps=2, save_strategy="steps", save_steps=1)
     first = kind.ours(tiny_path, tmp_path / "a", **saving)
     first.train()
     other = shutil.copytree(tiny_path, tmp_path / "model")
-    data = {test_trl_sft: solutions, test_trl_dpo: test_trl_dpo.pairs}[kind](10).select([*range(1, 10), 0])
+    data = {sft_runs: solutions, dpo_runs: dpo_runs.pairs}[kind](10).select([*range(1, 10), 0])
     made = kind.ours(str(other), tmp_path / "b", data=data, max_length=9, max_grad_norm=0.5, **saving)
     with pytest.warns(UserWarning) as caught:
         made.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
