@@ -43,7 +43,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "methods": SHARED | {"pruning", "objective"},
         **dict.fromkeys(("step", "session"), STEP),
         "trl": ENGINE | {"packing"},
-        "verl": ENGINE,
+        "verl": ENGINE | {"packing"},
         "verification": TRAINED,
     },
     "answer_judge": {

@@ -97,7 +97,7 @@ class Replica(RolloutReplica):
 
 
 class Adapter(base.BaseRollout):
-    """What a worker hands its weights to."""
+    """The receiver of a worker's weights."""
 
     def __init__(self, config, model_config, device_mesh, replica_rank=-1):
         super().__init__(config, model_config, device_mesh)

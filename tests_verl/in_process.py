@@ -68,7 +68,7 @@ def get(keys, partition_id, select_fields=None):
 
 
 POLLED = []
-"""What is called when the queue is looked at: a server's clock."""
+"""Functions that each look at the queue calls: a server's clock."""
 
 
 def listed(partition_id=None):
@@ -133,7 +133,7 @@ def training_worker(config):
 
 
 class LocalGroup:
-    """What the trainer asks of a group of Ray workers, answered by one worker in this process."""
+    """A group of Ray workers as the trainer uses it, made of one worker in this process."""
 
     world_size = 1
 
@@ -163,7 +163,7 @@ class LocalGroup:
         return self.inferred("ref", batch)
 
     def inferred(self, name, batch):
-        """What a pass without a gradient writes to the queue."""
+        """Write the results of a pass without a gradient to the queue."""
         self.passes.append((name, list(batch.keys)))
         found = self.worker.infer_batch(self.data(batch))
         names = [name for name in ("log_probs", "entropy") if name in set(found.keys())]

@@ -27,12 +27,12 @@ class Server(Agents):
 
     @staticmethod
     def late(text, step):
-        """Whether a prompt is not to come back in this step."""
+        """True if a prompt does not come back in this step."""
         return False
 
     @staticmethod
     def fails(text, step):
-        """Whether its rollout fails."""
+        """True if its rollout fails."""
         return False
 
     def generate_sequences(self, batch):

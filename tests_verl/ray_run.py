@@ -95,11 +95,11 @@ SHOWN += ("prune/token_kept_share", "rows/tokens_share", "prune/other_terms")
 SHOWN += ("rollout/in_flight", "training/rollout_probs_diff_max", "training/off_policy/trajectory_spans/max")
 SHOWN += ("training/off_policy/trajectory_staleness_worst/max",)
 SAID = ("Restored ", "Re-issued ", "Added ")
-"""What verl says of prompts in flight."""
+"""verl's lines about prompts in flight."""
 
 
 def told(log: str) -> list[str]:
-    """What the run said of itself: our lines, and of each step some metrics."""
+    """Our lines of a run, and some metrics of each step."""
     lines = []
     for line in log.splitlines():
         if "dppo | " in line:

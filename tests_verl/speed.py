@@ -1,4 +1,4 @@
-"""What verl's step without rollout takes with completions left out of every pass, in turns with verl's own.
+"""Seconds of verl's step without rollout with completions left out of every pass, in turns with verl's own.
 
 .venv-verl/bin/python tests_verl/speed.py [--quick] [--output benchmarks/results/verl.json]
 

@@ -115,7 +115,7 @@ class Step:
         self.gradients = []
         """Of the optimizer steps made; what compares them clears it."""
         self.stock = {}
-        """What verl's own step logs."""
+        """Metrics of verl's own step."""
         made.prepare_step()
         given, noise = iter(rewards), torch.Generator().manual_seed(0)
         for _, row in STORE["train"].values():
@@ -171,7 +171,7 @@ class Step:
 
     @property
     def tags(self):
-        """What verl says of each row, by key."""
+        """verl's tags of each row, by key."""
         return dict(zip(self.batch.keys, self.batch.tags, strict=True))
 
 

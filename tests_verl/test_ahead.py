@@ -80,7 +80,7 @@ def said(sentence):
 
 
 def spied(made):
-    """What each update is made of: (step, rows, probabilities, weights, sequences), as the run goes on."""
+    """The prompts of each update: (step, rows, probabilities, weights, sequences), as the run goes on."""
     seen, plan = [], made._plan
 
     def told(found):
@@ -131,7 +131,7 @@ def test_the_probability_travels_with_a_prompt_to_the_update_that_trains_on_it(t
 
 
 def rows_of(uids):
-    """What the queue holds of some groups: tags, and tensors as bytes."""
+    """Rows of some groups in the queue: tags, and tensors as bytes."""
     return {
         key: (dict(tag), {name: value.numpy().tobytes() for name, value in row.items() if torch.is_tensor(value)})
         for key, (tag, row) in STORE["train"].items()
@@ -254,7 +254,7 @@ def test_groups_that_were_back_are_not_asked_for_again_and_lost_ones_are(toy, tm
         def _reissue_inflight_prompts(self, partition_id="train"):
             row_Q = torch.tensor([each.candidate.row for each in self.ahead.flights])
             uids = self.ahead.uids
-            return self._submit_batch_to_rollout(self._ask_instead_of(uids, len(uids), row_Q))
+            return self._submit_batch_to_rollout(self._request_instead(uids, len(uids), row_Q))
 
     monkeypatch.setattr(in_process, "get_trainer_cls", lambda mode: Twice)
     twice = trainer(toy, COLOCATE, *options, agents=Several)
@@ -367,7 +367,7 @@ def test_what_verl_drops_is_replaced_with_the_probability_that_it_had(toy, serve
     dropped = {name for each in logged for name in each if name.endswith("/evicted_samples")}
     assert f"training/{'rollout_failure' if server is Failing else 'off_policy'}/evicted_samples" in dropped
     assert sum(each.get(name, 0) for each in logged for name in dropped) == len(replaced)
-    with pytest.raises(EngineError, match="asks for 3 prompts in the place of others, and 0"):
+    with pytest.raises(EngineError, match="asks for 3 prompts in place of others, and 0"):
         made._next_train_batch(3)
 
 
@@ -413,4 +413,4 @@ def test_the_start_says_that_prompts_are_asked_for_ahead_and_what_is_biased_abou
     one = (f"{ACTOR}.ppo_mini_batch_size=8", "trainer.v1.colocate_async.num_warmup_batches=2")
     with said("prompts are drawn once for several optimizer steps"):
         trainer(toy, COLOCATE, *SIZES, *one, *RATES, agents=Server)
-    assert "dppo | prompts are asked for 2 blocks ahead" in capsys.readouterr().out
+    assert "dppo | prompts are requested 2 blocks ahead" in capsys.readouterr().out

@@ -31,7 +31,7 @@ COMMON += tuple(f"trainer.v1.{mode.removeprefix('dynamic_pruning_')}.num_warmup_
 
 
 class Frozen(Server):
-    """What a prompt gives does not depend on the step: the same rollouts for every draw, sampled once."""
+    """Completions of a prompt do not depend on the step: the same rollouts for every draw, sampled once."""
 
     def __init__(self, trainer, policy=None):
         super().__init__(trainer, policy)

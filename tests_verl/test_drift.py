@@ -56,7 +56,7 @@ PARTS = {
         "MegatronEngineWithLMHead.postprocess_micro_batch_func",
     ),
 }
-"""What the adapter relies on, by file."""
+"""Parts of verl that the adapter relies on, by file."""
 
 
 def digests(folder: Path) -> dict[str, str]:

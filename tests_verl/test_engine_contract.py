@@ -14,7 +14,7 @@ from verl.utils import tensordict_utils
 from verl.workers.utils.losses import ppo_loss
 
 from dppo.verl.batch import jagged
-from dppo.verl.layout import Rows, place
+from dppo.verl.layout import Prefixes, place
 from dppo.verl.loss import WEIGHT, weighted_ppo_loss
 from dppo.verl.support import ROW_LOSSES
 
@@ -80,8 +80,9 @@ def configured(actor, loss_mode, mode, term):
 
 def bias(engine, loss, full, weight_of, by_tokens, name=WEIGHT):
     """Distance of the mean over every draw from the full batch's gradient, relative to it."""
-    tokens_N = torch.tensor([completion for _, completion in LENGTHS])
-    rows = Rows(length_N=torch.tensor([sum(pair) for pair in LENGTHS]), tokens_N=tokens_N)
+    prompt_N, tokens_N = torch.tensor(LENGTHS).T
+    scored_NT = torch.arange(int(tokens_N.max())) < tokens_N[:, None]
+    rows = Prefixes(prompt_N=prompt_N, scored_NT=scored_NT, completion_N=tokens_N)
     mean = torch.zeros_like(full, dtype=torch.float64)
     for chance, keep_N in all_draws(PROB_N):
         tokens_U = tokens_N.sum()[None].double() if by_tokens else None

@@ -26,7 +26,7 @@ EXAMPLES = sorted(path.name for path in (ROOT / "examples" / "verl").glob("*.sh"
 
 
 def options_of(script: Path, folder: Path) -> list[str]:
-    """What a script gives to verl, by a ``python`` that prints its arguments."""
+    """The arguments that a script gives to verl, by a ``python`` that prints its arguments."""
     stand_in = folder / "python"
     stand_in.write_text('#!/bin/sh\nfor each in "$@"; do echo "$each"; done\n')
     stand_in.chmod(0o755)
@@ -45,14 +45,13 @@ def options_of_page() -> list[str]:
 
 
 def problems(options: list[str]) -> list[str]:
-    """What our trainer would refuse of a command line."""
+    """The sentences by which our trainer would refuse a command line."""
     GlobalHydra.instance().clear()
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=options)
     get = partial(OmegaConf.select, config)
     trainer = get("trainer.v1.trainer_mode")
-    mode = get("actor_rollout_ref.actor.loss_agg_mode")
-    method = method_of(read_settings(get(PRUNING) or {}), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
+    method = method_of(read_settings(get(PRUNING) or {}), get)
     assert not method.biases()
     found = unsupported_options(get, method, trainer.removeprefix("dynamic_pruning").removeprefix("_") or "sync")
     if not found:  # verl's own checks of what is given to a trainer

@@ -1,11 +1,11 @@
-"""What the KL term and the entropy bonus weigh is learned from what is kept, and the next step's scores hold it."""
+"""Gradient sizes of the KL term and the entropy bonus are measured on kept rows; later scores include them."""
 
 import pytest
 import torch
 from in_process import ACTOR, PRUNING, train, trainer
 from steps import KL, ONE_STEP, OffPolicy, all_draws, stock_and_ours
 
-import dppo.verl.passes
+import dppo.verl.batch
 from dppo.moment_samples import NO_OTHERS
 
 ENTROPY = (f"{ACTOR}.entropy_coeff=0.01",)
@@ -16,13 +16,13 @@ ONE = torch.arange(8) == 3
 @pytest.fixture
 def found(monkeypatch):
     """The sums of each step, as they are found."""
-    sums, weighed = [], dppo.verl.passes.weighed
+    sums, term_sizes = [], dppo.verl.batch.term_sizes
 
     def noted(*given):
-        sums.append(weighed(*given))
+        sums.append(term_sizes(*given))
         return sums[-1]
 
-    monkeypatch.setattr(dppo.verl.passes, "weighed", noted)
+    monkeypatch.setattr(dppo.verl.batch, "term_sizes", noted)
     return sums
 
 
@@ -54,7 +54,7 @@ def test_of_one_completion_they_weigh_the_same_against_an_advantage_whatever_the
 
 
 def seen_by_scores(toy, *options):
-    """What each of three steps is scored with, and what it logs."""
+    """The sizes in the scores of each of three steps, and those that it logs."""
     made = trainer(toy, "dynamic_pruning", *ONE_STEP, f"{PRUNING}.completion_prune_rate=0.5", *options, group=OffPolicy)
     seen, plan = [], made._plan
 

@@ -14,7 +14,8 @@ from steps import ALL_TERMS, KL, ONE_STEP, PROB_N, RATIOS, REWARDS, Given, all_d
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from dppo.errors import ConfigError
-from dppo.verl.trainer import SCHEDULE, DynamicPruningTrainer
+from dppo.verl.trainer_base import SCHEDULE
+from dppo.verl.trainer_sync import DynamicPruningTrainer
 
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 TERMS = {"policy": (), "KL and entropy": ALL_TERMS, "ratios": RATIOS}
@@ -200,7 +201,7 @@ def test_without_the_samplers_probabilities_a_step_has_another_score_and_the_sta
     made = trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{ACTOR}.loss_agg_mode=token-mean")
     said = capsys.readouterr().out
     assert made.method.score_name == "advantage with length"
-    assert "calculate_log_probs=True gives the better one" in said and "order: rewards, draw, then old" in said
+    assert "calculate_log_probs=True gives a better one" in said and "order: rewards, draw, then old" in said
     made.prepare_step()
     for _, row in STORE["train"].values():
         row.pop("rollout_log_probs", None)
@@ -210,7 +211,7 @@ def test_without_the_samplers_probabilities_a_step_has_another_score_and_the_sta
     with pytest.raises(ConfigError, match="calculate_log_probs=True"):
         trainer(toy, "dynamic_pruning", *ONE_STEP, *silent, f"{PRUNING}.completion_score=uncertainty")
     trainer(toy, "dynamic_pruning", *ONE_STEP, silent[1])
-    assert "gives the better one" not in capsys.readouterr().out
+    assert "gives a better one" not in capsys.readouterr().out
 
 
 def test_draws_that_are_told_are_made(toy):

@@ -10,12 +10,12 @@ from steps import ALL_TERMS, CUTS, KL, ONE_STEP, POINTS, RATIOS, OffPolicy, all_
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-import dppo.verl.sent
+import dppo.verl.dispatched
 from dppo.errors import ConfigError
 from dppo.objective import DR_GRPO, mixes_tokens
-from dppo.verl.layout import cut_rows, place
-from dppo.verl.passes import PlannedPasses
+from dppo.verl.layout import Prefixes, place
 from dppo.verl.support import MIXING_LOSSES, ROW_LOSSES
+from dppo.verl.trainer_base import PrunedTrainer
 
 EXACT, ROUNDED, SEEN = 1e-6, 1e-5, 0.02
 PADDED = ("actor_rollout_ref.model.use_remove_padding=False",)
@@ -157,15 +157,15 @@ def test_tokens_without_loss_are_gone_through_and_counted_nowhere(toy, mode, mon
     assert bias(step.mean_of_cuts(), full) < EXACT
 
 
-def one_weight_per_completion(*given):
-    cut = cut_rows(*given)
-    return replace(cut, weight_NT=cut.weight_NT[:, :1].expand_as(cut.weight_NT))
+def one_weight_per_completion(self, *given, cut=Prefixes.cut):
+    found = cut(self, *given)
+    return replace(found, weight_NT=found.weight_NT[:, :1].expand_as(found.weight_NT))
 
 
 def test_wrong_twin_one_weight_per_completion_is_seen(toy, monkeypatch):
     (full,), step = stock_and_ours(toy, ours=(CUTS,))
     assert bias(step.mean_of_cuts(), full) < EXACT
-    monkeypatch.setattr(dppo.verl.sent, "cut_rows", one_weight_per_completion)
+    monkeypatch.setattr(Prefixes, "cut", one_weight_per_completion)
     assert bias(step.mean_of_cuts(), full) > SEEN
 
 
@@ -175,7 +175,7 @@ def test_wrong_twins_means_over_the_tokens_before_the_cut_are_seen(toy, monkeypa
     assert bias(step.mean_of_cuts(), full) > SEEN
     (full,), step = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
     monkeypatch.setattr(
-        dppo.verl.sent, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
+        dppo.verl.dispatched, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
     )
     assert bias(step.mean_of_cuts(), full) > SEEN
 
@@ -192,11 +192,13 @@ def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch)
         masks["old_log_probs"] = torch.nested.as_nested_tensor(padded, layout=torch.jagged)
         return put(batch.keys, "train", masks.select("old_log_probs"))
 
-    weighted = PlannedPasses._weighted
-    monkeypatch.setattr(PlannedPasses, "_rows_of", whole_rows)
-    monkeypatch.setattr(
-        PlannedPasses, "_weighted", lambda self, placement, rows: weighted(self, replace(placement, cut=None), rows)
-    )
+    weighted = PrunedTrainer._weighted
+
+    def of_rows_alone(self, placement, rows):
+        return weighted(self, replace(placement, rows=replace(placement.rows, weight_NT=None)), rows)
+
+    monkeypatch.setattr(PrunedTrainer, "_rows_of", whole_rows)
+    monkeypatch.setattr(PrunedTrainer, "_weighted", of_rows_alone)
     assert bias(step.mean_of_cuts(), full) > SEEN
 
 
@@ -206,9 +208,9 @@ def test_entropy_of_what_is_kept_stands_for_that_of_all(toy, mode):
     total = weights = 0.0
     for point in range(POINTS):  # a ratio: its two sums are each exact in expectation
         step.cut(point)
-        sent = step.made.sent
-        weight_B = sent.weight_NT.sum(1)  # every completion token carries loss here
-        weight = float((weight_B if mode == "token-mean" else weight_B / sent.tokens_N).sum())
+        rows = step.made.dispatched.rows
+        weight_B = rows.weight_NT.sum(1)  # every completion token carries loss here
+        weight = float((weight_B if mode == "token-mean" else weight_B / rows.scored_NT.sum(1)).sum())
         total, weights = total + step.metrics["actor/entropy"] * weight, weights + weight
     assert total / weights == pytest.approx(step.stock["actor/entropy"], rel=1e-5)
 

@@ -10,7 +10,7 @@ from in_process import ACTOR, PRUNING, STORE, parameters, record_gradients, size
 from steps import ONE_STEP
 from tensordict import TensorDict
 
-import dppo.verl.sent
+import dppo.verl.dispatched
 from dppo.errors import ConfigError, RewardError
 from dppo.verl.layout import place
 
@@ -82,8 +82,8 @@ def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_th
     logged = train(made, 4)
     part_Q = made.requested.prompts.part_Q
     assert torch.bincount(part_Q).tolist() == [4, 4], "as many for each mini-batch"
-    part_of, (placement,) = dict(zip(made.requested.uid_Q, part_Q.tolist(), strict=True)), made.sent.passes
-    for row, (key, weight) in enumerate(zip(made.sent.keys(placement.row_B), placement.weight_B, strict=True)):
+    part_of, (placement,) = dict(zip(made.requested.uid_Q, part_Q.tolist(), strict=True)), made.dispatched.passes
+    for row, (key, weight) in enumerate(zip(made.dispatched.keys(placement.row_B), placement.weight_B, strict=True)):
         assert not weight or part_of[key.rsplit("_", 2)[0]] == row // placement.rows_per_step
     asked = [sum(step == number for step, _ in made.agent_loop_manager.asked) for number in (1, 2, 3, 4)]
     assert asked == [16, 16, 8, 8] and [each["prune/prompts_kept_share"] for each in logged] == [1, 1, 0.5, 0.5]
@@ -99,7 +99,7 @@ def test_blocks_of_fill_are_longer_and_still_a_mean_over_their_prompts(toy, monk
         seen.append((float(weight_UN.sum()), divided, place(weight_UN, rows, ranks, **divided)))
         return seen[-1][2]
 
-    monkeypatch.setattr(dppo.verl.sent, "place", spied)
+    monkeypatch.setattr(dppo.verl.dispatched, "place", spied)
     options = (f"{PRUNING}.prompt_prune_rate=0.5", f"{PRUNING}.prompt_mode=fill", f"{ACTOR}.use_kl_loss=True")
     made = trainer(toy, "dynamic_pruning", *sized(8, 2), *SIXTEEN, *options)
     train(made, 3)
@@ -165,7 +165,7 @@ def test_a_group_whose_sessions_all_failed_changes_no_denominator(toy, filters):
         toy, "dynamic_pruning", *sized(4, 4), f"{PRUNING}.completion_prune_rate=0.0", *options, agents=Failing
     )
     train(made, 1)
-    assert set(made.sent.passes[0].weight_B.tolist()) == {1.0}
+    assert set(made.dispatched.passes[0].weight_B.tolist()) == {1.0}
 
 
 class Failing(in_process.Agents):
@@ -197,7 +197,7 @@ def test_what_is_logged_of_the_kl_term_is_weighted_as_its_gradient_is(toy):
     pruned = (*options, f"{PRUNING}.completion_prune_rate=0.7")
     made = trainer(toy, "dynamic_pruning", *sized(4, 4), *pruned, group=Below)
     logged = train(made, 1)[0]
-    sent = made.sent.passes[0]
+    sent = made.dispatched.passes[0]
     each = 1 - 1 + math.exp(-1)  # verl's k3 of a difference of -1
     assert len(sent.row_B) < 16
     assert logged["actor/kl_loss"] == pytest.approx(each * float(sent.weight_B.sum()) / 16, rel=1e-4)

@@ -34,7 +34,7 @@ class Pair(LocalGroup):
         self.gradients = record_gradients(self.worker)
 
     def answer(self, operation, store, batch, loss_fn):
-        """What a rank does with its part of a batch."""
+        """The work of a rank on its part of a batch."""
         if operation == "set_loss_fn":
             return self.worker.set_loss_fn(loss_fn)
         STORE.clear()

@@ -1,7 +1,7 @@
-"""verl's own loss, whose gradient is weighted by completion: policy, KL and entropy terms at once, nothing copied.
+"""verl's own loss with a gradient that is weighted by completion: policy, KL and entropy terms at once, nothing copied.
 
-``rollout_is_weights``, the weights that verl has itself, reach the policy term alone. Every term of ``ppo_loss`` is a
-function of log-probabilities and entropies of one row, so weights on the gradient of these reach all of them.
+verl's own weights, ``rollout_is_weights``, reach the policy term alone. Each term of ``ppo_loss`` is a function of
+log-probabilities and entropies of one row, so weights on their gradient reach all terms.
 """
 
 from typing import Any
@@ -18,17 +18,17 @@ from dppo.verl.layout import scaled_gradient
 WEIGHT = "pruning_weight"
 """The field of a batch with one weight per row."""
 TOKEN_WEIGHT = "pruning_token_weight"
-"""The field with what multiplies each completion token beside it, where some are left out."""
+"""The field with one weight per completion token, beside that of its row, if some are left out."""
 
 
 def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
-    """verl's loss and its metrics for a micro-batch. The gradient is weighted, and so are KL and entropy as logged.
+    """verl's loss and metrics of a micro-batch. The gradient is weighted, and so are KL and entropy as logged.
 
     Args:
         config: verl's ``ActorConfig``.
-        model_output: with ``log_probs``, and ``entropy`` where it was asked for: nested (B, tokens of each row).
-        data: verl's micro-batch, with ``pruning_weight`` (B,), and ``pruning_token_weight``, nested (B, completion
-            tokens of each row), where tokens are left out.
+        model_output: ``log_probs``, and ``entropy`` if it is computed: nested (B, tokens of each row).
+        data: verl's micro-batch, with ``pruning_weight`` (B,). If tokens are left out it has ``pruning_token_weight``,
+            nested (B, completion tokens of each row).
         dp_group: as for ``ppo_loss``.
 
     Raises:
@@ -49,7 +49,7 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
 
 
 def _weighted_terms(config: Any, model_output: Any, data: Any, metrics: dict[str, Any]) -> dict[str, Any]:
-    """The KL term and the entropy bonus as means over all rows, estimated from those kept, as their gradients are."""
+    """Means of the KL term and the entropy bonus over all rows, estimated from the kept ones as their gradients are."""
     padded = data.select(*(name for name in ("response_mask", "ref_log_prob", TOKEN_WEIGHT) if name in data))
     padded = padded.to_padded_tensor()
     mask_BT, weight_BT = padded["response_mask"].bool(), data[WEIGHT][:, None]
@@ -70,12 +70,12 @@ def _weighted_terms(config: Any, model_output: Any, data: Any, metrics: dict[str
 
 
 def _factors(data: Any, value: Any) -> Tensor:
-    """(tokens of all rows,) what multiplies the gradient of each entry of a nested output of the model."""
+    """(tokens of all rows,) weight of the gradient of each entry of a nested output of the model."""
     length_B = value.offsets().diff()
     factor = data[WEIGHT].to(value.values()).repeat_interleave(length_B, output_size=len(value.values()))
     if TOKEN_WEIGHT not in data:
         return factor
-    # An output stands one before the token that it is about; those of the prompt's tokens are in no loss.
+    # The output for a token is at the place before it. Those for prompt tokens are in no loss: their weight is 0.
     of_tokens = [
         torch.nn.functional.pad(weight_T, (length - len(weight_T) - 1, 1))
         for weight_T, length in zip(data[TOKEN_WEIGHT].unbind(), length_B.tolist(), strict=True)

@@ -1,7 +1,7 @@
 """The prompts of a run: the rows of verl's dataset as a ``PromptSource``.
 
-verl's loader decides a batch without a history. So it is left unused, and candidates, draws and examples come from
-here: functions of the seed, the step and what was learned before.
+verl's loader decides a batch without a history. So it is left unused; candidates, draws and examples are functions of
+the seed, the step and the history.
 """
 
 from typing import Any
@@ -17,30 +17,23 @@ from dppo.verl.settings import PruningSettings
 EPOCHS_REMEMBERED = 3
 """Default half-life of the prompt history."""
 GENERATIONS = "__rollout_n__"
-"""The column by which verl's agent loops are told how many completions a prompt gets."""
+"""The column from which verl's agent loops read the number of completions of a prompt."""
 
 
-def prompt_source(
-    dataset: Any, settings: PruningSettings, *, prompts: int, shuffle: bool, prompt_key: str
-) -> PromptSource:
-    """The prompts of a run, in an order by the seed in ``settings`` where they are shuffled.
+def prompt_source(dataset: Any, settings: PruningSettings, data: Any) -> PromptSource:
+    """The prompts of a run, in an order by the seed in ``settings`` if they are shuffled.
 
-    Args:
-        dataset: verl's training set.
-        settings: of the run.
-        prompts: P, ``data.train_batch_size``.
-        shuffle: ``data.shuffle``.
-        prompt_key: ``data.prompt_key``, the column that tells prompts apart.
+    ``dataset`` is verl's training set, ``data`` its section of that name.
 
     Raises:
         ConfigError: a dataset without a table of rows, or with numbers of completions of its own.
         DataError: fewer prompts than a step has.
     """
-    table = getattr(dataset, "dataframe", None)
-    if table is None or prompt_key not in getattr(table, "column_names", ()):
+    table, prompts, key = getattr(dataset, "dataframe", None), data.train_batch_size, data.get("prompt_key", "prompt")
+    if table is None or key not in getattr(table, "column_names", ()):
         raise ConfigError(
-            f"data.train_files gives a {type(dataset).__name__} without a table with the column {prompt_key!r}, and a "
-            "history needs rows to come back to. Write data.custom_cls.path=null, or give the dataset a dataframe."
+            f"data.train_files gives a {type(dataset).__name__} without a table with the column {key!r}, and a "
+            "history needs rows. Write data.custom_cls.path=null, or give the dataset a dataframe."
         )
     if GENERATIONS in table.column_names:
         raise ConfigError(
@@ -54,8 +47,8 @@ def prompt_source(
         )
     half_life = settings.history_half_life or EPOCHS_REMEMBERED * len(table) / prompts
     return PromptSource(
-        PromptStream(len(table), seed=settings.seed, shuffle=shuffle),
-        PromptHistory(identities(table[prompt_key]), half_life=half_life),
+        PromptStream(len(table), seed=settings.seed, shuffle=bool(data.shuffle)),
+        PromptHistory(identities(table[key]), half_life=half_life),
         prompts=prompts,
         fill=settings.prompt_mode == "fill",
     )
@@ -64,7 +57,7 @@ def prompt_source(
 def examples(dataset: Any, row_Q: Tensor, size_Q: Tensor | None) -> list[dict[str, Any]]:
     """The examples of (Q,) rows of verl's training set, for its ``collate_fn``.
 
-    ``size_Q`` has the completions of each; None where all have ``rollout.n``.
+    ``size_Q`` has the completions of each; None if all have ``rollout.n``.
     """
     found = [dict(dataset[row]) for row in row_Q.tolist()]
     if size_Q is not None:

@@ -1,6 +1,6 @@
-"""The options of a run, ``trainer.v1.sampler.sampler_kwargs.pruning``, and the ``Method`` they ask for."""
+"""The options of a run, ``trainer.v1.sampler.sampler_kwargs.pruning``, and the ``Method`` that they describe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -8,44 +8,38 @@ from dppo.errors import ConfigError, did_you_mean, in_words, raise_problems
 from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
 from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.methods.settings import (
-    bias_problems,
-    fill_in,
-    fill_problems,
-    method_problems,
-    read_rates,
-    setting_problems,
-)
-from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser
+from dppo.methods.settings import bias_problems, fill_in, fill_problems, method_problems, read_rates, setting_problems
+from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
 from dppo.pruning import Pruning
 from dppo.settings import DEFAULT_METHOD, VerlSettings
+from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
-"""Where options are in verl's configuration; verl hands that dictionary on without looking into it."""
-
-TOKEN_SUM = Normaliser(
-    name="token-sum", per_sequence=False, denominator=lambda sequences, tokens, max_tokens: 1.0, prompt_exact=True
-)
-"""Divides by nothing."""
-TOKEN_MEAN = replace(
-    DAPO_TOKENS,
-    prompt_exact=False,
-    reason="verl counts the tokens that were rolled out, so the count of all is estimated: a ratio, biased O(1/n)",
-)
-"""Divides by the tokens that verl counts."""
+"""The place of our options in verl's configuration; verl passes that dictionary on unread."""
 NORMALISERS = {
-    "token-mean": TOKEN_MEAN,
-    "token-sum": TOKEN_SUM,
+    "token-mean": replace(
+        DAPO_TOKENS,
+        prompt_exact=False,
+        reason="verl counts the tokens that were rolled out, so the count of all is estimated: a ratio, biased O(1/n)",
+    ),
+    "token-sum": Normaliser(
+        name="token-sum", per_sequence=False, denominator=lambda sequences, tokens, max_tokens: 1.0, prompt_exact=True
+    ),
     "seq-mean-token-mean": GRPO_MEAN,
     "seq-mean-token-sum": LUSPO,
     "seq-mean-token-sum-norm": DR_GRPO,
 }
-"""What verl's ``loss_agg_mode`` divides by; its denominators are used, these say what is exact and how scores count."""
+"""Normalisers by verl's ``loss_agg_mode``. verl divides by itself; exactness and scores are read from these."""
+KL, KL_COEF, ENTROPY, DRO = (
+    f"{ACTOR}.{name}" for name in ("use_kl_loss", "kl_loss_coef", "entropy_coeff", "policy_loss.dro_beta")
+)
+OBJECTIVE = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
+"""Parts of a method that verl's options set."""
 
 
 @dataclass(kw_only=True)
 class PruningSettings(VerlSettings):
-    """``VerlSettings``, checked and with the method's own values where they are left out.
+    """``VerlSettings``, checked; options that were left out get the method's values.
 
     Raises:
         ConfigError: listing every option that is out of range or contradicts another.
@@ -55,68 +49,53 @@ class PruningSettings(VerlSettings):
         read_rates(self)
         raise_problems(WHERE, setting_problems(self))
         self.method = self.method or DEFAULT_METHOD
-        base, own = self.base, is_own(self.method)
-        problems = settle(self, base, own_settings(base), DECIDED) if own else []
-        if not own:
+        base = self.base
+        if is_own(self.method):
+            problems = settle(self, base, own_settings(base), DECIDED) + fill_problems(self)
+        else:
             fill_in(self, base)
-        problems += fill_problems(self) if own else method_problems(self, base)
-        raise_problems(WHERE, problems + self._unserved(base) + (_objective_problems(base) if own else []))
+            problems = method_problems(self, base)
+        raise_problems(WHERE, problems + self._unserved(base))
         raise_problems(WHERE, bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
 
     @property
     def base(self) -> Method:
-        """The preset, or the method of one's own, that ``method`` names."""
+        """The preset, or the method of one's own, by the name in ``method``."""
         return method_named(self.method)
 
     def drops(self, method: Method, *, sampler_log_probs: bool) -> Method:
-        """A method with the run's pruning: that of a preset by these settings, and that of one's own as it is."""
+        """A method with the run's pruning: of these settings for a preset; its own, if it is a method of one's own."""
         if not is_own(self.method):
             return pruned(self, method, sampler_log_probs=sampler_log_probs)
         return method if self.rollout_cost is None else with_rollout_cost(method, self.rollout_cost)
 
     def _unserved(self, base: Method) -> list[str]:
-        """What verl does by itself, or its options say."""
-        problems = []
+        """One sentence per part of the method that verl does by itself."""
+        problems, plain = [], Method(name="plain", paper="")
         if base.rounds is not None:
             problems.append(
-                f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, "
-                "with algorithm.filter_groups.enable=True for rounds."
+                f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo "
+                f"and {FILTER}=True."
             )
         if self.head_prune_rate:
             problems.append(
                 f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
-                "for every token of a row, so nothing would be saved. Write head_prune_rate=0; token_prune_rate=0.5 "
-                "shortens the rows."
+                "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
             )
-        of_verl = base.fixes - ({"advantages"} if base.advantages.from_history else set())
-        if of_verl or base.statistics is not WHOLE_GROUPS:
-            own = ", ".join(sorted(of_verl)) or "advantages"
+        served = ("advantages",) if base.advantages.from_history else ()
+        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        own = [name for name in own if name not in served]
+        if own:
             problems.append(
-                f"method={self.method!r} brings an objective of its own ({own}), and here verl's options say the "
-                "objective. Write method=dppo, and choose it by actor.policy_loss.loss_mode, actor.loss_agg_mode and "
-                "algorithm.adv_estimator."
+                f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here verl's options set "
+                "the objective: actor.policy_loss.loss_mode, loss_agg_mode, use_kl_loss and algorithm.adv_estimator. "
+                f"Write method=dppo, or replace(method, {own[0]}=METHODS['dppo'].{own[0]}) for a method of one's own."
             )
         return problems
 
 
-def _objective_problems(own: Method) -> list[str]:
-    """One sentence per part of the objective that a method of one's own changes, which verl's options describe."""
-    plain, options = Method(name="plain", paper=""), "actor.policy_loss.loss_mode, actor.loss_agg_mode and use_kl_loss"
-    names = ["token_loss", "normaliser", "kl", "beta", "entropy_coef"]
-    if not own.advantages.from_history:
-        names.append("advantages")
-    return [
-        f"method {own.name!r} has {name} of its own, and here verl's options say the objective ({options}). "
-        f"Leave it out: replace(method, {name}=METHODS['dppo'].{name})."
-        for name in names
-        if getattr(own, name) != getattr(plain, name) and name not in own.fixes
-    ]
-
-
 def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> PruningSettings:
-    """The settings in what is under ``trainer.v1.sampler.sampler_kwargs.pruning``, by name.
-
-    ``seed`` is ``data.seed``, which orders verl's prompts: it holds where ours is left out.
+    """The settings under ``WHERE``, by name. ``seed`` is ``data.seed``, the default of ours.
 
     Raises:
         ConfigError: an option that does not exist, or as for ``PruningSettings``.
@@ -130,84 +109,69 @@ def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> Pru
     return PruningSettings(**{"seed": seed or 0, **options})
 
 
-def unreadable_options(get: Callable[[str], Any]) -> list[str]:
-    """One sentence per option of verl that a method is made of and that cannot be read as what it is.
+def method_of(settings: PruningSettings, get: Get) -> Method:
+    """The method of a run: its pruning is from the settings, its normaliser, penalty and entropy bonus from verl.
 
-    ``get`` gives the value of an option by its path in verl's configuration, None where there is none.
+    Raises:
+        ConfigError: an option of verl cannot be read, or does not go with verl's filter of groups.
     """
-    actor, problems = "actor_rollout_ref.actor", []
-    mode, coefficient = get(f"{actor}.loss_agg_mode"), f"{actor}.kl_loss_coef"
-    if mode not in NORMALISERS:
-        problems.append(
-            f"{actor}.loss_agg_mode={mode} is not one of {', '.join(NORMALISERS)}. "
-            f"Write {actor}.loss_agg_mode=token-mean."
-        )
-    numbers = {f"{actor}.entropy_coeff": 0.0, f"{actor}.policy_loss.dro_beta": 0.0}
-    if get(f"{actor}.use_kl_loss"):
-        numbers[coefficient] = 0.001
-        if get(coefficient) is None:
-            problems.append(f"{coefficient}=null with use_kl_loss=True. Write {coefficient}=0.001.")
-    for name, example in numbers.items():
+    rules = [*_readable(get), *(_filter_rules(settings) if get(FILTER) else ())]
+    raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", refusals(get, rules))
+    penalty = get(KL_COEF) if get(KL) else 0.0
+    if get(LOSS) == "dro":
+        penalty += get(DRO) or 0.0  # its square pulls at completions without an advantage too
+    normaliser = NORMALISERS[get(AGGREGATION)]
+    objective = replace(
+        settings.base, normaliser=normaliser, beta=float(penalty), entropy_coef=float(get(ENTROPY) or 0.0)
+    )
+    method = settings.drops(objective, sampler_log_probs=has_log_probs(get))
+    return replace(method, rounds=METHODS["dapo"].rounds) if get(FILTER) else method
+
+
+def _readable(get: Get) -> Iterator[Rule]:
+    """Rules of the options that a method is made of."""
+    yield AGGREGATION, tuple(NORMALISERS), f"it must be one of {', '.join(NORMALISERS)}", "token-mean"
+    needed = [(KL_COEF, (), 0.001)] if get(KL) else []
+    for name, empty, example in (*needed, (ENTROPY, (None,), 0.0), (DRO, (None,), 0.0)):
         value = get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            problems.append(f"{name}={value!r} is no number. Write {name}={example}.")
-    return problems
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            yield name, empty, "it must be a number", example
 
 
-def method_of(
-    settings: PruningSettings,
-    *,
-    loss_agg_mode: str,
-    penalty: float,
-    entropy_coef: float,
-    sampler_log_probs: bool = True,
-    filters_groups: bool = False,
-) -> Method:
-    """The method of a run: pruning from the settings, of the objective what decides which completions have a gradient.
-
-    Args:
-        settings: of the run.
-        loss_agg_mode: verl's.
-        penalty: coefficient of what ignores the advantage, such as the KL term, >= 0.
-        entropy_coef: of the entropy bonus.
-        sampler_log_probs: whether the probabilities of sampled tokens are known when a step is planned.
-        filters_groups: whether verl takes prompts until enough groups differ in reward, as DAPO does: its bias.
-    """
-    base = settings.base
-    objective = replace(base, normaliser=NORMALISERS[loss_agg_mode], beta=penalty, entropy_coef=entropy_coef)
-    method = settings.drops(objective, sampler_log_probs=sampler_log_probs)
-    return replace(method, rounds=METHODS["dapo"].rounds) if filters_groups else method
+def _filter_rules(settings: PruningSettings) -> Iterator[Rule]:
+    """Rules of verl's filter of groups, as our options have it."""
+    if settings.prompt_prune_rate:
+        yield FILTER, OFF, "it takes prompts that were not drawn, and prompt_prune_rate draws them", False
+    if settings.base.advantages.from_history:
+        yield FILTER, OFF, f"the baseline of method={settings.method} needs every group", False
+    if not settings.accept_bias:
+        instead = f"False, or +{WHERE}.accept_bias=True to train with it on purpose"
+        yield FILTER, OFF, "it is biased: groups of equal rewards are replaced by others", instead
 
 
 def keeps_all(method: Method) -> bool:
-    """Whether a method leaves the whole step to verl: it drops nothing, and has no advantages of its own."""
+    """True if a method leaves the step to verl: it drops nothing, and has no advantages of its own."""
     level = method.completions
     plain = isinstance(level, Pruning) and replace(level, score=NO_PRUNING.score) == NO_PRUNING
     return plain and (method.prompts, method.tokens, method.advantages.from_history) == (ALL_PROMPTS, ALL_TOKENS, False)
 
 
 def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
-    """Why the expected gradient of a run is not the full batch's; ``optimizer_steps`` are those of a draw of prompts.
+    """Reasons why the expected gradient of a run is not the full batch's.
 
-    ``ahead`` blocks are asked for ahead, whose groups may be trained in several steps; None where the prompts of a step
-    are asked for when it begins.
+    ``optimizer_steps`` are those of one draw of prompts. ``ahead`` is the number of blocks that are requested ahead,
+    whose groups may be trained in several; None if the prompts of a step are requested when it begins.
     """
     return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
 
 
 def lines(
-    method: Method,
-    *,
-    prompts: int,
-    generations: int,
-    optimizer_steps: int,
-    parts: int = 1,
-    ahead: float | None = None,
+    method: Method, *, prompts: int, generations: int, optimizer_steps: int, parts: int = 1, ahead: float | None = None
 ) -> list[str]:
-    """What a run will do, said at its start.
+    """Lines about a run, printed at its start.
 
-    ``prompts`` are those of a block, trained on in ``optimizer_steps`` and drawn in ``parts``, ``generations`` the
-    completions of each; ``ahead`` is as for ``biases``.
+    A block of ``prompts``, each with ``generations`` completions, is drawn in ``parts`` and trained on in
+    ``optimizer_steps``. ``ahead`` is as for ``biases``.
     """
     reasons = biases(method, optimizer_steps // parts, ahead)
     found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
@@ -227,24 +191,6 @@ def lines(
             if method.prompts.rate and parts > 1:
                 found.append(f"prompts are drawn for each of {parts} mini-batches")
     if ahead is not None:
-        found.append(
-            f"prompts are asked for {ahead:g} blocks ahead, each weighted by the probability it was asked with"
-        )
+        found.append(f"prompts are requested {ahead:g} blocks ahead, each weighted by the probability of its draw")
     found.append(f"loss: verl's, {method.normaliser.name} normaliser, rates by schedule {in_words(method.schedule)}")
     return found + [f"biased: {reason}" for reason in reasons]
-
-
-def order_lines(method: Method, waits_for: str, rollout: Any) -> list[str]:
-    """When a step is planned, and which option of verl gives a better score, said at a run's start.
-
-    ``waits_for`` says why passes go over all rows first, ``rollout`` is verl's ``actor_rollout_ref.rollout``.
-    """
-    if waits_for:
-        return [f"order: verl's passes go over all rows, then the draw: {waits_for}"]
-    found = ["order: rewards, draw, then old log-probabilities, reference and update over the rows kept"]
-    if method.completions.rate and not rollout.calculate_log_probs:
-        found.append(
-            f"score {method.score_name}: samplers return no probabilities. "
-            "actor_rollout_ref.rollout.calculate_log_probs=True gives the better one, by uncertainty"
-        )
-    return found

@@ -1,39 +1,32 @@
-"""verl's asynchronous trainers with pruning: prompts are asked for ahead of the step they train in.
+"""verl's asynchronous trainers with pruning: prompts are requested ahead of the step that trains on them.
 
-verl asks for a block of prompts in each step, trains on whichever groups are back, and puts other prompts in the place
-of groups that failed or are stale. The session knows with which probability each prompt in flight was asked.
+verl requests a block of prompts in each step, trains on whichever groups are back, and puts other prompts in the place
+of groups that failed or are stale. The session keeps the probability of each prompt in flight.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import transfer_queue  # pyright: ignore[reportMissingImports]
 from torch import Tensor
+from verl.trainer.ppo.v1 import trainer_colocate_async as colocate  # pyright: ignore[reportMissingImports]
+from verl.trainer.ppo.v1 import trainer_separate_async as separate  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_base import register_trainer  # pyright: ignore[reportMissingImports]
-from verl.trainer.ppo.v1.trainer_colocate_async import (  # pyright: ignore[reportMissingImports]
-    PPOTrainerColocateAsync,
-)
-from verl.trainer.ppo.v1.trainer_separate_async import (  # pyright: ignore[reportMissingImports]
-    PPOTrainerSeparateAsync,
-)
 from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
-from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 
 from dppo.errors import CheckpointError, EngineError
 from dppo.step.in_flight import InFlight
-from dppo.verl.checkpoint import NAME
-from dppo.verl.prompts import examples
+from dppo.verl.checkpoint import NAME, resumed_folder
 from dppo.verl.settings import WHERE, keeps_all
-from dppo.verl.trainer import PrunedTrainer
+from dppo.verl.trainer_base import PrunedTrainer
 
 TRAIN = "train"
-"""Partition of the queue with what is trained on."""
+"""Partition of the queue with the rows to train on."""
 
 
-class AsksAhead(PrunedTrainer):
-    """The part of an asynchronous trainer that asks for prompts, and says what an update is made of."""
+class RequestsAhead(PrunedTrainer):
+    """The common part of the asynchronous trainers."""
 
     @property
     def ahead(self) -> InFlight:
@@ -42,7 +35,8 @@ class AsksAhead(PrunedTrainer):
         return self.session.in_flight
 
     @property
-    def _ahead_of_training(self) -> float:
+    def blocks_ahead(self) -> float:
+        """Blocks of prompts that are requested ahead."""
         return float(self.config.trainer.v1[self.mode].num_warmup_batches)
 
     def _init_dataloader(self) -> None:
@@ -53,51 +47,53 @@ class AsksAhead(PrunedTrainer):
             updates=self.parameter_sync_step,
         )
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def _add_async_warmup_batches(self, num_warmup_batches: int | float) -> None:
-        """As many blocks as are to be ahead, less those that a checkpoint has in flight."""
+        """Request the blocks that should be ahead, less those that a checkpoint has in flight."""
         for _ in range(int(num_warmup_batches) - len(self.ahead.due)):
             self._add_batch_to_generate()
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
-        """The prompts of the next block, or others in the place of ``num_prompts`` that verl has dropped."""
+        """The prompts of the next block, or others in place of ``num_prompts`` that verl has dropped."""
         if num_prompts is not None:
-            return self._ask_instead_of(self._gone, num_prompts)
+            return self._request_instead(self._gone, num_prompts)
         number = self.ahead.asked + 1
-        done = min((number - 1) / max(self.total_training_steps, 1), 1.0)
-        prompts = self.session.prompts(number=number, done=done, multiple=self.ahead.updates)
+        prompts = self.session.prompts(number=number, done=self._done(number), multiple=self.ahead.updates)
         size_Q = prompts.size_Q
-        if size_Q is None and self.method.sizes is not None:  # verl asks again by columns that all prompts have
+        if size_Q is None and self.method.sizes is not None:  # verl requests again by columns that all prompts have
             size_Q = torch.full((len(prompts.row_Q),), self.session.generations)
-        batch, uid_Q = self._examples(prompts.row_Q, size_Q)
+        batch, uid_Q = self._fetch_rows(prompts.row_Q, size_Q)
         self.session.request_ahead(prompts, uid_Q)
         return batch
 
-    def _ask_instead_of(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:
-        """Ask for prompts in the place of others, verl's names of ``count`` of which are given, by their probabilities.
+    def _request_instead(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:
+        """Prompts in place of ``count`` dropped ones, with the probabilities of these.
 
-        ``row_Q`` are rows of the dataset; default: the next ones.
+        Args:
+            gone: verl's names of the dropped prompts.
+            count: of them, as verl has it.
+            row_Q: rows of the dataset; default: the next ones.
+
+        Raises:
+            EngineError: another number of prompts is gone.
         """
         if len(gone) != count:
             raise EngineError(
-                f"verl asks for {count} prompts in the place of others, and {len(gone)} of those in flight have left "
-                "its queue: it is not known with which probability they were asked. Write "
-                "trainer.v1.sampler.custom_sampler.path=null."
+                f"verl asks for {count} prompts in place of others, and {len(gone)} of those in flight have left its "
+                "queue: their probabilities are not known. Write trainer.v1.sampler.custom_sampler.path=null."
             )
         row_Q = self.source.stream.take(count) if row_Q is None else row_Q
         sizes = {flight.uid: flight.size for flight in self.ahead.flights}
         size_Q = None if self.method.sizes is None else torch.tensor([sizes[uid] for uid in gone])
-        batch, uid_Q = self._examples(row_Q, size_Q)
+        batch, uid_Q = self._fetch_rows(row_Q, size_Q)
         self.session.request_instead(gone, row_Q, uid_Q)
         return batch
 
-    def _examples(self, row_Q: Tensor, size_Q: Tensor | None) -> tuple[Any, list[str]]:
-        """Rows of the dataset as verl sends them to samplers, and its names of them."""
-        self.train_dataloader_it = iter([collate_fn(examples(self.train_dataset, row_Q, size_Q))])
-        batch = self._fetch_one_gen_batch()
+    def _fetch_rows(self, row_Q: Tensor, size_Q: Tensor | None) -> tuple[Any, list[str]]:
+        batch, uid_Q = super()._fetch_rows(row_Q, size_Q)
         tensordict_utils.assign_non_tensor_data(batch, "global_steps", self.global_steps)
-        return batch, [str(uid) for uid in batch["uid"]]
+        return batch, uid_Q
 
     @property
     def _queued(self) -> set[str]:
@@ -107,18 +103,18 @@ class AsksAhead(PrunedTrainer):
 
     @property
     def _gone(self) -> list[str]:
-        """Prompts in flight that verl has taken out of its queue, in the order of the asking."""
+        """Prompts in flight that verl has taken out of its queue, in the order of the requests."""
         queued = self._queued
         return [uid for uid in self.ahead.uids if uid not in queued]
 
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> Any:
-        """An update waits for as many groups as its part of the oldest block has, whichever come back first."""
+        """verl's, which waits for the groups of the oldest block's part, whichever groups come back first."""
         return super()._step_once(metrics, timing_raw, self.ahead.groups)
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
-        """The first hook that knows which groups verl has taken."""
+        """The base's: this is the first hook after verl has taken groups."""
         self.requested = self.session.returned(self._gone, self.global_steps)
         metrics["rollout/in_flight"] = float(len(self.ahead.flights))
         return super()._balance_batch(batch, metrics, **options)
@@ -126,47 +122,43 @@ class AsksAhead(PrunedTrainer):
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _load_checkpoint(self) -> None:
+        """Load, and refuse prompts in flight that would be trained on without their weights."""
         super()._load_checkpoint()
         if not self.global_steps:
             return
         if not self.ahead.asked:  # the checkpoint is of a trainer that requests none
             self.session.in_flight = replace(self.ahead, asked=self.global_steps)
-        self._check_flights(self._resumed_folder)
-
-    def _check_flights(self, folder: Path) -> None:
-        """Refuse prompts in flight that would be trained on without their weights."""
+        folder = resumed_folder(self.global_steps, self.config.trainer)
         weighted = [flight for flight in self.ahead.flights if flight.candidate.weight != 1]
         if weighted and keeps_all(self.method):
             raise CheckpointError(
                 f"{folder} has {len(weighted)} prompts in flight that were drawn, and method={self.method.name!r} "
                 f"would train on them without their weights. Write {WHERE}.method=dppo {WHERE}.completion_prune_rate=0."
             )
-        unknown = sorted(self._queued - set(self.ahead.uids))
-        if unknown:
+        if unknown := self._queued - set(self.ahead.uids):
             raise CheckpointError(
-                f"{folder} has {len(unknown)} prompts in verl's queue that were asked for without dynamic pruning: it "
-                f"is not known with which probability. Leave them out: rm -r {folder}/transfer_queue"
+                f"{folder} has {len(unknown)} prompts in verl's queue that were requested without dynamic pruning: "
+                f"their probabilities are not known. Leave them out: rm -r {folder}/transfer_queue"
             )
 
     def _reissue_inflight_prompts(self, partition_id: str = TRAIN) -> int:
-        """verl asks again for what its queue holds; what is in flight and not in its queue is asked for here."""
+        """Request prompts in flight again. verl does so for those in its queue; the others are requested here."""
         again = super()._reissue_inflight_prompts(partition_id)
-        lost = self._gone
-        if lost:
+        if lost := self._gone:
             row_Q = torch.tensor([each.candidate.row for each in self.ahead.taken(lost)])
-            again += self._submit_batch_to_rollout(self._ask_instead_of(lost, len(lost), row_Q))
+            again += self._submit_batch_to_rollout(self._request_instead(lost, len(lost), row_Q))
         return again
 
 
 @register_trainer(f"{NAME}_colocate_async")
-class DynamicPruningColocateAsync(AsksAhead, PPOTrainerColocateAsync):
-    """``trainer.v1.trainer_mode=dynamic_pruning_colocate_async``: samplers go on where they were after each update."""
+class DynamicPruningColocateAsync(RequestsAhead, colocate.PPOTrainerColocateAsync):
+    """``trainer.v1.trainer_mode=dynamic_pruning_colocate_async``: samplers resume interrupted rollouts."""
 
     mode = "colocate_async"
 
 
 @register_trainer(f"{NAME}_separate_async")
-class DynamicPruningSeparateAsync(AsksAhead, PPOTrainerSeparateAsync):
+class DynamicPruningSeparateAsync(RequestsAhead, separate.PPOTrainerSeparateAsync):
     """``trainer.v1.trainer_mode=dynamic_pruning_separate_async``: samplers are apart, a step has several updates."""
 
     mode = "separate_async"

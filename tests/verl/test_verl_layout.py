@@ -9,17 +9,20 @@ from hypothesis import strategies as st
 
 from dppo.errors import ShapeError
 from dppo.pruning import TokenDraw
-from dppo.verl.layout import Rows, cut_rows, engine_shares, forwarded, furthest, place, places, rows_needed
+from dppo.verl.layout import Prefixes, engine_shares, forwarded, furthest, place, places, rows_needed
 from dppo.verl.layout import scaled_gradient as scaled
 
 
 def rows_of(lengths, tokens=None):
+    """Rows without prompts, of these lengths, whose first tokens carry loss."""
     length_N = torch.tensor(lengths)
-    return Rows(length_N=length_N, tokens_N=length_N if tokens is None else torch.tensor(tokens))
+    tokens_N = length_N if tokens is None else torch.tensor(tokens)
+    scored_NT = torch.arange(max(lengths)) < tokens_N[:, None]
+    return Prefixes(prompt_N=torch.zeros_like(length_N), scored_NT=scored_NT, completion_N=length_N)
 
 
 def mini_batches(placement, ranks, steps):
-    """What each rank trains on in each optimizer step, cut up as verl's workers do."""
+    """Rows of each rank and optimizer step, cut up as verl's workers do."""
     per_rank = placement.rows_per_step // ranks
     cut = [placement.row_B[start : start + per_rank] for start in range(0, len(placement.row_B), per_rank)]
     return {(rank, step): cut[rank * steps + step] for rank in range(ranks) for step in range(steps)}
@@ -158,8 +161,6 @@ def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
         place(torch.ones(1, 3), rows_of([1, 2, 3]), ranks=2)
     with pytest.raises(ShapeError, match=r"expected \(steps, rows\)"):
         place(torch.ones(1, 3), rows_of([1, 2]), ranks=1)
-    with pytest.raises(ShapeError, match="expected one shape"):
-        Rows(length_N=torch.ones(2), tokens_N=torch.ones(3))
 
 
 @pytest.mark.parametrize(("completions", "steps", "ranks", "rows"), [(16, 2, 4, 32), (3, 2, 2, 8), (1, 3, 2, 6)])
@@ -204,12 +205,17 @@ def test_rows_end_at_their_cut_in_the_order_of_the_batch_and_those_that_are_not_
     row_N, prompt_B = torch.tensor([2, -1, 0]), torch.tensor([5, 127, 3])
     first = drawn([0, 0, 0, 0], [1, 1, 1, 1], [1, 2, 0, 0])
     second = drawn([1, 4, 4, 0], [0, 0, 0, 0], [0, 0, 0, 0])
-    cut = cut_rows([first, second], row_N, prompt_B, scored_BT)
-    assert cut.completion_N.tolist() == [2, 1, 3] and cut.rows.length_N.tolist() == [7, 128, 6]
+    whole = Prefixes(prompt_N=prompt_B, scored_NT=scored_BT, completion_N=torch.tensor([4, 1, 3]))
+    assert whole.length_N.tolist() == [9, 128, 6] and whole.tokens_N.tolist() == [4, 0, 2]
+    cut = whole.cut([first, second], row_N)
+    assert cut.completion_N.tolist() == [2, 1, 3] and cut.length_N.tolist() == [7, 128, 6]
     assert cut.weight_NT.tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [1, 4, 4, 0]]
-    assert cut.rows.tokens_N.tolist() == [2, 0, 2]
-    alone = cut_rows([first], row_N, prompt_B, scored_BT)
+    assert cut.tokens_N.tolist() == [2, 0, 2]
+    alone = whole.cut([first], row_N)
     assert alone.completion_N.tolist() == [2, 1, 2], "the first token with loss of a row that may be sent to fill up"
-    further = furthest([alone, cut_rows([second], row_N, prompt_B, scored_BT)], prompt_B, scored_BT)
+    ones_PN = torch.ones(2, 3)
+    further = furthest([alone, whole.cut([second], row_N)], ones_PN)
     assert further.completion_N.tolist() == cut.completion_N.tolist()
     assert further.weight_NT.tolist() == (cut.weight_NT / 2).tolist()
+    uncut = furthest([whole, whole], torch.tensor([[2.0, 0, 1], [4.0, 0, 0]]))
+    assert uncut.completion_N.tolist() == [4, 1, 3] and uncut.weight_NT.tolist() == [[3], [0], [0.5]]

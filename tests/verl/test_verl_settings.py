@@ -1,7 +1,6 @@
-"""What a run on verl may ask for: everything else is refused at its start, by name, value and a line that works."""
+"""Options of a run on verl: each refused one stops its start, by name, value and a line that works."""
 
 import importlib
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -9,30 +8,21 @@ import torch
 from refusals import refused
 
 from dppo.errors import ConfigError, raise_problems
-from dppo.methods import METHODS
 from dppo.pruning import SCORES
 from dppo.verl.checkpoint import settings_to_save
-from dppo.verl.settings import (
-    NORMALISERS,
-    PruningSettings,
-    keeps_all,
-    lines,
-    method_of,
-    order_lines,
-    read_settings,
-    unreadable_options,
-)
+from dppo.verl.settings import NORMALISERS, PruningSettings, keeps_all, lines, method_of, read_settings
 from dppo.verl.support import (
+    ACTOR,
     FILTER,
     GROUP_ESTIMATORS,
+    LOG_PROBS,
     ROW_LOSSES,
     check_verl_version,
-    filter_problems,
+    order_lines,
     unsupported_options,
     waits_for,
 )
 
-ACTOR = "actor_rollout_ref.actor"
 SERVED = {
     "algorithm.adv_estimator": "grpo",
     "actor_rollout_ref.rollout.n": 8,
@@ -50,8 +40,9 @@ SERVED = {
 
 
 def method(name="dppo", mode="token-mean", penalty=0.0, entropy=0.0, known=True, **options):
-    settings = read_settings({"method": name, **options})
-    return method_of(settings, loss_agg_mode=mode, penalty=penalty, entropy_coef=entropy, sampler_log_probs=known)
+    of_verl = {"loss_agg_mode": mode, "use_kl_loss": penalty > 0, "kl_loss_coef": penalty, "entropy_coeff": entropy}
+    get = ({f"{ACTOR}.{option}": value for option, value in of_verl.items()} | {LOG_PROBS: known}).get
+    return method_of(read_settings({"method": name, **options}), get)
 
 
 def problems(changed, name="dppo", mode="sync", **options):
@@ -64,18 +55,22 @@ def test_a_run_of_verl_as_it_is_has_no_problem():
 
 BYPASS = f"{ACTOR}.policy_loss.rollout_correction"
 REFUSED = [
-    ({f"{ACTOR}.policy_loss.loss_mode": "clip_cov"}, "loss_mode=clip_cov picks tokens", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "kl_cov"}, "loss_mode=kl_cov picks tokens", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "clip_cov"}, "loss_mode=clip_cov: it picks tokens", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "kl_cov"}, "loss_mode=kl_cov: it picks tokens", "loss_mode=vanilla"),
     ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "divides by the rows of each micro-batch", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "mine"}, "loss_mode=mine is not one whose rows", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "loss_agg_mode=token-mean with loss_mode=sapo", "seq-mean-token-mean"),
-    ({f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"}, "loss_scale_factor=null with", "scale_factor=1024."),
-    ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False cuts", "use_dynamic_bsz=True"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "mine"}, "loss_mode=mine: its rows", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "loss_agg_mode=token-mean: loss_mode=sapo", "seq-mean-token-mean"),
+    (
+        {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"},
+        "loss_scale_factor=null: the loss is divided",
+        "scale_factor=1024.",
+    ),
+    ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False: the number", "use_dynamic_bsz=True"),
     ({f"{ACTOR}.strategy": "veomni"}, "strategy=veomni: weights were checked", "strategy=fsdp2"),
     ({f"{ACTOR}.shuffle": True}, "shuffle=True: it deals rows", "shuffle=False"),
-    ({f"{ACTOR}.ppo_mini_batch_size": 3}, "data.train_batch_size=8 is not a multiple", "ppo_mini_batch_size=8"),
+    ({f"{ACTOR}.ppo_mini_batch_size": 3}, "ppo_mini_batch_size=3: data.train_batch_size=8", "ppo_mini_batch_size=8"),
     ({f"{ACTOR}.use_prefix_grouper": True}, "use_prefix_grouper=True: it needs whole groups", "=False"),
-    ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae is not one number", "adv_estimator=grpo"),
+    ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: advantages must be one number", "adv_estimator=grpo"),
     ({"algorithm.adv_estimator": "opo"}, "adv_estimator=opo", "adv_estimator=grpo"),
     (
         {f"{ACTOR}.use_kl_loss": True, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False},
@@ -84,7 +79,7 @@ REFUSED = [
     ),
     (
         {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False},
-        "ref.log_prob_use_dynamic_bsz=False: the rows",
+        "ref.log_prob_use_dynamic_bsz=False: the kept rows",
         "log_prob_use_dynamic_bsz=True",
     ),
     ({"trainer.v1.sync.parameter_sync_step": 2}, "parameter_sync_step=2: an update takes", "parameter_sync_step=1"),
@@ -92,14 +87,14 @@ REFUSED = [
     ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
     ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
     ({f"{BYPASS}.rollout_is_batch_normalize": True}, "it divides by a mean over the batch", "batch_normalize=False"),
-    ({"data.gen_batch_size": 2}, "data.gen_batch_size=2: prompts of a step are one block", "gen_batch_size=null"),
+    ({"data.gen_batch_size": 2}, "data.gen_batch_size=2: the prompts of a step are one block", "gen_batch_size=null"),
     ({"trainer.critic_warmup": 5}, "trainer.critic_warmup=5: there is no critic", "critic_warmup=0"),
     ({"critic.enable": True}, "critic.enable=True: a critic is trained on whole batches", "critic.enable=False"),
     ({"distillation.enabled": True}, "distillation.enabled=True: its loss is not weighted", "=False"),
     ({"actor_rollout_ref.model.mtp.enable": True}, "mtp.enable=True: its loss is not weighted", "=False"),
     ({"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False: samplers that lag", "hybrid_engine=True"),
     ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "it takes prompts that were not drawn", "=False"),
-    ({"trainer.v1.sampler.custom_sampler.path": "mine.py"}, "custom_sampler.path is set", "path=null"),
+    ({"trainer.v1.sampler.custom_sampler.path": "mine.py"}, "custom_sampler.path=mine.py", "path=null"),
     ({"skip.rollout_tq.enable": True}, "it trains on the rollouts of another run", "=False"),
 ]
 
@@ -116,9 +111,9 @@ COLOCATE, SEPARATE = "trainer.v1.colocate_async", "trainer.v1.separate_async"
 SWITCH = f"{SEPARATE}.hybrid_rollout.enable_switch"
 AHEAD = {f"{COLOCATE}.num_warmup_batches": 1, f"{SEPARATE}.num_warmup_batches": 2.0}
 AHEAD |= {f"{SEPARATE}.parameter_sync_step": 2, SWITCH: False}
-INSIDE = "no weight reaches it"
+INSIDE = "no weight reaches"
 MEGATRON = {
-    "virtual_pipeline_model_parallel_size": (2, "more micro-batches than rows", "=null."),
+    "virtual_pipeline_model_parallel_size": (2, "more micro-batches than there", "=null."),
     "dynamic_context_parallel": (True, "deals rows to ranks by itself", "=False."),
     "router_replay.mode": ("R3", "replayed routes", "=disabled."),
     "vanilla_mbridge": (True, INSIDE, "=False."),
@@ -149,9 +144,14 @@ def test_asynchronous_trainers_as_they_are_have_no_problem(mode):
     [
         ("colocate_async", {f"{COLOCATE}.num_warmup_batches": 1.5}, "num_warmup_batches=1.5", "num_warmup_batches=1."),
         ("separate_async", {f"{SEPARATE}.num_warmup_batches": -1}, "num_warmup_batches=-1", "num_warmup_batches=1."),
-        ("separate_async", {f"{SEPARATE}.num_warmup_batches": None}, "num_warmup_batches=None", "warmup_batches=1."),
+        ("separate_async", {f"{SEPARATE}.num_warmup_batches": None}, "num_warmup_batches=null", "warmup_batches=1."),
         ("separate_async", {f"{SEPARATE}.parameter_sync_step": 4}, "parameter_sync_step=4", "train_batch_size=16."),
-        ("separate_async", {SWITCH: True}, "enable_switch=True waits for a share", "False, or prompt_prune_rate=0."),
+        (
+            "separate_async",
+            {SWITCH: True},
+            "enable_switch=True: it waits for a share",
+            "False, or prompt_prune_rate=0.",
+        ),
         ("colocate_async", {"data.gen_batch_size": 8}, "data.gen_batch_size=8", "data.gen_batch_size=null"),
         ("colocate_async", {"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False", "hybrid_engine=True"),
         ("colocate_async", {f"{COLOCATE}.parameter_sync_step": 2}, "parameter_sync_step=2", "sync_step=1"),
@@ -175,7 +175,7 @@ def test_prompts_asked_for_ahead_are_said_and_what_is_biased_about_them():
     said = {"prompts": 8, "generations": 4, "optimizer_steps": 1}
     assert not any("ahead" in line or "biased: " in line for line in lines(pruned, **said))
     found = "\n".join(lines(pruned, **said, ahead=2.0))
-    assert "prompts are asked for 2 blocks ahead" in found and "biased: prompts are drawn once" in found
+    assert "prompts are requested 2 blocks ahead" in found and "biased: prompts are drawn once" in found
     unpruned = method("dppo", mode="seq-mean-token-mean")
     assert not any("biased: " in line for line in lines(unpruned, **said, ahead=2.0))
 
@@ -195,8 +195,8 @@ SILENT = {"actor_rollout_ref.rollout.calculate_log_probs": False}
 CUT = method(token_prune_rate=0.5)
 REFUSED_WITH_CUTS = [
     ({f"{ACTOR}.policy_loss.loss_mode": "gspo"}, "its ratio is of a whole completion", "loss_mode=vanilla"),
-    ({"algorithm.rollout_correction.rollout_is": "sequence"}, "a ratio of whole completions", "rollout_is=token"),
-    ({f"{BYPASS}.rollout_is": "sequence"}, "a ratio of whole completions", "rollout_is=token"),
+    ({"algorithm.rollout_correction.rollout_is": "sequence"}, "its ratio is of a whole completion", "rollout_is=token"),
+    ({f"{BYPASS}.rollout_is": "sequence"}, "its ratio is of a whole completion", "rollout_is=token"),
 ]
 
 
@@ -232,32 +232,41 @@ def test_losses_of_rows_and_advantages_of_groups_are_served(loss_mode, estimator
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"loss_agg_mode": "bogus"}, "loss_agg_mode=bogus is not one of token-mean"),
-        ({"use_kl_loss": True}, "kl_loss_coef=null with use_kl_loss=True"),
-        ({"use_kl_loss": True, "kl_loss_coef": "much"}, "kl_loss_coef='much' is no number"),
-        ({"entropy_coeff": "some"}, "entropy_coeff='some' is no number"),
+        ({"loss_agg_mode": "bogus"}, "loss_agg_mode=bogus"),
+        ({"use_kl_loss": True}, "kl_loss_coef=null"),
+        ({"use_kl_loss": True, "kl_loss_coef": "much"}, "kl_loss_coef=much"),
+        ({"entropy_coeff": "some"}, "entropy_coeff=some"),
+        ({"policy_loss.dro_beta": True}, "dro_beta=True"),
     ],
 )
 def test_what_a_method_is_made_of_must_be_readable(changed, what):
     options = SERVED | {f"{ACTOR}.{name}": value for name, value in changed.items()}
-    (said,) = unreadable_options(options.get)
-    assert what in said and f"Write {ACTOR}." in said
-    assert unreadable_options(SERVED.get) == []
+    with refused(ConfigError, what, f"Write {ACTOR}.", "1 problem"):
+        method_of(read_settings({}), options.get)
+    assert method_of(read_settings({}), SERVED.get).beta == 0
+
+
+def test_a_penalty_is_that_of_the_kl_loss_and_of_dro():
+    options = SERVED | {f"{ACTOR}.kl_loss_coef": 0.1, f"{ACTOR}.policy_loss.dro_beta": 0.5}
+    with_kl, dro = {f"{ACTOR}.use_kl_loss": True}, {f"{ACTOR}.policy_loss.loss_mode": "dro"}
+    for changed, beta in (({}, 0.0), (with_kl, 0.1), (dro, 0.5), (with_kl | dro, 0.6)):
+        assert method_of(read_settings({}), (options | changed).get).beta == pytest.approx(beta)
 
 
 def test_several_passes_and_a_filter_of_groups_are_served_and_the_filter_is_declared_biased():
-    assert not problems({f"{ACTOR}.ppo_epochs": 4, FILTER: True, "data.gen_batch_size": 1})
-    assert problems({FILTER: True, "data.gen_batch_size": 2})
-    accepted = read_settings({"accept_bias": True})
-    assert not filter_problems(accepted, METHODS["dppo"])
-    served = method_of(accepted, loss_agg_mode="token-mean", penalty=0.0, entropy_coef=0.0, filters_groups=True)
+    filtered = SERVED | {f"{ACTOR}.ppo_epochs": 4, FILTER: True, "data.gen_batch_size": 1}
+    served = method_of(read_settings({"accept_bias": True}), filtered.get)
+    assert not unsupported_options(filtered.get, served)
+    assert unsupported_options((filtered | {"data.gen_batch_size": 2}).get, served)
     (reason,) = served.biases()
     assert "rounds are biased" in reason and any("BIASED" in line for line in said_by(served))
-    (unaccepted,) = filter_problems(read_settings({}), METHODS["dppo"])
-    assert "biased" in unaccepted and "accept_bias=True" in unaccepted
-    (drawn,) = filter_problems(read_settings({"accept_bias": True, "prompt_prune_rate": 0.3}), METHODS["dppo"])
-    assert "prompts that were not drawn" in drawn
-    assert filter_problems(read_settings({"method": "dppo_history", "accept_bias": True}), METHODS["dppo_history"])
+    for options, words in (
+        ({}, ["biased", "accept_bias=True"]),
+        ({"accept_bias": True, "prompt_prune_rate": 0.3}, ["prompts that were not drawn"]),
+        ({"accept_bias": True, "method": "dppo_history"}, ["every group"]),
+    ):
+        with refused(ConfigError, FILTER, f"Write {FILTER}=False", *words):
+            method_of(read_settings(options), filtered.get)
 
 
 def said_by(served):
@@ -265,13 +274,13 @@ def said_by(served):
 
 
 def test_the_order_of_a_step_and_a_better_score_are_said():
-    silent, known = (SimpleNamespace(calculate_log_probs=each) for each in (False, True))
-    (late,) = order_lines(method(), "rewards need a pass", silent)
-    assert late == "order: verl's passes go over all rows, then the draw: rewards need a pass"
-    order, score = order_lines(method(known=False), "", silent)
-    assert "over the rows kept" in order and "advantage with length" in score and "calculate_log_probs=True" in score
-    assert len(order_lines(method(), "", known)) == 1
-    assert waits_for({"algorithm.use_kl_in_reward": True}.get) and not waits_for({}.get)
+    in_reward = {"algorithm.use_kl_in_reward": True}
+    (late,) = order_lines(method(), in_reward.get)
+    assert late.startswith("order: verl's passes go over all rows, then the draw: algorithm.use_kl_in_reward")
+    order, score = order_lines(method(known=False), {}.get)
+    assert "over the kept rows" in order and "advantage with length" in score and "calculate_log_probs=True" in score
+    assert len(order_lines(method(), {LOG_PROBS: True}.get)) == 1
+    assert waits_for(in_reward.get) and not waits_for({}.get)
 
 
 def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():

@@ -16,6 +16,13 @@ from dppo.types import Rewards
 from dppo.verl.checkpoint import STATE_FILE, load, resumed_folder, save, settings_to_save
 from dppo.verl.prompts import GENERATIONS, examples, prompt_source
 from dppo.verl.settings import method_of, read_settings
+from dppo.verl.support import ACTOR, ROLLOUT
+
+
+class Section(dict):
+    """A section of verl's configuration."""
+
+    __getattr__ = dict.__getitem__
 
 
 class Rows:
@@ -30,11 +37,12 @@ class Rows:
 
 def source_of(dataset, prompts=4, shuffle=True, **options):
     settings = read_settings({"prompt_prune_rate": 0.5, **options})
-    return prompt_source(dataset, settings, prompts=prompts, shuffle=shuffle, prompt_key="prompt")
+    return prompt_source(dataset, settings, Section(train_batch_size=prompts, shuffle=shuffle))
 
 
 OPTIONS = read_settings({"prompt_prune_rate": 0.5})
-METHOD = method_of(OPTIONS, loss_agg_mode="seq-mean-token-mean", penalty=0.0, entropy_coef=0.0)
+OF_VERL = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean", f"{ROLLOUT}.calculate_log_probs": True}
+METHOD = method_of(OPTIONS, OF_VERL.get)
 
 
 def session_of(dataset, seed=0, **options):
@@ -125,8 +133,12 @@ def test_the_state_holds_all_options_as_json_and_is_of_its_own_step(tmp_path):
 
 
 def test_the_folder_is_the_one_verl_resumed_from(tmp_path):
-    assert resumed_folder(4, None, str(tmp_path)) == tmp_path / "global_step_4"
-    assert resumed_folder(4, str(tmp_path / "other" / "global_step_4"), "ckpt") == tmp_path / "other" / "global_step_4"
+    auto = Section(resume_mode="auto", resume_from_path=None, default_local_dir=str(tmp_path))
+    assert resumed_folder(4, auto) == tmp_path / "global_step_4"
+    other = tmp_path / "other" / "global_step_4"
+    assert resumed_folder(4, Section(auto, resume_from_path=other)) == tmp_path / "global_step_4"
+    given = Section(resume_mode="resume_path", resume_from_path=str(other), default_local_dir="ckpt")
+    assert resumed_folder(4, given) == other
 
 
 def test_prompts_come_in_the_order_of_the_file_or_of_the_seed():

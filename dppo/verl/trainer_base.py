@@ -1,0 +1,336 @@
+"""The part of pruning that is the same for verl's synchronous and asynchronous trainers: hooks on verl's methods.
+
+A step of verl is: sample, reward, balance, old log-probabilities, reference, advantages, update. It is planned at the
+balance, the first hook after the rewards, so later passes go over the kept rows. If rewards are made of
+log-probabilities (``support.waits_for``), it is planned before the update, and passes before that go over all rows.
+"""
+
+import copy
+import statistics
+import warnings
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import transfer_queue  # pyright: ignore[reportMissingImports]
+from omegaconf import OmegaConf, open_dict  # pyright: ignore[reportMissingImports]
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # pyright: ignore[reportMissingImports]
+from verl.utils.config import omega_conf_to_dataclass  # pyright: ignore[reportMissingImports]
+from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
+from verl.utils.metric import reduce_metrics  # pyright: ignore[reportMissingImports]
+from verl.utils.seqlen_balancing import log_seqlen_unbalance  # pyright: ignore[reportMissingImports]
+
+from dppo.errors import ConfigError, raise_problems
+from dppo.methods import Method
+from dppo.objective import AdvantageRule
+from dppo.session import Session
+from dppo.step import PromptSource, StepPlan, UpdateSchedule
+from dppo.step.in_flight import Requested
+from dppo.verl import batch as queue
+from dppo.verl.checkpoint import load, resumed_folder, save, settings_to_save
+from dppo.verl.dispatched import Dispatched, drawn_rows, live_rows
+from dppo.verl.layout import Placement, rows_needed
+from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
+from dppo.verl.prompts import examples, prompt_source
+from dppo.verl.settings import WHERE, biases, keeps_all, lines, method_of, read_settings
+from dppo.verl.support import FILTER, check_verl_version, order_lines, unsupported_options, waits_for
+
+SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd_decay_steps")
+"""Options of verl's optimizers that count its calls; null or below 1 if another option gives the number."""
+
+
+class PrunedTrainer(PPOTrainer):
+    """GRPO that skips prompts before rollout and completions before the update, and reweights the kept ones.
+
+    Args:
+        config: verl's; options of pruning are under ``trainer.v1.sampler.sampler_kwargs.pruning``.
+
+    Raises:
+        ConfigError: an unsupported verl, an option of verl that would be silently wrong, or one of ours out of range.
+    """
+
+    mode = "sync"
+    """verl's own trainer that this one extends."""
+    requested: Requested
+    """The prompts that are being rolled out or trained on, from the first step on."""
+    dispatched: Dispatched
+    """The step that is trained on, once it is planned."""
+
+    def __init__(self, config: Any) -> None:
+        check_verl_version(version("verl"), self.mode)
+        get, actor = partial(OmegaConf.select, config), "actor_rollout_ref.actor"
+        self.settings = read_settings(get(WHERE) or {}, seed=get("data.seed"))
+        method = method_of(self.settings, get)
+        named = f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}"
+        raise_problems(named, unsupported_options(get, method, self.mode))
+        prompts = get("data.train_batch_size") // (get(f"trainer.v1.{self.mode}.parameter_sync_step") or 1)
+        epochs = 1 if keeps_all(method) else get(f"{actor}.ppo_epochs")
+        self.session = Session(
+            method,
+            seed=self.settings.seed,
+            generations=get("actor_rollout_ref.rollout.n"),
+            max_tokens=get("data.max_response_length"),
+            passes=UpdateSchedule(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size")),
+            rollout_cost=self.settings.rollout_cost,
+        )
+        """Its source of prompts is there once the dataset is. Its shares are verl's mini-batches."""
+        self.waits_for = waits_for(get)
+        """Reason why passes go over all rows before the step is planned; empty if they do not."""
+        self.filters_groups = bool(get(FILTER))
+        """True if verl takes prompts until enough groups differ in reward."""
+        with open_dict(config):  # this class is found by its name already; verl asks for the name of its own trainer
+            config.trainer.v1.trainer_mode = self.mode
+        super().__init__(config)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Print the plan of the run; warn of biases that were not accepted."""
+        steps = self.session.passes.steps * self.parameter_sync_step
+        said = lines(
+            self.method,
+            prompts=self.config.data.train_batch_size,
+            generations=self.session.generations,
+            optimizer_steps=steps,
+            parts=self._parts,
+            ahead=self.blocks_ahead,
+        )
+        for line in said + order_lines(self.method, partial(OmegaConf.select, self.config)):
+            print(f"dppo | {line}")
+        for reason in biases(self.method, steps // self._parts, self.blocks_ahead):
+            if reason not in self.method.selection_bias:
+                warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
+
+    @property
+    def method(self) -> Method:
+        """The method of the run."""
+        return self.session.method
+
+    @property
+    def source(self) -> PromptSource:
+        """The prompts of the run, once the dataset is there."""
+        assert self.session.source is not None, "verl requests prompts before its dataset is there"
+        return self.session.source
+
+    @property
+    def blocks_ahead(self) -> float | None:
+        """Blocks of prompts that are requested ahead; None if the prompts of a step are requested when it begins."""
+        return None
+
+    @property
+    def _parts(self) -> int:
+        """Draws of the prompts of a step: one if they are requested ahead, since groups come back in any order."""
+        return 1 if self.blocks_ahead is not None else self.session.passes.parts(self.config.data.train_batch_size)
+
+    @property
+    def _ranks(self) -> int:
+        return max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+
+    def _done(self, number: int) -> float:
+        """Share of the run's steps before a step, in [0, 1]."""
+        return min((number - 1) / max(self.total_training_steps, 1), 1.0)
+
+    # -- prompts ------------------------------------------------------------------------------------------------------
+
+    def _init_dataloader(self) -> None:
+        """verl's, which counts epochs and validates; prompts to train on come from the session."""
+        data, optim = self.config.data, self.config.actor_rollout_ref.actor.optim
+        with open_dict(self.config):
+            if data.get("seed") is None:  # verl would take other rows for ``train_max_samples`` at each start
+                data.seed = self.settings.seed
+        super()._init_dataloader()
+        self.session.source = prompt_source(self.train_dataset, self.settings, data)
+        with open_dict(self.config):  # each pass is a call of verl's update, which moves the schedule
+            for name in SCHEDULE:
+                if (optim.get(name) or 0) > 0:
+                    optim[name] *= self.session.passes.passes
+
+    def _fetch_rows(self, row_Q: Any, size_Q: Any) -> tuple[Any, list[str]]:
+        """Rows of the dataset as verl sends them to samplers, by way of its loader, and verl's names of them."""
+        self.train_dataloader_it = iter([collate_fn(examples(self.train_dataset, row_Q, size_Q))])
+        batch = super()._fetch_one_gen_batch()
+        return batch, [str(uid) for uid in batch["uid"]]
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Rows are padded so that any choice among them can be dealt to ranks; verl asks for whole mini-batches."""
+        if keeps_all(self.method):
+            return super()._get_required_batch_multiple(dp_size)
+        shares = self.session.passes.shares
+        return rows_needed(self.requested.largest_share(shares), shares, dp_size)
+
+    # -- completions --------------------------------------------------------------------------------------------------
+
+    def on_init_end(self) -> None:
+        """Workers get the weighted loss, and mini-batches as small as the kept rows.
+
+        Raises:
+            ConfigError: tokens are left out of completions, and the model reads images.
+        """
+        if self.method.tokens.active and self.processor is not None:
+            raise ConfigError(
+                f"token_prune_rate={self.settings.token_prune_rate} with {type(self.processor).__name__}: images may "
+                f"stand behind a cut. Write {WHERE}.token_prune_rate=0."
+            )
+        self._uncorrected: Any = SimpleNamespace(config=copy.deepcopy(self.config))
+        with open_dict(self._uncorrected.config):  # ratios to old log-probabilities come later, of the kept rows
+            self._uncorrected.config.algorithm.rollout_correction = None
+        actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
+        self.actor_rollout_wg.set_loss_fn(partial(weighted_ppo_loss, config=actor))
+        send = self.actor_rollout_wg.update_actor
+
+        def update_actor(batch: Any) -> Any:
+            # verl sets both from its options. The denominators of the loss are other entries, and stay.
+            batch.extra_info["mini_batch_size"] = self._placement.rows_per_step
+            batch.extra_info["epochs"] = self.dispatched.epochs
+            return send(batch)
+
+        self.actor_rollout_wg.update_actor = update_actor
+        super().on_init_end()
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
+        """The rows that later passes go over: this is the first hook after the rewards."""
+        batch = super()._balance_batch(batch, metrics, **options)
+        if self.waits_for:
+            return batch
+        PPOTrainer._compute_advantage(self._uncorrected, batch, {})
+        self._plan_rows(batch, metrics)
+        metrics.update(log_seqlen_unbalance(*self.dispatched.balance(self._ranks), prefix="global_seqlen"))
+        return self._copied(batch, self.dispatched.forwarded, self.dispatched.rows, "before")
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's; its entropy becomes an estimate over all rows with a gradient."""
+        batch = super()._compute_old_log_prob(batch, metrics)
+        if not self.waits_for and "actor/entropy" in metrics:
+            entropy = queue.mean_entropy(batch, *self._forwarded, self.config.actor_rollout_ref.actor)
+            metrics["actor/entropy"] = metrics["actor/entropy"] if entropy is None else entropy
+        return batch
+
+    @property
+    def _forwarded(self) -> tuple[Any, Any]:
+        """Weights of the rows that passes before the update go over, and their tokens with loss before a cut."""
+        rows, row_B = self.dispatched.rows, self.dispatched.forwarded
+        assert rows.weight_NT is not None, "a dispatched step has weights"
+        return rows.weight_NT[row_B], rows.scored_NT[row_B].sum(1)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's, of whole groups; importance ratios of the kept rows if only these have old log-probabilities."""
+        if self.waits_for:
+            return super()._compute_advantage(batch, metrics)
+        correction, rollout = self.config.algorithm.get("rollout_correction"), self.config.actor_rollout_ref.rollout
+        if correction is not None and rollout.calculate_log_probs and not correction.get("bypass_mode"):
+            metrics.update(queue.corrected(batch, correction))
+        return batch
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's, once for each pass over the batch that has draws of its own."""
+        if self.waits_for:
+            self._plan_rows(batch, metrics)
+        self._observe_terms(batch, metrics)
+        updates: dict[str, list[Any]] = {}
+        for placement in self.dispatched.passes:
+            found: dict[str, Any] = {}
+            self._placement = placement
+            rows = self._rows_of(placement, batch)
+            super()._update_actor(self._weighted(placement, rows), found)
+            for name, value in found.items():
+                updates.setdefault(name, []).append(value)
+            self._clear(rows, batch)
+        self._clear(batch, self.dispatched.whole)
+        metrics.update(reduce_metrics(updates))
+        return self.dispatched.whole
+
+    def _observe_terms(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Remember the gradient sizes of the KL term and the entropy bonus, for the scores of later steps."""
+        actor, method = self.config.actor_rollout_ref.actor, self.method
+        dro = actor.policy_loss.loss_mode == "dro"  # whose beta is no KL
+        if keeps_all(method) or dro or not (method.beta or method.entropy_coef):
+            return
+        if (found := queue.term_sizes(batch, *self._forwarded, method, actor)) is not None:
+            metrics.update(self.session.observe_terms(*found))
+
+    def _rows_of(self, placement: Placement, batch: Any) -> Any:
+        """The rows of a pass of the update: those of the passes before it, copied if it cuts them shorter."""
+        if len(self.dispatched.passes) == 1 and not self.waits_for:
+            return batch.select_keys(self.dispatched.keys(placement.row_B))
+        return self._copied(batch, placement.row_B, placement.rows, "update")
+
+    def _copied(self, batch: Any, row_B: list[int], rows: Any, name: str) -> Any:
+        """Some rows of a batch, in a partition of their own if tokens are left out of them."""
+        keys = self.dispatched.keys(row_B)
+        if not self.dispatched.cut:
+            return batch.select_keys(keys)
+        return queue.cut_batch(batch, keys, rows.completion_N[row_B], f"{self.dispatched.whole.partition_id}_{name}")
+
+    def _clear(self, rows: Any, source: Any) -> None:
+        """Clear rows in TransferQueue that were copied from a source; whole rows are verl's to clear."""
+        if rows.partition_id not in (source.partition_id, self.dispatched.whole.partition_id):
+            transfer_queue.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
+
+    def _plan_rows(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Plan the step with everything that came back, and choose the rows to send."""
+        found = queue.returned(batch, self.requested, tokens=self.method.tokens.active)
+        plan = self._plan(found)
+        for line in self.session.messages():
+            print(f"dppo | {line}")
+        actor, passes = self.config.actor_rollout_ref.actor, self.session.passes
+        layout = {"ranks": self._ranks, "by_tokens": actor.loss_agg_mode == "token-mean"}
+        rows = actor.ppo_mini_batch_size * self.session.generations
+        if keeps_all(self.method):
+            sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
+        else:
+            # verl divides by the filtered groups; one whose sessions all failed is not among them.
+            counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
+            sent = drawn_rows(batch, found, plan, passes=passes.passes, counted=counted, **layout)
+            names = set.intersection(*map(set, plan.draw_metrics))
+            metrics.update({name: statistics.fmean(each[name] for each in plan.draw_metrics) for name in sorted(names)})
+        if self.waits_for:
+            rows = replace(found.rows, weight_NT=sent.rows.weight_NT)
+            sent = replace(sent, forwarded=list(range(len(batch.keys))), rows=rows)
+        self.dispatched = sent
+        if self.method.advantages.from_history:
+            queue.write_advantages(batch, found.by_row(plan.advantage_N))
+        metrics.update(plan.metrics | self.session.metrics | sent.metrics)
+
+    def _plan(self, found: queue.Returned) -> StepPlan:
+        """The plan of the step, with verl's advantages or those from history."""
+        own = None
+        if not self.method.advantages.from_history:
+            name = f"verl's {self.config.algorithm.adv_estimator}"
+            own = AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
+        return self.session.plan(
+            self.requested.prompts,
+            found.rolled_out,
+            number=(self.global_steps - 1) * self.parameter_sync_step + self.local_trigger_step + 1,  # of the update
+            clock=self.global_steps,
+            done=self._done(self.global_steps),
+            advantages=own,
+        )
+
+    def _weighted(self, placement: Placement, rows: Any) -> Any:
+        """The rows of a pass as a batch of verl, with their weights in the queue."""
+        fields, cut = {WEIGHT: placement.weight_B}, placement.rows
+        if cut.weight_NT is not None:
+            ends = zip(placement.row_B, cut.completion_N[placement.row_B].tolist(), strict=True)
+            fields[TOKEN_WEIGHT] = queue.jagged([cut.weight_NT[row, :end].float() for row, end in ends])
+        kept = queue.write(rows, fields)
+        kept.extra_info.update(self.dispatched.whole.extra_info)
+        return kept
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir).absolute() / f"global_step_{self.global_steps}"
+        save(folder, self.session, self.global_steps, self._to_save())
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps:
+            folder = resumed_folder(self.global_steps, self.config.trainer)
+            load(folder, self.session, self.global_steps, self._to_save())
+
+    def _to_save(self) -> dict[str, Any]:
+        get = partial(OmegaConf.select, self.config)
+        return settings_to_save(self.settings, get, self.actor_rollout_wg.world_size)
