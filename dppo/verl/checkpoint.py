@@ -64,13 +64,9 @@ def save(folder: Path, session: Session, step: int, settings: dict[str, Any]) ->
 
 
 def load(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
-    """Read our part into ``session``. Warnings name settings that changed, or a folder without our part.
+    """Read our part of ``global_step_N``, the checkpoint after ``step``, into ``session``.
 
-    Args:
-        folder: ``global_step_N``.
-        session: of this run.
-        step: of verl's part.
-        settings: of this run, from ``settings_to_save``.
+    Warnings name settings that differ from those of this run, or a folder without our part.
 
     Raises:
         CheckpointError: our part is damaged, of another step, or has prompts in flight that this trainer would lose.

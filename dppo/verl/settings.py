@@ -82,9 +82,8 @@ class PruningSettings(VerlSettings):
                 f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
                 "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
             )
-        served = ("advantages",) if base.advantages.from_history else ()
-        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
-        own = [name for name in own if name not in served]
+        of_verl = [name for name in OBJECTIVE if name != "advantages" or not base.advantages.from_history]
+        own = [name for name in of_verl if name in base.fixes or getattr(base, name) != getattr(plain, name)]
         if own:
             problems.append(
                 f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here verl's options set "

@@ -70,13 +70,7 @@ class RequestsAhead(PrunedTrainer):
     def _request_instead(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:
         """Prompts in place of ``count`` dropped ones, with the probabilities of these.
 
-        Args:
-            gone: verl's names of the dropped prompts.
-            count: of them, as verl has it.
-            row_Q: rows of the dataset; default: the next ones.
-
-        Raises:
-            EngineError: another number of prompts is gone.
+        ``gone`` has verl's names of the dropped prompts; ``row_Q`` are rows of the dataset, by default the next ones.
         """
         if len(gone) != count:
             raise EngineError(
