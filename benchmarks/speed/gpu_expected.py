@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from benchmarks.speed.gpu_watch import Work
 from dppo.packing import plan_rows, row_tokens
-from dppo.trl.grpo.plan import Generation, Recorder
+from dppo_lab.runs.generation import Generation
+from dppo_lab.runs.watch import Recorder
 
 Lengths = Sequence[tuple[int, Sequence[int]]]
 """Tokens of each prompt, and of each of its completions."""

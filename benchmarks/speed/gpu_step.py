@@ -40,6 +40,7 @@ from dppo.errors import OutOfMemoryError, first_line
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer
+from dppo_lab.runs.watch import DPPOWatch
 
 SEED = 0
 GENERATIONS = 8
@@ -248,7 +249,7 @@ def measured(contestant: Contestant, setting: Setting, given: Given, beta: float
         with quiet():
             trainer = build_trainer(contestant, setting, given, beta, folder, seen)
             if not stock:
-                cast(Any, trainer).recorder = kept
+                DPPOWatch(cast(DPPOTrainer, trainer), kept)
             watch = StepWatch(trainer, setting.stages, setting.device)
             trainer.train()
     except (torch.OutOfMemoryError, OutOfMemoryError) as error:

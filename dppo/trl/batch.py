@@ -1,8 +1,7 @@
-"""What one rank trains on: its completions of one generation with their weights, and parts of them for a forward pass.
+"""A rank's completions of one generation with their weights, and parts of them for one forward pass.
 
-Draws are made for all optimizer steps of a generation at once, so the log-probabilities of the policy that generated
-are computed once, for exactly the completions that some draw keeps, and so is the correction between the policy of the
-rollout engine and ours.
+Draws are made for all optimizer steps of a generation at once. So old log-probabilities are computed once, for exactly
+the completions that some draw keeps. So is the correction between the policy of the rollout engine and ours.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,11 +34,11 @@ class Padded:
     completion_ids: Tensor
     """(B, T) right-padded."""
     completion_mask: Tensor
-    """(B, T), what is attended to."""
+    """(B, T) tokens that are attended to."""
 
 
 PADDED = tuple(each.name for each in fields(Padded))
-"""What TRL's outputs and our records have under the same names."""
+"""Names of these tensors in TRL's outputs, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,46 +46,46 @@ class RankBatch(Padded):
     """This rank's completions of one generation, with the weight of each in every optimizer step."""
 
     together: ClassVar[int] = 1
-    """Neighbours that one forward pass cannot part."""
+    """Sequences that must share one forward pass: neighbours."""
     draws: ClassVar[tuple[int, ...]] = ()
-    """Draws whose cuts its completions end at; empty if nothing is cut."""
+    """Draws at whose cuts its completions end; empty if nothing is cut."""
     loss_mask: Tensor
-    """(B, T), what carries loss: tool outputs and truncated completions are left out."""
+    """(B, T) tokens that carry loss: not those of tools, nor of masked truncated completions."""
     advantage_B: Tensor
     """(B,) from the full group."""
     weight_UB: Tensor
-    """(U, B) float32, 0 where a completion is not trained on in that optimizer step."""
+    """(U, B) float32, 0 if a completion is not trained on in that optimizer step."""
     denominator: Tensor
-    """() float64, what sums over a whole pass are divided by, fixed before anything was dropped."""
+    """() float64 denominator of sums over a whole pass, fixed before anything was dropped."""
     tokens: Tensor
     """() float64 tokens of the full batch of all ranks, over which an entropy bonus is a mean."""
     attended: Tensor
     """() float64 the same with prompts, over which a router loss is a mean."""
-    counts_U5C: Tensor
-    """(U, 5, C) float64 of each of TRL's micro-batches of every optimizer step's share of the full batch: tokens that
-    carry loss, completions, completions that have such tokens and no advantage; tokens and completions with a gradient,
-    kept or not."""
+    share_UB4: Tensor
+    """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, which are means over its
+    micro-batches: as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
+    unclipped_UC: Tensor
+    """(U, C) bool, True if one of TRL's micro-batches has a completion with tokens and without an advantage."""
     call_B: Tensor
-    """(B,) int64 TRL's micro-batch of each completion, in its optimizer step: metrics are means over those."""
+    """(B,) int64 TRL's micro-batch of each completion, in its optimizer step."""
     old_logp: Tensor | None = None
     """(B, T) under the policy that generated, for rows that later draws keep; None with one draw."""
     ref_logp: Tensor | None = None
-    """(B, T) under the reference policy, for completions kept; None when beta is 0."""
+    """(B, T) under the reference policy, for completions kept; None if beta is 0."""
     ratio: Tensor | None = None
-    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, of rows that later draws keep; None without
-    one. In the first draw it comes from the training pass."""
+    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; None if
+    there is none. In the first draw it comes from the training pass."""
     sampler_logp: Tensor | None = None
-    """(B, T) log-probabilities as the rollout engine reported them; None where nothing is made of them."""
+    """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     length_UB: Tensor | None = None
-    """(U, B) int64 tokens of each completion that are forwarded in every optimizer step; None for all of them."""
+    """(U, B) int64 tokens of each completion that are forwarded in each optimizer step; None for all."""
     token_weight_UBT: Tensor | None = None
-    """(U, B, T) float32 what multiplies the loss of each token beside ``weight_UB``, 0 where it was not drawn; None
-    for 1 each."""
+    """(U, B, T) float32 weight of each token's loss beside ``weight_UB``, 0 if it was not drawn; None for 1 each."""
 
     def cut(self, draws: slice) -> "RankBatch":
-        """The batch up to the last token of each completion that some of these draws keep; itself where all are kept.
+        """The batch up to the last token of each completion that some of these draws keep; itself if all are kept.
 
-        Tokens that none of them draws carry no loss, and the weights are those of the first draw.
+        Tokens that no draw keeps carry no loss. Weights of tokens are those of the first draw.
         """
         if self.length_UB is None or self.token_weight_UBT is None:
             return self
@@ -104,11 +103,11 @@ class RankBatch(Padded):
         return int(self.lengths.max())
 
     def loss_weight(self, batch: "MicroBatch") -> Tensor:
-        """(b,) what multiplies the loss of each row of a micro-batch; (b, T) where that is another for each token."""
+        """(b,) weights of the losses of a micro-batch's rows; (b, T) if tokens have their own."""
         return batch.weight
 
     def counted(self, rows: Tensor) -> Tensor | None:
-        """(b,) tokens that carry loss of some completions, those cut off included; None where nothing is cut."""
+        """(b,) tokens that carry loss of some completions, those cut off included; None if nothing is cut."""
         return None
 
     @property
@@ -133,7 +132,7 @@ class RankBatch(Padded):
 
     @cached_property
     def prompt_group(self) -> list[int]:
-        """(B,) a number per row, equal where the prompts are equal, token by token."""
+        """(B,) a number per row, equal for equal prompts."""
         numbers: dict[bytes, int] = {}
         ids, width = self.prompt_ids.cpu().numpy(), self.prompt_ids.shape[1]
         keys = [row[width - n :].tobytes() for row, n in zip(ids, self.prompt_tokens, strict=True)]
@@ -167,10 +166,14 @@ class RankBatch(Padded):
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> "RankBatch":
-        """Read what ``save`` wrote."""
+        """Read the file that ``save`` wrote.
+
+        Raises:
+            CheckpointError: it is missing or damaged.
+        """
         try:
             found = load_file(path)
-            # Read first: safetensors knows no cpu:0, which the device of a rank on a CPU is. MPS has no float64.
+            # Read first: safetensors has no device cpu:0, which a rank on a CPU has. MPS has no float64.
             wide = torch.float64
             return cls(**{name: each if each.dtype == wide else each.to(device) for name, each in found.items()})
         except (OSError, SafetensorError, TypeError) as error:
@@ -184,9 +187,9 @@ class CutBatch(RankBatch):
     """A batch whose completions end at a cut, and some of whose tokens carry no loss: ``RankBatch.cut``."""
 
     token_weight: Tensor
-    """(B, T) float32 what multiplies the loss of each token beside its completion's weight."""
+    """(B, T) float32 weight of each token's loss beside its completion's."""
     whole: RankBatch
-    """What it was cut from."""
+    """The batch that it was cut from."""
     draws: tuple[int, ...]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @cached_property
@@ -210,9 +213,9 @@ class MicroBatch:
     rows: Tensor
     """(b,) int64, the same on the device."""
     weight: Tensor
-    """(b,) float32, what multiplies each row's loss."""
+    """(b,) float32 weight of each row's loss."""
     tokens: int
-    """Tokens that its forward pass computes, padding included if the layout pads."""
+    """Tokens of its forward pass, with padding if the layout pads."""
     row: Row | None = None
     """The row that it is forwarded as; None in the padded layout."""
     idle: bool = False
@@ -225,13 +228,8 @@ class MicroBatch:
 
     @property
     def loss_weight(self) -> Tensor:
-        """(b,) what multiplies each row's loss; (b, T) where that is another for each token."""
+        """(b,) weight of each row's loss; (b, T) if tokens have their own."""
         return self.rank_batch.loss_weight(self)
-
-    @property
-    def loss_tokens(self) -> Tensor:
-        """() completion tokens that are trained on."""
-        return (self.rank_batch.loss_mask[self.rows].sum(1) * (self.weight > 0)).sum()
 
     def completion(self, tensor: Tensor) -> Tensor:
         """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""
@@ -241,7 +239,7 @@ class MicroBatch:
         """Inputs of the loss of these rows.
 
         In the ``first`` step of a generation the policy has not moved: ``logp_BT`` are its old log-probabilities too,
-        and the ``correct``-ion between sampler and trainer comes from them.
+        and ``correct`` makes the correction between sampler and trainer of them.
         """
         whole = self.rank_batch
 

@@ -38,7 +38,7 @@ class Correction:
 
     @classmethod
     def of_trainer(cls, trainer: Any) -> "Correction | None":
-        """The correction of a ``GRPOTrainer``; None if it samples without vLLM, or has it switched off."""
+        """The correction of a ``GRPOTrainer``; None without vLLM, or if it is switched off."""
         if not (getattr(trainer, "use_vllm", False) and trainer.vllm_importance_sampling_correction):
             return None
         return cls(
@@ -50,7 +50,7 @@ class Correction:
     def __call__(self, old_logp_BT: Tensor, sampling_logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """(B, T) ratios of tokens, or (B, 1) of sequences; 1 where ``mask_BT`` is 0.
 
-        NaN of the sampler, which could not tell, counts as no difference.
+        NaN of the sampler, a log-probability that it did not report, counts as no difference.
         """
         difference = torch.nan_to_num((old_logp_BT - sampling_logp_BT) * mask_BT, nan=0.0)
         if self.mode.startswith("sequence"):
@@ -63,45 +63,45 @@ class Correction:
 
 
 class CorrectionMetrics:
-    """TRL's ``sampling/*`` metrics over the completions kept: how far the rollout engine is from the trained policy.
+    """TRL's ``sampling/*`` metrics over the completions kept: the rollout engine against the trained policy.
 
-    The alarm for stale weights: with the trainer's own weights in the engine, differences are those of rounding.
+    They show stale weights: with the trainer's own weights in the engine, differences are those of rounding.
     """
 
     def __init__(self) -> None:
-        self._found: list[Tensor] = []
+        self._sums: list[Tensor] = []
+        self._largest: list[Tensor] = []
 
     def add(self, old_logp_BT: Tensor, sampling_logp_BT: Tensor, ratio: Tensor, mask_BT: Tensor) -> None:
         """Add completions; tokens whose ``mask_BT`` is 0 are left out. Nothing waits for the device."""
         mask_BT = mask_BT.bool()
         known_BT = mask_BT & ~sampling_logp_BT.isnan()
-        difference = torch.where(known_BT, (old_logp_BT - sampling_logp_BT).abs(), 0.0).float()
+        difference = torch.where(known_BT, (old_logp_BT - sampling_logp_BT).abs(), 0.0)
         kept = mask_BT if ratio.shape[1] > 1 else mask_BT.any(1, keepdim=True)
-        ratio = ratio.float()
-        found = [
-            difference.sum(),
-            known_BT.sum(),
+        sums = difference.sum(), known_BT.sum(), torch.where(kept, ratio, 0.0).sum(), kept.sum()
+        largest = (
             difference.max(),
-            torch.where(kept, ratio, 0.0).sum(),
-            kept.sum(),
-            torch.where(kept, ratio, math.inf).min(),
-            torch.where(kept, ratio, -math.inf).max(),
-        ]
-        self._found.append(torch.stack([each.detach().float() for each in found]))
+            ratio.masked_fill(~kept, -math.inf).max(),
+            (-ratio).masked_fill(~kept, -math.inf).max(),
+        )
+        self._sums.append(torch.stack([each.detach().float() for each in sums]))
+        self._largest.append(torch.stack([each.detach().float() for each in largest]))
 
     def reduced(self, accelerator: Any) -> dict[str, float]:
-        """The metrics over all ranks, which call together, and start again; none if nothing was added."""
-        none = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, math.inf, -math.inf], device=accelerator.device)
-        here, self._found = torch.stack([none, *self._found]), []
-        here = torch.cat([here[:, :5].sum(0), here[:, 5].min()[None], here[:, 6].max()[None], here[:, 2].max()[None]])
-        found = accelerator.gather(here[None])
-        difference, tokens, _, ratio, counted = found[:, :5].sum(0).tolist()
+        """The metrics over all ranks, which call together; empty if nothing was added. Then start again."""
+        nothing = torch.tensor([0.0, -math.inf, -math.inf], device=accelerator.device)
+        sums = torch.stack([torch.zeros(4, device=accelerator.device), *self._sums]).sum(0)
+        largest = torch.stack([nothing, *self._largest]).amax(0)
+        self._sums, self._largest = [], []
+        found = accelerator.gather(torch.cat([sums, largest])[None])
+        difference, tokens, ratio, counted = found[:, :4].sum(0).tolist()
+        most, high, low = found[:, 4:].amax(0).tolist()
         if not counted:
             return {}
         return {
             "sampling/sampling_logp_difference/mean": difference / max(tokens, 1.0),
-            "sampling/sampling_logp_difference/max": float(found[:, 7].max()),
+            "sampling/sampling_logp_difference/max": most,
             "sampling/importance_sampling_ratio/mean": ratio / counted,
-            "sampling/importance_sampling_ratio/min": float(found[:, 5].min()),
-            "sampling/importance_sampling_ratio/max": float(found[:, 6].max()),
+            "sampling/importance_sampling_ratio/min": -low,
+            "sampling/importance_sampling_ratio/max": high,
         }

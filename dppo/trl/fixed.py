@@ -1,9 +1,10 @@
-"""Fields of the arguments that a trainer reads at construction alone, so that a later change would do nothing."""
+"""Settings that a trainer reads at construction alone: a later change would do nothing, so it is refused."""
 
 import copy
 from dataclasses import fields
 from typing import Any
 
+from dppo.errors import ConfigError
 from dppo.settings import TABLE
 
 READ_LATER = {"max_tokens_per_row", "accept_missing", "record_completions"}
@@ -16,9 +17,53 @@ OF_TRL = {
     *("f_divergence_type", "f_alpha_divergence_coef"),
 }
 """Fields of TRL's GRPO and DPO that describe the objective. transformers changes others of its own during a run."""
+ATTRIBUTES = (
+    *("beta", "epsilon_low", "epsilon_high", "entropy_coef", "loss_type", "scale_rewards", "num_generations"),
+    *("num_iterations", "importance_sampling_level", "multi_objective_aggregation", "off_policy_mask_threshold"),
+)
+"""Attributes that TRL's trainers read in each step; here the method is made of them."""
+OWN = ("session", "source")
+"""Attributes of the trainers here whose names a subclass may take for its own."""
+OF_CONFIG = {"epsilon_low": "epsilon"}
+"""Fields of the configuration with another name than the trainer's attribute."""
 
 
-def fixed_arguments(args: Any) -> dict[str, Any]:
-    """Copies of the values of those fields, by name with ``args.`` in front."""
-    ours = {each.name for each in fields(args) if each in TABLE} - READ_LATER
-    return {f"args.{name}": copy.deepcopy(vars(args)[name]) for name in sorted((ours | OF_TRL) & vars(args).keys())}
+class FixedSettings:
+    """Settings of a trainer at its construction.
+
+    Args:
+        trainer: one of ours, with its method.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._values, self._dataset = _values(trainer), trainer.train_dataset
+        self._kinds = {name: type(getattr(trainer, name)) for name in OWN if hasattr(trainer, name)}
+
+    def check(self, trainer: Any) -> None:
+        """Refuse values that were set on the trainer or its arguments after it was made.
+
+        Raises:
+            ConfigError: a setting or the dataset has changed, or an attribute of ``OWN`` is not ours.
+        """
+        another = "after the trainer was made, and its method, prompts and history are of the first. Make another"
+        if trainer.train_dataset is not self._dataset:
+            raise ConfigError(f"trainer.train_dataset was changed {another} trainer, with it.")
+        found = _values(trainer)
+        for name, before in self._values.items():
+            if (now := found[name]) != before:
+                field = name.removeprefix("args.")
+                advice = f"whose config has {OF_CONFIG.get(field, field)}={now!r}"
+                raise ConfigError(f"trainer.{name} was changed from {before!r} to {now!r} {another} trainer, {advice}.")
+        for name, kind in self._kinds.items():
+            if not isinstance(now := getattr(trainer, name), kind):
+                raise ConfigError(
+                    f"trainer.{name} is dppo's own attribute, and was set to {now!r}. "
+                    f"Give yours another name: self.my_{name} = ..."
+                )
+
+
+def _values(trainer: Any) -> dict[str, Any]:
+    """Copies of the values that the method is made of, by attribute; those of the arguments as ``args.field``."""
+    args, ours = trainer.args, {each.name for each in fields(trainer.args) if each in TABLE} - READ_LATER
+    of_args = {f"args.{name}": copy.deepcopy(vars(args)[name]) for name in sorted((ours | OF_TRL) & vars(args).keys())}
+    return {name: getattr(trainer, name) for name in ATTRIBUTES if hasattr(trainer, name)} | of_args

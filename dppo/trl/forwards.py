@@ -1,7 +1,7 @@
 """The forward passes of a run.
 
-Only rows that hold something are forwarded. The exceptions are passes at weight 0 that a rank runs because other ranks
-wait for it: ``ForwardPasses.calls``.
+Only kept completions are forwarded. The exceptions are passes at weight 0 that a rank runs because other ranks wait for
+it: ``ForwardPasses.calls``.
 """
 
 import warnings
@@ -27,7 +27,12 @@ from dppo.types import Work
 
 
 class ForwardPasses:
-    """Every forward pass of kept completions goes through here, with gradient or without."""
+    """All forward passes of kept completions, with gradient or without.
+
+    Args:
+        trainer: one of ours.
+        padded_forward: TRL's forward, as for ``PaddedLayout``.
+    """
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
@@ -38,14 +43,14 @@ class ForwardPasses:
         self.correction_metrics = CorrectionMetrics()
         self._latest: RankBatch | None = None
         self._planned: dict[Any, list[MicroBatch]] = {}
-        """Passes of the latest generation: reference, old and training passes of the same rows share their tensors."""
+        """Passes of the latest generation: reference, old and training passes of equal rows share their tensors."""
         self.run = (Work(), Work())
-        """Passes that were run so far on this rank, without and with a gradient."""
+        """Passes that this rank has run, without and with a gradient."""
 
     def __call__(
         self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, metrics: bool = False
     ) -> Scored:
-        """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and metrics if asked."""
+        """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and metrics if requested."""
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
         (scored, trained), one = self.run, Work(passes=1, tokens=batch.tokens)
         self.run = (scored, trained + one) if torch.is_grad_enabled() else (scored + one, trained)
@@ -58,11 +63,11 @@ class ForwardPasses:
 
     @property
     def measures_freely(self) -> bool:
-        """Whether the head computes metrics of tokens in any case, as TRL's does, and not in a pass over them."""
+        """True if the head computes metrics of tokens in any case, as TRL's does, and not in another pass over them."""
         return not self._heads
 
     def enter(self) -> None:
-        """Get the models ready for training: another trainer may have come for the same ones."""
+        """Get the models ready for training; another trainer may have used the same ones since."""
         dtype = torch.float32 if getattr(self._trainer.args, "cast_lm_head_to_fp32", False) else None
         for model in self._heads:
             add_scored_head(model, temperature=self._trainer.temperature, dtype=dtype)
@@ -88,7 +93,7 @@ class ForwardPasses:
         """The batch with reference log-probabilities of kept rows, and old ones of rows that later draws keep.
 
         The first draw is trained on before the policy moves: its training passes give the old log-probabilities, and
-        the correction between sampler and trainer with them.
+        with them the correction between sampler and trainer.
         """
         part, trainer = batch.cut(slice(None)), self._trainer
         scored, old, ref, ratio = self.scored(batch.weight_UB), None, None, None
@@ -104,12 +109,12 @@ class ForwardPasses:
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def scored(self, weight_UB: Tensor) -> dict[str, Tensor]:
-        """(B,) positive for rows that are scored without gradient, by the policy that scores them."""
+        """(B,) weights, positive for rows that are scored without gradient; by the policy that scores them."""
         found = {"old": weight_UB[1:].sum(0)} if len(weight_UB) > 1 else {}
         return found | ({"reference": weight_UB.sum(0)} if self._trainer.method.beta else {})
 
     def budget(self, rank_batch: RankBatch) -> int:
-        """Tokens of a forward pass, at most: by default those of TRL's micro-batch with every sequence the longest."""
+        """Most tokens of a forward pass; by default those of TRL's micro-batch of the longest sequence."""
         args = self._trainer.args
         return args.max_tokens_per_row or args.per_device_train_batch_size * rank_batch.longest * rank_batch.together
 
@@ -121,10 +126,14 @@ class ForwardPasses:
         A call without a row has no pass. Passes lie in the last calls, because the last call synchronizes gradients.
         Under DDP a rank without a row runs one pass at weight 0 there, if any rank has a row: for the synchronization,
         and because metrics are summed over ranks by their names. Under FSDP2 every pass gathers parameters from all
-        ranks, so each rank runs as many passes as the one with most.
+        ranks, so all ranks run equal numbers of passes.
 
-        ``call_B`` is (B,) the call that each sequence belongs to, for a loss over all tokens of a call together: the
-        sequences of a call then share one forward pass, unless ``max_tokens_per_row`` is set. None: any.
+        Args:
+            rank_batch: of this rank.
+            weight_B: (B,) of the optimizer step.
+            calls: of the loss, >= 1.
+            call_B: (B,) the call of each sequence, for a loss over all tokens of a call: they share one forward pass,
+                unless ``max_tokens_per_row`` is set. None if calls may be of any sequences.
         """
         if call_B is None:
             batches = self._micro_batches(rank_batch, weight_B)
@@ -240,7 +249,7 @@ class ForwardPasses:
         )
 
     def _on_all_ranks(self, passed: bool) -> bool:
-        """Whether every rank passed; all ranks call together."""
+        """True if every rank passed; all ranks call together."""
         accelerator = self._trainer.accelerator
         return bool(accelerator.gather(torch.tensor([float(passed)], device=accelerator.device)).min())
 
@@ -248,36 +257,36 @@ class ForwardPasses:
         """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""
         trainer = self._trainer
         if learns_prompts(trainer.model):
-            return  # its sequences are longer than what went in
+            return  # its sequences are longer than its inputs
         found, failed = self._found(check_head)
-        said = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
+        problem = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
         name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
         if not self._on_all_ranks(found is not None and found.passed):
             raise ConfigError(
-                f"log-probabilities by the head of {name} {said}, here or on another rank. Where it does more than a "
+                f"log-probabilities by the head of {name} {problem}, here or on another rank. If it does more than a "
                 "linear head to its last hidden states, TRL's forward and every layout here would train on wrong ones. "
-                "Take another model."
+                "Use another model."
             )
 
     def _problem(self, kernel: Kernel) -> str:
-        """What the self-check found wrong with rows on this rank, or ""."""
+        """Why rows fail the self-check on this rank, or ""."""
         with torch.set_grad_enabled(not self._sharded):  # in shards it can only be differentiated in a training step
             found, failed = self._found(partial(check_rows, kernel=kernel))
         return failed if found is None else "" if found.passed else str(found)
 
     def _found(self, check: Callable[..., Any]) -> tuple[Any, str]:
-        """What a self-check of the model found; or None and its error, unless memory ran out."""
+        """The result of a self-check of the model, or None and its error; memory that runs out stays an error."""
         trainer = self._trainer
         try:
             with trainer.accelerator.autocast():
                 return check(trainer.model, temperature=trainer.temperature), ""
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # a forward that was given what it does not expect fails in any way
+        except Exception as error:  # unexpected inputs make a forward fail in any way
             return None, f"{type(error).__name__}: {error}"
 
 
 def _plain_tokens(rank_batch: RankBatch, kept: list[int]) -> tuple[int, int]:
-    """Tokens of some rows, padded to the widest of the generation as TRL does, and not padded."""
+    """Tokens of some rows, padded to the widest of the generation as by TRL, and without padding."""
     tokens = sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
     return len(kept) * rank_batch.padded_width, tokens

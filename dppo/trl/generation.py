@@ -1,4 +1,4 @@
-"""Generation by transformers where a prompt is read once for all its completions.
+"""Generation by transformers that reads a prompt once for all its completions.
 
 ``generate`` reads each row of its batch from the first token on, and a group is as many rows with the same prompt.
 Here the prompts go through the model once, without their last token. Their keys and values are repeated for each
@@ -77,7 +77,7 @@ def _one_path(config: GenerationConfig) -> bool:
 
 
 def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(P,) the first row of each run of equal prompts, and (B,) the run of each row; None where no two are equal."""
+    """(P,) the first row of each run of equal prompts, and (B,) the run of each row; None if no two are equal."""
     if ids_BT.shape[1] < 2:
         return None
     _, run_B = torch.unique_consecutive(torch.stack([ids_BT, mask_BT], 1), return_inverse=True, dim=0)

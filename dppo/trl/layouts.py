@@ -1,4 +1,4 @@
-"""How kept completions go through the model: dense rows, or sorted padding for models that rows cannot serve."""
+"""Layouts of forward passes: dense rows, or sorted padding for models that rows cannot serve."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ from dppo.packing.transfer import on_device
 from dppo.trl.batch import MicroBatch, RankBatch
 
 TRITON_DEVICES = ("cuda", "xpu")
-"""Where TRL's fused head scores labelled positions only; elsewhere it scores every position."""
+"""Devices on which TRL's fused head scores labelled positions only; on others it scores every position."""
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -29,17 +29,17 @@ class PaddedLayout:
 
     shares_prompts: ClassVar[bool] = False
     padded_forward: Callable[..., tuple[Any, Any, Any]]
-    """TRL's forward over padded sequences, whose router loss knows no weights: log-probabilities, entropies, and of
-    trainers on rows what its head measures of each token."""
+    """TRL's forward over padded sequences: log-probabilities, entropies and, in trainers on rows, metrics of tokens.
+    Its router loss has no weights."""
     reason: str
     scored: bool = False
-    """Whether the models have ``add_scored_head``, whose router loss does; then every forward goes through it."""
+    """True if the models have ``add_scored_head``, whose router loss has weights: every forward goes through it."""
     autocast: Callable[[], Any] = nullcontext
 
     def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
-        """Rows that share a forward pass of at most ``max_tokens`` tokens, padding too; the longest first.
+        """Rows of each forward pass of at most ``max_tokens`` tokens, padding included; the longest pass first.
 
-        Sequences that belong together stay so.
+        Sequences that belong together stay together.
         """
         together = rank_batch.together
         sizes = torch.tensor([(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in kept])
@@ -56,12 +56,12 @@ class PaddedLayout:
         ]
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
-        """What one forward pass over ``rows`` computes, padding included."""
+        """Tokens of one forward pass over ``rows``, padding included."""
         completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
         return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, metrics: bool = False) -> Scored:
-        """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, metrics."""
+        """(b, width) log-probabilities of completion tokens; if requested entropies, router loss and metrics."""
         input_ids, mask = batch.inputs()
         width = batch.completion_width
         if not self.scored:
@@ -84,10 +84,10 @@ class PaddedLayout:
         )
 
     def enter(self) -> None:
-        """Nothing: models are trained as they are."""
+        """No effect: models are trained as they are."""
 
     def leave(self) -> bool:
-        """Nothing either; says so."""
+        """No effect; returns False."""
         return False
 
     def __str__(self) -> str:
@@ -100,23 +100,23 @@ class RowLayout:
 
     kernel: Kernel
     shares_prompts: bool = True
-    """Whether completions of one prompt are forwarded behind one copy of it."""
+    """True if completions of one prompt are forwarded behind one copy of it."""
     autocast: Callable[[], Any]
     others: tuple[Kernel, ...]
-    """Kernels to turn to, in order, where this one fails on the model itself."""
+    """Kernels to try in order, if this one fails on the model itself."""
     models: tuple[PreTrainedModel, ...]
-    """Those that attend over rows: the policy and, where there is one, the reference model."""
+    """Models that attend over rows: the policy, and the reference model if there is one."""
     last_tokens: bool = False
-    """Whether tokens from which nothing is predicted are forwarded too: a router loss counts them."""
+    """True if tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
     def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
-        """As of ``PaddedLayout``; completions of one prompt are kept together."""
+        """As ``PaddedLayout.places``; completions of one prompt are kept together."""
         group, prompts, completions = self._sizes(rank_batch, kept)
         planned = plan_rows(group, prompts, completions, max_tokens, whole=rank_batch.together > 1)
         return sorted(([kept[at] for at in row] for row in planned), key=lambda here: -self.tokens(rank_batch, here))
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, places: Sequence[list[int]]) -> list[MicroBatch]:
-        """As of ``PaddedLayout``. All index tensors reach the device in one transfer, before the first pass."""
+        """As ``PaddedLayout.micro_batches``; all index tensors reach the device in one transfer."""
         rows = [self._row(rank_batch, here) for here in places]
         tensors = [tensor for row in rows for tensor in row.indices]
         moved = on_device([*(torch.tensor(here) for here in places), *tensors], weight_B.device)
@@ -151,21 +151,21 @@ class RowLayout:
         return row_tokens(group, prompts, [max(1, n) for n in completions], [range(len(rows))])
 
     def _sizes(self, rank_batch: RankBatch, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """Of each of ``rows`` its group, tokens of its prompt, and tokens of its completion that have a place."""
+        """Group, prompt tokens and forwarded completion tokens of each of ``rows``."""
         tokens, extra = [rank_batch.completion_tokens[i] for i in rows], int(self.last_tokens)
         prompts = [rank_batch.prompt_tokens[i] for i in rows]
         return self._groups(rank_batch, rows), prompts, [n + extra if n else 0 for n in tokens]
 
     def _groups(self, rank_batch: RankBatch, rows: list[int]) -> list[int]:
-        """A number for each of ``rows``, equal where a row holds their prompt once."""
+        """A number for each of ``rows``, equal if a row holds their prompt once."""
         return [rank_batch.prompt_group[i] for i in rows] if self.shares_prompts else rows
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, metrics: bool = False) -> Scored:
-        """As of ``PaddedLayout``; 0 where a token carries no loss."""
+        """As ``PaddedLayout.forward``; 0 where a token carries no loss."""
         assert batch.row is not None
-        asked = {"entropy": entropy, "weight_B": batch.weight if router else None, "metrics": metrics}
+        measured = {"entropy": entropy, "weight_B": batch.weight if router else None, "metrics": metrics}
         with self.autocast():
-            return row_log_probs(model, batch.row, batch.completion_width, kernel=self.kernel, **asked)
+            return row_log_probs(model, batch.row, batch.completion_width, kernel=self.kernel, **measured)
 
     def enter(self) -> None:
         for model in self.models:
@@ -182,10 +182,14 @@ class RowLayout:
 def choose_layout(
     trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]
 ) -> tuple[PaddedLayout | RowLayout, tuple[PreTrainedModel, ...]]:
-    """Rows where the model and its reference allow it, otherwise padding with the reason; models for our own head."""
+    """Rows if the model and its reference allow it, else padding with the reason; and the models for our own head.
+
+    Raises:
+        ConfigError: the model's router loss is not served.
+    """
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
-    reason = "as asked for" if args.layout == "padded" else _unserved(trainer.model, models)
+    reason = "as set" if args.layout == "padded" else _unserved(trainer.model, models)
     for model in models:
         if router and (unserved := unsupported_head(model)):
             raise ConfigError(
@@ -211,7 +215,7 @@ def choose_layout(
 
 
 def learns_prompts(policy: Any) -> bool:
-    """Whether an adapter puts tokens of its own before every sequence."""
+    """True if an adapter puts tokens of its own before every sequence."""
     return bool(getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False))
 
 
@@ -223,7 +227,7 @@ def _unserved(policy: Any, models: Sequence[PreTrainedModel]) -> str:
 
 
 def _kernels(policy: PreTrainedModel, accelerator: Any) -> tuple[Kernel, tuple[Kernel, ...]]:
-    """The kernel for this model on this device, and those to turn to after it."""
+    """The kernel for this model on this device, and those to try after it."""
     config, device = policy.config, accelerator.device
     heads = int(config.num_attention_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads

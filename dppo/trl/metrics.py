@@ -1,8 +1,6 @@
-"""What a trainer measures of itself: seconds by phase, and TRL's metrics of a step (``entropy``, ``kl``, ...).
+"""Seconds of a trainer by phase, and TRL's metrics of a step (``entropy``, ``kl``, ...), from the completions kept."""
 
-The metrics are estimated from the completions kept.
-"""
-
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import IntervalStrategy, TrainerCallback, TrainerState, TrainingArguments
-from trl.trainer.utils import nanmax, nanmin
 
 from dppo.methods import Method
 from dppo.objective import (
@@ -28,21 +25,22 @@ from dppo.objective import (
     weighted_sum,
 )
 from dppo.objective.losses import bound, vespo_weight
+from dppo.trl.batch import MicroBatch
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
 RECORD, CHECK = "record", "check"
-"""Phases that are not training, so that no other phase counts them; they are not logged."""
+"""Phases that are not training. No other phase counts them, and they are not logged."""
 STEP, LOADING = "step", "loading"
-"""An optimizer step from its begin to its end, with all phases in it, and reading its batches; they are not logged."""
+"""A whole optimizer step with all its phases, and reading its batches. They are not logged."""
 
 
 def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
-    """Whether the optimizer step in progress will be logged, so that costly metrics are worth computing."""
+    """True if the optimizer step in progress will be logged: then costly metrics are computed."""
     return logs_at(args, state, state.global_step + 1)
 
 
 def logs_at(args: TrainingArguments, state: TrainerState, step: int) -> bool:
-    """Whether an optimizer step will be logged."""
+    """True if an optimizer step will be logged."""
     if args.logging_strategy != IntervalStrategy.STEPS:
         return args.logging_strategy != IntervalStrategy.NO
     return (step == 1 and args.logging_first_step) or step % max(1, state.logging_steps) == 0
@@ -54,7 +52,7 @@ def share_done(state: TrainerState) -> float:
 
 
 def wall() -> float:
-    """Seconds of the wall's clock, once the accelerator has done what this process asked it for, if anything."""
+    """Seconds of the wall clock, after the accelerator has finished the work of this process."""
     device = torch.accelerator.current_accelerator()
     if device is not None:
         used = getattr(torch.get_device_module(device), "is_initialized", torch.accelerator.is_available)
@@ -67,7 +65,7 @@ class PhaseClock:
     """Seconds spent in each phase since the last ``flush``; nested phases are not counted twice.
 
     Args:
-        now: the clock, in seconds: of the wall, or ``time.process_time`` where other work runs on the machine.
+        now: the clock, in seconds: of the wall, or ``time.process_time`` if other work runs on the machine.
     """
 
     def __init__(self, now: Callable[[], float] = wall) -> None:
@@ -82,8 +80,8 @@ class PhaseClock:
     def __call__(self, phase: str, *, wait: bool | None = None) -> Iterator[None]:
         """Add the time of a ``with`` block to ``phase``, less what inner phases took.
 
-        Start and end wait for the accelerator. With ``wait`` the start does not, and the end only if it is True: a
-        phase of several blocks then waits once.
+        Start and end wait for the accelerator. If ``wait`` is given, the start does not, and the end only if it is
+        True: a phase of several blocks then waits once.
         """
         start = self._read(wait is None)
         self._inner.append(0.0)
@@ -117,7 +115,7 @@ class PhaseClock:
 
 
 class StepSeconds(TrainerCallback):
-    """Times whole optimizer steps on a trainer's clock: phases leave out what TRL's loop does between them."""
+    """Times whole optimizer steps on a trainer's clock: phases leave out TRL's work between them."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -131,64 +129,33 @@ class StepSeconds(TrainerCallback):
         self.trainer.clock.stop(STEP)
 
 
-class WeightedSums:
-    """Sums of metrics over the completions of each part of an optimizer step, weighted, for all ranks at once."""
-
-    def __init__(self, parts: int) -> None:
-        self._parts = parts
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, name: str, value: Tensor, mask_BT: Tensor, weight: Tensor, part_B: Tensor) -> None:
-        """Add values of tokens, (B, T), over those that carry loss; or of completions, (B, 1).
-
-        ``weight`` is (B,) of completions, or of tokens, (B, T), for values of tokens; ``part_B`` (B,) the part of each.
-        """
-        value = value.detach().float()
-        if weight.dim() == 2:
-            weighted_B = (value * mask_BT * weight).sum(1)
-        else:
-            weighted_B = (value[:, 0] if value.shape[1] == 1 else (value * mask_BT).sum(1)) * weight
-        self._of(name, value).index_add_(0, part_B, weighted_B)
-
-    def add_whole(self, name: str, value: Tensor) -> None:
-        """Add one value, of no part."""
-        self._of(name, value)[0] += value.detach().float()
-
-    def _of(self, name: str, like: Tensor) -> Tensor:
-        return self._sums.setdefault(name, like.new_zeros(self._parts, dtype=torch.float32))
-
-    def reduced(self, accelerator: Any) -> dict[str, list[float]]:
-        """The sums of each part over all ranks, by name. All ranks call together, with the same names."""
-        names = sorted(self._sums)
-        if not names:
-            return {}
-        sums = accelerator.reduce(torch.stack([self._sums[name] for name in names]), reduction="sum")
-        return dict(zip(names, sums.tolist(), strict=True))
-
-
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}
-"""Estimates of the mean over all completions that have a gradient, from those kept, each by its weight. A micro-batch's
-sum is divided by what it held before the draw: over what is kept of it, one or two completions, weights would cancel.
-The others are shares of all tokens, or completions, of the full batch: one without an advantage is never clipped."""
-
-
+"""Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Within a
+micro-batch, of which one or two completions are kept, the weights would cancel. Other metrics are shares of all tokens,
+or completions, of the full batch: a completion without an advantage is never clipped."""
+SHARES = {"tokens": 0, "sequences": 1}
+"""Columns of ``RankBatch.share_UB4`` by the unit of a metric; those of metrics ``OF_KEPT`` are 2 further."""
 OF_STEP = {"prune/effective_rows", "prune/tokens_trained", "prune/tokens_skipped"}
 OF_STEP |= {"rows/tokens", "rows/forwards", "rows/padded_tokens", "rows/sequence_tokens"}
 """Metrics that add up over the shares of an optimizer step."""
-
-
-def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
-    """Metrics of one share, as means over shares give those of an optimizer step of so many ``together``."""
-    return {name: value * together if name in OF_STEP else value for name, value in metrics.items()}
-
-
 OTHERS = "squares of other terms", "squares of advantages"
 
 
-class LossMetrics:
-    """Collects the metrics of one optimizer step, those of each of TRL's micro-batches by themselves, as TRL does.
+def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
+    """Metrics of one share, scaled so that the mean over ``together`` shares is the value of their optimizer step."""
+    return {name: value * together if name in OF_STEP else value for name, value in metrics.items()}
 
-    They do not depend on how completions fall into forward passes. A step of ``together`` shares has one of each.
+
+class LossMetrics:
+    """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
+
+    A mean over micro-batches of means over their tokens is one weighted sum. So it does not depend on how completions
+    fall into forward passes.
+
+    Args:
+        method: whose loss is measured.
+        calls: C, micro-batches of TRL's in a share.
+        together: shares of an optimizer step.
     """
 
     def __init__(self, method: Method, calls: int, together: int = 1) -> None:
@@ -196,122 +163,118 @@ class LossMetrics:
         if isinstance(loss, partial) and loss.func is off_policy_masked:
             loss = loss.keywords["loss"]
         self._loss, self._constants = bound(loss)
-        self._method, self._calls, self._sums = method, calls, WeightedSums(calls)
+        self._method, self._calls = method, calls
         self._parts = calls * together if method.normaliser.name == DAPO_TOKENS.name else 1
+        self._sums: dict[str, Tensor] = {}
         self._units: dict[str, str] = {}
-        self._clipped_shares: list[Tensor] = []
-        self.others = 0.0, 0.0
-        """What ``other_terms`` found in the optimizer step, of all ranks, once metrics are ``reduced``."""
+        self._ends_2C: Tensor | None = None
+        """Smallest share clipped from below, and negative largest from above, of a completion of each micro-batch."""
 
     @torch.no_grad()
     def add(
-        self,
-        tokens: Tokens,
-        weight: Tensor,
-        entropy_BT: Tensor | None,
-        router_loss: Tensor | None,
-        attended_B: Tensor,
-        call_B: Tensor,
+        self, tokens: Tokens, batch: MicroBatch, draw: int, entropy_BT: Tensor | None, router_loss: Tensor | None
     ) -> None:
-        """Add a forward pass; ``weight`` is (B,) of its completions, or (B, T) of their tokens.
+        """Add a forward pass of an optimizer step, the one of ``draw``. Nothing waits for the device.
 
-        ``call_B`` is (B,) the micro-batch that TRL would have each completion in.
+        Entropies are of tokens, and the router loss of the pass; each is None if it is not measured.
         """
-        weight_B = weight
+        whole, weight = batch.rank_batch, batch.loss_weight
+        share_B4, call_B = whole.share_UB4[draw, batch.rows], whole.call_B[batch.rows]
+        weight_B, weight_BT = weight, weight if weight.dim() == 2 else weight[:, None]
         if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
             counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
             weight_B = (weight * tokens.mask_BT).sum(1) / counted_B.clamp(min=1)
         values = self._clipping(tokens, weight_B, call_B) | ({} if entropy_BT is None else {"entropy": entropy_BT})
         if self._method.beta:
             values["kl"] = self._method.kl(tokens)
-        self._units |= {name: self._unit(name) for name in values}
-        counts = {"kept tokens": torch.ones_like(tokens.logp_BT), "kept sequences": torch.ones_like(weight_B)[:, None]}
-        for name, value in (values | counts).items():
-            self._sums.add(name, value, tokens.mask_BT, weight if value.shape[1] > 1 else weight_B, call_B)
+        for name, value in values.items():
+            self._units[name] = unit = self._unit(name)
+            of_tokens = unit == "tokens"
+            value_B = (value * tokens.mask_BT * weight_BT).sum(1) if of_tokens else value[:, 0] * weight_B
+            self._add(name, value_B * share_B4[:, SHARES[unit] + 2 * (name in OF_KEPT)])
+        self._add("kept tokens", tokens.mask_BT * weight_BT)
+        self._add("kept sequences", weight_B)
         if self._method.entropy_coef:  # the loss that is logged has the bonus in it
             per_sequence = self._method.normaliser.per_sequence
             loss = weighted_sum(
                 self._method.loss(tokens), tokens.mask_BT, weight, per_sequence=per_sequence, counted_B=tokens.counted_B
             )
-            self._sums.add_whole("policy_loss", loss)
+            self._add("policy_loss", loss)
         if router_loss is not None:
-            self._sums.add_whole("aux_loss", router_loss)
-            self._sums.add_whole("kept attended", (attended_B * weight_B).sum())
+            self._add("aux_loss", router_loss)
+            self._add("kept attended", whole.lengths[batch.rows] * weight_B)
 
     def add_others(self, square_2: Tensor) -> None:
-        """Add what ``other_terms`` found in a micro-batch."""
+        """Add the sums of ``other_terms`` of a micro-batch."""
         for name, square in zip(OTHERS, square_2, strict=True):
-            self._sums.add_whole(name, square)
+            self._add(name, square)
+
+    def _add(self, name: str, value: Tensor) -> None:
+        value = value.detach().float().sum()
+        self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _clipping(self, tokens: Tokens, weight_B: Tensor, call_B: Tensor) -> dict[str, Tensor]:
-        """What the loss cuts off, (B, T) or (B, 1) each."""
+        """Values that the loss cuts off, (B, T) or (B, 1) each."""
         constants = self._constants
         if self._loss is clipped_surrogate:
             bounds = {key: constants[key] for key in ("clip_low", "clip_high")}
             low, high = clipped_tokens(tokens, ratio=self._capped_ratio, **bounds)
-            counted_B1 = tokens.mask_BT.sum(1, keepdim=True).clamp(min=1)
-            each = [
-                x if x.shape[1] == 1 else (x * tokens.mask_BT).sum(1, keepdim=True) / counted_B1 for x in (low, high)
-            ]
-            self._clipped_shares.append(torch.cat([*each, call_B[:, None], (weight_B > 0)[:, None]], 1).float())
+            self._add_ends(torch.stack([low, high]), tokens.mask_BT, weight_B > 0, call_B)
             return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
         if self._loss is cispo:
             clipped = constants["ratio"](tokens) > constants["ratio_max"]
             return {"cispo_clip_ratio": clipped & (tokens.advantage_B[:, None] > 0)}
         return {"vespo/phi_seq_mean": vespo_weight(tokens, **constants)} if self._loss is vespo else {}
 
+    def _add_ends(self, clipped_2BX: Tensor, mask_BT: Tensor, kept_B: Tensor, call_B: Tensor) -> None:
+        """Take in shares of the tokens of each completion that are clipped from below, and from above."""
+        share_2B = (clipped_2BX * mask_BT).sum(2) / mask_BT.sum(1).clamp(min=1)
+        share_2B = torch.stack([share_2B[0], -share_2B[1]]).masked_fill(~kept_B, torch.inf)
+        if self._ends_2C is None:
+            self._ends_2C = share_2B.new_full((2, self._calls), torch.inf)
+        self._ends_2C.scatter_reduce_(1, call_B.expand(2, -1), share_2B, "amin")
+
     def _capped_ratio(self, tokens: Tokens) -> Tensor:
-        """The ratio as clipping finds it: after the cap of ``delta``, where there is one."""
+        """The ratio that is clipped: after the cap of ``delta``, if there is one."""
         ratio, delta = self._constants["ratio"](tokens), self._constants.get("delta")
         return ratio if delta is None else ratio.clamp(max=delta)
 
     def _unit(self, name: str) -> str:
-        """What a metric is a mean over. Its shape does not tell: completions may all be one token long."""
+        """Unit of a metric's mean. Its shape does not show it: completions may all be one token long."""
         of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
         return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
-    def reduced(self, accelerator: Any, counts_5C: Tensor, *, denominator: float) -> list[dict[str, float]]:
-        """The metrics of each micro-batch over all ranks, of the step with the first. All ranks call together.
+    def reduced(
+        self, accelerator: Any, unclipped_C: Tensor, *, denominator: float
+    ) -> tuple[dict[str, float], tuple[float, float]]:
+        """The metrics over all ranks, and the sums of ``add_others``. All ranks call together.
 
-        ``counts_5C`` are those of ``RankBatch``: where a micro-batch has no tokens, metrics are 0 as in TRL; where it
-        has none with a gradient, they are not known. ``denominator`` is that of the step's share of the loss.
+        Args:
+            accelerator: of the run.
+            unclipped_C: bool, ``RankBatch.unclipped_UC`` of the optimizer step.
+            denominator: of the share's loss.
         """
-        tokens_C, sequences_C, unclipped_C, live_tokens_C, live_sequences_C = counts_5C.tolist()
-        sums = self._sums.reduced(accelerator)
-        whole = {name: sum(value_C) for name, value_C in sums.items()}
-        self.others = whole.get(OTHERS[0], 0.0), whole.get(OTHERS[1], 0.0)
-        found: list[dict[str, float]] = [{} for _ in range(self._calls)]
-        if "policy_loss" in whole:  # with a denominator over all calls TRL logs the mean of their parts
-            policy_loss = whole["policy_loss"] / denominator / self._parts
-            found[0] |= {"entropy_coef": self._method.entropy_coef, "policy_loss": policy_loss}
-        if "aux_loss" in whole:
-            attended = whole["kept attended"]
-            found[0]["aux_loss"] = whole["aux_loss"] / attended if attended > 0 else float("nan")
-        totals: dict[str, list[float]] = {"tokens": tokens_C, "sequences": sequences_C}
-        live: dict[str, list[float]] = {"tokens": live_tokens_C, "sequences": live_sequences_C}
+        names = sorted(self._sums)
+        if not names:
+            return {}, (0.0, 0.0)
+        totals = accelerator.reduce(torch.stack([self._sums[name] for name in names]), reduction="sum").tolist()
+        sums = dict(zip(names, totals, strict=True))
+        found: dict[str, float] = {}
+        if "policy_loss" in sums:  # with a denominator over all calls TRL logs the mean of their parts
+            found["entropy_coef"] = self._method.entropy_coef
+            found["policy_loss"] = sums["policy_loss"] / denominator / self._parts
+        if "aux_loss" in sums:
+            found["aux_loss"] = _quotient(sums["aux_loss"], sums["kept attended"])
         for name, unit in self._units.items():
-            total_C = totals[unit]
-            if name in OF_KEPT:  # by what the step kept in all: its weights add up to what there was only on average
-                share = whole[f"kept {unit}"] / (sum(live[unit]) or 1.0)
-                total_C = [share * count for count in live[unit]]
-            for metrics, value, total, tokens in zip(found, sums[name], total_C, tokens_C, strict=True):
-                metrics[name] = value / total if total > 0 else float("nan") if tokens else 0.0
-        if self._clipped_shares:
-            for metrics, ends in zip(found, self._clip_ends(accelerator, unclipped_C), strict=True):
-                metrics |= ends
-        return found
+            found[name] = _quotient(sums[name], sums[f"kept {unit}"]) if name in OF_KEPT else sums[name]
+        if self._ends_2C is not None:
+            ends_2C = accelerator.gather(self._ends_2C[None]).amin(0)
+            # A completion that is not forwarded is not clipped.
+            ends_2C = torch.where(unclipped_C, ends_2C.clamp(max=0), ends_2C)
+            low, high = ends_2C.masked_fill(ends_2C.isinf(), torch.nan).nanmean(1).abs().tolist()
+            found |= {"clip_ratio/low_min": low, "clip_ratio/high_max": high}
+        return found, (sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0))
 
-    def _clip_ends(self, accelerator: Any, unclipped_C: list[float]) -> list[dict[str, float]]:
-        """The completion clipped least from below, and most from above, of each micro-batch over all ranks."""
-        share_B4, ends = torch.cat(self._clipped_shares), []
-        for call, unclipped in enumerate(unclipped_C):
-            here_B2 = share_B4[(share_B4[:, 2] == call) & (share_B4[:, 3] > 0), :2]
-            if unclipped:  # some completion that is not forwarded
-                here_B2 = torch.cat([here_B2, here_B2.new_zeros(1, 2)])
-            none = here_B2.new_full((2,), torch.nan)  # a rank may have no completion to forward
-            ends.append(torch.stack([here_B2[:, 0].min(), here_B2[:, 1].max()]) if len(here_B2) else none)
-        of_ranks = accelerator.gather(torch.stack(ends)[None])
-        return [
-            {"clip_ratio/low_min": nanmin(low_R).item(), "clip_ratio/high_max": nanmax(high_R).item()}
-            for low_R, high_R in of_ranks.permute(1, 2, 0)
-        ]
+
+def _quotient(value: float, weight: float) -> float:
+    return value / weight if weight > 0 else math.nan

@@ -1,12 +1,11 @@
-"""What is served of TRL: its versions, the ranges of its fields, its options, models, and overrides of its methods.
+"""Versions, ranges of fields, options, models and overrides of methods of TRL that are served; others are refused.
 
-What is refused says what to use instead. An override that our step never calls, or calls with other inputs than TRL's,
-would change the log or nothing at all, and not the gradient. ``REFUSED`` and ``tests/trl/trl_methods.json``, which
-lists the others, have every method that TRL defines on its trainers, as a test checks: a new one must be looked at
-first.
+An override that our step never calls, or calls with other inputs than TRL's, would not change the gradient.
+``REFUSED`` has these methods, and ``tests/trl/trl_methods.json`` all others that TRL defines on its trainers. A test
+compares both with TRL.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +20,7 @@ from dppo.errors import ConfigError, raise_problems
 from dppo.methods import Method
 
 OLDEST, BEFORE = Version("1.16"), Version("1.17")
-"""The supported range of TRL, tested at the version in constraints.txt: our hooks are private and may change."""
+"""The supported range of TRL, tested at the version in constraints.txt: our hooks use private names."""
 
 RANGES: Mapping[str, str] = MappingProxyType(
     {
@@ -43,13 +42,13 @@ RANGES: Mapping[str, str] = MappingProxyType(
         "off_policy_mask_threshold": "[-inf, inf]",
     }
 )
-"""Interval of fields of TRL and transformers that neither checks: a run would die late, or train on nonsense."""
+"""Intervals of fields that TRL and transformers do not check: a run would fail late, or train on nonsense."""
 SAMPLING = ("top_k", "top_p", "min_p", "repetition_penalty")
-"""Fields that are off where they are None, whatever their annotation says."""
+"""Fields that are off if they are None, although they are annotated as numbers."""
 
 
 def ranges_of(args: Any) -> dict[str, str]:
-    """``RANGES`` without fields that are off: intervals of what never happens, epochs where steps are counted."""
+    """``RANGES`` without fields that are off, and without epochs if steps are counted."""
     off = {name for name in SAMPLING if getattr(args, name, 0) is None}
     off |= {f"{each}_steps" for each in ("save", "eval", "logging") if getattr(args, f"{each}_strategy", "") == "no"}
     if isinstance(args.max_steps, int) and args.max_steps > 0:
@@ -64,7 +63,11 @@ DEEPSPEED = (
 
 
 def check_trl_version(installed: str = trl.__version__) -> None:
-    """Return when ``installed`` is in the supported range of TRL."""
+    """Refuse a TRL outside the supported range.
+
+    Raises:
+        ConfigError: the range, and the command that installs such a version.
+    """
     if not OLDEST <= Version(installed) < BEFORE:
         raise ConfigError(
             f"TRL {installed} is not supported: DPPOTrainer overrides private methods that were checked on "
@@ -73,25 +76,23 @@ def check_trl_version(installed: str = trl.__version__) -> None:
 
 
 def unsupported_options(args: GRPOConfig) -> list[str]:
-    """One sentence per TRL option in ``args`` that would be silently wrong here; empty when all are served."""
-    rules: list[tuple[bool, str]] = [
-        *unserved_in_rows(args),
-        (
-            args.top_entropy_quantile < 1.0,
-            f"top_entropy_quantile={args.top_entropy_quantile:g} takes its threshold over the tokens of the whole "
-            "batch, most of which are not forwarded here. Use top_entropy_quantile: 1.0.",
-        ),
-        (
-            args.use_adaptive_entropy,
-            "use_adaptive_entropy moves its coefficient by the entropy of all completions, most of which are not "
-            "forwarded here. Use a fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.",
-        ),
-    ]
-    return [sentence for wrong, sentence in rules if wrong]
+    """One sentence per TRL option in ``args`` that would be silently wrong here; empty if all are served."""
+    problems = [sentence for wrong, sentence in unserved_in_rows(args) if wrong]
+    if args.top_entropy_quantile < 1.0:
+        problems.append(
+            f"top_entropy_quantile={args.top_entropy_quantile:g} needs the entropies of all tokens of the batch, most "
+            "of which are not forwarded here. Use top_entropy_quantile: 1.0."
+        )
+    if args.use_adaptive_entropy:
+        problems.append(
+            "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
+            "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01."
+        )
+    return problems
 
 
 def unserved_in_rows(args: Any) -> list[tuple[bool, str]]:
-    """Options of transformers that would be another thing on dense rows, and what to use instead."""
+    """Options of transformers that would have another meaning on dense rows: (True if set, the sentence)."""
     optimizer = OptimizerNames(args.optim).value
     return [
         (
@@ -111,7 +112,11 @@ def unserved_in_rows(args: Any) -> list[tuple[bool, str]]:
 
 
 def check_processes(trainer: Any) -> None:
-    """Return where each process trains on completions, or rows, of its own, by backward passes of its own."""
+    """Refuse processes that share completions, rows or backward passes.
+
+    Raises:
+        ConfigError: DeepSpeed, or parallelism within a model.
+    """
     if trainer.is_deepspeed_enabled:
         raise ConfigError(DEEPSPEED)
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
@@ -124,29 +129,29 @@ def check_processes(trainer: Any) -> None:
 LIBRARIES = ("dppo", "trl", "transformers")
 """Packages whose own classes are among a trainer's bases."""
 LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
-"""What gives a step its examples; with a streamed dataset TRL's does."""
+"""Methods that give a step its examples; with a streamed dataset TRL's are used."""
 
 _LOSS_OF_GRPO = (
-    "the loss is that of the method's parts over packed rows of the completions kept. Set loss_type, or give a method "
-    "a token_loss of its own: docs/extending.md."
+    "the loss is made of the method's parts, over packed rows of the completions kept. Set loss_type, or give a method "
+    "its own token_loss: docs/extending.md."
 )
 _LOADER_OF_GRPO = (
     "prompts come from the dataset itself, in an order of seed and epoch. Put the dataset in order and set "
     "shuffle_dataset: false."
 )
 _LOSS_OF_ROWS = (
-    "the loss is computed over packed rows of what was drawn, each with its weight. Override loss_and_scores, or use "
+    "the loss is computed over packed rows of drawn sequences, each with its weight. Override loss_and_scores, or use "
     "TRL's own trainer."
 )
 _LOADER_OF_ROWS = (
-    "the loader gives places in the dataset, and only what was drawn is read. Override _get_train_sampler for another "
+    "the loader gives indices of the dataset, and only drawn rows are read. Override _get_train_sampler for another "
     "order, or change the dataset."
 )
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "GRPOTrainer": {
         "_generate_and_score_completions": "advantages are computed from rewards of whole groups, before any is "
-        "dropped. Override _calculate_rewards, or give a method advantages of its own: docs/extending.md.",
+        "dropped. Override _calculate_rewards, or give a method its own advantages: docs/extending.md.",
         "_get_per_token_logps_and_entropies": "log-probabilities are those of packed rows, by the model's own forward. "
         "Set layout: padded and change the model's forward.",
         "_prepare_inputs": "a call of the loss trains on completions that were drawn, in packed rows. Change examples "
@@ -164,11 +169,15 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
     },
 }
-"""By trainer of TRL and method: why an override would be ignored, and what to use instead."""
+"""Reasons why an override would be ignored, and what to use instead; by trainer of TRL and method."""
 
 
 def check_overrides(kind: type, *, streamed: bool = False) -> None:
-    """Return where everything that a class of trainers overrides takes effect."""
+    """Refuse overrides of a class of trainers that would have no effect.
+
+    Raises:
+        ConfigError: each of them, with what to use instead.
+    """
     classes = kind.__mro__
     base = next(each for each in classes if each.__name__ in REFUSED and each.__module__.startswith("trl."))
     own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in LIBRARIES]
@@ -181,57 +190,46 @@ def check_overrides(kind: type, *, streamed: bool = False) -> None:
     raise_problems(kind.__name__, problems)
 
 
-def unserved_models(trainer: Any) -> list[str]:
-    """Why a loaded model is of a kind that pruning does not serve, one sentence each; empty where it is served."""
+def unserved_models(trainer: Any) -> Iterator[str]:
+    """Reasons why a loaded model is not served, one sentence each; none if it is."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return [
-        sentence
-        for wrong, sentence in (
-            (
-                trainer._is_vlm,
-                "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model.",
-            ),
-            (
-                hasattr(model.get_output_embeddings(), "base_layer"),
-                "the adapter covers lm_head, which the fused head scores by its own weight: the adapter would never "
-                "train. Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head'].",
-            ),
-            (
-                trainer._tokenizer.eos_token_id is None,
-                "the tokenizer has no end-of-sequence token, so no completion would end. Set one of its tokens: "
-                "tokenizer.eos_token = '<|endoftext|>'.",
-            ),
-            (
-                _lacks_chat_template(trainer),
-                "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts "
-                "as text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template.",
-            ),
+    if trainer._is_vlm:
+        yield "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model."
+    if hasattr(model.get_output_embeddings(), "base_layer"):
+        yield (
+            "the adapter covers lm_head, whose own weight the fused head uses: the adapter would never train. Remove "
+            "lm_head from target_modules, or train it in full: modules_to_save=['lm_head']."
         )
-        if wrong
-    ]
+    if trainer._tokenizer.eos_token_id is None:
+        yield (
+            "the tokenizer has no end-of-sequence token, so no completion would end. Set one of its tokens: "
+            "tokenizer.eos_token = '<|endoftext|>'."
+        )
+    if _lacks_chat_template(trainer):
+        yield (
+            "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts as "
+            "text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template."
+        )
 
 
-def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> list[str]:
-    """Why tokens cannot be left out of completions in this run, one sentence each; empty where they can be."""
+def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> Iterator[str]:
+    """Reasons why tokens cannot be left out of completions in this run, one sentence each; none if they can."""
     level, mode = method.tokens, trainer.vllm_importance_sampling_mode
-    corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction and mode.startswith("sequence")
-    rules = (
-        (
-            level.needs_log_probs and not log_probs,
-            f"tokens are left out by the sampler's log-probabilities ({level}), which transformers' generate does not "
-            "give. Set use_vllm: true, or token_prune_rate: 0 and head_prune_rate: 0.",
-        ),
-        (
-            level.active and corrected,
-            f"vllm_importance_sampling_mode={mode!r} is a ratio of whole completions, and tokens are left out of "
-            "them. Set vllm_importance_sampling_mode: token_truncate.",
-        ),
-    )
-    return [sentence for wrong, sentence in rules if wrong]
+    if level.needs_log_probs and not log_probs:
+        yield (
+            f"token pruning ({level}) needs the sampler's log-probabilities, which transformers' generate does not "
+            "give. Set use_vllm: true, or token_prune_rate: 0 and head_prune_rate: 0."
+        )
+    corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+    if level.active and corrected and mode.startswith("sequence"):
+        yield (
+            f"vllm_importance_sampling_mode={mode!r} is a ratio of all tokens of a completion, and some are left out. "
+            "Set vllm_importance_sampling_mode: token_truncate."
+        )
 
 
 def _lacks_chat_template(trainer: Any) -> bool:
-    """Whether the first prompt is a conversation that the tokenizer cannot write as text; a rollout_func might."""
+    """True if the first prompt is a conversation that the tokenizer cannot write as text, and no rollout_func does."""
     data = trainer.train_dataset
     if trainer.rollout_func is not None or not isinstance(data, Dataset) or "prompt" not in data.column_names:
         return False

@@ -135,7 +135,7 @@ def _subject(
 
         status("warming up the embedded policy")
         return embedded_subject(), (METHODS["dppo"], METHODS["dppo_threshold"]), 1
-    from dppo.trl.grpo.plan import steps_of_prompts
+    from dppo.trl.grpo.schedule import steps_of_prompts
     from dppo_lab.runs.parsing import parse_run
     from dppo_lab.runs.subject import subject_from_run
 

@@ -20,7 +20,6 @@ from answer_judge.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint, sole_writer_of
 from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo.trl.hooks import watch
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
@@ -31,6 +30,7 @@ from dppo_lab.runs.follow import Follow
 from dppo_lab.runs.parsing import AnyRun
 from dppo_lab.runs.parts import prepare_model, train_with
 from dppo_lab.runs.reader import read_record
+from dppo_lab.runs.watch import watch
 
 PRINTED_FILE = "output.txt"
 """Output of a run, kept out of the progress display of the comparison."""

@@ -28,13 +28,13 @@ from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.pruning import TokenPruning, advantage_with_uncertainty, constant
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.plan import Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.served import unserved_tokens
 from dppo_lab.planning.observed import Observed, observed_run, timed_steps
 from dppo_lab.planning.records import check_pilot
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.runs.follow import Follow
+from dppo_lab.runs.generation import Generation
 from dppo_lab.runs.parsing import TRAINING_OURS, Run, parse_fields
 from dppo_lab.runs.parts import build_trainer, prepare_model
 from dppo_lab.runs.reader import read_run

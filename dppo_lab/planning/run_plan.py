@@ -9,7 +9,7 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.own import method_named
 from dppo.trl.grpo.objective import fields_of
-from dppo.trl.grpo.plan import generation_sizes
+from dppo.trl.grpo.schedule import generation_sizes
 from dppo_lab.planning.advice import Rates
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens

@@ -18,11 +18,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from answer_judge.files import append_lines, keep_lines, read_lines, write_json
 from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.plan import Generation, Recorder
-from dppo.trl.grpo.stock import StockWatch
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import logs_at, wall
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
+from dppo_lab.runs.generation import Generation
+from dppo_lab.runs.stock import StockWatch
+from dppo_lab.runs.watch import DPPOWatch, Recorder
 from dppo_lab.runs.written import completion_lines, describe_run, prompt_line
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
@@ -73,7 +74,8 @@ class RunRecorder(TrainerCallback, Recorder):
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
         if isinstance(trainer, DPPOTrainer):
-            trainer.recorder, trainer.clock.now = self, self._now
+            DPPOWatch(trainer, self)
+            trainer.clock.now = self._now
         else:
             StockWatch(trainer, self, self._now)
         return self

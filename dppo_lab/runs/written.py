@@ -13,9 +13,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.environment import environment
 from dppo.groups import each_group
 from dppo.methods import METHODS
-from dppo.trl.grpo.plan import WHY, Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.runs.folder import STOCK, CompletionLine, PromptLine, RunFacts
+from dppo_lab.runs.generation import WHY, Generation
 
 
 def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) -> RunFacts:

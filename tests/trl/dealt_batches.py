@@ -29,7 +29,8 @@ def rolled_out(rank, *, keep=0.5, sampler=True, draws=2):
         denominator=torch.tensor(3.0),
         tokens=torch.tensor(5.0),
         attended=torch.tensor(7.0),
-        counts_U5C=torch.ones(draws, 5, 2),
+        share_UB4=torch.rand(draws, SIZE, 4, generator=rng),
+        unclipped_UC=torch.zeros(draws, 2, dtype=torch.bool),
         call_B=torch.randint(2, (SIZE,), generator=rng),
         sampler_logp=torch.randn(completion_mask.shape, generator=rng) if sampler else None,
     )

@@ -19,8 +19,8 @@ from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, MomentSamples, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo.describe import describe_steps
 from dppo.trl.grpo.lines import CeilingLines
-from dppo.trl.grpo.plan import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.metrics import PhaseClock
 from dppo.types import Work
@@ -61,7 +61,7 @@ def test_a_rate_that_can_save_nothing_is_to_be_turned_off(spread, off):
     method, said = METHODS["dppo"].with_rates(prompt=0.3, completion=0.0), []
     visits = MomentSamples.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
     plan = SimpleNamespace(metrics={"prune/prompt_rate": 0.3}, completions=None, samples=None)
-    CeilingLines(said.append).tell(method, plan, visits)
+    CeilingLines(said.append).observe(method, plan, visits)
     assert "prompts: prompt_prune_rate: 0.3" in said[0] and said[0].endswith("Set prompt_prune_rate: 0") == off
 
 

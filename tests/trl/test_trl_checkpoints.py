@@ -20,8 +20,8 @@ from sft_runs import ours, solutions
 
 from dppo.errors import CheckpointError
 from dppo.rewards import identities
+from dppo.trl import base
 from dppo.trl.checkpoints import files as checkpoint_files
-from dppo.trl.checkpoints import hooks as checkpoint_hooks
 from dppo.trl.checkpoints.files import EDITED, LIST_FILE, MISSING, find_faults, latest_checkpoint, refuse
 from dppo.trl.grpo.prompts import content_of
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_that_is_not_there_is_refused(tiny_path, run):
 
 def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):
     """Power may go at any moment: files first, then their list, then the names, and only then the older one."""
-    done, flush, rotate = [], os.fsync, checkpoint_hooks.rotate_checkpoints
+    done, flush, rotate = [], os.fsync, base.rotate_checkpoints
 
     def flushed(descriptor):
         done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
@@ -285,7 +285,7 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
         rotate(*args, **kwargs)
 
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(checkpoint_hooks, "rotate_checkpoints", rotated)
+    monkeypatch.setattr(base, "rotate_checkpoints", rotated)
     trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_total_limit=1).train()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]

@@ -26,6 +26,7 @@ def rows_of(batch):
                 batch.advantage_B[row].item(),
                 batch.weight_UB[:, row].tolist(),
                 batch.call_B[row].item(),
+                batch.share_UB4[:, row].tolist(),
             )
         )
     return found

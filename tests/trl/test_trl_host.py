@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trl_gradients import gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.base import TrainingLoop
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import LossMetrics, PhaseClock
 
 ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
@@ -123,10 +123,10 @@ def test_a_metric_that_is_read_at_once_is_seen(questions, tiny_path, tmp_path, m
     """The wrong twins: a number, and rows that are chosen by what the device has."""
     add = LossMetrics.add
 
-    def eager(self, tokens, weight, *others):
+    def eager(self, tokens, *others):
         float(tokens.logp_BT.detach().mean())
         tokens.advantage_B[tokens.advantage_B > 0]
-        return add(self, tokens, weight, *others)
+        return add(self, tokens, *others)
 
     monkeypatch.setattr(LossMetrics, "add", eager)
     grpo(tiny_path, tmp_path, max_tokens_per_row=30)

@@ -45,7 +45,7 @@ class TestWhichLayout:
     def test_padding_where_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
         differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "padded"})
         assert max(differences) < TOLERANCE
-        assert "dppo | layout: length-sorted padding (as asked for)" in capsys.readouterr().out.splitlines()
+        assert "dppo | layout: length-sorted padding (as set)" in capsys.readouterr().out.splitlines()
         assert trainer.model.config._attn_implementation == "sdpa" and not forwarded
 
     @pytest.mark.parametrize("kind", SERVED)

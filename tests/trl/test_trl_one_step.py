@@ -132,7 +132,7 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
 
 def shared(trainer: DPPOTrainer) -> bool:
     """Whether optimizer steps share a rollout out: the demo, the proofs and the frozen table have one step only."""
-    return trainer.cycle.passes.shares > 1
+    return trainer.schedule.passes.shares > 1
 
 
 @pytest.mark.skipif(not ON_CPU, reason="the demo computes on the CPU, and bits are compared")

@@ -25,7 +25,7 @@ class ManyDraws(DPPOTrainer):
         for index in range(draws):
             self.session.number = index
             plan = self.drawn(self._plan(prompts, generated))
-            batch = self.forwards.with_log_probs(rank_batch(generated, plan, self.accelerator, self.cycle.calls))
+            batch = self.forwards.with_log_probs(rank_batch(generated, plan, self.accelerator, self.schedule.calls))
             self.model.zero_grad()
             calls, _ = self.forwards.calls(batch, batch.weight_UB[0], 1)
             self.loss_of(self.model, {"batch": batch, "micro_batches": calls[0]}).backward()

@@ -75,7 +75,7 @@ def test_a_trainer_that_goes_on_in_the_same_process_forgets_its_own_generation(t
     trainer(tiny_path, tmp_path / "a", seen=[], **TWO_PASSES).train()
     again = trainer(tiny_path, tmp_path / "b", seen=[], callbacks=[EndsAfterSix()], **TWO_PASSES)
     again.train()
-    assert again.calls % again.cycle.length, "it stopped in the middle of a generation"
+    assert again.calls % again.schedule.length, "it stopped in the middle of a generation"
     again.remove_callback(EndsAfterSix)
     again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-4"))
     assert alike(tmp_path / "a", tmp_path / "b")

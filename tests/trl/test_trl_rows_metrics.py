@@ -150,9 +150,18 @@ def test_a_metric_of_one_kept_completion_in_each_micro_batch_estimates_that_of_a
         tokens = Tokens(logp_BT=like, old_logp_BT=like, mask_BT=like + 1, advantage_B=like[:, 0] + 1, ref_logp_BT=None)
         metrics = LossMetrics(method, count)
         entropy_BT = value_K[:, None].expand(-1, 2).float()
-        metrics.add(tokens, weight_K.float(), entropy_BT, None, torch.full((count,), 2.0), part_K)
-        counts_5C = torch.tensor([4.0, 2.0, 0.0, 4.0, 2.0])[:, None].expand(-1, count)
-        return [each["entropy"] for each in metrics.reduced(ALONE, counts_5C, denominator=1.0)]
+        plan = SimpleNamespace(
+            counted_UN=torch.ones(1, UNITS, dtype=torch.float64),
+            advantage_N=torch.ones(UNITS),
+            completions=SimpleNamespace(tokens_N=torch.full((UNITS,), 2), live_N=torch.ones(UNITS, dtype=torch.bool)),
+        )
+        share_UN4, unclipped_UC = rollouts.metric_shares(plan, torch.arange(UNITS) // 2, count)
+        whole = SimpleNamespace(share_UB4=share_UN4.float(), call_B=torch.arange(UNITS) // 2)
+        rows = 2 * part_K  # the first of two completions that are alike
+        batch = SimpleNamespace(rank_batch=whole, loss_weight=weight_K.float(), rows=rows)
+        metrics.add(tokens, batch, 0, entropy_BT, None)
+        found, _ = metrics.reduced(ALONE, unclipped_UC[0], denominator=1.0)
+        return found["entropy"]
 
     true, found = drawn_metrics(estimate)
     assert found == pytest.approx(true, rel=0.03)

@@ -201,7 +201,7 @@ def test_after_an_interrupt_a_run_begins_with_a_generation(tiny_path, tmp_path, 
     trainer, phases, step = short(tiny_path, tmp_path), [], DPPOTrainer.training_step
 
     def counted(self, *args, **kwargs):
-        phases.append(self.calls % self.cycle.length)
+        phases.append(self.calls % self.schedule.length)
         if len(phases) == 4:  # within the second step
             raise KeyboardInterrupt
         return step(self, *args, **kwargs)

@@ -54,7 +54,7 @@ CHOICES_OF_TRL = CHOICES | {
 
 
 def contradictions(method: str, given: dict[str, Any]) -> list[str]:
-    """One sentence per field that says another objective than that of a preset; empty where there is none."""
+    """One sentence per field that describes another objective than a preset's; empty if there is none."""
     own, any_objective = fields_of(METHODS[method]), "dppo" if METHODS[method].completions.rate else "grpo"
     other = f"or name a method that works on any objective: method: {any_objective}."
     return [
@@ -71,7 +71,7 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
 
 
 def field_problems(args: Any, own: Method | None = None) -> list[str]:
-    """One sentence per field that contradicts the method or another field; empty when there is none.
+    """One sentence per field that contradicts the method or another field; empty if there is none.
 
     ``own`` is a method of one's own, which ``settle`` has compared with the fields; None for a preset.
     """
@@ -92,13 +92,13 @@ def field_problems(args: Any, own: Method | None = None) -> list[str]:
 
 
 def _prior_problems(args: Any, base: Method) -> list[str]:
-    """What is wrong with pass rates from a column, or that nothing would read them."""
+    """Problems of pass rates from a column, which must be used by some choice."""
     if (given := args.prompt_prior) is None:
         return []
     problems = prior_problems(given)
     if not (args.prompt_prune_rate or base.advantages.from_history):
         problems.append(
-            f"prompt_prior={given!r:.80} is about prompts to prune, or to compare with, and there are none. Set "
+            f"prompt_prior={given!r:.80} has no use: no prompts are pruned, and no baseline is from history. Set "
             "prompt_prune_rate: auto, or leave it out."
         )
     if args.prompt_values is not None:
@@ -107,7 +107,7 @@ def _prior_problems(args: Any, base: Method) -> list[str]:
 
 
 def _value_problems(args: Any, base: Method) -> list[str]:
-    """What is missing or unread of values estimated before training, and of the reference they go with."""
+    """Problems of values estimated before training, and of the reference policy that they need."""
     problems = []
     if base.needs_reference and not args.beta:
         problems.append(
@@ -131,7 +131,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
 
     Raises:
         ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``,
-            or a TRL option this trainer does not serve (with what to use instead).
+            or a TRL option that this trainer does not serve.
     """
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
 
     @contextmanager
     def _groups_of_one(self, rule: AdvantageRule) -> Iterator[None]:
-        """TRL asks for two completions a prompt, which its own advantages need: a baseline from history does not.
+        """A context in which TRL accepts one completion per prompt: a baseline from history does not need two.
 
         Raises:
             ConfigError: one completion a prompt, and advantages that would all be 0.
@@ -211,7 +211,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         self.num_generations, self.num_generations_eval = 1, evaluated
 
     def _fill_in(self, own: Method | None) -> None:
-        """Give fields that were left out the values of the method, or TRL's defaults if it has none.
+        """Give fields that were left out the values of the method, else TRL's defaults.
 
         ``own`` is a method of one's own; None for the preset that ``method`` names.
 
@@ -223,10 +223,10 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if own is None:
             self._fill_in_preset(METHODS[self.method], defaults)
         else:
-            told = {name: defaults[name] for name in OBJECTIVE} | fields_of(replace(own, fixes=PARTS))
+            given = {name: defaults[name] for name in OBJECTIVE} | fields_of(replace(own, fixes=PARTS))
             # As with TRL, a mixture of experts brings its own coefficient if none is given.
-            told |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
-            raise_problems("DPPOConfig", settle(self, own, told, (*DECIDED, *OBJECTIVE)))
+            given |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
+            raise_problems("DPPOConfig", settle(self, own, given, (*DECIDED, *OBJECTIVE)))
         self._left_out = {name: getattr(self, name) for name in left_out}
 
     def _fill_in_preset(self, method: Method, defaults: dict[str, Any]) -> None:
@@ -248,8 +248,8 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
 
         Args:
             own: the method that ``with_method`` was given; None for the one that ``method`` names.
-            sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
-            model_config: of the model, whose router loss belongs to the objective; None where it is not known.
+            sampler_log_probs: True if rollouts have log-probabilities, which ``completion_score: auto`` uses.
+            model_config: of the model, whose router loss belongs to the objective; None if it is not known.
         """
         if own is None and is_own(self.method):
             own = method_named(self.method)
@@ -261,10 +261,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         return own if self.rollout_cost is None else with_rollout_cost(own, self.rollout_cost)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
-        """Another method as this run would train it, at rates of 0.
-
-        What it fixes of the objective is its own, the rest is the run's.
-        """
+        """Another method as this run would train it, at rates of 0, with this run's objective where it fixes none."""
         base = method_named(name)
         if is_own(name):
             return replace(base.with_rates(prompt=0.0, completion=0.0), tokens=base.tokens.at_rate(0.0, 0.0))

@@ -1,4 +1,4 @@
-"""Lines about what choosing can gain: once during a run, as soon as there are enough samples, and at its end."""
+"""Lines about the gain of choosing among completions and prompts: once there are enough samples, and at the end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ UNITS = {"completions": "those with a gradient", "prompts": "the candidates"}
 class CeilingLines:
     """Prints one line per level at the first samples, and one more if ``auto`` begins to prune later."""
 
-    def __init__(self, say: Callable[[str], object]) -> None:
-        self._say = say
-        self._said: dict[str, bool] = {}
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._last: dict[str, bool] = {}
         """By level that has a line: True if no other will follow."""
 
-    def tell(self, method: Method, plan: StepPlan, visits: MomentSamples | None) -> None:
-        """Look at a generation that was planned."""
+    def observe(self, method: Method, plan: StepPlan, visits: MomentSamples | None) -> None:
+        """Look at a generation that was planned. ``visits`` are of prompts with a history; None for a stream."""
         prompts, completions, found = method.prompts, method.completions, plan.completions
         rounds = method.rounds is not None
         if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
@@ -33,8 +33,8 @@ class CeilingLines:
             return
         samples, completions = plan.samples, completions.informed(found)
         if found.live_N.any() and len(samples) >= (completions.auto or COMPLETION_AUTO).fewest:
-            silent = 1 - int(found.live_N.sum()) / len(found.live_N)
-            skipped = f"the {silent:.0%} without a gradient are skipped; " if silent else ""
+            without = 1 - int(found.live_N.sum()) / len(found.live_N)
+            skipped = f"the {without:.0%} without a gradient are skipped; " if without else ""
             dropped = plan.draw_metrics[0]["prune/completion_rate"]
             self._level("completions", completions, samples, dropped, skipped)
 
@@ -42,44 +42,36 @@ class CeilingLines:
         self, name: str, level: Pruning | PromptPruning, samples: MomentSamples, dropped: float, skipped: str = ""
     ) -> None:
         """Print a line the first time, and again if a level that was left off begins to drop."""
-        if name in self._said and (self._said[name] or not dropped):
+        if name in self._last and (self._last[name] or not dropped):
             return
         chosen = None if level.auto is None else level.choice(samples)
-        if name in self._said and not (chosen and chosen.rate):
-            return  # the rate that it had begun to drop by is no longer the one of the samples
-        self._said[name] = chosen is None or chosen.rate > 0
-        ceiling = ceiling_of(samples)
-        sampling = "sampling the others" if skipped else DROPPING[name]
-        if chosen is None:
-            gain = _given(name, level.rate, ceiling, sampling)
-        else:
-            gain = _chosen(name, level, chosen, ceiling, sampling)
-        self._say(f"dppo | {name}: {skipped}{gain}")
+        if name in self._last and not (chosen and chosen.rate):
+            return  # by now the samples give a rate of 0 again
+        self._last[name] = chosen is None or chosen.rate > 0
+        gain = _gain(name, level, chosen, ceiling_of(samples), "sampling the others" if skipped else DROPPING[name])
+        self._write(f"dppo | {name}: {skipped}{gain}")
 
 
-def _given(name: str, rate: float, ceiling: Ceiling, sampling: str) -> str:
-    """Gain of a fixed rate, or of choosing one if it is 0."""
+def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampling: str) -> str:
+    """Gain of the rate of a level: ``chosen`` by the run, or fixed if that is None."""
     field, nothing = FIELDS[name], ceiling.value < WORTH
-    if not rate:
-        gain = f"nothing here (at most {ceiling.value:.2f}x)" if nothing else f"at most {ceiling}"
-        return f"{sampling} would gain {gain}"
-    if nothing:
-        return f"{field}: {rate:g} adds noise and gains nothing here (at most {ceiling.value:.2f}x). Set {field}: 0"
-    return f"{field}: {rate:g} is in use; choosing gains at most {ceiling}"
-
-
-def _chosen(name: str, level: Any, chosen: Choice, ceiling: Ceiling, sampling: str) -> str:
-    """Gain of a rate that the run chooses, or the reason for a rate of 0."""
-    if chosen.rate:
+    if chosen is None and level.rate:
+        if nothing:
+            no_gain = f"adds noise and gains nothing here (at most {ceiling.value:.2f}x)"
+            return f"{field}: {level.rate:g} {no_gain}. Set {field}: 0"
+        return f"{field}: {level.rate:g} is in use; choosing gains at most {ceiling}"
+    if chosen is None and not nothing:
+        return f"{sampling} would gain at most {ceiling}"
+    if chosen is not None and chosen.rate:
         gain = f"{chosen.gain:.2f}x, at least {chosen.low:.2f}x (at most {ceiling.value:.2f}x)"
         return f"{sampling} gains {gain}; {chosen.rate:.0%} are dropped"
-    if f"{chosen.gain:.2f}" == "1.00":
-        if ceiling.value < WORTH:
-            return f"{sampling} would gain nothing here (at most {ceiling.value:.2f}x)"
-        paid = "since rollouts are paid for by then" if level.auto.rollout_cost else "at any rate"
-        return f"{sampling} would gain nothing here {paid} (else at most {ceiling.value:.2f}x)"
-    gain = f"{chosen.gain:.2f}x here, at least {chosen.low:.2f}x"
-    return f"{sampling} would gain {gain}; {FIELDS[name]}: auto begins at {level.auto.least_gain:g}x"
+    if chosen is not None and f"{chosen.gain:.2f}" != "1.00":
+        gain = f"{chosen.gain:.2f}x here, at least {chosen.low:.2f}x"
+        return f"{sampling} would gain {gain}; {field}: auto begins at {level.auto.least_gain:g}x"
+    if nothing:
+        return f"{sampling} would gain nothing here (at most {ceiling.value:.2f}x)"
+    paid = "since rollouts are paid for by then" if level.auto.rollout_cost else "at any rate"
+    return f"{sampling} would gain nothing here {paid} (else at most {ceiling.value:.2f}x)"
 
 
 def closing_lines(
@@ -99,10 +91,10 @@ def closing_lines(
             f"nothing was learned: all {rolled:,.0f} completions had advantage 0, because the rewards of each group "
             "were equal or missing. Set log_completions: true and check the rewards"
         ]
-    candidates, asked = savings.prompts
+    candidates, rolled_out = savings.prompts
     levels = (
         ("completions", method.completions, completions, live, kept),
-        ("prompts", method.prompts, visits if method.rounds is None else None, candidates, asked),
+        ("prompts", method.prompts, visits if method.rounds is None else None, candidates, rolled_out),
     )
     lines = []
     for name, level, samples, units, left in levels:
@@ -122,12 +114,12 @@ def _closing(name: str, level: Any, samples: MomentSamples, dropped: float) -> s
         chosen = level.choice(samples)
         why = f"{chosen.rate:.0%} would be dropped from here on"
         if not chosen.rate:
-            why = _chosen(name, level, chosen, ceiling, DROPPING[name])
+            why = _gain(name, level, chosen, ceiling, DROPPING[name])
         return f"{field}: auto dropped none of {UNITS[name]}; {why}"
     if not level.rate:
         return f"choosing can gain at most {ceiling}. Try {field}: auto" if ceiling.low >= WORTH else ""
     if level.auto is None and ceiling.value < WORTH:
-        return _given(name, level.rate, ceiling, DROPPING[name])
+        return _gain(name, level, None, ceiling, DROPPING[name])
     share = "less than 1%" if dropped < 0.005 else f"{dropped:.0%}"
     setting = f"{field}: {'auto' if level.auto is not None else f'{level.rate:g}'}"
     return f"{setting} dropped {share} of {UNITS[name]}; choosing can gain at most {ceiling}"

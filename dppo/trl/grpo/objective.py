@@ -1,4 +1,4 @@
-"""An objective in TRL's words: from the fields of ``GRPOConfig`` to the parts of a ``Method``, and back."""
+"""Conversion of an objective from the fields of ``GRPOConfig`` to the parts of a ``Method``, and back."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -35,20 +35,20 @@ LOSS_TYPES: Mapping[str, tuple[TokenLoss, Normaliser]] = {
     "sapo": (sapo, GRPO_MEAN),
     "vespo": (vespo, DAPO_TOKENS),
 }
-"""TRL's ``loss_type`` is two things in one word: the loss of a token, and what sums are divided by."""
+"""TRL's ``loss_type`` names two things: the loss of a token, and the denominator of sums."""
 RATIOS: Mapping[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
 """By TRL's ``importance_sampling_level``."""
 SETTINGS = ("loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation")
-"""Fields that say which objective it is: a method that has one of its own contradicts others."""
+"""Fields that choose the objective: other values than those of a method's own objective contradict it."""
 CONSTANTS = ("epsilon", "epsilon_high", "beta", "entropy_coef", "router_aux_loss_coef")
-"""Fields with the numbers in it: a method brings its paper's, and any other may be set."""
+"""Fields with numbers of the objective: a method has its paper's, and others may be set."""
 WORDS = {
     "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high", "delta", "off_policy_mask_threshold"),
     "advantages": ("scale_rewards", "multi_objective_aggregation"),
     "normaliser": ("loss_type",),
     "kl": ("use_bias_correction_kl",),
 }
-"""Fields that say no more than one part of an objective."""
+"""Fields that describe one part of an objective alone, by that part."""
 PARTS: frozenset[Part] = frozenset(("advantages", "token_loss", "normaliser", "kl"))
 """Parts of an objective. A method of one's own fixes all of them."""
 SHAPES = ("sapo_temperature_pos", "sapo_temperature_neg")
@@ -61,7 +61,7 @@ OBJECTIVE = tuple(
 
 
 def fields_of(method: Method) -> dict[str, Any]:
-    """What TRL is told of the parts of an objective that are a method's own, as far as it has words for them."""
+    """TRL's fields for those parts of an objective that a method fixes, as far as there are fields for them."""
     found: dict[str, Any] = dict(method.advantages.settings) if "advantages" in method.fixes else {}
     if "normaliser" in method.fixes and method.normaliser.name in NORMALISERS:
         found["loss_type"] = method.normaliser.name
@@ -103,21 +103,18 @@ def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
     }
 
 
-def router_coef(asked: float | None, model_config: Any) -> float:
-    """TRL's rule: if the field is left out, the model brings its own. A model that is no mixture has none."""
+def router_coef(given: float | None, model_config: Any) -> float:
+    """The coefficient of the router loss, as in TRL: the model's own if none is given; 0 without experts."""
     if model_config is None:
-        return asked or 0.0
+        return given or 0.0
     config = model_config.get_text_config()
     if not hasattr(config, "output_router_logits"):
         return 0.0
-    return getattr(config, "router_aux_loss_coef", 0.0) if asked is None else asked
+    return getattr(config, "router_aux_loss_coef", 0.0) if given is None else given
 
 
 def _advantage_rule(args: GRPOConfig) -> AdvantageRule:
-    """The rule that TRL's fields choose, of the shared ones and those of methods.
-
-    ``scale_rewards`` says nothing where each function is normalised by itself.
-    """
+    """The rule that TRL's fields choose, of the shared ones and those of methods."""
     own = {rule.name: rule for rule in (method.advantages for method in METHODS.values())}
     return next(
         rule
@@ -143,10 +140,10 @@ def _token_loss(args: GRPOConfig, ratio: Ratio) -> TokenLoss:
 def unnamed_parts(method: Method) -> dict[str, Any]:
     """The parts of an objective that are a method's own and that no fields of TRL describe.
 
-    They are found by going there and back: what TRL's fields make of the method is compared with the method.
+    The method is converted to TRL's fields and back: parts that come back different have no fields.
     """
-    told = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
-    made = objective_of(cast(GRPOConfig, SimpleNamespace(**told)))
+    there = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
+    made = objective_of(cast(GRPOConfig, SimpleNamespace(**there)))
     own = {part: getattr(method, part) for part in method.fixes}
     return {part: value for part, value in own.items() if _comparable(made[part]) != _comparable(value)}
 
@@ -156,10 +153,10 @@ def _comparable(part: Any) -> Any:
 
 
 def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of TRL that say nothing of a method, and the part of its own, in words, that each would describe.
+    """Fields of TRL that the method does not use, each with the part of the method that takes its place.
 
-    ``loss_type`` says two things, so it may be read in part: of a method that brings its token loss and not its
-    normaliser, only one that names no other loss than the usual is.
+    ``loss_type`` names two things. A method with its own token loss may use it for the normaliser. So it is unused only
+    if it names another loss than the usual one.
     """
     parts = unnamed_parts(method)
     found = {name: part.replace("_", " ") for part in parts for name in WORDS.get(part, ())}

@@ -1,7 +1,7 @@
-"""The prompts of a run: its dataset's rows as a ``PromptSource``, and what is known of them before their first visit.
+"""The prompts of a run: rows of its dataset as a ``PromptSource``, with their priors.
 
-TRL's sampler cannot prune for us: it decides a block too early and loses its place on resume. So its loader only counts
-steps, and candidates, draws and examples come from here, the same on every rank.
+TRL's sampler cannot prune for us: it chooses a block too early, and loses its place on resume. So TRL's loader only
+counts steps. Candidates, draws and examples come from here, equal on all ranks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,10 +38,10 @@ def prompt_source(
             f"the dataset has no column 'prompt', but {columns}. Try dataset.rename_column('text', 'prompt')"
         )
     if isinstance(dataset, Dataset):
-        # First: it says where there are no rows.
+        # First: it refuses a dataset without rows.
         stream = PromptStream(len(dataset), seed=args.seed, shuffle=bool(args.shuffle_dataset))
         prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
-        # Where an environment gives the prompt, rows are told apart by what else they hold.
+        # If an environment gives the prompt, the other columns identify a row.
         if "prompt" in dataset.column_names and not environment:
             check_prompts(prompts_of(dataset))
         content = prompts_of(dataset) if "prompt" in dataset.column_names else dataset
@@ -64,7 +64,7 @@ def prompt_source(
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
-    """Refuse what is neither a text nor a list of messages: TRL's templates write a number as if it were one.
+    """Refuse prompts other than a text or a list of messages: TRL's templates would write a number as text.
 
     Raises:
         DataError: the first such row.
@@ -80,8 +80,11 @@ def check_prompts(prompts: Iterable[Any]) -> None:
 def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed: int) -> None:
     """Refuse a prompt that fills the positions of a model, which would end in an error about memory, or in nonsense.
 
-    The longest prompts are measured, of those that may be too long by their characters. ``most_completed`` are tokens
-    of a completion.
+    The longest prompts are tokenized, if they may be too long by their characters. ``most_completed`` is the limit of
+    tokens of a completion, for the advice.
+
+    Raises:
+        DataError: such a prompt.
     """
     text = config.get_text_config()
     scaled = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
@@ -104,7 +107,7 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
 
 
 def _text_of(prompt: Any) -> str:
-    """What a prompt says, without what a template adds, and without pictures."""
+    """The text of a prompt, without a template and without pictures."""
     if isinstance(prompt, str):
         return prompt
     parts = [message.get("content") or "" for message in prompt]
@@ -113,7 +116,7 @@ def _text_of(prompt: Any) -> str:
 
 
 def prompts_of(dataset: Dataset) -> Iterator[Any]:
-    """All prompts, read some at a time; a transform may make them of other columns."""
+    """All prompts, read in parts; a transform may make them of other columns."""
     read = dataset if dataset.format["type"] == "custom" else dataset.select_columns(["prompt"])
     for batch in read.iter(batch_size=1000):
         yield from cast(Any, batch)["prompt"]
@@ -131,36 +134,33 @@ def content_of(dataset: Any, identities: np.ndarray) -> str:
 
 
 def _check_streamed(args: Any, method: Method) -> None:
-    """Raise an error where something is asked for that needs rows which can be read again."""
-    if method.prompts.rate:
-        raise ConfigError(
-            f"prompt_prune_rate={args.prompt_prune_rate} needs a map-style dataset; a streamed one has no rows to come "
-            "back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
-        )
-    if method.advantages.from_history:
-        raise ConfigError(
-            f"method={args.method!r} has a baseline from each prompt's history, which needs a map-style dataset. Set "
-            "method: dppo, or load the dataset without streaming."
-        )
-    if args.prompt_prior is not None:
-        raise ConfigError(
-            "prompt_prior is a column of the rows of a dataset, and a streamed one has none. Load the dataset without "
-            "streaming, or leave it out."
-        )
-    if args.prompt_values is not None:
-        raise ConfigError(
-            f"prompt_values={args.prompt_values!r} are of the rows of a dataset, and a streamed one has none. Load the "
-            "dataset without streaming, or leave them out with method: dppo."
-        )
-    if method.rounds is not None:
-        raise ConfigError(
-            f"method={args.method!r} takes as many prompts as it needs, which needs a map-style dataset. Set method: "
-            "grpo, or load the dataset without streaming."
-        )
+    """Refuse settings that need rows which can be read again."""
+    rules = (
+        (
+            bool(method.prompts.rate),
+            f"prompt_prune_rate={args.prompt_prune_rate} needs rows to come back to. Set prompt_prune_rate: 0",
+        ),
+        (
+            method.advantages.from_history,
+            f"method={args.method!r} has a baseline from each prompt's history. Set method: dppo",
+        ),
+        (args.prompt_prior is not None, "prompt_prior is a column of a dataset's rows. Leave it out"),
+        (
+            args.prompt_values is not None,
+            f"prompt_values={args.prompt_values!r} are of a dataset's rows. Leave them out with method: dppo",
+        ),
+        (
+            method.rounds is not None,
+            f"method={args.method!r} rolls out prompts until enough groups count. Set method: grpo",
+        ),
+    )
+    for wrong, sentence in rules:
+        if wrong:
+            raise ConfigError(f"The dataset is streamed, and {sentence}, or load the dataset without streaming.")
 
 
 def _check_functions(args: Any, method: Method, functions: int) -> None:
-    """Refuse what is known of the total reward, where a history has each of several reward functions by itself."""
+    """Refuse priors of the total reward if a history has each of several reward functions by itself."""
     for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
         if getattr(args, name) is not None and method.advantages.from_history and functions > 1:
             raise ConfigError(

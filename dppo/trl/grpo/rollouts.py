@@ -1,9 +1,9 @@
-"""Between TRL's tensors of one rank and the step's records of all ranks; and which rank trains which completions.
+"""Conversion between TRL's tensors of one rank and records of all ranks; and the rank that trains each completion.
 
-A rank's draws may keep few completions of that rank, or none, and the others would wait for it. So kept rows move
-between ranks until all have about as much to forward. A row takes its weight along, and the denominator was fixed
-before: gradients are sums over ranks, so where a row is forwarded changes the order of a sum and nothing else. (A
-router loss balances each forward pass by itself, here as in TRL.)
+Draws may keep few completions of a rank, or none, and the other ranks would wait for it. So kept rows move between
+ranks until all have about equally many tokens to forward. A row takes its weight along, and the denominator was fixed
+before. Gradients are sums over ranks: the rank of a row changes the order of a sum, and nothing else. (A router loss
+balances each forward pass by itself, here as in TRL.)
 """
 
 import copy
@@ -28,14 +28,14 @@ from dppo.types import Rewards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedBatch(Padded):
-    """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
+    """Completions that TRL rolled out on this rank, and the rewards of all ranks."""
 
     tool_mask: Tensor | None
-    """(B, T), 0 where a tool wrote a token; None where there were no tools."""
+    """(B, T), 0 if a tool wrote the token; None without tools."""
     sampler_logp: Tensor | None
-    """(B, T) log-probabilities as the rollout engine reported them; None where it does not."""
+    """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     reward_NF: Tensor
-    """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
+    """(N, F) rewards of all ranks in rank order, on the CPU; NaN if a function gave none."""
     place_B: Tensor
     """(B,) int64 place of each completion in the order in which TRL deals them to micro-batches."""
 
@@ -52,12 +52,12 @@ def read_examples(
 
 
 def loss_mask(completion_mask: Tensor, tool_mask: Tensor | None) -> Tensor:
-    """(B, T) tokens that carry loss: not those of tools, nor of truncated completions that are masked."""
+    """(B, T) tokens that carry loss: not those of tools, nor of masked truncated completions."""
     return completion_mask if tool_mask is None else completion_mask * tool_mask
 
 
 def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *, tokens: bool = False) -> RolledOut:
-    """What all ranks rolled out; with ``tokens`` each token of it."""
+    """Rewards and lengths of the completions of all ranks; with ``tokens`` each of their tokens."""
     mask, logp = loss_mask(generated.completion_mask, generated.tool_mask), generated.sampler_logp
     processes, gather = accelerator.num_processes, accelerator.gather
     sure_B = None if logp is None else gather(uncertainty(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
@@ -80,9 +80,13 @@ def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledToke
 
 
 def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
-    """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in its order.
+    """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in TRL's order.
 
-    ``place_N`` are places in the order of the rank that rolled them out, ``calls`` the micro-batches of a step.
+    Args:
+        place_N: (N,) place of each completion in the order of the rank that rolled it out.
+        process_N: (N,) that rank.
+        share_UN: (U, N) bool completions of each optimizer step.
+        calls: micro-batches of a step.
     """
     call_N = torch.zeros_like(place_N)
     for share_N, process in itertools.product(share_UN, process_N.unique()):
@@ -93,15 +97,13 @@ def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -
 
 
 def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
-    """What one rank trains on, as far as it is known before anything is forwarded; all ranks call together."""
+    """The batch of one rank before any forward pass; all ranks call together."""
     rank, size = accelerator.process_index, len(generated.completion_ids)
     mask = loss_mask(generated.completion_mask, generated.tool_mask)
     here, device = slice(rank * size, (rank + 1) * size), mask.device
     place_N = accelerator.gather(generated.place_B).cpu()
     call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
-    tokens_N, live_N = plan.completions.tokens_N, plan.completions.live_N
-    unclipped_N = (plan.advantage_N == 0) & (tokens_N > 0)
-    counts_N5 = torch.stack([tokens_N, torch.ones_like(tokens_N), unclipped_N, tokens_N * live_N, live_N], 1).double()
+    share_UN4, unclipped_UC = metric_shares(plan, call_N, calls)
     return RankBatch(
         **{name: getattr(generated, name) for name in PADDED},
         loss_mask=mask,
@@ -110,15 +112,35 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         denominator=torch.tensor(plan.denominator, dtype=torch.float64),
         tokens=torch.tensor(plan.tokens, dtype=torch.float64),
         attended=torch.tensor(plan.attended, dtype=torch.float64),
-        counts_U5C=torch.einsum("un,nk,nc->ukc", plan.counted_UN, counts_N5, F.one_hot(call_N, calls).double()),
+        share_UB4=share_UN4[:, here].to(device, torch.float32),
+        unclipped_UC=unclipped_UC.to(device),
         call_B=call_N[here].to(device),
         sampler_logp=generated.sampler_logp,
         **_token_parts(plan, here, mask),
     )
 
 
+def metric_shares(plan: StepPlan, call_N: Tensor, calls: int) -> tuple[Tensor, Tensor]:
+    """(U, N, 4) ``share_UB4`` of all completions, and (U, C) ``unclipped_UC``, for ``calls`` micro-batches.
+
+    Means over completions with a gradient leave out a micro-batch that has tokens and no such completion: nothing is
+    known of it. A micro-batch without tokens counts as 0, as in TRL.
+    """
+    tokens_N, live_N = plan.completions.tokens_N, plan.completions.live_N
+    call_NC = F.one_hot(call_N, calls).double()
+    counts_N4 = torch.stack([tokens_N, torch.ones_like(tokens_N), tokens_N * live_N, live_N], 1).double()
+    total_U4C = torch.einsum("un,nk,nc->ukc", plan.counted_UN, counts_N4, call_NC)
+    known_U4C = (total_U4C > 0) | (total_U4C[:, :1] == 0)
+    known_U4C[:, :2] = True
+    share_U4C = torch.where(total_U4C > 0, 1 / total_U4C, 0.0) / known_U4C.sum(2, keepdim=True).clamp(min=1)
+    # Their sums are divided by the weights that are kept, in all rather than in each micro-batch.
+    share_U4C[:, 2:] *= total_U4C[:, 2:].sum(2, keepdim=True)
+    unclipped_N = ((plan.advantage_N == 0) & (tokens_N > 0)).double()
+    return share_U4C[:, :, call_N].transpose(1, 2), plan.counted_UN * unclipped_N @ call_NC > 0
+
+
 def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]:
-    """What of each completion's tokens every optimizer step trains on; nothing where that is all of them."""
+    """Weights of tokens, and lengths of completions, in each optimizer step; empty if all tokens are trained on."""
     if not plan.token_draws:
         return {}
     width = mask.shape[1]
@@ -130,14 +152,14 @@ def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
     """(Q,) numbers of groups, counted round after round, in the order in which the rows of all ranks are gathered.
 
-    Of each round there are a multiple of ``processes``, and every rank holds an equal, contiguous part.
+    ``groups`` are those of each round, multiples of ``processes``: each rank holds an equal, contiguous part.
     """
     numbers = torch.arange(sum(groups)).split(list(groups))
     return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
 
 
 def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, pad_token: int) -> GeneratedBatch:
-    """Several rounds as one, padded to the widest: prompts on the left, completions on the right."""
+    """Several rounds as one batch, padded to the widest: prompts on the left, completions on the right."""
     together: dict[str, Any] = {}
     for name in (field.name for field in fields(GeneratedBatch)):
         parts = [getattr(one, name) for one in rounds]
@@ -150,33 +172,38 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, 
         elif name == "reward_NF":
             together[name] = torch.cat(parts).unflatten(0, (-1, generations))[order_Q].flatten(0, 1)
         else:
-            width = max(part.shape[1] for part in parts)
-            fill, left = (pad_token if name.endswith("_ids") else 0), name.startswith("prompt")
-            pads = [(width - part.shape[1], 0) if left else (0, width - part.shape[1]) for part in parts]
-            together[name] = torch.cat([F.pad(part, pad, value=fill) for part, pad in zip(parts, pads, strict=True)])
+            fill = pad_token if name.endswith("_ids") else 0
+            together[name] = _padded_cat(parts, left=name in OF_PROMPTS, fill=fill)
     return GeneratedBatch(**together)
+
+
+def _padded_cat(parts: Sequence[Tensor], *, dim: int = 0, left: bool, fill: int = 0) -> Tensor:
+    """Tensors concatenated along ``dim``, their last dimension padded to the widest."""
+    width = max(part.shape[-1] for part in parts)
+    pads = [(width - part.shape[-1], 0) if left else (0, width - part.shape[-1]) for part in parts]
+    return torch.cat([F.pad(part, pad, value=fill) for part, pad in zip(parts, pads, strict=True)], dim)
 
 
 NOWHERE = -1
 """The rank of a completion that no draw keeps."""
 PARTS_OF_A_RANK = 2
-"""A group whose rows cost more than this part of a rank's mean is dealt in parts, each with the prompt."""
+"""A group is dealt in parts, each with the prompt, if it costs more than a rank's mean over this number."""
 OF_PROMPTS = ("prompt_ids", "prompt_mask")
 PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "token_weight_UBT")
-"""What a row has for each token of its completion."""
-PER_ROW = ("advantage_B", "call_B", "weight_UB", "length_UB")
-PER_STEP = ("weight_UB", "length_UB", "token_weight_UBT")
-"""What a row has for each optimizer step."""
+"""Tensors with a value for each token of a completion."""
+PER_ROW = ("advantage_B", "call_B", "weight_UB", "length_UB", "share_UB4")
+PER_STEP = ("weight_UB", "length_UB", "token_weight_UBT", "share_UB4")
+"""Tensors with a value for each optimizer step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Tokens of all completions of a generation, and whose they are."""
+    """Tokens of all completions of a generation, and their groups."""
 
     prompt_N: Tensor
     """(N,) tokens of the prompt."""
     completion_UN: Tensor
-    """(U, N) tokens of the completion that each optimizer step forwards if it keeps it; (1, N) for the same in all."""
+    """(U, N) tokens that each optimizer step forwards of a completion that it keeps; (1, N) if all are equal."""
     group_N: Tensor
     """(N,) its group."""
 
@@ -184,8 +211,8 @@ class Lengths:
 def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares_prompts: bool) -> Tensor:
     """(N,) int64 the rank that trains each completion; ``NOWHERE`` for those that are dropped.
 
-    What a rank costs is the tokens that it forwards in all optimizer steps. Completions of a group stay together where
-    a row holds their prompt once (``shares_prompts``). Each rank rolled out an equal, contiguous part of all.
+    The cost of a rank is the tokens that it forwards in all optimizer steps. With ``shares_prompts`` a row holds the
+    prompt of a group once, so its completions stay together. Each rank rolled out an equal, contiguous part of all.
     """
     times_N = (weight_UN > 0).sum(0)
     kept = times_N.nonzero()[:, 0].tolist()
@@ -215,7 +242,7 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
 
 
 def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_prompts: bool) -> RankBatch:
-    """What this rank trains on, out of the kept completions of all: all ranks call it together."""
+    """This rank's batch of the kept completions of all ranks, which call together."""
     processes = accelerator.num_processes
     if processes == 1:
         return batch
@@ -230,13 +257,13 @@ def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_pro
 
 
 Exchange = Callable[[list[Any]], list[Any]]
-"""Concatenates the lists of all ranks, in rank order."""
+"""A function that concatenates the lists of all ranks, in rank order."""
 
 
 def dealt(batch: RankBatch, rank_N: Tensor, rank: int, exchange: Exchange) -> RankBatch:
-    """The batch of a rank after rows have moved: those of its own that stay, in order, then those that came.
+    """The batch of a rank after rows have moved: its own that stay, in order, then those that came.
 
-    Rows that no draw keeps are left behind, but for one where nothing else is there to forward.
+    Rows that no draw keeps are left out. A rank without any row keeps one: others may wait for its forward passes.
     """
     size = len(batch.completion_ids)
     to_B = rank_N[rank * size : (rank + 1) * size]
@@ -262,22 +289,19 @@ def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
 
 
 def _of_rows(batch: RankBatch) -> Iterator[tuple[str, int, Tensor]]:
-    """What a batch has for each row: its name, the dimension of rows in it, and itself."""
+    """Name, dimension of rows and value of each tensor with a value for each row."""
     for name in (*OF_PROMPTS, *PER_TOKEN, *PER_ROW):
         if (value := getattr(batch, name)) is not None:
             yield name, int(name in PER_STEP), value
 
 
 def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) -> RankBatch:
-    """Some rows of a batch and others behind them, as wide as the widest of them."""
+    """Some rows of a batch, then rows that came, padded to the widest."""
     here = torch.tensor(stay, dtype=torch.int64, device=batch.completion_ids.device)
     together = {}
     for name, dim, value in _of_rows(batch):
         parts = [value.index_select(dim, here), *(row[name].to(value.device).unsqueeze(dim) for row in came)]
-        if name not in PER_ROW:
-            width = max(part.shape[-1] for part in parts)
-            missing = [width - part.shape[-1] for part in parts]
-            pads = [(each, 0) if name in OF_PROMPTS else (0, each) for each in missing]
-            parts = [F.pad(part, pad) for part, pad in zip(parts, pads, strict=True)]
-        together[name] = torch.cat(parts, dim)
+        together[name] = (
+            torch.cat(parts, dim) if name in PER_ROW else _padded_cat(parts, dim=dim, left=name in OF_PROMPTS)
+        )
     return replace(batch, **together)

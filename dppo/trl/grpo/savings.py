@@ -1,6 +1,6 @@
-"""Costs of a run's generations, and what was saved so far.
+"""Costs of a run's generations, and the work and seconds that pruning saved so far.
 
-Costs are measured on one process, told to all, then constant.
+Costs are measured on the first process, sent to all, and constant once they are fixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ import torch
 
 from dppo.costs import MEASURED_GENERATIONS, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
+from dppo.session import Session
 from dppo.step import StepPlan
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import CHECK, LOADING, RECORD, STEP, PhaseClock
@@ -20,18 +21,35 @@ GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward
 
 
 class CostMeter:
-    """Reads the clock of the phases, and counts forward passes, between two generations.
-
-    Every number that it returns is equal on all processes.
-    """
+    """Seconds and forward passes between two generations, added up over a run; equal on all processes."""
 
     def __init__(self, clock: PhaseClock, accelerator: Any, forwards: ForwardPasses) -> None:
         self._clock, self._accelerator, self._forwards = clock, accelerator, forwards
         self._unpruned: tuple[list[Work], list[Work]] = [], []
         self._before = self._so_far()
+        self.savings = Savings()
+        self.accounted = 0
+        """Generations that are in the savings."""
+
+    def account(self, session: Session, plan: StepPlan | None, *, ended: bool) -> None:
+        """Add seconds and passes since the last call, and a generation once. All processes call together.
+
+        Args:
+            session: of the run; it observes the costs of a generation that has ``ended``.
+            plan: of the generation in use; None if there is none, or a run was resumed within it.
+            ended: True if all calls of the loss on the generation have been made.
+        """
+        spent = self.spent()
+        self.savings = self.savings.after(spent)
+        if plan is None or self.accounted >= session.number:
+            return
+        self.accounted = session.number
+        self.savings = self.savings.planned(plan)
+        if ended:
+            session.observe_costs(spent, float(plan.completions.tokens_N.sum()), trained_tokens(plan))
 
     def plan(self, *, scored: Sequence[Work] = (), trained: Sequence[Work] = ()) -> None:
-        """Add passes that would be run now if nothing were dropped, one entry for each layout of completions."""
+        """Add passes of an unpruned step, one entry for each layout of completions."""
         for found, more in zip(self._unpruned, (scored, trained), strict=True):
             found.extend(more)
 
@@ -65,18 +83,21 @@ class CostMeter:
 
 
 def trained_tokens(plan: StepPlan) -> float:
-    """Completion tokens that all draws of a generation keep, those of several optimizer steps counted in each."""
+    """Completion tokens that the draws of a generation keep; each optimizer step counts its own."""
     if plan.token_draws:
         return sum(float(draw.length_N.sum()) for draw in plan.token_draws)
     return float(((plan.weight_UN > 0) * plan.completions.tokens_N).sum())
 
 
+def _added(sums: tuple[float, ...], *more: Any) -> tuple[float, ...]:
+    return tuple(a + float(b) for a, b in zip(sums, more, strict=True))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Sums over a run, of what was done and of what steps that prune nothing would have done.
+    """Sums over a run: of the work that was done, and of the work of steps that prune nothing.
 
-    Pairs of passes are those without and those with a gradient. Prompts that were not rolled out are estimated by one
-    over the probability of those that were.
+    Pairs of passes are without and with a gradient. A prompt that was rolled out stands for one over its probability.
     """
 
     unpruned_tokens: float = 0.0
@@ -92,18 +113,18 @@ class Savings:
     prompts: tuple[float, ...] = (0.0, 0.0)
     """Candidate prompts, and those rolled out."""
     live_tokens: tuple[float, ...] = (0.0, 0.0)
-    """Of completions with a gradient the tokens, and those forwarded, where cuts are drawn; else 0."""
+    """Tokens of completions with a gradient, and those forwarded, if cuts are drawn; else 0."""
     seconds: float = 0.0
     """Seconds of whole optimizer steps, of the first process."""
 
     def after(self, spent: Spent) -> "Savings":
-        """These sums and the seconds and passes of some more of the run."""
+        """The sums with the seconds and passes that were spent since."""
         unpruned = self.unpruned[0] + spent.unpruned[0], self.unpruned[1] + spent.unpruned[1]
         run = self.run[0] + spent.run[0], self.run[1] + spent.run[1]
         return replace(self, seconds=self.seconds + spent.total, unpruned=unpruned, run=run)
 
     def planned(self, plan: StepPlan) -> "Savings":
-        """These sums and the completions of one more generation."""
+        """The sums with the completions of one more generation."""
         found, rolled = plan.completions, plan.method.rounds is not None
         weight_N = torch.ones(len(found.tokens_N)) if rolled else plan.prompts.weight_Q[found.group_N]
         kept_N = (plan.weight_UN > 0).any(0)
@@ -112,24 +133,22 @@ class Savings:
             live = sum(float(plan.sampled.span_NT[found.live_N & row].sum()) for row in plan.share_UN)
             span = trained_tokens(plan)
         keep_P = plan.prompts.draw.keep_N
-        added = {
-            "completions": tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
-            "prompts": (float(len(keep_P)), float(keep_P.sum())),
-            "live_tokens": (live, span),
-        }
-        sums = {
-            name: tuple(a + b for a, b in zip(getattr(self, name), more, strict=True)) for name, more in added.items()
-        }
         return replace(
             self,
             unpruned_tokens=self.unpruned_tokens + float((weight_N * found.tokens_N).sum()),
             generated=self.generated + float(found.tokens_N.sum()),
-            **sums,
+            completions=_added(self.completions, len(kept_N), found.live_N.sum(), kept_N.sum()),
+            prompts=_added(self.prompts, len(keep_P), keep_P.sum()),
+            live_tokens=_added(self.live_tokens, live, span),
         )
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
-        """What ``dataclasses.asdict`` gave."""
+        """The savings that ``dataclasses.asdict`` made a dictionary of.
+
+        Raises:
+            CheckpointError: the dictionary is damaged.
+        """
         try:
             values: Any = {name: tuple(each) if isinstance(each, list) else each for name, each in saved.items()}
             for name in {"unpruned", "run"} & values.keys():
@@ -137,36 +156,38 @@ class Savings:
                 values[name] = scored, trained
             return cls(**values)
         except (TypeError, ValueError) as error:
-            raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error
+            raise CheckpointError(
+                f"the savings of the checkpoint are damaged ({error}). Resume from an earlier one."
+            ) from error
 
     def saved_seconds(self, costs: TokenCosts) -> float | None:
-        """Seconds not spent, by the costs of the run so far; None before these are known."""
+        """Seconds that were saved, by the costs of the run so far; None before these are known."""
         if not costs.known:
             return None
         passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]
         return costs.saved(self.unpruned_tokens - self.generated, passes)
 
     def metrics(self, costs: TokenCosts) -> dict[str, float]:
-        """``saved/*`` of docs/metrics.md; nothing before costs are known."""
+        """``saved/*`` of docs/metrics.md; empty before costs are known."""
         saved = self.saved_seconds(costs)
         whole = self.seconds + (saved or 0.0)
         return {} if saved is None or whole <= 0 else {"saved/seconds": saved, "saved/share": saved / whole}
 
     def lines(self, costs: TokenCosts) -> list[str]:
-        """What was left out and what that saved, in sentences; none before anything was trained on."""
+        """Lines about what was pruned and what that saved; none before anything was trained on."""
         rolled, live, kept = self.completions
         if not rolled:
             return []
         parts = [f"{1 - live / rolled:.0%} without a gradient, which is exact"] if live < rolled else []
         parts += [f"{(live - kept) / rolled:.0%} not drawn"] if kept < live else []
-        said = [f"completions: {1 - kept / rolled:.0%} of {rolled:,.0f} not trained on ({', '.join(parts) or 'none'})"]
-        candidates, asked = self.prompts
-        if asked < candidates:
-            said.append(f"prompts: {1 - asked / candidates:.0%} of {candidates:,.0f} not rolled out")
+        found = [f"completions: {1 - kept / rolled:.0%} of {rolled:,.0f} not trained on ({', '.join(parts) or 'none'})"]
+        candidates, rolled_out = self.prompts
+        if rolled_out < candidates:
+            found.append(f"prompts: {1 - rolled_out / candidates:.0%} of {candidates:,.0f} not rolled out")
         tokens, forwarded = self.live_tokens
         if tokens:
-            said.append(f"tokens: {1 - forwarded / tokens:.0%} of those of completions with a gradient not forwarded")
-        return [f"pruned: {'; '.join(said)}", f"saved: {self._saved_line(costs)}"]
+            found.append(f"tokens: {1 - forwarded / tokens:.0%} of those of completions with a gradient not forwarded")
+        return [f"pruned: {'; '.join(found)}", f"saved: {self._saved_line(costs)}"]
 
     def _saved_line(self, costs: TokenCosts) -> str:
         found = self.metrics(costs)

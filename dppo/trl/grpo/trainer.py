@@ -2,26 +2,25 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor
 
 from dppo.environment import load_vllm
-from dppo.errors import ConfigError
 from dppo.methods import Method
-from dppo.methods.own import is_own, parts_in_words
-from dppo.session import Session
+from dppo.methods.own import assigned, is_own, parts_in_words
 from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.correction import CorrectionMetrics
-from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.lines import CeilingLines
-from dppo.trl.grpo.plan import AccumulationSchedule, generation_of
-from dppo.trl.grpo.prompts import check_lengths, check_prompts, prompt_source
+from dppo.trl.grpo.describe import announce, card_section
+from dppo.trl.grpo.hooks import GRPOHooks
+from dppo.trl.grpo.lines import CeilingLines, closing_lines
+from dppo.trl.grpo.prompts import check_prompts, content_of
 from dppo.trl.grpo.rollouts import (
     GeneratedBatch,
     gathered_order,
@@ -31,48 +30,47 @@ from dppo.trl.grpo.rollouts import (
     read_examples,
     rolled_out,
 )
-from dppo.trl.grpo.saved import InUse, SavedGeneration
 from dppo.trl.grpo.savings import CostMeter, Savings
+from dppo.trl.grpo.schedule import AccumulationSchedule
+from dppo.trl.grpo.start import score_without_log_probs, start_session
+from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
 from dppo.trl.grpo.unpruned import unpruned_passes
-from dppo.trl.metrics import CHECK, RECORD, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
+from dppo.trl.metrics import CHECK, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
-    NonFiniteGuard,
-    end_at_exit,
     guarded_rewards,
     models_named,
     saved_at_the_limit,
     start_named,
 )
-from dppo.trl.served import check_overrides, check_processes, unserved_models, unserved_tokens
+from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
 
-class DPPOTrainer(SavedGeneration):
+class DPPOTrainer(GRPOHooks):
     """GRPO that skips prompts before rollout and completions before the update, and reweights what it keeps.
 
-    A TRL script runs with this class and ``DPPOConfig`` in place of ``GRPOTrainer`` and ``GRPOConfig``; all arguments
-    are TRL's. Prompts are pruned for map-style datasets; a streamed dataset has no rows to come back to, so there
-    ``prompt_prune_rate`` must be 0.
+    A TRL script runs with this class and ``DPPOConfig`` in place of ``GRPOTrainer`` and ``GRPOConfig``. Prompts are
+    pruned for map-style datasets. A streamed dataset has no rows to come back to: ``prompt_prune_rate`` must be 0.
 
     Args:
         model: as for ``GRPOTrainer``.
         reward_funcs: as for ``GRPOTrainer``; functions are guarded against wrong counts and, with
             ``reward_time_limit``, against hanging.
         args: a ``DPPOConfig``.
-        method: a ``Method`` that is used as it is, or a name as for ``DPPOConfig(method=...)``; None for the method
-            of ``args``. Fields of ``args`` that were left out get its values, and others must agree with it.
-        *others: what else ``GRPOTrainer`` takes by position, the training set first.
-        **kwargs: whatever else ``GRPOTrainer`` takes.
+        method: a ``Method``, or a name as for ``DPPOConfig(method=...)``; None for the method of ``args``. Fields of
+            ``args`` that were left out get its values, and others must agree with it.
+        *others: further arguments of ``GRPOTrainer`` by position, the training set first.
+        **kwargs: further arguments of ``GRPOTrainer``.
 
     Raises:
-        ConfigError: for an unsupported TRL, model or option, with what to use instead.
+        ConfigError: for an unsupported TRL, model or option.
         DataError: if the dataset holds fewer prompts than one generation needs.
         EngineError: vLLM cannot start, or its server cannot be used.
     """
 
-    args: DPPOConfig
+    args: DPPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self,
@@ -98,74 +96,111 @@ class DPPOTrainer(SavedGeneration):
         with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
-        self.cycle = AccumulationSchedule.of_arguments(args)
-        self.session = self._start_session(own)
-        if self.session.source is not None and self.environment_factories is None:
-            tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-            config, most = cast(Any, self.model).config, args.max_completion_length or 1
-            check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, most)
-        self.forwards = ForwardPasses(self, self.padded_forward)
-        self.in_use = None
-        self.savings = Savings()
+        self.schedule = AccumulationSchedule.of_arguments(args)
+        self.session = start_session(self, own, self.schedule.passes)
+        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(self.method)
+        """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
+        self.start_loop(self.padded_forward)
         self.meter = CostMeter(self.clock, self.accelerator, self.forwards)
-        self._accounted = 0
+        self.in_use: GenerationInUse | None = None
+        """The generation that is trained on; None before the first."""
         self._dealt: list[list[MicroBatch]] = []
+        """Forward passes of the optimizer step in progress, by call of the loss."""
         self._ended: tuple[RankBatch, int] | None = None
         """The batch and the draw of an optimizer step whose last call has been made."""
         self._loss_metrics = self._no_metrics()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
-        self.guard = NonFiniteGuard(self)
-        self.add_callback(self.guard)
         self.add_callback(StepSeconds(self))
-        end_at_exit()
-        self.remember_settings()
-        self._announce()
+        announce(self)
 
-    def _start_session(self, own: Method | None) -> Session:
-        """The session of the run; ``own`` is a method that the trainer was given.
+    # -- the run ------------------------------------------------------------------------------------------------
 
-        Raises:
-            ConfigError: the model, the score or the tokens that it leaves out are not served.
-        """
-        for refusal in unserved_models(self):
-            raise ConfigError(refusal)
-        log_probs = self.use_vllm or self.rollout_func is not None
-        if self.args.completion_score == "uncertainty" and not log_probs:
-            raise ConfigError(
-                "completion_score='uncertainty' needs the sampler's log-probabilities, which transformers' generate "
-                "does not give. Set use_vllm: true, or completion_score: length."
+    @property
+    def method(self) -> Method:
+        """The method of the run: objective and pruning."""
+        return self.session.method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        raise assigned(method)
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """Reasons why the expected gradient is not the full batch's; empty if it is."""
+        return self.method.biases(self.steps_of_prompts)
+
+    @property
+    def steps_of_prompts(self) -> int:
+        """Optimizer steps that one draw of prompts is trained in."""
+        return self.schedule.passes.steps // self.prompt_parts[0]
+
+    @cached_property
+    def prompt_parts(self) -> tuple[int, int]:
+        """As ``AccumulationSchedule.prompt_parts``; a streamed dataset has no draw of prompts."""
+        source, processes = self.session.source, self.accelerator.num_processes
+        return self.schedule.prompt_parts(
+            1 if source is None else source.prompts, self.args.num_generations or 1, processes
+        )
+
+    @property
+    def savings(self) -> Savings:
+        """Work that was left out so far, and the seconds that it saved."""
+        return self.meter.savings
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``TrainingLoop``; then print lines about the savings."""
+        result = super().train(*args, **kwargs)
+        self._account()
+        lines = self.savings.lines(self.session.costs)
+        for line in lines + closing_lines(self.method, self.savings, self.session.samples, self.session.visits):
+            self.accelerator.print(f"dppo | {line}")
+        return result
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, with the savings so far in each record of training."""
+        training = self.training and "train_runtime" not in logs
+        with self.without_empty_table():
+            super().log(logs | self.savings.metrics(self.session.costs) if training else logs, *args, **kwargs)
+
+    def _account(self) -> None:
+        """Add seconds and passes so far to the savings; all ranks call together."""
+        plan = None if self.in_use is None else self.in_use.plan
+        self.meter.account(self.session, plan, ended=not self.calls % self.schedule.length)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def card(self) -> str:
+        """Method, rates, biases and paper, for the card of the model."""
+        return card_section(self.method, self.steps_of_prompts)
+
+    @cached_property
+    def content(self) -> str | None:
+        """A fingerprint of all prompts and of the other columns; None for a streamed dataset."""
+        source = self.session.source
+        return None if source is None else content_of(self.train_dataset, source.history.identities)
+
+    def save_extra(self, folder: Path) -> None:
+        """Write our part of a checkpoint. The first one fixes the costs, so that a resumed run makes equal choices."""
+        self._account()
+        first = not self.session.costs.fixed
+        self.session.settle_costs()
+        costs = self.session.costs
+        unknown = costs.rollout_cost is None and self.args.rollout_cost is None
+        if first and unknown and costs.generations < 2 and self.method != self.method.fixed():
+            self.accelerator.print(
+                f"dppo | this checkpoint, after {costs.generations} of the 2 generations that it takes to measure what "
+                "tokens cost, fixes rollout_cost: 1 for the run. Set rollout_cost, or save later (save_steps)."
             )
-        config = cast(Any, self.model).config
-        method = self.args.build_method(own, sampler_log_probs=log_probs, model_config=config)
-        self.method_in_words = {} if own is None and not is_own(self.args.method) else parts_in_words(method)
-        """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
-        for refusal in unserved_tokens(self, method, log_probs):
-            raise ConfigError(refusal)
-        source = prompt_source(
-            self.train_dataset,
-            self.args,
-            method,
-            weight_F=self.reward_weights.double().cpu(),
-            environment=self.environment_factories is not None,
-        )
-        return Session(
-            method,
-            source,
-            seed=self.args.seed,
-            generations=int(self.num_generations or 1),
-            max_tokens=self.args.max_completion_length or 1,
-            passes=self.cycle.passes,
-            rollout_cost=self.args.rollout_cost,
-        )
+        save_run(self, folder)
 
     def load_extra(self, folder: Path) -> None:
-        """Put the trainer where the checkpoint was taken, without what it has of a generation of its own."""
-        self._dealt, self._loss_metrics = [], self._no_metrics()
-        super().load_extra(folder)
+        """Read our part of a checkpoint: ``load_run``."""
+        self.drop_step()
+        load_run(self, folder)
 
     def drop_step(self) -> None:
-        """Forget the generation in use too: part of its steps are taken."""
+        """Forget the generation in use too: some of its steps have been taken."""
         self.in_use, self.calls = None, 0
         self._dealt, self._loss_metrics = [], self._no_metrics()
         self.forwards.correction_metrics = CorrectionMetrics()
@@ -173,58 +208,47 @@ class DPPOTrainer(SavedGeneration):
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        """The micro-batches of this call of the loss, of a new generation where one is due."""
-        phase = self.calls % self.cycle.length
+        """The micro-batches of the next call of the loss, of a new generation if one is due."""
+        phase = self.calls % self.schedule.length
         if not self.forwards.checked:
             with self.clock(CHECK):
                 self.forwards.check_once()
         if phase == 0 or self.in_use is None:
-            self.calls -= phase  # a checkpoint without its generation: start it again, and stay in phase
-            phase = 0
+            # After a checkpoint without its generation, that one starts again, in phase with TRL's calls.
+            self.calls, phase = self.calls - phase, 0
             self.in_use = self._generate_next(examples)
-        draw, call = self.cycle.locate(phase)
+        draw, call = self.schedule.locate(phase)
         batch, metrics_of = self.in_use.batch, self.in_use.draw_metrics
         if call == 0:
-            self.add_metrics(of_step(metrics_of[draw], self.cycle.together))
+            self.add_metrics(of_step(metrics_of[draw], self.schedule.together))
             self.meter.plan(trained=self.in_use.unpruned[draw : draw + 1])
         if call == 0 or not self._dealt:
             part = batch.cut(slice(draw, draw + 1))
-            self._dealt, metrics = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
-            self.add_metrics(of_step(metrics, self.cycle.together))
+            self._dealt, metrics = self.forwards.calls(part, batch.weight_UB[draw], self.schedule.calls)
+            self.add_metrics(of_step(metrics, self.schedule.together))
         return {"batch": batch, "micro_batches": self._dealt[call]}
 
-    def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
-        """Roll out, plan, remember, record: everything between two generations of completions."""
-        self.check_settings()
+    def _generate_next(self, examples: list[dict[str, Any]]) -> GenerationInUse:
+        """The next generation: rolled out, drawn, dealt to ranks, with the log-probabilities that later steps need."""
+        self.fixed.check(self)
         self.clear_samples()
         self._account()
         with self.clock("rollout"):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
             plan = self._plan(prompts, generated)
-            if self.method.rounds is None:  # of rounds TRL has another order
+            if self.method.rounds is None:  # TRL's table has the rounds in another order
                 self.show_advantages(plan.advantage_N)
-            own = rank_batch(generated, plan, self.accelerator, self.cycle.calls)
-            batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
-            unpruned = unpruned_passes(self.forwards, own, plan, self.accelerator.process_index)
+            ours = rank_batch(generated, plan, self.accelerator, self.schedule.calls)
+            batch = over_ranks(ours, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
+            unpruned = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
             self.meter.plan(scored=unpruned.scored)
-        with self.recorder.phase("record"), self.clock(RECORD):
-            record = generation_of(
-                plan,
-                own,
-                self.cycle.passes,
-                step=self.state.global_step + 1,
-                number=self.session.number - 1,
-                epoch=None if self.session.source is None else self.session.source.stream.epochs,
-                rank=self.accelerator.process_index,
-            )
-            self.recorder.generation(record)
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
-        return InUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=unpruned.trained)
+        return GenerationInUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=unpruned.trained)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
-        """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
+        """Prompts of a generation and their completions: of a stream's loader, of one block, or of rounds."""
         source = self.session.source
         if source is None:
             check_prompts(each.get("prompt", "") for each in examples)
@@ -263,13 +287,13 @@ class DPPOTrainer(SavedGeneration):
         return read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
 
     def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
-        """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
+        """The draws of a generation, one for each optimizer step, equal on all ranks. The history learns from it."""
         rewards = self._rewards_of(generated, prompts.size_Q)
         level, unknown = self.method.tokens, generated.sampler_logp is None
-        tokens = level.active and not (unknown and level.needs_log_probs)  # without them the plan says what to do
+        tokens = level.active and not (unknown and level.needs_log_probs)  # without them the plan raises an error
         everything = rolled_out(generated, rewards, self.accelerator, tokens=tokens)
         if everything.uncertainty_N is None:
-            self._go_on_without_log_probs()
+            score_without_log_probs(self)
         plan = self.session.plan(prompts, everything, done=share_done(self.state))
         for line in self.session.messages():
             self.accelerator.print(f"dppo | {line}")
@@ -277,7 +301,7 @@ class DPPOTrainer(SavedGeneration):
         if prompts.size_Q is not None:
             self.correct_metric("frac_reward_zero_std", rewards.zero_variance_Q.double().mean().item())
         self._signal_warning.observe(plan.learnable, scored=not bool(generated.reward_NF.isnan().all()))
-        self._ceilings.tell(self.method.at(share_done(self.state)), plan, self.session.visits)
+        self._ceilings.observe(self.method.at(share_done(self.state)), plan, self.session.visits)
         return plan
 
     # -- the loss of kept completions ----------------------------------------------------------------------------
@@ -285,9 +309,8 @@ class DPPOTrainer(SavedGeneration):
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """() the loss of one call."""
         metrics, micro_batches, whole = self._loss_metrics, inputs["micro_batches"], inputs["batch"]
-        self.recorder.trained(sum((batch.loss_tokens for batch in micro_batches), torch.zeros((), dtype=torch.int64)))
-        draw, call = self.cycle.locate(self.calls % self.cycle.length)
-        self._ended = (whole, draw) if call == self.cycle.calls - 1 else None
+        draw, call = self.schedule.locate(self.calls % self.schedule.length)
+        self._ended = (whole, draw) if call == self.schedule.calls - 1 else None
         return self.backward_but_last(
             model, micro_batches, lambda each: self._micro_batch_loss(model, each, draw, metrics)
         )
@@ -297,20 +320,20 @@ class DPPOTrainer(SavedGeneration):
         if self._ended is None:
             return
         (whole, draw), metrics, self._ended = self._ended, self._loss_metrics, None
-        denominator = whole.sizes.denominator / self.cycle.passes.shares
-        for each in metrics.reduced(self.accelerator, whole.counts_U5C[draw], denominator=denominator):
-            self.add_metrics(each)
+        denominator = whole.sizes.denominator / self.schedule.passes.shares
+        found, others = metrics.reduced(self.accelerator, whole.unclipped_UC[draw], denominator=denominator)
+        self.add_metrics(found)
         if draw == 0 and self.forwards.correction is not None:
             self.add_metrics(self.forwards.correction_metrics.reduced(self.accelerator))
-        self.add_metrics(self.session.observe_terms(*metrics.others))
+        self.add_metrics(self.session.observe_terms(*others))
         self._loss_metrics = self._no_metrics()
 
     def _no_metrics(self) -> LossMetrics:
-        """Those of an optimizer step that has not begun."""
-        return LossMetrics(self.method, self.cycle.calls, self.cycle.together)
+        """Metrics of an optimizer step that has not begun."""
+        return LossMetrics(self.method, self.schedule.calls, self.schedule.together)
 
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, metrics: LossMetrics) -> Tensor:
-        """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
+        """() a micro-batch's part of the loss, scaled so that the parts of all calls and ranks add up to the step's."""
         whole = batch.rank_batch
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
@@ -319,8 +342,7 @@ class DPPOTrainer(SavedGeneration):
         sampler, ratio = tokens.sampler_logp_BT, tokens.correction_B1
         if draw == 0 and sampler is not None and ratio is not None and not batch.idle:
             self.forwards.correction_metrics.add(logp.detach(), sampler, ratio, tokens.mask_BT)
-        of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
-        metrics.add(tokens, batch.loss_weight, entropy, router, *of_rows)
+        metrics.add(tokens, batch, draw, entropy, router)
         if self.method.beta or self.method.entropy_coef:
             scale = whole.sizes.denominator / max(whole.sizes.tokens, 1.0)
             metrics.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
@@ -331,7 +353,7 @@ class DPPOTrainer(SavedGeneration):
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """Completions are generated by the model with the attention it was loaded with."""
+        """A context in which the model has the attention that it was loaded with: generation is not in rows."""
         entered = self.forwards.layout.leave()
         try:
             yield

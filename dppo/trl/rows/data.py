@@ -181,7 +181,8 @@ def batch_of(
         "advantage_B": torch.ones(len(sequences)),
         "weight_UB": weight_B.float()[None],
         **dict.fromkeys(("denominator", "tokens", "attended"), unused),
-        "counts_U5C": unused.expand(1, 5, 1),
+        "share_UB4": unused.expand(1, len(sequences), 4),
+        "unclipped_UC": unused.expand(1, 1),
         "call_B": torch.zeros(len(sequences), dtype=torch.int64),
         "row_tokens_B": row_tokens_B.float(),
     }

@@ -27,17 +27,16 @@ from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_metrics
 from dppo.step.resumed import changed, warn_of
 from dppo.step.rows import SCORES_FILE
+from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
-from dppo.trl.forwards import ForwardPasses
 from dppo.trl.hooks import count_tokens
-from dppo.trl.loop import TrainingLoop
-from dppo.trl.metrics import PhaseClock, logs_next_step, share_done
+from dppo.trl.metrics import logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, check_prepared, method_of_run
 from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowTable, StepRows, batch_of
 from dppo.trl.rows.metrics import RowMetrics
-from dppo.trl.safeguards import NonFiniteGuard, end_at_exit, models_named
+from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
 from dppo.types import Draw
@@ -96,12 +95,7 @@ class RowTrainer(TrainingLoop):
         self.source = RowSource(scores, made, seed=args.seed)
         self._tokens_counted = 0
         self._ended = False
-        self.clock = PhaseClock()
-        self.forwards = ForwardPasses(self, self._padded_forward)
-        self.guard = NonFiniteGuard(self)
-        self.add_callback(self.guard)
-        end_at_exit()
-        self.remember_settings()
+        self.start_loop(self._padded_forward)
         self._announce()
 
     # -- what a subclass defines --------------------------------------------------------------------------------

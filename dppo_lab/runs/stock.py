@@ -1,7 +1,4 @@
-"""What ``DPPOTrainer`` tells a recorder, for TRL's own trainer: phases, forward passes and generations, from outside.
-
-The trainer stays as it is: its methods are called through others that look at what goes in and comes out.
-"""
+"""TRL's own trainer watched from outside: its phases, forward passes and generations."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,34 +13,31 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
 from dppo.trl.batch import PADDED
-from dppo.trl.grpo.plan import WHY, AccumulationSchedule, Generation, Recorder
 from dppo.trl.grpo.rollouts import loss_mask
-from dppo.trl.hooks import Look, add_metrics, logged_prompts, watch, written_by_model
+from dppo.trl.grpo.schedule import AccumulationSchedule
+from dppo.trl.hooks import add_metrics
 from dppo.trl.metrics import RECORD, PhaseClock, wall
+from dppo_lab.runs.generation import WHY, Generation
+from dppo_lab.runs.watch import Recorder, Watch, watch
 
 NOT_TIMED = "time/prune"
 """A phase that this trainer does not have."""
 
 
-class StockWatch(TrainerCallback):
-    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and calls a recorder as ``DPPOTrainer`` does."""
+class StockWatch(Watch, TrainerCallback):
+    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and calls a recorder as ``DPPOWatch`` does."""
 
     def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
-        self._trainer, self._recorder = trainer, recorder
+        super().__init__(trainer, recorder)
         self._clock, self._cycle = PhaseClock(now), AccumulationSchedule.of_arguments(cast(GRPOConfig, trainer.args))
         self._row_of = rows_by_content(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
         watch(
             trainer,
-            train=self._within("train"),
-            evaluate=self._within("evaluate"),
-            save=self._within("save"),
-            generate=self._rolled_out,
             rewards=self._rewards,
             log_probs=self._log_probs,
             roll_out=self._generation,
-            loss=self._forward,
             training_step=self._timed_step,
         )
         trainer.add_callback(self)
@@ -55,7 +49,7 @@ class StockWatch(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by ``Trainer`` when the weights have moved: the step's metrics go to the log."""
         self._clock.stop("optimizer")
-        gathered = cast(Tensor, self._trainer.accelerator.gather(self._seen_2[None]))
+        gathered = cast(Tensor, self.trainer.accelerator.gather(self._seen_2[None]))
         padded, unpadded = gathered.sum(0).tolist()
         metrics = {name: seconds for name, seconds in self._clock.flush().items() if name != NOT_TIMED} | {
             "rows/tokens": float(padded),
@@ -63,59 +57,40 @@ class StockWatch(TrainerCallback):
             "rows/padded_tokens": float(padded),
             "rows/sequence_tokens": float(unpadded),
         }
-        add_metrics(self._trainer, metrics)
+        add_metrics(self.trainer, metrics)
         self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
 
-    @property
-    def _training(self) -> bool:
-        return cast(torch.nn.Module, self._trainer.model).training
-
-    def _within(self, phase: str) -> Look:
-        def within(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            with self._recorder.phase(phase):
-                return method(*args, **kwargs)
-
-        return within
-
-    def _rolled_out(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        generated = generate(*args, **kwargs)
-        if self._training:
-            self._recorder.rolled_out(*written_by_model(generated))
-        return generated
-
     def _rewards(self, calculate: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        if not self._training:
+        if not self.training:
             return calculate(*args, **kwargs)
         with self._clock("reward"):
             rewards = calculate(*args, **kwargs)
-        weighted = (rewards * self._trainer.reward_weights.to(rewards.device)).nansum(1)
+        weighted = (rewards * self.trainer.reward_weights.to(rewards.device)).nansum(1)
         self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).cpu().double()
         return rewards
 
     def _log_probs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before_the_loss = self._training and not torch.is_grad_enabled()
+        before_the_loss = self.training and not torch.is_grad_enabled()
         with self._clock("log_probs") if before_the_loss else nullcontext():
             return score(*args, **kwargs)
 
     def _generation(self, generate: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        if not self._training:
+        if not self.training:
             return generate(*args, **kwargs)
         with self._clock("rollout"):
             output = generate(*args, **kwargs)
-        with self._recorder.phase("record"), self._clock(RECORD):
-            self._recorder.generation(self._record(output))
+        with self.recorder.phase("record"), self._clock(RECORD):
+            self.recorder.generation(self._record(output))
         self._generations += 1
         return output
 
-    def _forward(self, compute_loss: Callable[..., Tensor], model: Any, inputs: dict[str, Any]) -> Tensor:
-        if self._training:
-            masks = inputs["prompt_mask"], inputs["completion_mask"]
-            padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
-            unpadded = masks[0].sum() + masks[1].sum()
-            self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
-            self._forwards += 1
-            self._recorder.trained(loss_mask(inputs["completion_mask"], inputs.get("tool_mask")).sum())
-        return compute_loss(model, inputs)
+    def trained_tokens(self, inputs: dict[str, Any]) -> Tensor:
+        masks = inputs["prompt_mask"], inputs["completion_mask"]
+        padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
+        unpadded = masks[0].sum() + masks[1].sum()
+        self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
+        self._forwards += 1
+        return loss_mask(inputs["completion_mask"], inputs.get("tool_mask")).sum()
 
     def _timed_step(self, training_step: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         with self._clock("forward_backward"):
@@ -123,11 +98,12 @@ class StockWatch(TrainerCallback):
 
     def _record(self, output: dict[str, Any]) -> Generation:
         """The generation as a record: every prompt was rolled out, and every completion is kept."""
-        trainer, mask = self._trainer, output["completion_mask"]
+        trainer, mask = self.trainer, output["completion_mask"]
         gather = cast(Callable[[Tensor], Tensor], trainer.accelerator.gather)
         group, count = int(trainer.num_generations or 1), len(self._reward_N)
         ones_N = torch.ones(count, dtype=torch.float64)
-        prompts = identities(logged_prompts(trainer)[::group]).tolist()
+        logged = list(cast(Any, trainer)._logs["prompt"])  # of all ranks
+        prompts = identities(logged[::group]).tolist()
         row_Q = torch.tensor([self._row_of.get(each, -1) for each in prompts], dtype=torch.int64)
         return Generation(
             step=trainer.state.global_step + 1,

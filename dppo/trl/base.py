@@ -1,36 +1,66 @@
-"""Overrides of TRL's private methods that save and load checkpoints. ``dppo/trl/hooks.py`` has all others."""
+"""The base of all trainers here: TRL's loop, timed, with our forward passes and with checkpoints that are complete."""
 
 import os
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor, nn
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.training_args import OptimizerNames
 from trl.trainer.base_trainer import _BaseTrainer
 
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import write_text
+from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
 from dppo.trl.checkpoints.state import saved_settings
+from dppo.trl.fixed import FixedSettings
+from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.hooks import add_metrics
+from dppo.trl.metrics import LOADING, PhaseClock
+from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 
 
-class CheckpointHooks(_BaseTrainer):
-    """Checkpoints that are complete when they count, checked when they are resumed, with a part of the subclass.
+class TrainingLoop(_BaseTrainer):
+    """TRL's loop around our forward passes: one backward pass each, synchronized once in a step.
 
-    It goes before a trainer of TRL among the bases: ``class Joints(CheckpointHooks, GRPOTrainer)``.
+    Checkpoints are written whole, and resumed only if they are whole. The class goes before a trainer of TRL among the
+    bases: ``class GRPOHooks(TrainingLoop, GRPOTrainer)``.
     """
 
+    length_setting = "max_completion_length"
+    """Setting to lower if one sequence does not fit into memory."""
+    together = 1
+    """Sequences that must share one forward pass."""
     lacking: Collection[str] = ()
     """Files and parts that the resumed checkpoint did not have, which was accepted."""
     last_checkpoint: Path | None = None
     """The newest checkpoint that this run has written or resumed; None before the first."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.clock = PhaseClock()
+        super().__init__(*args, **kwargs)
+
+    def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
+        """Get ready to train; TRL's trainer and the method have been made.
+
+        ``padded_forward`` is TRL's forward, as for ``PaddedLayout``.
+        """
+        self.forwards = ForwardPasses(self, padded_forward)
+        self.guard = NonFiniteGuard(self)
+        self.add_callback(self.guard)
+        end_at_exit()
+        self.fixed = FixedSettings(self)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
 
     def save_extra(self, folder: Path) -> None:
         """Write into a checkpoint's folder the subclass's part, before TRL writes its own."""
@@ -93,7 +123,99 @@ class CheckpointHooks(_BaseTrainer):
             found.append({"the reference that sync_ref_model has moved": files.MISSING})
         return {name: fault for each in found for name, fault in each.items()}
 
+    # -- a step -------------------------------------------------------------------------------------------------
+
+    def drop_step(self) -> None:
+        """Forget the step in progress: an exception has ended it, or a checkpoint takes its place."""
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics of this step to the next log."""
+        add_metrics(self, metrics)
+
+    def backward_but_last(
+        self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]
+    ) -> Tensor:
+        """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates.
+
+        Without micro-batches the loss is a leaf. If no rank has one in the whole step, gradients are zeros: an
+        optimizer acts on them as with TRL, and would skip missing ones.
+        """
+        ends_step = self.accelerator.sync_gradients
+        if ends_step:
+            begun, self.forwards.begun = self.forwards.begun, False
+            if not micro_batches and not begun:
+                fill_gradients(model)
+            elif not micro_batches and self.accelerator.num_processes > 1:
+                # Earlier calls, of other generations, have accumulated gradients that no pass has synchronized yet.
+                micro_batches = [self.forwards.idle_pass()]
+        if not micro_batches:
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        *others, last = micro_batches
+        logged: Tensor | float = 0.0
+        for each in others:
+            with self._unsynchronized(model):
+                loss = loss_of(each)
+                self.accelerator.backward(loss)
+            logged = logged + loss.detach()
+        with nullcontext() if ends_step else self._unsynchronized(model):
+            return loss_of(last) + logged
+
+    def _unsynchronized(self, model: Any) -> AbstractContextManager[Any]:
+        """A context without synchronization of gradients, which restores the synchronization that it found.
+
+        Under FSDP2 accelerate's ``no_sync`` ends with synchronization on, and TRL's loop has it off until the last
+        call of a step.
+        """
+        state = self.accelerator.gradient_state
+        # With sync_each_batch every pass reduces: the same passes must do so on all ranks, whatever their calls.
+        as_found = not self.accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False)
+        return nullcontext() if self.is_fsdp_enabled and as_found else self.accelerator.no_sync(model)
+
+    def end_call(self) -> None:
+        """Read the metrics of a step, once its last backward pass is under way: nothing waits for them earlier."""
+
     # -- overrides ----------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
+
+        ``resume_from_checkpoint`` is a folder, or True for the newest complete one in ``output_dir``.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged, or incomplete without ``accept_missing``.
+            ConfigError: a setting has changed, or another process saves checkpoints in ``output_dir``.
+        """
+        saves = self.args.save_strategy != "no"
+        with sole_writers_of(Path(self.args.output_dir or ".")) if saves else nullcontext():
+            checkpoint = self.checked(resume_from_checkpoint)
+            self.fixed.check(self)
+            self.forwards.enter()
+            try:
+                return super().train(checkpoint, *args, **kwargs)
+            except BaseException:
+                self.drop_step()
+                raise
+            finally:
+                self.forwards.leave()
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's batches of an optimizer step, timed."""
+        with self.clock(LOADING):
+            return super().get_batch_samples(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's training step. Its time outside the other phases is that of forward and backward.
+
+        A call without a pass adds nothing to ``clock.total``, from which costs of passes are fitted.
+        """
+        before, run = self.clock.total["forward_backward"], self.forwards.run
+        wait = self.accelerator.sync_gradients  # earlier calls of a step leave their work in the queue
+        with self.clock("forward_backward", wait=wait), self.forwards.memory.explained():
+            loss = super().training_step(*args, **kwargs)
+        if self.forwards.run is run:
+            self.clock.total["forward_backward"] = before
+        self.end_call()
+        return loss
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # resumed at the end: transformers would take one more step
@@ -173,6 +295,13 @@ class CheckpointHooks(_BaseTrainer):
         if checkpoint is not None:
             with checkpoint_errors(Path(checkpoint), "the state of the random numbers is damaged"):
                 super()._load_rng_state(checkpoint)
+
+
+def fill_gradients(model: nn.Module) -> None:
+    """Put a gradient of zero in the place of each missing one."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 @contextmanager

@@ -1,0 +1,168 @@
+"""Hooks in TRL's ``GRPOTrainer``: its private names under public ones.
+
+``tests/trl/trl_methods.json`` lists what they rely on, and a test compares it with the installed TRL.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.trl.base import TrainingLoop
+from dppo.trl.batch import PADDED
+from dppo.trl.generation import prompts_read_once
+from dppo.trl.grpo.rollouts import GeneratedBatch
+from dppo.trl.instead import method_replaced
+from dppo.trl.safeguards import failures_named
+
+
+class GRPOHooks(TrainingLoop, GRPOTrainer):
+    """``GRPOTrainer`` with public names for what a subclass overrides in training. Evaluation is TRL's own.
+
+    A subclass defines the inputs of a call of the loss (``next_inputs``) and that loss (``loss_of``).
+    """
+
+    _deferring = False
+    """True while completions are rolled out: their log-probabilities are computed later, for those kept."""
+
+    # -- for a subclass to define ------------------------------------------------------------------------------
+
+    def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """Inputs of the next call of the loss."""
+        raise NotImplementedError
+
+    def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """() the loss of the inputs that ``next_inputs`` gave, to be differentiated."""
+        raise NotImplementedError
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """A context around every generation of completions."""
+        yield
+
+    # -- for a subclass to call ---------------------------------------------------------------------------------
+
+    def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> GeneratedBatch:
+        """Completions of this rank's examples, with the rewards of all ranks.
+
+        Log-probabilities of old and reference policies, and the correction between sampler and trainer, are computed
+        later, for the completions that are kept.
+
+        Args:
+            examples: rows of the dataset, each repeated for every completion; equal numbers on all ranks.
+            equal_groups: True if each is repeated ``num_generations`` times; else each completion is requested alone.
+        """
+        correction, generations = self.vllm_importance_sampling_correction, self.num_generations
+        self._deferring, self.vllm_importance_sampling_correction = True, False
+        self.num_generations = generations if equal_groups else 1
+        try:
+            with self._rewards_kept() as rewards:
+                output = self._generate_and_score_completions(examples)
+        finally:
+            self._deferring, self.vllm_importance_sampling_correction = False, correction
+            self.num_generations = generations
+        # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
+        order_B = torch.randperm(len(output["completion_ids"]))
+        return GeneratedBatch(
+            **{name: output[name] for name in PADDED},
+            tool_mask=output.get("tool_mask"),
+            sampler_logp=output.get("sampling_per_token_logps"),
+            place_B=order_B.argsort().to(output["completion_ids"].device),
+            reward_NF=rewards[-1].cpu(),
+        )
+
+    @contextmanager
+    def _rewards_kept(self) -> Iterator[list[Tensor]]:
+        """A context that keeps the rewards that TRL computes, after a subclass has changed them."""
+        calculate = self._calculate_rewards
+        found: list[Tensor] = []
+
+        def kept(*args: Any, **kwargs: Any) -> Tensor:
+            with self.clock("reward"):
+                found.append(calculate(*args, **kwargs))
+            return found[-1]
+
+        with method_replaced(self, "_calculate_rewards", kept):
+            yield found
+
+    def padded_forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def correct_metric(self, name: str, value: float) -> None:
+        """Replace the value that TRL has just added under this name."""
+        self._metrics["train"][name][-1] = value
+
+    def clear_samples(self) -> None:
+        """Clear TRL's table of completions: with other numbers of rows it would mix two generations."""
+        whole = [self._logs[name] for name in ("prompt", "completion", "advantages")]
+        for log in (*whole, *self._logs["rewards"].values(), self._logs["extra"]):
+            log.clear()  # of extra columns the names too: a reward may log them in some generations only
+
+    def show_advantages(self, advantage_N: Tensor) -> None:
+        """Put the (N,) advantages that are trained with, of all ranks, into TRL's table of completions."""
+        table = self._logs["advantages"]
+        table.clear()
+        table.extend(advantage_N.tolist())
+
+    @contextmanager
+    def without_empty_table(self) -> Iterator[None]:
+        """A context in which TRL logs no table without completions; those of a checkpoint were logged before it."""
+        shown = self.log_completions
+        self.log_completions = shown and bool(self._logs["prompt"])
+        try:
+            yield
+        finally:
+            self.log_completions = shown
+
+    @property
+    def loaded_dataset(self) -> Any:
+        """The training set with the columns that TRL's loader reads."""
+        return self._remove_unused_columns(cast(Any, self.train_dataset), description="training")
+
+    @property
+    def training(self) -> bool:
+        """True if the model is in training, and not in evaluation."""
+        return cast(nn.Module, self.model).training
+
+    @property
+    def calls(self) -> int:
+        """Calls of the loss so far; TRL counts from 0 after a resume."""
+        return self._step
+
+    @calls.setter
+    def calls(self, calls: int) -> None:
+        self._step = calls
+
+    @property
+    def pad_token(self) -> int:
+        """Id that pads prompts and completions."""
+        return cast(int, self._tokenizer.pad_token_id)
+
+    # -- in TRL's place -----------------------------------------------------------------------------------------
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not self.training:
+            return super()._prepare_inputs(generation_batch)
+        return self.next_inputs(generation_batch)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        # TRL returns no old and reference terms if they are None.
+        return (None, None, None) if self._deferring else self.padded_forward(*args, **kwargs)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with self.clock("rollout") if self.training else nullcontext(), self.generating():
+            return super()._generate(*args, **kwargs)
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        # Tools and their errors are outside.
+        with failures_named(self) if self.use_vllm else prompts_read_once(self):
+            return super()._generate_single_turn(*args, **kwargs)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.training:
+            return super()._compute_loss(model, inputs)
+        return self.loss_of(model, inputs)
