@@ -14,20 +14,20 @@ from typing import Any
 
 AUTO = "auto"
 DEFAULT_METHOD = "dppo"
-"""What prunes where no method is named: then the objective is that of TRL's own defaults."""
+"""Method of a run that names none; its objective is then that of TRL's defaults."""
 FULL_SHARE = 0.875
 """Share of a run that InfoBatch prunes in (its delta)."""
 LEFT_OUT: Any = None
 """Default of fields that the method fills in: None in a configuration, never in a ``DPPOConfig``."""
 
 DRAWS, BATCH, UPDATE = "draws", "batch", "update"
-"""What a setting that changes between a checkpoint and the resumed run has an effect on: the draws and advantages of
-the next generation; the generation in use too, which is rolled out again; every update from the resume on."""
+"""Effects of a setting that changes on resume: the draws and advantages of the next generation; also the generation in
+use, which is rolled out again; every later update."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is told of a setting beside its name, type, default and text."""
+    """Range, choices, example and effect of a setting."""
 
     range: str
     """Interval of its numbers, such as ``[0, 1)``; None, where the type allows it, is in every range."""
@@ -36,8 +36,8 @@ class Setting:
     example: Any
     """A value that works, for errors; None for the default."""
     remembered: str
-    """What a change on resume has an effect on: a checkpoint remembers the setting, and the resumed run says that it
-    changed. Empty for one that may change without a word."""
+    """Effect of a change on resume. A checkpoint remembers the setting, and the resumed run reports the change. Empty
+    for a setting that may change silently."""
 
 
 TABLE: dict[Field[Any], Setting] = {}
@@ -75,13 +75,13 @@ a resumed run may have others. All other fields are remembered, those of later v
 
 
 def leaves_no_trace(name: str) -> bool:
-    """Whether another value of a field of TRL or transformers leaves a run's weights as they are."""
+    """True if a field of TRL or transformers has no effect on the weights of a run."""
     return name.startswith(NO_TRACE) and name != "dataloader_drop_last"
 
 
 @dataclass
 class OwnSettings:
-    """What ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
+    """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
 
     method: str = setting(
         LEFT_OUT,
@@ -311,7 +311,7 @@ def same(name: str, **other: Any) -> Any:
 
 @dataclass
 class RowSettings:
-    """What trainers on the rows of a dataset add to TRL's arguments."""
+    """Fields that trainers on the rows of a dataset add to TRL's arguments."""
 
     method: str = same(
         "method",

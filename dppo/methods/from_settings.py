@@ -49,7 +49,7 @@ def with_rollout_cost(method: Method, cost: float) -> Method:
 
 
 def prunes_anything(method: Method) -> bool:
-    """Whether a method drops prompts, completions or tokens at its own rates."""
+    """True if a method drops prompts, completions or tokens at its own rates."""
     return bool(method.completions.rate or method.prompts.rate or method.tokens.active)
 
 
@@ -90,7 +90,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
 
 
 def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
-    """What a run leaves out of completions."""
+    """Token pruning of a run."""
     rate, auto = _rate_of(args, "token_prune_rate")
     # At rate 0, since a method's own may not allow this floor.
     level = replace(replace(own, rate=0.0).at_rate(rate, args.head_prune_rate), auto=auto)

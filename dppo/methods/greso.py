@@ -1,4 +1,4 @@
-"""GRESO, arXiv:2506.02177: prompts that gave nothing time after time are skipped, but for a share that explores."""
+"""GRESO, arXiv:2506.02177: prompts with streaks of zero-variance groups are skipped, with some exploration."""
 
 import math
 from collections.abc import Callable
@@ -79,9 +79,9 @@ class StreakSkipping:
     """
 
     streak: Grade = by_variance
-    """What prolongs a prompt's run of easy or hard groups, or ends it."""
+    """Grade by which a prompt's streak of easy or hard groups goes on or ends."""
     tally: Grade = by_variance
-    """What counts as easy and hard when exploration is adjusted."""
+    """Grade by which exploration is adjusted."""
     target: Fraction = Fraction(1, 4)
     """Share of the groups rolled out that may be easy or hard, in (0, 1)."""
     easy_part: Fraction = Fraction(1, 3)
@@ -89,7 +89,7 @@ class StreakSkipping:
     first: float = 0.5
     """Both exploration probabilities at the start."""
     change: float = 0.01
-    """What they change by, once a step."""
+    """Change of both probabilities per step."""
     lowest: float = 0.05
     highest: float = 0.95
     floor: float = 0.01

@@ -1,4 +1,4 @@
-"""A training method as a value made of functions: what it computes, what it drops, and whether that is biased."""
+"""A training method as a value: its objective, its pruning, and its biases."""
 
 import math
 from dataclasses import dataclass, replace
@@ -70,27 +70,27 @@ class Method:
     kl: TokenLoss = k3
     """The KL term of each token."""
     needs_reference: bool = False
-    """Whether the token loss reads a reference too: trainers have one where beta is above 0."""
+    """True if the token loss reads a reference; without it trainers have one only if beta is above 0."""
     entropy_coef: float = 0.0
     """Coefficient of an entropy bonus, the mean entropy of the step's tokens, which is subtracted from the loss."""
     router_coef: float = 0.0
     """Coefficient of the load-balancing loss of a mixture of experts, >= 0."""
     completions: Selection = NO_PRUNING
-    """Which completions are trained on, after their rewards are known."""
+    """Choice of completions, after their rewards are known."""
     tokens: TokenPruning = ALL_TOKENS
-    """What is left out of the completions that are kept, by what the sampler was sure of."""
+    """Tokens left out of kept completions, by the sampler's log-probabilities."""
     prompts: PromptPruning = ALL_PROMPTS
-    """Which prompts are rolled out, from their history alone."""
+    """Choice of prompts before rollout, from their history alone."""
     sizes: GroupSizes | None = None
-    """How many completions each of them gets, from its history; None for as many each."""
+    """Completions of each prompt, from its history; None for equal groups."""
     rounds: Rounds | None = None
-    """How prompts are rolled out until enough groups count, in place of one block; None for one block."""
+    """Rounds of rollouts until enough groups count; None for one block."""
     schedule: Schedule = constant
     """From the share of training done to what multiplies the rates; ``at`` applies it."""
     statistics: Statistics = WHOLE_GROUPS
-    """Which completions the advantages that are trained on come from, once some are kept."""
+    """Completions whose rewards the final advantages come from."""
     deviations: tuple[str, ...] = ()
-    """Where this differs from the paper, one sentence each."""
+    """Differences from the paper, one sentence each."""
 
     def __post_init__(self) -> None:
         check_fields(self, 'replace(METHODS["dppo"], beta=0.1)')
@@ -116,11 +116,11 @@ class Method:
 
     @property
     def can_leave_tokens_out(self) -> bool:
-        """Whether every part of the objective is a sum over tokens that do not look at each other."""
+        """True if every part of the objective is a sum of terms of one token each."""
         return not self._needs_all_tokens()
 
     def _needs_all_tokens(self) -> list[str]:
-        """Parts of the objective that are of several tokens together."""
+        """Parts of the objective that mix tokens."""
         why = {
             "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
             or mixes_tokens(self.kl),
@@ -130,7 +130,7 @@ class Method:
         return [part for part, holds in why.items() if holds]
 
     def _token_problems(self) -> list[str]:
-        """Why tokens of a completion cannot be left out of this objective; empty where they can, or none are."""
+        """Reasons why this objective cannot leave out tokens; empty if it can, or leaves out none."""
         return [
             f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss. Write "
             "tokens=ALL_TOKENS (in a run: token_prune_rate: 0 and head_prune_rate: 0)."
@@ -139,18 +139,18 @@ class Method:
 
     @property
     def score(self) -> Score:
-        """What guesses the norm of a completion's gradient: its selection's score, ``abs(A)`` without one."""
+        """Guess of the norm of a completion's gradient: the selection's score, ``abs(A)`` without one."""
         return getattr(self.completions, "score", absolute_advantage)
 
     @property
     def score_name(self) -> str:
-        """What completions are ranked by, in words."""
+        """Name of the score, for printed lines."""
         averaged = self.normaliser.per_sequence and of_sums(self.score)
         return in_words(self.score) + (" per token" if averaged else "")
 
     @property
     def selection_bias(self) -> tuple[str, ...]:
-        """Sentences saying why the choice of what is kept biases the gradient; empty where it does not."""
+        """Reasons why the choice of units biases the gradient; empty if it does not."""
         statistics = self.statistics.bias if self.completions.rate else ""
         completions = "; ".join(filter(None, (self.completions.bias, statistics)))
         levels = (
@@ -161,7 +161,7 @@ class Method:
         return tuple(f"{level} biased: {reason}" for level, reason in levels if reason)
 
     def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
-        """Every reason why the expected gradient is not the full batch's, one sentence each; empty where it is.
+        """Every reason for a biased gradient, one sentence each; empty if it is unbiased.
 
         ``optimizer_steps`` are those that one draw of prompts is trained in.
 
@@ -214,7 +214,7 @@ class Method:
         return (advantage_N != 0) | (self.beta > 0 or self.entropy_coef != 0 or self.router_coef > 0)
 
     def other_terms(self, context: StepContext) -> float | None:
-        """What terms that ignore the advantage weigh, as an advantage: ``Completions.other``.
+        """Size of the terms that ignore the advantage, as an advantage: ``Completions.other``.
 
         A router's loss is not one of single tokens, and none can tell its size from what was kept.
         """

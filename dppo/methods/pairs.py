@@ -25,7 +25,7 @@ ALL_COMPLETIONS = Pruning(score=advantage_with_length)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a paper trains on. A part that is None is the run's choice: TRL's or verl's options, else GRPO's."""
+    """A paper's objective. A part that is None is the run's choice: by TRL's or verl's options, else GRPO's."""
 
     name: str
     paper: str
@@ -52,7 +52,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """What is pruned: prompts before the rollout, completions and tokens after it. Fields are those of ``Method``."""
+    """Pruning of prompts before the rollout, and of completions and tokens after it. Fields are those of ``Method``."""
 
     name: str
     paper: str

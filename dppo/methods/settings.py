@@ -1,6 +1,6 @@
-"""What is wrong with settings, and what those left out are: the same for every engine.
+"""Checks of settings, and values of those left out: the same for every engine.
 
-Adapters have the same fields by the same names, so a run on one engine says what it says on another.
+Adapters have the same fields by the same names.
 """
 
 import math
@@ -95,7 +95,7 @@ def _number_in(value: Any) -> str:
 
 
 def _within(value: Any, interval: str) -> bool:
-    """Whether a value is a number in an interval such as ``[0, 1)``; NaN is in none."""
+    """True for a number in an interval such as ``[0, 1)``; NaN is in none."""
     if not isinstance(value, Real):
         return False
     number, (low, high) = float(value), map(float, interval[1:-1].split(", "))

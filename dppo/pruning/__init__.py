@@ -1,4 +1,4 @@
-"""What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
+"""Probabilities, draws and weights, from scores and histories. No models."""
 
 from dppo.costs import TokenCosts
 from dppo.moment_samples import MomentSamples, OtherTerms

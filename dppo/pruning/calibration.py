@@ -1,4 +1,4 @@
-"""What units turned out to be worth where as much was expected of them: expectations that are right on average."""
+"""Calibration of expected second moments by those that were found."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,12 +12,12 @@ from dppo.rng import Purpose, generator
 from dppo.typed import check_fields
 
 KINDS, KIND_UNITS = 8, 16
-"""Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
+"""Most kinds of units, by quantiles of the expectation, and the fewest units of each if there are more than two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """From what a history expects of a unit's V to what such units gave: a step function that never falls.
+    """Expected V to found V: a step function that never falls.
 
     A history mixes what a prompt gave with the mean over all prompts, so after one visit it still expects two thirds of
     the mean of a prompt that gave nothing. Where nine of ten such prompts give nothing again, that is far too much.
@@ -41,7 +41,7 @@ class Calibration:
 
     @classmethod
     def of(cls, samples: MomentSamples) -> "Calibration":
-        """What some units gave, each kind's mean mixed with one unit of the mean over all (Laplace's rule).
+        """The calibration by some units; each kind's mean is mixed with one unit of the mean over all (Laplace's rule).
 
         Args:
             samples: of at least one unit.
@@ -56,10 +56,10 @@ class Calibration:
 
 
 def by_others(samples: MomentSamples) -> Tensor:
-    """(N,) float64 V of each unit as the other half of the units calibrates it: what a unit gave is not in its own.
+    """(N,) float64 V of each unit, calibrated by the other half of the units.
 
-    By its own half, noise would look like something to go by, and a rate would be chosen where none gains. Halves are
-    drawn with a fixed seed: equal samples give equal numbers, and no order of a dataset is in step with them.
+    With its own half, noise would look like signal, and a useless rate would be chosen. Halves are drawn with a fixed
+    seed: equal samples give equal numbers, and no order of a dataset is in step with them.
 
     Args:
         samples: of at least two units.
@@ -101,8 +101,7 @@ def kinds_of(expected_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def rising(weight: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Isotonic means of kinds in their order, from (M, K) weights and weighted totals, for each repetition.
 
-    The value of a kind is the largest, over where a run of kinds begins at or before it, of the smallest mean of such a
-    run, over where it ends at or after it.
+    The value of a kind is the maximum over starts of the minimum over ends of block means.
     """
     zero = np.zeros((len(weight), 1))
     weight, total = (np.concatenate([zero, each.cumsum(1)], axis=1) for each in (weight, total))

@@ -1,4 +1,4 @@
-"""What choosing among units can save at most, and the rate that is worth choosing: computed before anyone prunes.
+"""The largest gain that pruning can have, and the choice of a rate.
 
 With second moments V and costs c of the units, dropping some by probability costs variance and saves tokens. The best
 probabilities, proportional to ``sqrt(V / c)``, save the factor ``E[V] E[c] / (E sqrt(V c))^2``: the ceiling. Nothing
@@ -22,7 +22,7 @@ TAIL = 0.025
 ONE_ERROR = 0.16
 """Share of resamples below the estimate less one standard error."""
 WORTH = 1.05
-"""A gain below which nobody would notice it."""
+"""Smallest gain that a user would notice."""
 GRID = 0.1
 """Distance between the rates that are looked at."""
 FEWEST = 16
@@ -67,7 +67,7 @@ def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float =
 
 
 def gain_of(samples: MomentSamples, prob_N: Tensor) -> "Ceiling":
-    """What probabilities (N,) that went by what was expected alone were worth by what was found."""
+    """Gain of probabilities (N,) that were set by the expectation, measured on the found moments."""
     terms = _terms(prob_N, samples.found_N, samples.cost_N)
     value = float(_gains(samples.weight_N.numpy()[None] @ terms, 0.0)[0])
     return Ceiling.of(value, _gains(samples.resampled_sums(terms), 0.0), len(samples))
@@ -75,14 +75,14 @@ def gain_of(samples: MomentSamples, prob_N: Tensor) -> "Ceiling":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """What choosing among some units can save at most, with its 95% interval."""
+    """The largest gain that pruning some units can have, with its 95% interval."""
 
     value: float
     """``selection_ceiling`` of V as calibrated by what was found, >= 1."""
     low: float
     high: float
     units: int
-    """What it is from: visits of prompts with a history, or completions with a gradient."""
+    """Number of units: visits of prompts with a history, or completions with a gradient."""
 
     @classmethod
     def of(cls, value: float, resampled_M: np.ndarray, units: int) -> "Ceiling":
@@ -111,14 +111,14 @@ def point_ceiling(samples: MomentSamples) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto:
-    """How a level chooses its own rate; the level's ``rate`` is then the most that it may drop.
+    """Rule by which a stage chooses its rate; the stage's ``rate`` is then the largest.
 
     Raises:
         ConfigError: a field is out of range.
     """
 
     least_gain: float = WORTH
-    """What pruning must be worth at the lower end of its interval, >= 1; below that it is left off."""
+    """Smallest gain at the lower end of its interval, >= 1; pruning is off below it."""
     tail: float = TAIL
     """Share of resamples below that end, in (0, 0.5]."""
     enough: float = 0.95
@@ -144,10 +144,10 @@ class Auto:
 
 
 PROMPT_AUTO = Auto(least_gain=1.02, tail=ONE_ERROR, largest=0.5)
-"""For prompts: a dropped one costs neither rollout nor update. Where most are silent, a few dozen visits decide and 95%
-intervals stay wide; up to half, a wrong choice costs little."""
+"""For prompts, which cost neither rollout nor update if dropped. If most groups have zero variance, a few dozen visits
+decide and 95% intervals stay wide; up to half, a wrong choice costs little."""
 PROMPT_FLOOR = 0.3
-"""Lowest probability of a prompt at a rate that is chosen: one that history calls silent may have come alive."""
+"""Lowest probability of a prompt at a chosen rate: a prompt without signal may gain one."""
 COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)
 """For completions, whose rollout is paid: until a run has measured its own costs (``dppo.costs.TokenCosts``) a
 generated token counts as one that is trained on."""
@@ -155,7 +155,7 @@ generated token counts as one that is trained on."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The rate that was chosen, and why."""
+    """A chosen rate with its reason."""
 
     rate: float
     """Share to drop, in [0, 1); 0 leaves pruning off."""
@@ -164,7 +164,7 @@ class Choice:
     low: float = 1.0
     """Lower end of the interval of the gain at the smallest rate that has enough of it."""
     why: str
-    """The choice in words, to follow the ceiling."""
+    """The reason, to be printed after the ceiling."""
 
 
 def rates_to(largest: float) -> list[float]:

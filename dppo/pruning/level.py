@@ -1,4 +1,4 @@
-"""What pruning prompts and pruning completions share, as a value: which probabilities, how to draw, how to weight."""
+"""One stage of pruning, for prompts, completions and rows: rate, floor, rule, design, weights, and ``auto``."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
@@ -18,9 +18,9 @@ from dppo.types import Draw
 
 
 def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
-    """The sentence that refuses a floor above what a rate keeps on average; none where it fits.
+    """The sentence that refuses a floor above the share that a rate keeps; none if it fits.
 
-    ``name`` is that of the floor where a user sets it, and ``keeps`` what the rate is called there: ``rate=0.5 keeps``.
+    ``name`` is the user's name of the floor, and ``keeps`` the user's words for the rate: ``rate=0.5 keeps``.
     """
     if 0 < floor <= 1 - rate + ROUNDING:
         return []
@@ -29,10 +29,10 @@ def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What pruning prompts and pruning completions have in common."""
+    """One stage of pruning. Subclasses add the units and their scores."""
 
     usual_auto: ClassVar[Auto]
-    """How a rate would be chosen where ``auto`` is None."""
+    """Rule for the choice of a rate if ``auto`` is None."""
 
     rate: float = 0.0
     """Share of the units that could be dropped to drop on average, in [0, 1); 0 turns pruning off."""
@@ -45,12 +45,12 @@ class Level:
     floor: float = 0.1
     """Lowest probability of a unit, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
     least: float | None = None
-    """Where given, in (0, 1], ``floor`` is that of a unit of mean score: it falls in a straight line to ``least`` for
-    one that has nothing to lose, so weight times score is bounded, and no weight exceeds ``1 / least``."""
+    """Floor of a unit of score 0, in (0, 1]; None for ``floor``. It rises in a straight line to ``floor`` at the mean
+    score, so weight times score is bounded, and no weight exceeds ``1 / least``."""
     budget: Literal["rows", "tokens"] = "rows"
-    """What ``rate`` is a share of: with ``tokens``, units that cost more are kept less often."""
+    """Unit of ``rate``. With ``tokens``, units that cost more are kept less often."""
     auto: Auto | None = None
-    """How the level chooses its own rate; ``rate`` is then the most that it drops. None for the rate as it is."""
+    """Rule by which the level chooses its rate, up to ``rate``; None for a fixed rate."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Pruning(rate=0.5)")
@@ -69,7 +69,7 @@ class Level:
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
+        """Reasons for a biased gradient, one clause per part; empty if it is unbiased."""
         return self._reasons if self.rate else ""
 
     @property
@@ -86,7 +86,7 @@ class Level:
         return replace(self, rate=rate, floor=floor)
 
     def words(self, scored: str) -> str:
-        """How units are dropped, in words; empty where none are."""
+        """Description of the stage; empty if nothing is dropped."""
         if not self.rate:
             return ""
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
@@ -97,7 +97,7 @@ class Level:
         )
 
     def _probabilities(self, score_R: Tensor, tokens_R: Tensor, rate: float | None = None) -> Tensor:
-        """(R,) at this rate, or at one that is looked at, for which no level is made: a step looks at many."""
+        """(R,) at this rate or another one, without a new level: a step tries many rates."""
         cost_R = tokens_R if self.budget == "tokens" else None
         rate, floor = (self.rate, self.floor) if rate is None else (rate, self._floor_at(rate))
         least = None if self.least is None else min(self.least, floor)
@@ -113,8 +113,7 @@ class Level:
     def choice(self, samples: MomentSamples) -> Choice:
         """The rate that samples make worthwhile, by this level's rule and floor; ``auto`` draws at it.
 
-        It is fixed before the draw by numbers that the draw has no part in, so the draw is unbiased at it. They are
-        of completions with a gradient, of this step and of earlier ones, or of earlier visits of prompts.
+        The draw has no part in the samples, so it is unbiased at the chosen rate.
         """
         score_N, cost_N = self._foreseen(samples), samples.expected_cost_N
         auto = self.auto or self.usual_auto
@@ -122,11 +121,11 @@ class Level:
         return choose(auto, samples, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
 
     def _foreseen(self, samples: MomentSamples) -> Tensor:
-        """(N,) what a draw would have ranked units of the samples by."""
+        """(N,) scores that a draw would have given the sampled units."""
         return samples.expected_N.sqrt()
 
     def at_chosen_rate(self, samples: MomentSamples) -> Self:
-        """This pruning where its rate is given, else at the rate of ``choice``."""
+        """This pruning if its rate is fixed, else at the rate of ``choice``."""
         return self if self.auto is None else self._chosen(self.choice(samples).rate)
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:

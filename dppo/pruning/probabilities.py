@@ -1,6 +1,6 @@
 """From scores to inclusion probabilities: how likely each unit is to be kept.
 
-A rule looks at the units that could be dropped and says with which probability each is kept. It draws nothing.
+A rule gives each unit that could be dropped its probability of being kept. It draws nothing.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a rule may spend on the units that could be dropped.
+    """Limits of a rule: the share to drop, the floors and the costs.
 
     Raises:
         DesignError: a rate out of range, or a floor above what it keeps.

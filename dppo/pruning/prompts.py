@@ -1,4 +1,4 @@
-"""Pruning of prompts before rollout as a value: one level of pruning, by what history expects of each."""
+"""Pruning of prompts before rollout: one stage, scored by the history."""
 
 import math
 from dataclasses import dataclass, replace
@@ -28,8 +28,7 @@ class PromptPruning(Level):
     usual_auto: ClassVar[Auto] = PROMPT_AUTO
 
     calibration: Calibration | None = None
-    """What prompts are worth by what those gave of which history expected as much; ``auto`` sets it at the rate that it
-    chooses. None for what history expects as it is."""
+    """Correction of the signal that history expects; ``auto`` sets it with the rate. None for no correction."""
 
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
@@ -75,7 +74,7 @@ class PromptPruning(Level):
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
 
     def at_chosen_rate(self, samples: MomentSamples) -> "PromptPruning":
-        """As at every level; at a rate that was chosen, expectations are calibrated by the same samples."""
+        """As for every stage. At a chosen rate, expectations are calibrated by the same samples."""
         if self.auto is None:
             return self
         chosen = self._chosen(self.choice(samples).rate)
@@ -86,11 +85,11 @@ class PromptPruning(Level):
         return (by_others(samples) if others else samples.expected_N).sqrt()
 
     def half(self, samples: MomentSamples) -> Tensor:
-        """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
+        """(N,) probabilities of the sampled units at a rate of one half, by their expected signal."""
         return self._probabilities(samples.expected_N.sqrt(), samples.expected_cost_N, 0.5)
 
     def fewest(self, candidates: Candidates) -> float:
-        """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""
+        """Smallest expected number of prompts of a block: its unseen ones, and the floor's share of the others."""
         if self.rate == 0:
             return float(candidates.seen_P.numel())
         return _unseen(candidates) + self._seen_sum(candidates, 1 - self.floor)

@@ -1,4 +1,4 @@
-"""Pruning of completions as a value: what to score by, and one level of pruning."""
+"""Pruning of completions: one stage with a score."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
@@ -23,12 +23,12 @@ class Selection(Protocol):
 
     @property
     def rate(self) -> float:
-        """Share of the completions that it drops, in [0, 1); at 0 it keeps every one that has a gradient."""
+        """Share of the completions to drop, in [0, 1); at 0 every one with a gradient is kept."""
         ...
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
+        """Reasons for a biased gradient, one clause per part; empty if it is unbiased."""
         ...
 
     def draw(self, completions: Completions, rng: np.random.Generator, /) -> Draw:
@@ -42,7 +42,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning(Level):
-    """How completions are dropped. The defaults drop nothing but those without a gradient.
+    """Pruning of completions. The defaults drop only those without a gradient.
 
     Raises:
         ConfigError: at construction, listing every field that is out of range.
@@ -51,7 +51,7 @@ class Pruning(Level):
     usual_auto: ClassVar[Auto] = COMPLETION_AUTO
 
     score: Score = absolute_advantage
-    """What completions are ranked by."""
+    """Score of each completion."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
         """Choose the completions to train on. Those without a gradient are dropped, which is exact.
@@ -73,7 +73,7 @@ class Pruning(Level):
         return self._select(unit_R, level._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
 
     def informed(self, completions: Completions) -> "Pruning":
-        """This pruning, with one floor for all where scores leave out a term whose size is not known."""
+        """This pruning, with one floor for all if the scores leave out a term of unknown size."""
         return self if completions.other is not None else replace(self, least=None)
 
     def samples(self, completions: Completions) -> MomentSamples:

@@ -119,7 +119,7 @@ def stated(rule: CutRule | HeadRule) -> TokenRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPruning:
-    """What is left out of the completions that are kept. The defaults leave out nothing.
+    """Pruning of tokens within kept completions. The defaults leave out nothing.
 
     Raises:
         ConfigError: a rate or a floor is out of range.

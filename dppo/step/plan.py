@@ -1,7 +1,7 @@
 """One step of the estimator, planned: whole groups of rewards in, advantages, weights and a denominator out.
 
-This is the one place where a method's parts are put together. Trainers, proofs and comparisons call ``plan_step`` with
-what was rolled out, and multiply the loss of each completion by the weight that comes back.
+This is the one place where a method's parts are put together. ``Session.plan`` calls ``plan_step``; the loss of each
+completion is multiplied by the weight that comes back.
 
 The order is the proof, and the types keep it: ``drafted`` fixes advantages and the denominator and gets no random
 numbers; ``drawn``, which does, gets a finished ``DraftPlan``.
@@ -34,7 +34,7 @@ ONCE = UpdateSchedule()
 
 @dataclass(frozen=True, kw_only=True)
 class DraftPlan:
-    """What a step would train on if nothing were dropped: all that is fixed before any draw of completions."""
+    """A step in which nothing is dropped yet: all that is fixed before any draw of completions."""
 
     method: Method
     """At this point of the run, with the rate that it chose for completions."""
@@ -52,7 +52,7 @@ class DraftPlan:
     attended: float
     """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
     denominator: float
-    """What the sum of all shares of a pass is divided by."""
+    """Divisor of the loss of a pass."""
     samples: MomentSamples | None
     """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
     papers, which choose none."""
@@ -83,13 +83,13 @@ class DraftPlan:
 
     @property
     def learnable(self) -> bool:
-        """Whether any completion has an advantage."""
+        """True if any completion has an advantage."""
         return bool((self.completions.advantage_N != 0).any())
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan(DraftPlan):
-    """What a step trains on: a draft and its draws. It is complete before anything is forwarded."""
+    """A draft with its draws. It is complete before anything is forwarded."""
 
     advantage_N: Tensor
     """(N,) float64 what completions are trained with: those of whole groups for most methods."""
