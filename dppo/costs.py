@@ -5,7 +5,7 @@ Seconds are arguments: no function here reads a clock.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -185,7 +185,7 @@ class TokenCosts:
                 name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
                 for name in ("scoring", "training")
             }
-            return cls(**{**saved, **passes})
+            return cls(**{each.name: saved[each.name] for each in fields(cls)} | passes)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."

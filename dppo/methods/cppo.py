@@ -7,20 +7,24 @@ import torch
 from torch import Tensor
 
 from dppo.methods.pairs import Objective, Scheme
-from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
+from dppo.methods.ranking import Competition, Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
 from dppo.objective import BNPO, GRPO_MEAN
 from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage
 from dppo.types import Completions
 
 
-def whole_processes(completions: Completions) -> Tensor:
-    """(N,) completions that one process rolled out compete across prompts; all if processes are not known."""
+def _processes(completions: Completions) -> Tensor:
     return torch.zeros_like(completions.group_N) if completions.process_N is None else completions.process_N
 
 
-def whole_step(completions: Completions) -> Tensor:
-    """(N,) all completions compete."""
+def _step(completions: Completions) -> Tensor:
     return torch.zeros_like(completions.group_N)
+
+
+whole_processes = Competition(name="whole_processes", compute=_processes, across_prompts=True)
+"""(N,) completions that one process rolled out compete across prompts; all if processes are not known."""
+whole_step = Competition(name="whole_step", compute=_step, across_prompts=True)
+"""(N,) all completions compete."""
 
 
 def all_but_dropped(completions: int, dropped: Fraction) -> int:
@@ -76,7 +80,6 @@ CPPO_TRL = replace(
     completions=replace(
         _LARGEST,
         compete=whole_processes,
-        across_prompts=True,
         count=all_but_dropped,
         weigh=kept_tokens,
         reasons=(
@@ -96,7 +99,6 @@ CPPO_VERL = replace(
     completions=replace(
         _LARGEST,
         compete=whole_step,
-        across_prompts=True,
         weigh=one_each,
         reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias),
     ),

@@ -81,7 +81,7 @@ def own_settings(method: Method) -> dict[str, Any]:
             "completion_budget": level.budget,
             "sampling_design": level.design.name if level.design.unbiased else PIVOTAL.name,
         }
-        names = [name for name, score in SCORES.items() if score is level.score]
+        names = [name for name, score in SCORES.items() if score == level.score]
         found |= {"completion_score": names[0]} if names else {}
     return found
 

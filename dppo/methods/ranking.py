@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dppo.errors import in_words, raise_problems
 from dppo.pruning import DETERMINISTIC, KEPT_MEAN, Score
+from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw
 
@@ -26,6 +27,13 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Competition(Stated):
+    """Which completions compete, and whether those of different prompts do."""
+
+    across_prompts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """Completions that compete are ranked by a score, and some places of the ranking are kept. Biased by design.
 
@@ -34,9 +42,8 @@ class Ranking:
 
     score: Score
     compete: Callable[[Completions], Tensor]
-    """(N,) integer: completions with equal numbers compete with each other."""
-    across_prompts: bool = False
-    """True if completions of different prompts compete."""
+    """(N,) integer: completions with equal numbers compete with each other. ``Competition``, or a plain function, which
+    counts as one across prompts."""
     choose: Choose
     count: Count
     weigh: Weigh
@@ -59,7 +66,7 @@ class Ranking:
     @property
     def prompt_exact(self) -> bool:
         """True if the choice among a prompt's completions does not depend on other prompts."""
-        return not self.across_prompts or self.rate == 0
+        return self.rate == 0 or not getattr(self.compete, "across_prompts", True)
 
     @property
     def of_groups(self) -> bool:
@@ -92,9 +99,12 @@ class Ranking:
         )
 
 
-def whole_prompts(completions: Completions) -> Tensor:
-    """(N,) completions of a prompt compete. Source: CPPO, arXiv:2503.22342, section 3; PODS, arXiv:2504.13818."""
+def _prompts(completions: Completions) -> Tensor:
     return completions.group_N
+
+
+whole_prompts = Competition(name="whole_prompts", compute=_prompts, across_prompts=False)
+"""(N,) completions of a prompt compete. Source: CPPO, arXiv:2503.22342, section 3; PODS, arXiv:2504.13818."""
 
 
 def largest(score_G: np.ndarray, kept: int) -> np.ndarray:

@@ -67,6 +67,10 @@ def _with_uncertainty(completions: Completions) -> Tensor:
     return _magnitude(completions) * completions.uncertainty_N.double()
 
 
+def _ones(completions: Completions) -> Tensor:
+    return torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
+
+
 absolute_advantage = StatedScore(name="absolute_advantage", compute=_magnitude)
 """``|A|``; with a KL term or an entropy bonus ``sqrt(A^2 + other^2)``, ``other`` being ``Completions.other``.
 
@@ -77,9 +81,7 @@ advantage_with_uncertainty = StatedScore(
     name="advantage_with_uncertainty", compute=_with_uncertainty, needs_log_probs=True, of_sums=True
 )
 """``|A| * sqrt(sum_t (1 - p_t)^2)``: a token that the policy was sure of has almost no gradient."""
-uniform_score = StatedScore(
-    name="uniform_score", compute=lambda completions: torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
-)
+uniform_score = StatedScore(name="uniform_score", compute=_ones)
 """1 for each completion: the baseline."""
 
 

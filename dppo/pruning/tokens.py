@@ -113,8 +113,11 @@ UNSTATED = TokenRule(name="", compute=best_cuts)
 
 
 def stated(rule: CutRule | HeadRule) -> TokenRule:
-    """The stated properties of a rule; of a plain function the defaults."""
-    return rule if isinstance(rule, TokenRule) else UNSTATED
+    """The stated properties of a rule; of a function that is none of ours the defaults."""
+    if isinstance(rule, TokenRule):
+        return rule
+    ours = (BEST_CUTS, random_prefix, by_uncertainty, all_alike)
+    return next((known for known in ours if known.compute is rule), UNSTATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def _cuts(method: Method) -> bool:
 TAKEN: dict[str, Callable[[Method], bool]] = {
     "completion_prune_rate": lambda method: method.completions.rate > 0,
     # Scores of papers' rules belong to the paper.
-    "completion_score": lambda method: method.completions.rate > 0 and method.score is advantage_with_length,
+    "completion_score": lambda method: method.completions.rate > 0 and method.score == advantage_with_length,
     "completion_budget": _draws,
     "sampling_design": _draws,
     "prune_floor": _draws,

@@ -26,7 +26,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.methods import Method
-from dppo.pruning import TokenPruning, advantage_with_uncertainty, constant
+from dppo.pruning import TokenPruning, constant, needs_log_probs
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.served import unserved_tokens
@@ -183,7 +183,7 @@ class Keeper(RunRecorder):
         span_NT, moment_NT = (
             torch.cat([pad(each, (0, width - each.shape[1])) for each in parts]) for parts in (spans, moments)
         )
-        scored, group = trainer.method.score is advantage_with_uncertainty, trainer.session.generations
+        scored, group = needs_log_probs(trainer.method.score), trainer.session.generations
         return TokenSample.of(span_NT, moment_NT, torch.cat(prompts), generations=group, scored=scored)
 
 

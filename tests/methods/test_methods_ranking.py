@@ -62,3 +62,11 @@ def test_rows_compete_with_those_of_the_same_number_wherever_they_lie():
     processes = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
     assert kept(advantages(*values, process_N=processes), compete=whole_processes) == [1, 2, 3, 7]
     assert kept(advantages(*values), compete=whole_processes) == [0, 1, 2, 3], "one process where none is named"
+
+
+def test_a_competition_across_prompts_is_no_choice_within_a_prompt():
+    """A plain function counts as one: what it does is not known."""
+    assert RANKING.prompt_exact
+    for compete in (whole_step, whole_processes, lambda completions: completions.group_N):
+        across = replace(RANKING, compete=compete)
+        assert not across.prompt_exact and across.at_rate(0.0).prompt_exact

@@ -7,7 +7,19 @@ import pytest
 import torch
 
 from dppo.errors import DesignError
-from dppo.pruning import BEST_CUTS, RULES, SCORES, Budget, all_alike, by_uncertainty, random_prefix, spends_budget
+from dppo.pruning import (
+    BEST_CUTS,
+    RULES,
+    SCORES,
+    Budget,
+    TokenPruning,
+    all_alike,
+    best_cuts,
+    by_uncertainty,
+    random_prefix,
+    spends_budget,
+    stated,
+)
 from dppo.pruning.scores import StatedScore
 from dppo.pruning.tokens import TokenRule
 from dppo.types import Completions
@@ -70,6 +82,12 @@ def test_rules(name):
 @pytest.mark.parametrize("rule", TOKEN_RULES, ids=lambda rule: rule.name)
 def test_token_rules(rule):
     assert token_rule_is_as_stated(rule)
+
+
+def test_a_function_of_ours_has_its_properties_and_another_one_the_defaults():
+    assert stated(best_cuts) is BEST_CUTS
+    assert TokenPruning(rate=0.5, cut_rule=best_cuts).needs_log_probs
+    assert not stated(lambda *given: best_cuts(*given)).by_moments
 
 
 def test_a_wrong_statement_is_found():
