@@ -115,7 +115,7 @@ class TrainingLoop(_BaseTrainer):
     def _faults(self, folder: Path) -> dict[str, str]:
         """Faults that any process has found. The processes of a node share the reading: nodes may have own folders."""
         state = self.accelerator.state
-        readers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        readers = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), state.num_processes)
         reader = state.local_process_index % readers
         same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
         found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
@@ -230,13 +230,15 @@ class TrainingLoop(_BaseTrainer):
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             with checkpoint_errors(folder, "it could not be written; if its disk is full, free space"):
-                if saves:  # one of an earlier try at the same step is complete no more
-                    (folder / files.LIST_FILE).unlink(missing_ok=True)
+                if saves:  # a checkpoint of an earlier try at this step is no longer complete, nor one of TRL's own
+                    for name in (files.LIST_FILE, files.STATE):
+                        (folder / name).unlink(missing_ok=True)
                 self.save_extra(folder)
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if saves:
                     files.seal(folder)
+                self.accelerator.wait_for_everyone()  # all ranks see that it is complete: ``save_now`` asks
         finally:
             self.args.save_total_limit = limit
         if saves:

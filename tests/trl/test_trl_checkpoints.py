@@ -307,6 +307,22 @@ def test_a_second_try_at_a_step_is_not_complete_before_its_end(tiny_path, tmp_pa
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
 
 
+def test_a_second_try_that_is_killed_midway_is_not_resumed_by_its_name(tiny_path, tmp_path, monkeypatch):
+    """Its folder has files of both tries, and nothing but the missing state tells."""
+    made = trainer(tiny_path, tmp_path, seen=[], max_steps=1)
+    made.train()
+    folder = tmp_path / "checkpoint-1"
+    assert not find_faults(folder)
+
+    def killed(place):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "save_extra", killed)
+    with pytest.raises(KeyboardInterrupt):
+        made._save_checkpoint(made.model, None)
+    assert "trainer_state.json" in find_faults(folder)
+
+
 def test_one_that_was_never_sealed_is_passed_over(run):
     """Killed, or out of power, after transformers had written its state and before all was on the disk."""
     (run / "checkpoint-3" / LIST_FILE).unlink()

@@ -89,7 +89,7 @@ def _noted(note: Path) -> str:
 
 def seal(folder: Path) -> None:
     """Flush a checkpoint's files to the disk and list them. One process calls it when all have written."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LIST_FILE]
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())

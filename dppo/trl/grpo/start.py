@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dppo.errors import ConfigError
 from dppo.methods import Method
-from dppo.pruning import SCORES, needs_log_probs
+from dppo.pruning import SCORES
 from dppo.session import Session
 from dppo.settings import AUTO
 from dppo.step import UpdateSchedule
@@ -61,7 +61,7 @@ def score_without_log_probs(trainer: Any) -> None:
             "those of the sampler, or set vllm_importance_sampling_correction: false."
         )
     session, args = trainer.session, trainer.args
-    if not needs_log_probs(session.method.score) or args.completion_score != AUTO:
+    if session.method.score != SCORES["uncertainty"] or args.completion_score != AUTO:
         return
     score = args.build_method().score
     completions = replace(cast(Any, session.method.completions), score=score)
