@@ -217,8 +217,10 @@ def take_round(
                 f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0; rounds of such prompts never "
                 "end. Give every prompt a probability above 0, such as 0.05."
             )
-        coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()
-        keep_P = torch.from_numpy(coins).view_as(chance).all(1)
+        keep_P = torch.ones(len(ahead_P), dtype=torch.bool)
+        if chance.numel():  # without coins nothing is random, and frozen comparisons tell by the generator
+            coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()
+            keep_P = torch.from_numpy(coins).view_as(chance).all(1)
         last = (keep_P.cumsum(0) == missing).nonzero()[:1, 0]
         size = int(last) + 1 if len(last) else len(ahead_P)
         rows.append(stream.take(size))

@@ -103,7 +103,7 @@ def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_pa
     assert len(made(file, problems(6)).values) == 6, "values of other prompts are left aside"
     with refused(DataError, "2 of 10", "row 8") as error:
         made(file, problems(10))
-    assert "\n" not in str(error.value) and str(error.value).endswith("added by dppo values CONFIG.yaml.")
+    assert "\n" not in str(error.value) and str(error.value).endswith("dppo values CONFIG.yaml")
     with refused(ConfigError, "streaming"):
         made(file, problems(8).to_iterable_dataset())
 

@@ -219,7 +219,7 @@ def test_rewards_that_are_no_numbers_warn_at_once(tiny_path, tmp_path):
     def none(prompts, completions, **_):
         return [None, float("nan")] * (len(prompts) // 2)
 
-    with pytest.warns(UserWarning, match=r"all rewards were NaN or None, 1 generation"):
+    with pytest.warns(UserWarning, match=r"all rewards were NaN or None for 1 generation"):
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=none, max_steps=1)
 
 

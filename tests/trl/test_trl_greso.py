@@ -52,7 +52,7 @@ def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
     assert resumed.session.source.learned == first.session.source.learned
     assert alike(tmp_path / "a", tmp_path / "b")
 
-    state["session"]["source"].pop("learned")
+    state["session"]["source"]["learned"] = None
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
     forgot = []
     other = rounds_run(tiny_path, tmp_path / "c", forgot, **options)

@@ -166,16 +166,19 @@ class TestFields:
 class TestNamed:
     """``package.module:name`` in a configuration."""
 
-    @pytest.mark.parametrize("name", ["A_STAR_PO", "DPPO_A_STAR_PO"])
-    def test_a_method_trains_by_its_dotted_name(self, name, tiny_path, tmp_path):
+    @pytest.mark.parametrize("name", ["a_star_po", "dppo_a_star_po"])
+    def test_a_method_trains_by_its_dotted_name(self, name, tiny_path, tmp_path, monkeypatch):
+        module = f"named_{name}"
+        (tmp_path / f"{module}.py").write_text(f"from dppo.methods import METHODS\nmine = METHODS[{name!r}]\n")
+        monkeypatch.syspath_prepend(tmp_path)
         named = {
-            "method": f"dppo.methods.a_star_po:{name}",
+            "method": f"{module}:mine",
             "prompt_values": write_values(tmp_path / "values.jsonl", problems(8)),
         }
         trainer = make(tiny_path, tmp_path, None, accept_bias=True, **named)
         trainer.train()
         assert trainer.state.global_step == 3 and trainer.ref_model is not None
-        assert trainer.method == METHODS[name.lower()]
+        assert trainer.method == METHODS[name]
 
     def test_the_current_folder_is_looked_at_first(self, tmp_path, monkeypatch):
         text = "from dataclasses import replace\nfrom dppo.methods import OBJECTIVES, SCHEMES, combined\n"
