@@ -181,11 +181,11 @@ class TokenCosts:
             CheckpointError: they are damaged.
         """
         try:
-            passes = {
+            passes: dict[str, Any] = {
                 name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
                 for name in ("scoring", "training")
             }
-            return cls(**{each.name: saved[each.name] for each in fields(cls)} | passes)
+            return cls(**({each.name: saved[each.name] for each in fields(cls)} | passes))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
