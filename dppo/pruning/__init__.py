@@ -13,7 +13,7 @@ from dppo.pruning.ceiling import (
     efficiency,
     selection_ceiling,
 )
-from dppo.pruning.cuts import TokenDraw, best_cuts
+from dppo.pruning.cuts import TokenDraw, best_cuts, by_uncertainty, stated
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.prior import PromptPrior
@@ -46,14 +46,11 @@ from dppo.pruning.scores import (
 from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
 from dppo.pruning.tokens import (
-    BEST_CUTS,
     TOKEN_AUTO,
     SampledTokens,
     TokenPruning,
     all_alike,
-    by_uncertainty,
     random_prefix,
-    stated,
 )
 from dppo.pruning.values import PromptValues
 from dppo.pruning.weights import (
@@ -67,7 +64,6 @@ from dppo.pruning.weights import (
 )
 
 __all__ = [
-    "BEST_CUTS",
     "COMPLETION_AUTO",
     "DESIGNS",
     "DETERMINISTIC",

@@ -9,16 +9,41 @@ over tokens is that of the full batch.
 ``moment`` is an estimate of the second moment of a token's gradient: ``token_moments``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, ShapeError
+from dppo.errors import DesignError, ShapeError, in_words
 from dppo.pruning.designs import SYSTEMATIC, Design
 from dppo.pruning.probabilities import finite, inclusion_probabilities
+from dppo.pruning.stated import Stated
 from dppo.types import each_tensor
+
+CutRule = Callable[[Tensor, Tensor, float, float], Tensor]
+"""``rule(moment_NT, span_NT, rate, floor) -> reach_NT``: probabilities of reaching each token, which leave out ``rate``
+of them on average and never rise along a completion."""
+HeadRule = Callable[[Tensor, Tensor, float, float], Tensor]
+"""``rule(moment_NT, span_NT, rate, floor) -> head_NT``: probabilities of reaching the head that leave out ``rate``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRule(Stated):
+    """A rule for cuts or for the head, with what it needs."""
+
+    by_moments: bool = False
+    """True if it reads moments and the floor: it needs the sampler's log-probabilities."""
+    chooses_rate: bool = False
+    """True if ``auto`` can choose its rate."""
+    largest_rate: float = 1.0
+    """Largest share that it can leave out."""
+
+
+def stated(rule: CutRule | HeadRule) -> TokenRule:
+    """The rule with its properties: a plain function has the defaults."""
+    return rule if isinstance(rule, TokenRule) else TokenRule(name=in_words(rule), compute=rule)
 
 
 def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tensor:
@@ -31,7 +56,7 @@ def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tens
     return (advantage_N.double()[:, None] * one_minus_p_NT).square()
 
 
-def best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
     """Probabilities of reaching each token that leave out a given share on average, with the least added variance.
 
     They minimise ``sum moment_t / reach_t`` for a given mean of ``reach_t``, over probabilities that never rise along a
@@ -156,7 +181,7 @@ def draw_tokens(
     return TokenDraw.of(keep_NT, reach_NT, prob_NT)
 
 
-def by_doubt(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+def _by_uncertainty(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
     """(N, T) probabilities of reaching the head, proportional to the root of the moment of a token.
 
     They leave out the share ``rate`` on average, in [0, 1 - floor]; arguments and errors are those of ``best_cuts``.
@@ -166,6 +191,10 @@ def by_doubt(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> T
     prob_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
     prob_NT[mask_NT] = inclusion_probabilities(size, (1 - rate) * len(size), floor=floor)
     return prob_NT
+
+
+best_cuts = TokenRule(name="best_cuts", compute=_best_cuts, by_moments=True, chooses_rate=True)
+by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_moments=True)
 
 
 def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:

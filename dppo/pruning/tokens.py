@@ -1,7 +1,6 @@
 """The level of tokens: how much of each kept completion is forwarded, and how much of that reaches the head."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,10 +11,20 @@ from torch import Tensor
 from dppo.errors import DesignError, ShapeError, in_words, raise_problems
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
-from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
+from dppo.pruning.cuts import (
+    CutRule,
+    HeadRule,
+    TokenDraw,
+    TokenRule,
+    best_cuts,
+    by_uncertainty,
+    draw_tokens,
+    pool_numbers,
+    stated,
+    token_moments,
+)
 from dppo.pruning.level import floor_problems
 from dppo.pruning.probabilities import inclusion_probabilities
-from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -61,25 +70,6 @@ class SampledTokens:
         return each_tensor(self, lambda value_NT: value_NT[unit_R])
 
 
-CutRule = Callable[[Tensor, Tensor, float, float], Tensor]
-"""``rule(moment_NT, span_NT, rate, floor) -> reach_NT``: probabilities of reaching each token, which leave out ``rate``
-of them on average and never rise along a completion."""
-HeadRule = Callable[[Tensor, Tensor, float, float], Tensor]
-"""``rule(moment_NT, span_NT, rate, floor) -> head_NT``: probabilities of reaching the head that leave out ``rate``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRule(Stated):
-    """A rule for cuts or for the head, with what it needs."""
-
-    by_moments: bool = False
-    """True if it reads moments and the floor: it needs the sampler's log-probabilities."""
-    chooses_rate: bool = False
-    """True if ``auto`` can choose its rate."""
-    largest_rate: float = 1.0
-    """Largest share that it can leave out."""
-
-
 def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
     """Each completion is kept up to a length that is uniform between a fixed share of its tokens and all of them.
 
@@ -104,20 +94,8 @@ def _all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) ->
     return (1 - rate) * span_NT.double()
 
 
-BEST_CUTS = TokenRule(name="best_cuts", compute=best_cuts, by_moments=True, chooses_rate=True)
 random_prefix = TokenRule(name="random_prefix", compute=_random_prefix, largest_rate=MOST_OF_PREFIX)
-by_uncertainty = TokenRule(name="by_uncertainty", compute=by_doubt, by_moments=True)
 all_alike = TokenRule(name="all_alike", compute=_all_alike)
-UNSTATED = TokenRule(name="", compute=best_cuts)
-"""Properties of a plain function that is given as a rule."""
-
-
-def stated(rule: CutRule | HeadRule) -> TokenRule:
-    """The stated properties of a rule; of a function that is none of ours the defaults."""
-    if isinstance(rule, TokenRule):
-        return rule
-    ours = (BEST_CUTS, random_prefix, by_uncertainty, all_alike)
-    return next((known for known in ours if known.compute is rule), UNSTATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +117,7 @@ class TokenPruning:
     """Lowest probability of reaching a token, in (0, 1 - rate]."""
     head_floor: float = HEAD_FLOOR
     """Lowest probability of a token to reach the head, in (0, 1 - head_rate]."""
-    cut_rule: CutRule = BEST_CUTS
+    cut_rule: CutRule = best_cuts
     head_rule: HeadRule = by_uncertainty
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import isotonic_regression, minimize
 from dppo.errors import DesignError, ShapeError
 from dppo.pruning.cuts import (
     best_cuts,
-    by_doubt,
+    by_uncertainty,
     draw_cuts,
     draw_tokens,
     pool_numbers,
@@ -86,7 +86,7 @@ def test_every_outcome_of_cuts_adds_up_to_the_full_batch_and_wrong_weights_do_no
 @pytest.mark.parametrize("head", [None, 0.6])
 def test_drawn_weights_average_to_one(head):
     reach_NT = reach_of()
-    head_NT = None if head is None else by_doubt(MOMENT_NT, MASK_NT, 1 - head, 0.2)
+    head_NT = None if head is None else by_uncertainty(MOMENT_NT, MASK_NT, 1 - head, 0.2)
     draws = [draw_tokens(reach_NT, head_NT, rng(place)) for place in range(6000)]
     weight_MNT = torch.stack([draw.weight_NT for draw in draws])
     error_NT = (weight_MNT.mean(0) - 1.0) / (weight_MNT.std(0) / len(draws) ** 0.5).clamp_min(1e-9)
@@ -153,7 +153,7 @@ def test_bad_calls_are_errors_that_name_what_is_wrong():
     with refused(ShapeError, "gap"):
         best_cuts(MOMENT_NT, torch.tensor([[1, 0, 1, 0]]).bool().expand(3, 4), 0.5, 0.1)
     with refused(ShapeError, "bool"):
-        by_doubt(MOMENT_NT, MASK_NT.long(), 0.5, 0.1)
+        by_uncertainty(MOMENT_NT, MASK_NT.long(), 0.5, 0.1)
     with refused(DesignError, "floor=0.5"):
         best_cuts(MOMENT_NT, MASK_NT, 7 / 8, 0.5)
     with refused(DesignError, "head_NT"):

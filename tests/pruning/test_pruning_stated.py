@@ -8,7 +8,6 @@ import torch
 
 from dppo.errors import DesignError
 from dppo.pruning import (
-    BEST_CUTS,
     RULES,
     SCORES,
     Budget,
@@ -24,7 +23,7 @@ from dppo.pruning.scores import StatedScore
 from dppo.pruning.tokens import TokenRule
 from dppo.types import Completions
 
-TOKEN_RULES = (BEST_CUTS, random_prefix, by_uncertainty, all_alike)
+TOKEN_RULES = (best_cuts, random_prefix, by_uncertainty, all_alike)
 SPAN_NT = torch.arange(12) < torch.tensor([[12], [7], [9]])
 
 
@@ -85,7 +84,7 @@ def test_token_rules(rule):
 
 
 def test_a_function_of_ours_has_its_properties_and_another_one_the_defaults():
-    assert stated(best_cuts) is BEST_CUTS
+    assert stated(best_cuts) is best_cuts
     assert TokenPruning(rate=0.5, cut_rule=best_cuts).needs_log_probs
     assert not stated(lambda *given: best_cuts(*given)).by_moments
 
@@ -97,4 +96,4 @@ def test_a_wrong_statement_is_found():
     )
     assert rule_spends_all(proportional.compute) and not spends_budget(proportional.compute)
     assert not token_rule_is_as_stated(TokenRule(name="wrong", compute=random_prefix.compute))
-    assert not token_rule_is_as_stated(TokenRule(name="wrong", compute=BEST_CUTS.compute))
+    assert not token_rule_is_as_stated(TokenRule(name="wrong", compute=best_cuts.compute))
