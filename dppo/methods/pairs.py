@@ -77,7 +77,9 @@ def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
 
     Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
     """
-    own = [*([scheme] if scheme is not UNPRUNED else []), *([objective] if objective.parts else [])] or [objective]
+    own: list[Objective | Scheme] = [] if scheme is UNPRUNED else [scheme]
+    if objective.parts or not own:  # an objective without parts adds nothing to a scheme
+        own.append(objective)
     completions = scheme.completions
     if objective.score is not None and isinstance(completions, Pruning):
         completions = replace(completions, score=objective.score)
