@@ -1,5 +1,6 @@
 """DAPO, arXiv:2503.14476: a mean over tokens, a wider upper clip, and rollouts until enough groups have a signal."""
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -27,7 +28,12 @@ DAPO = Objective(
     paper=_PAPER,
     token_loss=partial(clipped_surrogate, clip_low=0.2, clip_high=0.28),
     normaliser=DAPO_TOKENS,
-    deviations=("the length penalty belongs to the reward: answer_judge.problems.overlong_penalty",),
+)
+DAPO_LOSS = replace(
+    DAPO,
+    deviations=(
+        "only the loss: no dynamic sampling, which is biased, and no length penalty, which belongs to the reward",
+    ),
 )
 
 DYNAMIC_SAMPLING = Scheme(
@@ -37,5 +43,6 @@ DYNAMIC_SAMPLING = Scheme(
     deviations=(
         "a round has as many prompts as a step wants, in the paper three times as many",
         "groups count by the reward they are trained with, in the code by accuracy alone",
+        "the length penalty belongs to the reward: answer_judge.problems.overlong_penalty",
     ),
 )

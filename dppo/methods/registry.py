@@ -2,7 +2,7 @@
 
 from dppo.methods.a_star_po import A_STAR_PO
 from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_TRL_LOSS, CPPO_VERL, CPPO_VERL_LOSS
-from dppo.methods.dapo import DAPO, DYNAMIC_SAMPLING
+from dppo.methods.dapo import DAPO, DAPO_LOSS, DYNAMIC_SAMPLING
 from dppo.methods.divergence_ppo import DIVERGENCE_PPO_KL, DIVERGENCE_PPO_TV
 from dppo.methods.dppo import DPPO, DPPO_DETERMINISTIC, DPPO_SIZES, DPPO_THRESHOLD, DPPO_UNWEIGHTED
 from dppo.methods.dr_grpo import DR_GRPO
@@ -20,7 +20,7 @@ from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 OBJECTIVES: dict[str, Objective] = {
     "grpo": GRPO,
     "dr_grpo": DR_GRPO,
-    "dapo": DAPO,
+    "dapo": DAPO_LOSS,
     "gspo": GSPO,
     "gdpo": GDPO,
     "divergence_ppo_tv": DIVERGENCE_PPO_TV,
@@ -48,7 +48,7 @@ PAIRS: dict[str, Pair] = {
     "grpo": (GRPO, UNPRUNED),
     "dr_grpo": (DR_GRPO, UNPRUNED),
     "dapo": (DAPO, DYNAMIC_SAMPLING),
-    "dapo_loss": (DAPO, UNPRUNED),
+    "dapo_loss": (DAPO_LOSS, UNPRUNED),
     "gspo": (GSPO, UNPRUNED),
     "cppo": (GRPO, CPPO),
     "cppo_trl": (CPPO_TRL_LOSS, CPPO_TRL),
@@ -63,9 +63,9 @@ PAIRS: dict[str, Pair] = {
     "dppo": (GRPO, DPPO),
     "dppo_deterministic": (GRPO, DPPO_DETERMINISTIC),
     "dppo_unweighted": (GRPO, DPPO_UNWEIGHTED),
-    "dppo_dapo": (DAPO, DPPO),
+    "dppo_dapo": (DAPO_LOSS, DPPO),
     "dppo_gspo": (GSPO, DPPO),
-    "dppo_threshold_dapo": (DAPO, DPPO_THRESHOLD),
+    "dppo_threshold_dapo": (DAPO_LOSS, DPPO_THRESHOLD),
     "dppo_threshold_gspo": (GSPO, DPPO_THRESHOLD),
     "gdpo": (GDPO, UNPRUNED),
     "dppo_gdpo": (GDPO, DPPO),
