@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dppo.errors import ConfigError, DataError, RewardError, raise_problems
 from dppo.groups import group_sizes, group_sums
+from dppo.install import install_line
 from dppo.objective import group_advantages
 from dppo.pruning import Pruning, advantage_with_uncertainty
 from dppo.rng import Purpose, generator, torch_generator
@@ -279,8 +280,11 @@ class PictureLoop:
 
 def picture_scheduler() -> Any:
     """The noise schedule of training and rollouts: 1000 timesteps, cosine, noise predicted."""
-    # Imported here, because the loss alone needs no diffusers.
-    from diffusers.schedulers.scheduling_ddim import DDIMScheduler  # pyright: ignore[reportMissingImports]
+    try:  # here, because the loss alone needs no diffusers
+        from diffusers.schedulers.scheduling_ddim import DDIMScheduler  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        line = f"the loop needs {error.name}, which is not installed: {install_line('diffusion')}"
+        raise ModuleNotFoundError(line, name=error.name) from None
 
     return DDIMScheduler(num_train_timesteps=1000, beta_schedule="squaredcos_cap_v2", clip_sample=True)
 
