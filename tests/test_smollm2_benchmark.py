@@ -1,6 +1,7 @@
 """The comparison on a real model: which rate is chosen, what its methods are, and every figure of a record by hand."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ import pytest
 import run_folders
 
 from benchmarks.learning import smollm2
-from benchmarks.learning.smollm2 import record_of, regime_of, summary
+from benchmarks.learning.smollm2 import regime_of, summary
 from dppo.errors import ConfigError
+from dppo_lab.comparison.results import result_of
 from dppo_lab.runs.parsing import read_file
 
 CONFIG = Path(smollm2.__file__).with_suffix(".yaml")
@@ -59,7 +61,7 @@ def test_the_rate_with_the_best_mean_is_chosen_and_the_worst_has_one_seed(monkey
     assert tuned(monkeypatch, lucky)[0] == 4e-5
 
 
-def test_every_figure_by_hand(tmp_path):
+def test_every_figure_by_hand(tmp_path, monkeypatch):
     """To .45 TRL takes 50 s, the control 20 s, and the default 19 s; TRL's final .6 takes the default 28 s."""
     regime = regime_of("no_kl", CONFIG, ["--output_dir", str(tmp_path)])
     curves = {"trl": [(80, 0.6)], "control": [(40, 0.7)], "default": [(10, 0.3), (40, 0.8)]}
@@ -78,14 +80,24 @@ def test_every_figure_by_hand(tmp_path):
             run_folders.write_run(
                 place, points, also, method=name, seed=seed, updates=10, environment={"commit": "abc"}
             )
-    record = record_of(regime, list(curves), [0, 1, 2], 2e-5)
+    monkeypatch.setattr(smollm2, "_ran", lambda found: result_of(found, found.contestants[0], found.seeds[0]))
+    records = []
+    smollm2.run(regime, ["control", "default"], [0, 1, 2], {"rate": 2e-5, "tuned": {}}, records.append)
+    # A file of another day has these: TRL's are added, for two seeds, and nothing is run again.
+    known = json.loads(json.dumps(records[-1]))
+    shutil.rmtree(regime.folder / "reported" / "runs" / "control")
+    smollm2.run(regime, ["trl", "control"], [0, 1], known, records.append)
+    record = records[-1]
     assert record["against_trl"]["median"] == pytest.approx(50 / 19)
     assert record["against_control"]["median"] == pytest.approx(20 / 19)
     assert record["methods"]["control"]["against_trl"]["median"] == pytest.approx(50 / 20)
     assert record["seeds"] == 3 and record["silent_share"] == 0.25 and record["step_seconds"] == 4
     assert record["reach_share"] == 0.25  # ten rollouts of 3 s in 40 s
-    assert "| no_kl | default | 3 | 500 | 0.80 [0.80, 0.80] | 2.63 [2.63, 2.63] | 1.05 [1.05, 1.05] |" in summary(
-        {"no_kl": record}
-    )
-    assert record["methods"]["trl"]["commits"] == ["abc"]
+    row = "| no_kl | default | 3 | 300 | 0.80 [0.80, 0.80] | 2.63 | 1.05 [1.05, 1.05] |"
+    assert row in summary({"no_kl": record})
+    assert [len(record["methods"][name]["runs"]) for name in ("trl", "control")] == [2, 3]
+    assert record["against_trl"]["seeds"] == 2 and record["methods"]["trl"]["runs"][0]["commit"] == "abc"
+    other = regime_of("no_kl", CONFIG.with_name("smollm2.yaml"), ["--output_dir", str(tmp_path)])
+    with pytest.raises(ConfigError, match="control of no_kl in the file"):
+        smollm2.runs_in(record, replace(other, seconds={"others": 7}))
     json.dumps(record, allow_nan=False)

@@ -3,9 +3,9 @@
 python -m benchmarks.learning.smollm2 benchmarks/learning/smollm2.yaml --regimes no_kl,kl [--seeds 5]
     [--methods trl,control,default] [--any_field value] [--output benchmarks/results/smollm2.json]
 
-``smollm2.yaml`` has the regimes. Each is tuned, then run seed by seed, the methods of a seed in turns. What has
-finished is not run again, and a run that was stopped goes on from its checkpoint (TRL's starts again). Seconds are CPU
-seconds of the one thread that trains.
+``smollm2.yaml`` has the regimes. Each is tuned, then run seed by seed, the methods of a seed in turns. A run that is in
+the file is not run again, so a table can be made on several days; one that was stopped goes on from its checkpoint
+(TRL's starts again). Seconds are CPU seconds of the one thread that trains.
 """
 
 import sys
@@ -27,17 +27,9 @@ from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo_lab.cli.words import listed, read_words
 from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.curves import Point
 from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.results import (
-    Results,
-    RunResult,
-    Target,
-    curves_of,
-    finals,
-    ratios,
-    read_results,
-    result_of,
-)
+from dppo_lab.comparison.results import Curves, RunResult, Target, ratios, result_of
 from dppo_lab.comparison.runner import run_comparison
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.parsing import read_file, read_flags
@@ -121,56 +113,99 @@ def regime_of(name: str, config: str | Path, flags: Sequence[str] = ()) -> Regim
     return Regime(name=name, folder=folder, config=shared, target=target, tuning=tuning, **kept)
 
 
-def run(regime: Regime, methods: Sequence[str], seeds: Sequence[int], done: Callable[[Record], None]) -> None:
-    """Tune and train; ``done`` is called with the record after each seed."""
-    rate, tuned = regime.tuned_rate()
+Runs = dict[str, dict[int, Record]]
+"""Finished runs, by method and seed: curve, phases, logged choices, commit and processor."""
+
+
+def runs_in(record: Record, regime: Regime) -> Runs:
+    """The runs of an earlier record of a regime.
+
+    Raises:
+        ConfigError: a method ran with other fields or seconds than the regime has now.
+    """
+    found: Runs = {}
+    for name, each in record.get("methods", {}).items():
+        now = {"fields": dict(regime.methods.get(name, {})), "seconds": regime.seconds_of(name)}
+        if now != {part: each[part] for part in now}:
+            raise ConfigError(
+                f"{name} of {regime.name} in the file is not as in the configuration, {now}: write --output NEW.json"
+            )
+        found[name] = {run["seed"]: run for run in each["runs"]}
+    return found
+
+
+def run(
+    regime: Regime, methods: Sequence[str], seeds: Sequence[int], known: Record, done: Callable[[Record], None]
+) -> None:
+    """Tune and train where ``known``, an earlier record, has no run; ``done`` gets the record after each seed."""
+    runs = runs_in(known, regime)
+    rate, tuned = (known["rate"], known["tuned"]) if "rate" in known else regime.tuned_rate()
     for place, seed in enumerate(seeds):
         for number in range(len(methods)):
-            _ran(regime.compared(methods[(place + number) % len(methods)], [seed], rate))
-        done({**record_of(regime, methods, seeds[: place + 1], rate), "rate": rate, "tuned": tuned})
+            name = methods[(place + number) % len(methods)]
+            if seed not in runs.setdefault(name, {}):
+                runs[name][seed] = _as_record(regime, name, _ran(regime.compared(name, [seed], rate)))
+        done({**record_of(regime, runs), "rate": rate, "tuned": tuned})
 
 
-def record_of(regime: Regime, methods: Sequence[str], seeds: Sequence[int], rate: float) -> Record:
+def _as_record(regime: Regime, name: str, result: RunResult) -> Record:
+    facts = (result.facts and result.facts.environment) or {}
+    return {
+        **result.as_json(),
+        "chosen": logged(regime.folder, [result.seed], name),
+        **{part: facts.get(part) for part in ("commit", "processor")},
+    }
+
+
+def record_of(regime: Regime, runs: Runs) -> Record:
     """Record of finished runs: seconds to the target against each opponent, and the seconds of a step."""
-    results = {}
-    for name in methods:
-        results |= read_results(regime.compared(name, seeds, rate))
-    curves = {name: curves_of(found) for name, found in results.items()}
+    curves = {
+        name: {seed: tuple(Point(**each) for each in run["curve"]) for seed, run in found.items()}
+        for name, found in runs.items()
+    }
     record: Record = {
-        "seeds": len(seeds),
         "target": regime.target,
-        "methods": {name: _method(regime, found, name) for name, found in results.items()},
+        "methods": {name: _method(regime, list(found.values()), name) for name, found in runs.items()},
     }
     for opponent in (STOCK, CONTROL):
-        if opponent in methods:
-            goal = Target(what=f"accuracy {regime.target:g}", per_seed=dict.fromkeys(seeds, regime.target))
-            sooner = ratios(curves, goal, opponent)
-            for name, each in record["methods"].items():
-                each[f"against_{opponent}"] = sooner[name] | {"missing": goal.missing or None}
-            if DEFAULT in methods:
-                record[f"against_{opponent}"] = record["methods"][DEFAULT][f"against_{opponent}"]
-    if CONTROL in methods:
+        for name in curves if opponent in curves else ():
+            found = _sooner(curves, name, opponent, regime.target)
+            record["methods"][name][f"against_{opponent}"] = found
+            if name == DEFAULT:
+                record[f"against_{opponent}"] = found
+    if CONTROL in runs:
         control = record["methods"][CONTROL]
         spent = control["step_seconds"]
-        record |= {"silent_share": control["chosen"]["silent_share"], "step_seconds": spent["whole"]}
-        record["reach_share"] = 1 - spent["rollout"] / spent["whole"]
+        record |= {"seeds": len(runs[CONTROL]), "step_seconds": spent["whole"]}
+        record |= {
+            "silent_share": control["chosen"]["silent_share"],
+            "reach_share": 1 - spent["rollout"] / spent["whole"],
+        }
     return record
 
 
-def _method(regime: Regime, results: Results, name: str) -> Record:
+def _sooner(curves: Mapping[str, Curves], name: str, opponent: str, target: float) -> Record:
+    """The opponent's seconds to the target over those of a method, over the seeds that both have."""
+    seeds = sorted(curves[name].keys() & curves[opponent].keys())
+    goal = Target(what=f"accuracy {target:g}", per_seed=dict.fromkeys(seeds, target))
+    both = {each: {seed: curves[each][seed] for seed in seeds} for each in {name, opponent}}
+    return {**ratios(both, goal, opponent)[name], "seeds": len(seeds), "missing": goal.missing or None}
+
+
+def _method(regime: Regime, runs: list[Record], name: str) -> Record:
     """The runs of a method, and what they have in common."""
-    runs = [each.as_json() for each in results.values()]
     whole, rollout, update = step_seconds({"runs": runs})
-    facts = [each.facts for each in results.values() if each.facts is not None]
+    names = sorted({each for run in runs for each in run["chosen"]})
     return {
         "fields": dict(regime.methods[name]),
         "seconds": regime.seconds_of(name),
-        "final_accuracy": seed_interval(finals(curves_of(results))).as_json(),
+        "final_accuracy": seed_interval({run["seed"]: run["curve"][-1]["accuracy"] for run in runs}).as_json(),
         "step_seconds": {"whole": whole, "rollout": rollout, "forward_backward": update},
-        "curve": mean_curve([each["curve"] for each in runs]),
-        "chosen": logged(regime.folder, list(results), name),
+        "curve": mean_curve([run["curve"] for run in runs]),
+        "chosen": {
+            each: float(np.mean([run["chosen"][each] for run in runs if each in run["chosen"]])) for each in names
+        },
         "runs": runs,
-        "commits": sorted({str((each.environment or {}).get("commit")) for each in facts}),
     }
 
 
@@ -186,7 +221,7 @@ def summary(regimes: Mapping[str, Record]) -> str:
             ]
             parts = [f"{spent[part]:.1f}" for part in ("whole", "rollout", "forward_backward")]
             final = cell(each["final_accuracy"], "mean", "{:.2f}")
-            rows.append([name, method, record["seeds"], f"{each['seconds']:g}", final, *sooner, *parts])
+            rows.append([name, method, len(each["runs"]), f"{each['seconds']:g}", final, *sooner, *parts])
     headings = ("regime", "method", "seeds", "seconds", "final accuracy", "times TRL", "times the control")
     return table((*headings, "s / step", "rollout", "update"), [list(map(str, row)) for row in rows])
 
@@ -211,7 +246,8 @@ def main() -> int:
                 write_json(given.output, {"regimes": known, "environment": environment()})
 
         first = int(regime.config["seed"])
-        run(regime, listed(given.methods) or list(regime.methods), range(first, first + given.seeds), done)
+        seeds = range(first, first + given.seeds)
+        run(regime, listed(given.methods) or list(regime.methods), seeds, known.get(name, {}), done)
     print(summary(known))
     return 0
 
