@@ -5,13 +5,13 @@ python -m benchmarks.learning.smollm2 benchmarks/learning/smollm2.yaml --regimes
 
 ``smollm2.yaml`` has the regimes. Each is tuned, then run seed by seed, the methods of a seed in turns. A run that is in
 the file is not run again, so a table can be made on several days; one that was stopped goes on from its checkpoint
-(TRL's starts again). Seconds are CPU seconds of the one thread that trains.
+(TRL's starts again). Seconds are CPU seconds of the one thread that trains, and with a GPU those of a clock.
 """
 
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -232,13 +232,18 @@ def main() -> int:
     parser.add_argument("--regimes", required=True, help="names of smollm2.yaml, with commas between")
     parser.add_argument("--methods", help="names of the regime; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="how many, from the configuration's seed on")
+    parser.add_argument("--tuned_rate", type=float, help="a learning rate that was tuned before")
+    parser.add_argument("--seconds", type=float, help="of each run, in place of the file's")
     config, given, flags = read_words(parser, sys.argv[1:])
     if config is None:
         parser.error("write CONFIG.yaml --regimes NAME: benchmarks/learning/smollm2.yaml has them")
-    torch.set_num_threads(1)
     known = earlier(given.output).get("regimes", {})
     for name in listed(given.regimes) or []:
         regime = regime_of(name, config, flags)
+        if given.seconds is not None:
+            regime = replace(regime, seconds={"others": given.seconds})
+        if given.tuned_rate is not None:
+            regime = replace(regime, rates=(given.tuned_rate,))
 
         def done(record: Record, name: str = name) -> None:
             known[name] = record
@@ -253,5 +258,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    time.perf_counter = time.process_time  # every clock of this process
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+        time.perf_counter = time.process_time  # every clock of this process
     sys.exit(main())
