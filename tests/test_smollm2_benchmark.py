@@ -10,7 +10,8 @@ import pytest
 import run_folders
 
 from benchmarks.learning import smollm2
-from benchmarks.learning.smollm2 import regime_of, summary
+from benchmarks.learning.smollm2 import regime_of
+from benchmarks.learning.tables import chat_model
 from dppo.errors import ConfigError
 from dppo_lab.comparison.results import result_of
 from dppo_lab.runs.parsing import read_file
@@ -93,8 +94,8 @@ def test_every_figure_by_hand(tmp_path, monkeypatch):
     assert record["methods"]["control"]["against_trl"]["median"] == pytest.approx(50 / 20)
     assert record["seeds"] == 3 and record["silent_share"] == 0.25 and record["step_seconds"] == 4
     assert record["reach_share"] == 0.25  # ten rollouts of 3 s in 40 s
-    row = "| no_kl | default | 3 | 300 | 0.80 [0.80, 0.80] | 2.63 | 1.05 [1.05, 1.05] |"
-    assert row in summary({"no_kl": record})
+    row = "| no KL term | dppo, default | 3 | 2.63 | 1.05 [1.05, 1.05] | 2.0 | 3.0 | 2.0 | 25% |  | 0.80 [0.80, 0.80] |"
+    assert row in chat_model({"no_kl": record})
     assert [len(record["methods"][name]["runs"]) for name in ("trl", "control")] == [2, 3]
     assert record["against_trl"]["seeds"] == 2 and record["methods"]["trl"]["runs"][0]["commit"] == "abc"
     other = regime_of("no_kl", CONFIG.with_name("smollm2.yaml"), ["--output_dir", str(tmp_path)])

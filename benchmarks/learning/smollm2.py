@@ -20,7 +20,7 @@ import torch
 
 from answer_judge.files import write_json
 from benchmarks.learning.points import logged, mean_curve
-from benchmarks.learning.tables import cell, speedup, step_seconds, table
+from benchmarks.learning.tables import chat_model, step_seconds
 from benchmarks.learning.tune import told
 from benchmarks.shared import Record, earlier, options
 from dppo.environment import environment
@@ -209,23 +209,6 @@ def _method(regime: Regime, runs: list[Record], name: str) -> Record:
     }
 
 
-def summary(regimes: Mapping[str, Record]) -> str:
-    """A row for each method of each regime, in Markdown."""
-    rows = []
-    for name, record in regimes.items():
-        for method, each in record["methods"].items():
-            spent = each["step_seconds"]
-            sooner = [
-                speedup(found, found["missing"]) if (found := each.get(f"against_{opponent}")) else "not run"
-                for opponent in (STOCK, CONTROL)
-            ]
-            parts = [f"{spent[part]:.1f}" for part in ("whole", "rollout", "forward_backward")]
-            final = cell(each["final_accuracy"], "mean", "{:.2f}")
-            rows.append([name, method, len(each["runs"]), f"{each['seconds']:g}", final, *sooner, *parts])
-    headings = ("regime", "method", "seeds", "seconds", "final accuracy", "times TRL", "times the control")
-    return table((*headings, "s / step", "rollout", "update"), [list(map(str, row)) for row in rows])
-
-
 def main() -> int:
     """Run regimes, and write the file anew after each seed."""
     parser = options(__doc__)
@@ -253,7 +236,7 @@ def main() -> int:
         first = int(regime.config["seed"])
         seeds = range(first, first + given.seeds)
         run(regime, listed(given.methods) or list(regime.methods), seeds, known.get(name, {}), done)
-    print(summary(known))
+    print(chat_model(known))
     return 0
 
 

@@ -49,6 +49,42 @@ def summary(record: Found, names: Iterable[str]) -> str:
     return table((*headings, "s / step", "rollout"), rows)
 
 
+REGIMES = {
+    "no_kl": "no KL term",
+    "kl": "`beta: 0.04`",
+    "large_groups": "groups of 16",
+    "explained": "33 tokens, no KL term",
+    "explained_kl": "33 tokens, `beta: 0.04`",
+}
+CHAT_METHODS = {
+    "trl": "TRL",
+    "control": "the control",
+    "default": "dppo, default",
+    "half": "half of the completions",
+    "three_quarters": "a quarter of the completions",
+}
+
+
+def chat_model(regimes: Mapping[str, Found]) -> str:
+    """A row for each method of each regime of ``smollm2.py``, in Markdown."""
+    rows = []
+    for regime, record in regimes.items():
+        for name, each in record["methods"].items():
+            sooner = [
+                "" if name == opponent else speedup(found, found["missing"]) if found else "not run"
+                for opponent in ("trl", "control")
+                for found in (each.get(f"against_{opponent}"),)
+            ]
+            parts = [f"{each['step_seconds'][part]:.1f}" for part in ("whole", *PHASES)]
+            silent, kept = (each["chosen"].get(part) for part in ("silent_share", "kept_share"))
+            shares = ["" if share is None else f"{share:.0%}" for share in (silent, kept)]
+            final = cell(each["final_accuracy"], "mean", "{:.2f}")
+            place = REGIMES.get(regime, regime), CHAT_METHODS.get(name, name)
+            rows.append([*place, len(each["runs"]), *sooner, *parts, *shares, final])
+    headings = ("regime", "trainer", "seeds", "times TRL", "times the control", "s / step", "rollout", "update")
+    return table((*headings, "silent", "kept", "final accuracy"), [list(map(str, row)) for row in rows])
+
+
 def step_seconds(method: Found) -> tuple[float, float, float]:
     """Seconds of a step, of its rollout, of forward and backward: means over all steps of all finished runs."""
     runs = [run for run in method["runs"] if run["status"] == "finished"]
