@@ -53,8 +53,8 @@ REGIMES = {
     "no_kl": "no KL term",
     "kl": "`beta: 0.04`",
     "large_groups": "groups of 16",
-    "explained": "33 tokens, no KL term",
-    "explained_kl": "33 tokens, `beta: 0.04`",
+    "explained": "step by step, no KL term",
+    "explained_kl": "step by step, `beta: 0.04`",
 }
 CHAT_METHODS = {
     "trl": "TRL",
