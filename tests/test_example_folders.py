@@ -1,15 +1,8 @@
-"""Every folder of ``examples``: its configurations pass a dry run, and its page has the cost that ``dppo plan`` prints.
-
-``WRITE_EXAMPLES=1`` writes what is printed into the pages.
-"""
-
-import os
-import re
-import shlex
+"""Every folder of ``examples``: its configurations pass a dry run, and its page is a screen."""
 
 import pytest
 import yaml
-from pages import ROOT, lines_of
+from pages import ROOT
 
 from dppo_lab.cli.main import main
 
@@ -22,11 +15,8 @@ CONFIGS = sorted(
     for path in folder.glob("*.yaml")
     if "output_dir" in yaml.safe_load(path.read_text(encoding="utf-8"))
 )
-PRINTED = re.compile(
-    r"(<!-- printed -->\n```bash\n(?P<command>.*?)```\n\n```text\n)(?P<block>.*?)(?=^```$)", re.DOTALL | re.M
-)
 SCREEN = 60
-"""Most lines of a page, without what is printed."""
+"""Most lines of a page."""
 PROGRAM = '{{"text": "Write a function that adds {}.", "test_list": ["assert add(1) == 1 + {}"]}}\n'
 
 
@@ -70,32 +60,6 @@ def test_programs_are_judged_by_the_tests_of_a_local_file(tmp_path, monkeypatch,
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_a_page_is_a_screen_with_a_command_a_cost_and_what_to_watch(folder):
     text = (folder / "README.md").read_text(encoding="utf-8")
-    lines = PRINTED.sub("", text).splitlines()
+    lines = text.splitlines()
     assert lines[0].startswith("# ") and len(lines) <= SCREEN
     assert "\n## Cost\n" in text and "\n## What to watch\n" in text and "```bash\n" in text
-
-
-def shown(printed: str) -> str:
-    """What a page has of a plan: its title, its table and what follows from it, without notes and legend."""
-    lines = printed.partition("\nto paste")[0].splitlines()
-    return "\n".join(
-        line.rstrip() for line in lines if line and not line.startswith(("- note:", "  noise:", "  in brackets"))
-    )
-
-
-@pytest.mark.parametrize(
-    "folder", [each for each in FOLDERS if (each / "figures.yaml").exists()], ids=lambda path: path.name
-)
-def test_the_cost_on_a_page_is_what_the_plan_prints(folder, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "1000")  # no line is broken
-    page = folder / "README.md"
-    found = PRINTED.search(text := page.read_text(encoding="utf-8"))
-    assert found, f"{page}: no block that is marked as printed"
-    (line,) = lines_of(found["command"])
-    assert main(shlex.split(line)[1:]) == 0
-    block = shown(capsys.readouterr().out) + "\n"
-    if os.environ.get("WRITE_EXAMPLES"):
-        page.write_text(text.replace(found[0], found[1] + block), encoding="utf-8")
-    else:
-        assert found["block"] == block, "WRITE_EXAMPLES=1 writes it anew"

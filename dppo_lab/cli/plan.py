@@ -1,4 +1,4 @@
-"""``dppo plan CONFIG.yaml [--pilot N | --run FOLDER | --figures FILE.yaml] [--output FOLDER]``, and ``--log FILE``."""
+"""``dppo plan CONFIG.yaml [--pilot N | --run FOLDER] [--output FILE.json]``, and ``dppo plan --log FILE``."""
 
 import argparse
 import sys
@@ -10,12 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from answer_judge.files import explaining, write_json, write_text
+from answer_judge.files import explaining, write_json
 from dppo.errors import ConfigError
 from dppo_lab.cli.words import read_words, wide_console
 from dppo_lab.shipped import offered
 
-PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
 NARROWEST = 150
 """Columns that the table needs; where fewer are known, lines wrap."""
 LEGEND = (
@@ -28,21 +27,20 @@ def main(words: Sequence[str]) -> int:
     """Print what the run will cost under each option and what is worth pruning, and write it with ``--output``; 0."""
     parser = argparse.ArgumentParser(
         prog="dppo plan",
-        usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER | --figures FILE.yaml] "
-        "[--gpu_hour_price X] [--gpus N] [--watts W] [--output FOLDER]\n       dppo plan --log FILE [--generations N]",
+        usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER] [--gpu_hour_price X] "
+        "[--gpus N] [--watts W] [--output FILE.json]\n       dppo plan --log FILE [--generations N]",
         description="What a run will cost, and what pruning can save, before it starts: seconds, noise, hours, money "
         "for TRL, dense rows, pruning at both levels and small groups. How it is computed: docs/plan.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
-    parser.add_argument("--figures", type=Path, metavar="FILE.yaml", help="figures given by hand")
     parser.add_argument("--log", type=Path, metavar="FILE", help="what pruning would have saved in a run with this log")
     parser.add_argument("--generations", type=int, metavar="N", help="completions of a prompt in that run")
     parser.add_argument("--gpu_hour_price", type=float, metavar="X", help="of one GPU for an hour, any currency")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the run (default: its processes)")
     parser.add_argument("--watts", type=float, metavar="W", help="power of one GPU")
-    parser.add_argument("--output", type=Path, help=f"folder for {PLAN_FILE} and {PAGE_FILE}")
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="the plan as JSON")
     config, options, fields = read_words(parser, words)
     if options.log is not None:
         return _log(config, options)
@@ -54,7 +52,6 @@ def main(words: Sequence[str]) -> int:
             [str(config), *fields],
             pilot=options.pilot,
             folder=options.run,
-            by_hand=options.figures,
             gpus=options.gpus,
             gpu_hour=options.gpu_hour_price,
             watts=options.watts,
@@ -62,14 +59,11 @@ def main(words: Sequence[str]) -> int:
         )
     show(plan, wide_console(NARROWEST))
     if options.output is not None:
-        from dppo_lab.planning.written import as_json, calculator
+        from dppo_lab.planning.written import as_json
 
-        plan_file, page = (options.output / name for name in (PLAN_FILE, PAGE_FILE))
-        with explaining(options.output, "the plan could not be written there: --output plan"):
-            options.output.mkdir(exist_ok=True)
-            write_json(plan_file, as_json(plan))
-            write_text(page, calculator(plan))
-        print(f"wrote {plan_file} and {page}, a calculator that opens in a browser")
+        with explaining(options.output, "the plan could not be written there: --output plan.json"):
+            write_json(options.output, as_json(plan))
+        print(f"wrote {options.output}")
     return 0
 
 
@@ -79,22 +73,22 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
         raise ConfigError(f"no configuration is named. Try dppo plan {offered('examples/embedded.yaml')}")
     if options.generations is not None:
         raise ConfigError("--generations goes with --log. Try --num_generations, the field of the configuration.")
-    named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]
+    named = [f"--{name}" for name in ("pilot", "run") if getattr(options, name) is not None]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
     from dppo_lab.planning.records import Prices, check_pilot
 
     if options.pilot is not None:
         check_pilot(options.pilot)
-    if options.output is not None and options.output.is_file():
-        raise ConfigError(f"--output {options.output} is a file, and a plan is a folder. Try --output plan.")
+    if options.output is not None and options.output.is_dir():
+        raise ConfigError(f"--output {options.output} is a folder, and a plan is a file. Try --output plan.json.")
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
 
 
 def _log(config: str | None, options: argparse.Namespace) -> int:
     """Print what a log tells; 0."""
-    others = ("pilot", "run", "figures", "output", "gpus", "gpu_hour_price", "watts")
+    others = ("pilot", "run", "output", "gpus", "gpu_hour_price", "watts")
     named = [name for name in others if getattr(options, name) is not None]
     if config is not None or named or (options.generations is not None and options.generations < 2):
         raise ConfigError(
@@ -114,8 +108,6 @@ def show(plan: Any, console: Console) -> None:
     """Print a plan: its source, the table, what it says, its notes, and what to write into the configuration."""
     from dppo_lab.planning.written import findings, pasted
 
-    if plan.estimate:
-        console.print("[yellow]ESTIMATE[/], by paper and pencil: figures were given by hand, and nothing was measured.")
     for line in (plan.title, plan.source):
         console.print(line, markup=False)
     console.print(_table(plan))

@@ -1,11 +1,12 @@
 """What pruning would have saved in a run whose log is there: ``dppo plan --log FILE``.
 
 Groups are not in a log, but the mean reward and the share of silent groups are, and the two give a Beta
-distribution of pass rates. Everything else is the plan's own computation, at the log's seconds and lengths.
+distribution of pass rates. Everything else is the plan's own computation, at the log's seconds and lengths. A share
+that the log lacks is not assumed: savings are then bounds, over all that it can be.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,13 +29,13 @@ KINDS = 24
 """Pass rates that a Beta distribution is cut into."""
 GROUP = 8
 """Completions of a group where neither the log nor the command says."""
-REACH = (0.25, 0.9)
-"""Share of a step for log-probabilities, reference and update, as users of verl log it, where a log does not say."""
-SILENT = (0.3, 0.8)
-"""Share of groups of equal rewards, as papers report it, where a log does not say."""
 PHASES = ("old", "reference", "update")
 ALL_SILENT = 1 - 1e-3
 """Share of silent groups from which a log holds no signal."""
+FLATS = 6
+"""Shares of silent groups that are gone through if a log has none."""
+NEARLY_ALL = 1 - 1e-6
+"""Largest share of the update in a step: some seconds are left for the rollout."""
 PER_STEP = 64
 """Prompts of a step: shares of seconds do not depend on it."""
 
@@ -49,7 +50,9 @@ class LogPlan:
     seconds: float | None
     """Of a step; None where the log does not say."""
     flat: Estimate
-    """Share of silent groups."""
+    """Share of silent groups; its ends are bounds if the log does not say."""
+    known: bool
+    """False if the log lacks the share of silent groups or seconds by phase: savings are bounds, without a rate."""
     pass_rate: float
     saved: Mapping[str, Estimate]
     """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay. Without exact
@@ -66,8 +69,10 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     group, said = _group_of(steps, generations)
     unknown = [*said, *_missing(steps)]
     rng = generator(0, Purpose.CHECK, len(steps), 9)
-    drawn = _resamples(steps, rng)
-    worlds = [_world(steps, group, None), *(_world(each, group, rng) for each in drawn)]
+    flats, reaches = _ends(steps, group)
+    known = len(flats) * len(reaches) == 1
+    samples = [steps, *_resamples(steps, rng)] if known else [steps]
+    worlds = [_world(each, group, flat, reach) for each in samples for flat in flats for reach in reaches]
     scaled, told = _scaled(steps, group)
     unknown += told
     step = Step(prompts=PER_STEP, generations=group, every=bool(kl) and max(map(abs, kl)) > 0, scaled=scaled)
@@ -89,17 +94,21 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     if any(finite(steps, "asked_less")):
         del levels["prompts"]
         unknown.append("The run has pruned prompts already, and what more of that would save is not in the log.")
-    saved, rates = dict[str, Estimate](), dict[str, float]()
+    saved, rates, spread = dict[str, Estimate](), dict[str, float](), interval if known else _bounds
     if step.every or all(kept == 1 for kept in finite(steps, "kept")):
-        saved["exact skipping"] = interval([_saved_exactly(world.figures, step) for world in worlds])
+        saved["exact skipping"] = spread([_saved_exactly(world.figures, step) for world in worlds])
     for name, level in levels.items():
-        rates[name], saved[name] = _best(level, worlds, step)
+        best = [_best(level, world, step) for world in (worlds[:1] if known else worlds)]
+        if known:
+            rates[name] = best[0]
+        saved[name] = _saved_at(best, level, worlds, step, spread)
     whole = [value for each in steps if math.isfinite(value := _whole(each))]
     return LogPlan(
         source=f"{log.kind}, {len(steps)} steps, groups of {group}",
         phases=_phases(steps),
         seconds=float(np.mean(whole)) if whole else None,
-        flat=interval([world.flat for world in worlds]),
+        flat=spread([world.flat for world in worlds]),
+        known=known,
         pass_rate=worlds[0].pass_rate,
         saved=saved,
         rates=rates,
@@ -117,32 +126,37 @@ class World:
     pass_rate: float
 
 
-def _world(steps: Sequence[Row], group: int, rng: Any) -> World:
-    """What some steps say.
+def _ends(steps: Sequence[Row], group: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
+    """Shares of silent groups, and of seconds of a step beside the rollout, to go through: None as in the log.
 
-    Means over steps; what is not in the log is the middle of what others report, or anything of it by ``rng``.
+    Of a share that the log lacks these reach from bound to bound. Groups are silent least often if all prompts are
+    alike.
     """
+    rate = min(max(_mean(steps, "reward", 0.5), 0.0), 1.0)
+    alike = rate**group + (1 - rate) ** group
+    flats = [None] if finite(steps, "flat") else np.linspace(alike, max(alike, ALL_SILENT), FLATS).tolist()
+    return flats, [0.0, NEARLY_ALL] if math.isnan(_reach(steps)) else [None]
 
-    def mean(name: str, otherwise: float) -> float:
-        values = finite(steps, name)
-        return float(np.mean(values)) if values else otherwise
 
-    def any_of(ends: tuple[float, float]) -> float:
-        return sum(ends) / 2 if rng is None else float(rng.uniform(*ends))
+def _mean(steps: Sequence[Row], name: str, otherwise: float) -> float:
+    values = finite(steps, name)
+    return float(np.mean(values)) if values else otherwise
 
-    low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
-    pass_rate = (mean("reward", 0.5) - low) / (high - low)
+
+def _world(steps: Sequence[Row], group: int, flat: float | None, reach_share: float | None) -> World:
+    """Means over some steps. ``flat`` and ``reach_share`` stand for shares that the log lacks; None for its own."""
+    low, high = min(_mean(steps, "lowest", 0.0), 0.0), max(_mean(steps, "highest", 1.0), 1.0)
+    pass_rate = (_mean(steps, "reward", 0.5) - low) / (high - low)
     pass_rate = min(max(pass_rate, 1e-3), 1 - 1e-3) if 0 <= pass_rate <= 1 else 0.5  # else a reward is no pass rate
-    flat = min(max(mean("flat", any_of(_silent(steps))), 0.0), ALL_SILENT)
-    tokens = max(mean("prompt", 1.0), 1.0), max(mean("response", 1.0), 1.0)
-    rollout, reach = mean("rollout", math.nan), _reach(steps)
-    if math.isnan(reach):
-        share = any_of(REACH)
-        rollout, reach, rest = 0.95 * (1 - share), share, 0.05 * (1 - share)
+    flat = min(max(_mean(steps, "flat", 0.0) if flat is None else flat, 0.0), ALL_SILENT)
+    tokens = max(_mean(steps, "prompt", 1.0), 1.0), max(_mean(steps, "response", 1.0), 1.0)
+    if reach_share is None:
+        rollout, reach = _mean(steps, "rollout", math.nan), _reach(steps)
+        rest = max(_mean(steps, "whole", rollout + reach) - rollout - reach, 0.0)
     else:
-        rest = max(mean("whole", rollout + reach) - rollout - reach, 0.0)
+        rollout, reach, rest = 1 - reach_share, reach_share, 0.0
     rates = pass_rates(pass_rate, flat, group)
-    kept = max(mean("kept", 1.0), 1e-3)  # a log of ours, of a run that skips what has no gradient
+    kept = max(_mean(steps, "kept", 1.0), 1e-3)  # a log of ours, of a run that skips what has no gradient
     figures = figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group, forwarded=kept)
     return World(figures=figures, flat=flat, pass_rate=pass_rate)
 
@@ -207,17 +221,32 @@ def _saved_exactly(figures: Figures, step: Step) -> float:
     return 1 - seconds_of(figures, step, PACKED, 1).total / seconds_of(figures, step, EVERYTHING, 1).total
 
 
-def _best(level: Level, worlds: Sequence[World], step: Step) -> tuple[float, Estimate]:
-    """The rate of a level that gains most over exact skipping, and what it saves of a step so taken; 0 for none."""
-    level = replace(level, base=PACKED)
+def _best(level: Level, world: World, step: Step) -> float:
+    """The rate of a level that gains most over exact skipping; 0 if none gains."""
+    if world.flat >= ALL_SILENT:  # without a signal nothing says what to prune
+        return 0.0
+    best = max(rates_to(level.auto.largest), key=lambda rate: _gained(level, world, step, rate))
+    return best if _gained(level, world, step, best) > 1 else 0.0
 
-    def gained(world: World, rate: float) -> float:
-        return gain(world.figures, step, level.at(rate), 1, PACKED)
 
-    best = max(rates_to(level.auto.largest), key=lambda rate: gained(worlds[0], rate))
-    if gained(worlds[0], best) <= 1 or worlds[0].flat >= ALL_SILENT:  # without a signal nothing says what to prune
-        return 0.0, Estimate(0.0, 0.0, 0.0)
-    return best, interval([1 - 1 / max(gained(world, best), 1e-9) for world in worlds])
+def _saved_at(
+    best: Sequence[float], level: Level, worlds: Sequence[World], step: Step, spread: Callable[..., Estimate]
+) -> Estimate:
+    """Share of a step's seconds that a rate saves in all worlds, or the rate of each world in it."""
+    if not any(best):
+        return Estimate(0.0, 0.0, 0.0)
+    rates = [*best] * (len(worlds) // len(best))
+    gains = [_gained(level, world, step, rate) for world, rate in zip(worlds, rates, strict=True)]
+    return spread([1 - 1 / max(each, 1e-9) for each in gains])
+
+
+def _bounds(values: Sequence[float]) -> Estimate:
+    """The ends of values that are all possible, and their middle."""
+    return Estimate((min(values) + max(values)) / 2, min(values), max(values))
+
+
+def _gained(level: Level, world: World, step: Step, rate: float) -> float:
+    return gain(world.figures, step, replace(level, base=PACKED).at(rate), 1, PACKED) if rate else 1.0
 
 
 def _resamples(steps: Sequence[Row], rng: Any) -> list[list[Row]]:
@@ -254,11 +283,12 @@ def _missing(steps: Sequence[Row]) -> list[str]:
     """What a plan needs and a log does not have, with what was taken in its place."""
     said = []
     if not finite(steps, "flat"):
-        least, most = _silent(steps)
-        why = "as papers report. TRL logs frac_reward_zero_std; verl does not"
+        why = "TRL logs it as frac_reward_zero_std, verl does not"
         if finite(steps, "flat_of_trl"):
-            why = "since frac_reward_zero_std, 0 in every step, is so with scale_rewards: batch whatever groups hold"
-        said.append(f"How many groups have equal rewards: {least:.0%} to {most:.0%} is assumed, {why}.")
+            why = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
+        said.append(
+            f"How many groups have equal rewards ({why}): savings are bounds over all that the mean reward allows."
+        )
     if finite(steps, "filtered"):
         said.append(
             "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
@@ -266,8 +296,8 @@ def _missing(steps: Sequence[Row]) -> list[str]:
         )
     if math.isnan(_reach(steps)):
         said.append(
-            f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "
-            "as users of verl log it in timing_s/*."
+            "Where a step's time goes (verl logs it in timing_s/*, TRL in profiling/*): savings are bounds, between a "
+            "step that is all rollout and one that is all update."
         )
     if not finite(steps, "prompt"):
         said.append(
@@ -282,11 +312,6 @@ def _missing(steps: Sequence[Row]) -> list[str]:
         "are reckoned from their second epoch on."
     )
     return said
-
-
-def _silent(steps: Sequence[Row]) -> tuple[float, float]:
-    """Between what the share of silent groups is assumed where a log does not say, or says 0 of all steps."""
-    return (0.0, SILENT[1]) if finite(steps, "flat_of_trl") else SILENT
 
 
 def _reach(steps: Sequence[Row]) -> float:
@@ -316,16 +341,21 @@ def lines_of(plan: LogPlan) -> list[str]:
     """The plan in lines of text."""
     step = "" if plan.seconds is None else f"; a step takes {plan.seconds:.3g} s"
     phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases.items())
+    silent = _percent(plan.flat)
+    if not plan.known and plan.flat.low < plan.flat.high:
+        silent = f"not in the log ({plan.flat.low:.0%} to {plan.flat.high:.0%})"
     lines = [
         f"{plan.source}{step}" + (f": {phases}" if phases else ""),
-        f"pass rate {plan.pass_rate:.0%}; silent groups {_percent(plan.flat)}",
+        f"pass rate {plan.pass_rate:.0%}; silent groups {silent}",
         "",
         "would have saved, of a step's seconds, at the noise that it had:",
     ]
     for name, saved in plan.saved.items():
         rate = f" at {plan.rates[name]:g}" if plan.rates.get(name) else ""
-        beyond = " of what is left" if name in plan.rates else ""
-        verdict = f"{_percent(saved)}{beyond}" if saved.value > 0 else "nothing: it would not pay"
+        beyond = "" if name == "exact skipping" else " of what is left"
+        verdict = f"{_percent(saved) if plan.known else f'at least {saved.low:.0%}, at most {saved.high:.0%}'}{beyond}"
+        if saved.high <= 0 or (plan.known and saved.value <= 0):
+            verdict = "nothing: it would not pay"
         lines.append(f"  {name + rate:22} {verdict}")
     return [
         *lines,

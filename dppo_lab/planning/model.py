@@ -33,8 +33,6 @@ class Source:
     length: Length
     processes: int = 1
     """That the figures are of."""
-    estimate: bool = False
-    """Whether they were given by hand, and nothing was measured."""
     notes: tuple[str, ...] = ()
 
 
@@ -75,8 +73,6 @@ class Plan:
     title: str
     source: str
     """Where the figures are from."""
-    estimate: bool
-    """Whether they were given by hand, and nothing was measured."""
     step: Step
     length: Length
     prices: Prices
@@ -139,7 +135,6 @@ def make_plan(
     return Plan(
         title=title,
         source=found.name,
-        estimate=found.estimate,
         step=step,
         length=found.length,
         prices=prices,

@@ -11,7 +11,6 @@ from dppo.methods.own import method_named
 from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.schedule import generation_sizes
 from dppo_lab.planning.advice import Rates
-from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens
 from dppo_lab.planning.model import Plan, Source, make_plan
 from dppo_lab.planning.observed import Observed, observed_run
@@ -30,7 +29,6 @@ def plan_run(
     *,
     pilot: int | None = None,
     folder: Path | None = None,
-    by_hand: Path | None = None,
     gpus: int | None = None,
     gpu_hour: float | None = None,
     watts: float | None = None,
@@ -38,21 +36,19 @@ def plan_run(
 ) -> Plan:
     """The plan of a run from its configuration and fields, as for ``dppo train``, and one source of figures.
 
-    ``folder`` is of a run with records, ``by_hand`` a file with figures; without both, ``pilot`` prompts are rolled
-    out, 32 where none are named. ``gpus`` are by default the processes of the configuration, or of the records.
+    ``folder`` is of a run with records; without it ``pilot`` prompts are rolled out, 32 by default. ``gpus`` are by
+    default the processes of the configuration, or of the records.
     """
     fields = given_fields(words)
     fields.pop(COMPARISON, None)  # what is compared with it makes no difference to a run
     run = parse_given({**fields, "dry_run": True})
     raise_all("this plan", [*model_problems(run), *data_problems(run), *_step_problems(run)])
-    if by_hand is None and folder is None and run.training.num_generations == 1:
+    if folder is None and run.training.num_generations == 1:
         raise ConfigError(
             "a pilot compares completions of one prompt, and num_generations is 1. Plan with --num_generations 2, or "
             "from a run's records, --run FOLDER."
         )
-    if by_hand is not None:
-        found = _by_hand(run, by_hand)
-    elif folder is not None:
+    if folder is not None:
         found = _recorded(run, folder, progress)
     else:
         prompts = len(load_dataset(run))
@@ -67,18 +63,6 @@ def plan_run(
         rates_of(run),
         title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
         method=pruning_method(run.training.method),
-    )
-
-
-def _by_hand(run: Run, file: Path) -> Source:
-    """Figures given in a file."""
-    given = read_figures(file)
-    return Source(
-        name=f"figures given by hand in {file}",
-        figures=given.figures(_limit(run)),
-        length=length_of(run, step_of(run), given.dataset_prompts or dataset_prompts(run)),
-        estimate=True,
-        notes=given.said(),
     )
 
 
@@ -168,7 +152,7 @@ def length_of(run: Run, step: Step, prompts: int | None) -> Length:
     if prompts is None:
         raise ConfigError(
             f"how long an epoch of {run.data.dataset_name or run.data.dataset_path} is depends on its prompts, and it "
-            "is not at hand. Write their number into the figures: dataset_prompts: 12000"
+            "is not at hand. Write max_steps: 200"
         )
     epoch = max(prompts // (step.prompts * step.shares), 1) * step.shares * step.passes
     steps = training.max_steps if training.max_steps > 0 else math.ceil(training.num_train_epochs * epoch)

@@ -1,18 +1,10 @@
-"""A plan as JSON values, as lines of text, and as the calculator: one HTML page that needs no network."""
+"""A plan as JSON values and as lines of text."""
 
-import base64
-import hashlib
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from answer_judge.files import encoded
 from answer_judge.statistics import Estimate
-from dppo import __version__
 from dppo_lab.planning.model import EXACT, Plan
 
 LEVELS = {
@@ -26,8 +18,6 @@ ALWAYS = ("prompts", "completions")
 """Levels whose rates are written even where they are left off."""
 FORMAT = 1
 """Of ``plan.json``."""
-COMPLETIONS, PROMPTS = 3, 4
-"""Places of the options that prune one level alone."""
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -67,27 +57,6 @@ def pasted(plan: Plan) -> list[str]:
     }
     method = plan.method if any(advice.rate for advice in plan.advice) else {}
     return [f"{name}: {value}" for name, value in {**method, **rates}.items()]
-
-
-def calculator(plan: Plan) -> str:
-    """The page, the plan's words escaped. Its one script is allowed by its hash; nothing else may run or load."""
-    environment = Environment(
-        loader=PackageLoader("dppo_lab.planning", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    script = Path(__file__).with_name("calculator.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = encoded(as_json(plan))
-    for character in "<>&\u2028\u2029":
-        data = data.replace(character, f"\\u{ord(character):04x}")
-    return environment.get_template("calculator.html").render(
-        plan=plan,
-        findings=findings(plan),
-        rates=(plan.rows[COMPLETIONS].option.completion_rate, plan.rows[PROMPTS].option.prompt_rate),
-        hash=f"sha256-{digest}",
-        data=Markup(data),
-        script=Markup(script),
-        version=__version__,
-    )
 
 
 def _field(level: str) -> str:

@@ -92,7 +92,8 @@ def test_trls_state_is_read_and_what_it_lacks_is_said(tmp_path, capsys):
     assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
     text = capsys.readouterr().out
     assert "TRL's state, 20 steps, groups of 8; a step takes 9 s" in text and "silent groups 60%" in text
-    assert "Where a step's time goes: 25% to 90% is assumed" in text and "tokens" in text and "not known" in text
+    assert "Where a step's time goes" in text and "tokens" in text and "not known" in text
+    assert "exact skipping         at least 0%, at most 60%" in text, "all rollout, or all update"
     assert "How many groups" not in text and "How many completions" not in text
     marked = "\ufeff"  # as Windows saves
     path.write_text(marked + json.dumps({"log_history": [each | {"kl": 0.01} for each in history]}))
@@ -124,7 +125,8 @@ def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
     assert half.high - half.low < 0.1, "what is in the log is known well"
     assert plan(frac_reward_zero_std=0.9)["exact skipping"].value > 1.6 * half.value
     unknown = plan()["exact skipping"]
-    assert unknown.high - unknown.low > 0.2, "what is not in the log makes the interval wide"
+    alike = 0.4**8 + 0.6**8  # of groups, if all prompts have the mean reward of .4
+    assert unknown.low == pytest.approx(alike * 0.55, abs=0.01) and unknown.high == pytest.approx(0.55, abs=0.01)
     slow = {"timing_s/gen": 400.0, "timing_s/step": 460.0}
     rare = plan(frac_reward_zero_std=0.8, **slow)
     assert rare["exact skipping"].value < half.value and rare["prompts"].value > rare["completions"].value >= 0
@@ -169,7 +171,7 @@ def test_a_share_that_is_0_whatever_the_groups_hold_is_not_believed(tmp_path):
 
     blind, seen = plan(frac_reward_zero_std=0.0), plan(**{"candidates/zero_variance_groups": 0.0})
     assert (
-        blind.flat.low < 0.1 and blind.flat.high > 0.6 and any("scale_rewards: batch" in each for each in blind.unknown)
+        blind.flat.low < 0.1 and blind.flat.high > 0.9 and any("scale_rewards: batch" in each for each in blind.unknown)
     )
     both = plan(**{"candidates/zero_variance_groups": 0.0, "frac_reward_zero_std": 0.0})
     assert both.flat == seen.flat, "a log of ours has both"
@@ -216,7 +218,8 @@ def test_a_run_that_solves_nothing_is_offered_no_pruned_prompts(flat, worth, tmp
     fixed = {"completions/mean_length": 300.0, "step_time": 9.0, "reward": 1 - flat, "frac_reward_zero_std": flat}
     path.write_text(json.dumps({"log_history": [{"step": n, **fixed} for n in range(1, 21)]}))
     assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
-    assert ("prompts at 0." in capsys.readouterr().out) == worth
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  prompts"))
+    assert ("at most" in line) == worth and ("nothing" in line) != worth
 
 
 def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
@@ -368,12 +371,12 @@ def test_what_trl_prints_is_read_behind_a_progress_bar(tmp_path):
 
 
 def test_a_filter_of_silent_groups_leaves_none_to_skip(tmp_path):
-    """verl's ``filter_groups``. The wrong twin assumes that 30% to 80% of the groups are silent, and saves a third."""
+    """verl's ``filter_groups``. The wrong twin goes through all shares of silent groups."""
     rows = rows_of(**{"training/filter_groups/evicted_samples": 300.0})
     plan = plan_log(read_log(write_json_lines(tmp_path, rows)))
     assert plan.saved["exact skipping"].value < 0.1
     assert any("algorithm.filter_groups" in each for each in plan.unknown)
-    assert not any("is assumed, as papers" in each for each in plan.unknown)
+    assert not any("How many groups" in each for each in plan.unknown)
 
 
 def test_numbers_and_files_that_cannot_be_are_no_traceback(tmp_path):
