@@ -182,11 +182,16 @@ best_cuts = TokenRule(name="best_cuts", compute=_best_cuts, by_moments=True, cho
 by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_moments=True)
 
 
-def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
-    if moment_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool:
+def check_mask(name: str, value_NT: Tensor, mask_NT: Tensor) -> None:
+    """Raise ``ShapeError`` unless value and mask are (N, T) of one shape, the mask bool."""
+    if value_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool or mask_NT.dim() != 2:
         raise ShapeError(
-            f"moment {tuple(moment_NT.shape)} and mask {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of one "
-            "shape, the mask bool. Pass mask_NT.bool()."
+            f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of "
+            "one shape, the mask bool. Pass mask_NT.bool()."
         )
+
+
+def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
+    check_mask("moment_NT", moment_NT, mask_NT)
     if bool((mask_NT[:, 1:] & ~mask_NT[:, :-1]).any()):
         raise ShapeError("a completion's tokens have a gap: cut up to the last token, and mask within by moment 0.")

@@ -159,6 +159,10 @@ def _inverse(keep_N: Tensor, prob_N: Tensor) -> Tensor:
     return torch.where(keep_N, prob_N.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
 
 
+def _mean(keep_N: Tensor, prob_N: Tensor) -> Tensor:
+    return keep_N.double() * (keep_N.numel() / max(int(keep_N.sum()), 1))
+
+
 INVERSE_PROBABILITY = Weighting(name="inverse_probability", compute=_inverse)
 """``1 / prob``: the only weight that is unbiased for every loss.
 
@@ -170,7 +174,7 @@ UNWEIGHTED = Weighting(
 )
 KEPT_MEAN = Weighting(
     name="kept_mean",
-    compute=lambda keep_N, prob_N: keep_N.double() * (keep_N.numel() / max(int(keep_N.sum()), 1)),
+    compute=_mean,
     bias="the mean is over what is kept (kept_mean), whatever its probability",
 )
 """``N / kept``, as in a mean over the survivors. Source: CPPO, arXiv:2503.22342."""

@@ -34,7 +34,7 @@ class PromptPrior:
     rate_P: Tensor
     """(P,) float64 pass rate of each prompt, in [0, 1]; NaN if unknown."""
     completions: float
-    """Completions of the policy in training that a rate counts as, > 0. The rates are of another policy."""
+    """Completions of the policy in training that a rate counts as, > 0: the rates are of another policy."""
 
     def __post_init__(self) -> None:
         check_fields(self, "PromptPrior(rate_P=rate_P, completions=4)")
@@ -59,10 +59,7 @@ class PromptPrior:
         return ~self.rate_P.isnan()
 
     def expected(self, rows: Tensor) -> Expected:
-        """Prior of a baseline from history: a Beta distribution of each prompt, of the mean rate if its own is unknown.
-
-        ``rows`` (Q,) are rows of the dataset.
-        """
+        """Prior of the rewards of some rows: a Beta distribution of each, of the mean rate if its own is unknown."""
         rate_Q, own_Q = self._mean_P()[rows], self.known_P[rows].double() * self.completions
         return Expected(
             mean_QF=rate_Q[:, None],
@@ -71,10 +68,9 @@ class PromptPrior:
         )
 
     def signal_chance_P(self, generations: int) -> Tensor:
-        """(P,) float64 probability that a prompt's group is no zero-variance group; NaN for unknown rates.
+        """(P,) float64 probability of a group with signal, under the Beta distribution of the rate; NaN if unknown.
 
-        It is under the Beta distribution of the rate. A group of ``generations`` completions adds to the gradient in
-        proportion to it. For groups of one it is twice the variance of a reward.
+        For groups of one it is twice the variance of a reward.
         """
         right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
         wrong_P = self.completions + SHARED_STRENGTH - right_P
@@ -104,7 +100,7 @@ class CheckedPrior:
 
     @property
     def rates(self) -> PromptPrior | None:
-        """Pass rates in use; None if none were given or if they were rejected."""
+        """Pass rates in use; None without any, or if they were rejected."""
         return None if self.rejected else self._given
 
     def of_signals(self, history: PromptHistory, generations: int) -> SignalPrior | None:
@@ -132,10 +128,8 @@ class CheckedPrior:
 
 def read_prior(given: Any) -> Any:
     """Parse a setting ``prompt_prior`` that a flag gives as JSON; return any other value unchanged."""
-    if not isinstance(given, str):
-        return given
     try:
-        return json.loads(given)
+        return json.loads(given) if isinstance(given, str) else given
     except ValueError:
         return given
 
@@ -158,12 +152,12 @@ def prior_of_column(values: Iterable[Any], completions: float, column: str) -> P
     Raises:
         DataError: a value is no number or outside [0, 1], or no row has one.
     """
-    found = list(values)
-    wrong = [row for row, value in enumerate(found) if value is not None and not is_number(value)]
-    if wrong:
-        raise DataError(
-            f"prompt_prior: row {wrong[0]} of column {column!r} is {found[wrong[0]]!r:.40}; pass rates are numbers in "
-            f"[0, 1]. Name another column: {EXAMPLE}."
-        )
-    rates = [math.nan if value is None else float(value) for value in found]
+    rates = []
+    for row, value in enumerate(values):
+        if value is not None and not is_number(value):
+            raise DataError(
+                f"prompt_prior: row {row} of column {column!r} is {value!r:.40}; pass rates are numbers in [0, 1]. "
+                f"Name another column: {EXAMPLE}."
+            )
+        rates.append(math.nan if value is None else float(value))
     return PromptPrior(rate_P=torch.tensor(rates, dtype=torch.float64), completions=float(completions))

@@ -60,23 +60,25 @@ def _with_uncertainty(completions: Completions) -> Tensor:
     return _magnitude(completions) * completions.uncertainty_N.double()
 
 
+def _with_length(completions: Completions) -> Tensor:
+    return _magnitude(completions) * completions.tokens_N.double().sqrt()
+
+
+def _ones(completions: Completions) -> Tensor:
+    return torch.ones(len(completions.advantage_N), dtype=torch.float64)
+
+
 absolute_advantage = StatedScore(name="absolute_advantage", compute=_magnitude)
 """``|A|``; with a KL term or an entropy bonus ``sqrt(A^2 + Completions.other^2)``.
 
 Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2."""
-advantage_with_length = StatedScore(
-    name="advantage_with_length",
-    compute=lambda completions: _magnitude(completions) * completions.tokens_N.double().sqrt(),
-    of_sums=True,
-)
+advantage_with_length = StatedScore(name="advantage_with_length", compute=_with_length, of_sums=True)
 """``|A| * sqrt(tokens)``: gradients of tokens add up like a random walk."""
 advantage_with_uncertainty = StatedScore(
     name="advantage_with_uncertainty", compute=_with_uncertainty, needs_log_probs=True, of_sums=True
 )
 """``|A| * sqrt(sum_t (1 - p_t)^2)``: a token that the policy was sure of has almost no gradient."""
-uniform_score = StatedScore(
-    name="uniform_score", compute=lambda completions: torch.ones(len(completions.advantage_N), dtype=torch.float64)
-)
+uniform_score = StatedScore(name="uniform_score", compute=_ones)
 """1 for each completion: the baseline."""
 
 

@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, ShapeError, in_words, raise_problems
+from dppo.errors import DesignError, in_words, raise_problems
 from dppo.moment_samples import MomentSamples
-from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
+from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, selection_ceiling
 from dppo.pruning.cuts import (
     TokenDraw,
     TokenProbabilities,
     TokenRule,
     best_cuts,
     by_uncertainty,
+    check_mask,
     draw_tokens,
     pool_numbers,
     stated,
     token_moments,
 )
-from dppo.pruning.level import floor_problems
-from dppo.pruning.probabilities import inclusion_probabilities
+from dppo.pruning.level import Level, floor_problems
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -48,11 +48,7 @@ class SampledTokens:
 
     def __post_init__(self) -> None:
         check_fields(self, "SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())")
-        if self.logp_NT.shape != self.mask_NT.shape or self.mask_NT.dtype != torch.bool or self.mask_NT.dim() != 2:
-            raise ShapeError(
-                f"logp_NT {tuple(self.logp_NT.shape)} and mask_NT {tuple(self.mask_NT.shape)} {self.mask_NT.dtype}: "
-                "expected (N, T) of one shape, the mask bool. Pass mask_NT.bool()."
-            )
+        check_mask("logp_NT", self.logp_NT, self.mask_NT)
 
     @cached_property
     def span_NT(self) -> Tensor:
@@ -178,12 +174,8 @@ class TokenPruning:
         first = np.searchsorted(block, np.arange(len(moment)))
         group_B = group_N[torch.from_numpy(owner[first])]
         samples = MomentSamples.known(moment_B, cost_B, group_B, paid=rolled_out)
-
-        def prob_at(rate: float) -> Tensor:
-            budget, floor = (1 - rate) * float(cost.sum()), self.at_rate(rate).floor
-            return inclusion_probabilities(moment_B.sqrt(), budget, floor=floor, cost_N=cost_B)
-
-        return self.at_rate(choose(self.auto, samples, prob_at, self.rate).rate)
+        pools = Level(rate=self.rate, floor=self.floor, budget="tokens", auto=self.auto)
+        return self.at_rate(pools.choice(samples).rate)
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
         """Draw a cut for each completion and the tokens before it that reach the head.

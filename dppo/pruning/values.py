@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import DataError, ShapeError
+from dppo.errors import DataError
 from dppo.files import json_lines
+from dppo.pruning.prior import SHARED_STRENGTH
 from dppo.typed import check_fields, is_number
+from dppo.types import check_lengths
 
-SHARED_STRENGTH = 2.0
-"""Strength of the mean over all prompts, in completions, when mixed with a prompt's own reference samples."""
 ADVICE = "Write it anew: dppo values CONFIG.yaml"
 
 
@@ -30,7 +30,6 @@ class PromptValues:
     """Values and reference rewards of the prompts of a dataset, row by row.
 
     Raises:
-        ShapeError: shapes that do not belong together.
         DataError: a value or a moment is not finite, or a prompt has no samples.
     """
 
@@ -45,9 +44,8 @@ class PromptValues:
 
     def __post_init__(self) -> None:
         check_fields(self, "read_values('problems.values.jsonl', history.identities)")
+        check_lengths(self, self.value_P.numel())
         columns = (self.value_P, self.count_P, self.mean_P, self.square_P)
-        if any(column.shape != (len(self.value_P),) for column in columns):
-            raise ShapeError(f"PromptValues has shapes {[tuple(column.shape) for column in columns]}, expected one.")
         if not all(bool(column.isfinite().all()) for column in columns) or not bool((self.count_P >= 1).all()):
             raise DataError("values and moments must be finite, of at least one sample each: read_values(path, ids).")
 
@@ -57,8 +55,7 @@ class PromptValues:
     def expected(self, rows: Tensor, *, strength: float = SHARED_STRENGTH) -> Expected:
         """The prior of a ``PromptHistory`` for some rows: for rewards of 0 and 1, a Beta distribution of each prompt.
 
-        With ``n`` samples of which ``k`` were right, and a mean ``m`` over all prompts, ``(a, b) = (k + strength m,
-        n - k + strength (1 - m))``: no prompt has a mean of exactly 0 or 1. The prior's strength is ``a + b + 1``.
+        Samples of the prompt are mixed with ``strength`` of the mean over all, so no mean is exactly 0 or 1.
         """
         count_Q, total = self.count_P[rows], self.count_P.sum()
 
@@ -81,19 +78,18 @@ def prompt_key(identity: int) -> str:
 
 def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     """Read the values of a dataset's prompts from a file, in any order of its lines. Other prompts are skipped."""
-    wanted = {prompt_key(int(identity)) for identity in identities}
-    found = {}
+    keys = [prompt_key(int(identity)) for identity in identities]
+    wanted, found = set(keys), {}
     for number, line in enumerate(json_lines(path, advice=ADVICE), 1):
         if line.get("prompt") in wanted:
             found[line["prompt"]] = _moments(line, f"{path}, line {number}")
-    keys = [prompt_key(int(identity)) for identity in identities]
     if missing := [row for row, key in enumerate(keys) if key not in found]:
         raise DataError(
             f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
             "to prompts as the model reads them, template included. Add what is missing: dppo values CONFIG.yaml"
         )
-    value_P4 = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
-    value_P, count_P, mean_P, square_P = value_P4.unbind(1)
+    columns = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
+    value_P, count_P, mean_P, square_P = columns.unbind(1)
     return PromptValues(value_P=value_P, count_P=count_P, mean_P=mean_P, square_P=square_P)
 
 
