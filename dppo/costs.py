@@ -171,13 +171,11 @@ class TokenCosts:
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
         """The costs that ``dataclasses.asdict`` gave."""
         try:
-            scoring, training = (
-                PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
+            passes: dict[str, Any] = {
+                name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
                 for name in ("scoring", "training")
-            )
-            return cls(
-                **{each.name: saved[each.name] for each in fields(cls)} | dict(scoring=scoring, training=training)
-            )
+            }
+            return cls(**({each.name: saved[each.name] for each in fields(cls)} | passes))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."

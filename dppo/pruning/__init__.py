@@ -29,7 +29,7 @@ from dppo.pruning.designs import (
 )
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.level import Pruning, Selection
-from dppo.pruning.prior import PromptPrior
+from dppo.pruning.prior import PromptPrior, PromptValues
 from dppo.pruning.probabilities import (
     RULES,
     Budget,
@@ -64,7 +64,6 @@ from dppo.pruning.tokens import (
     all_alike,
     random_prefix,
 )
-from dppo.pruning.values import PromptValues
 
 __all__ = [
     "COMPLETION_AUTO",

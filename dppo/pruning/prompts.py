@@ -65,9 +65,10 @@ class PromptPruning(Level):
 
     def at_chosen_rate(self, samples: MomentSamples) -> "PromptPruning":
         """As for every stage. At a chosen rate, expectations are calibrated by the same samples."""
-        chosen = Level.at_chosen_rate(self, samples)
-        calibrates = chosen is not self and chosen.rate and not samples.exact
-        return replace(chosen, calibration=Calibration.of(samples)) if calibrates else chosen
+        if self.auto is None:
+            return self
+        chosen = self._chosen(self.choice(samples).rate)
+        return replace(chosen, calibration=Calibration.of(samples)) if chosen.rate and not samples.exact else chosen
 
     def _foreseen(self, samples: MomentSamples) -> Tensor:
         others = len(samples) > 1 and not samples.exact

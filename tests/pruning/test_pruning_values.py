@@ -11,7 +11,7 @@ from refusals import refused
 from dppo.errors import DataError, FileError, ShapeError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, PromptStream, PromptValues
-from dppo.pruning.values import prompt_key, read_values
+from dppo.pruning.prior import prompt_key, read_values
 from dppo.types import Rewards
 
 REWARDS = [[1.0, 1, 1, 0], [0.0, 0], [1.0], [0.0, 1, 0, 0]]
