@@ -54,13 +54,10 @@ class MomentSamples(Columns):
     def known(
         cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0
     ) -> "MomentSamples":
-        """Units of which no more than the expectation is known.
+        """Units of which no more than the expectation is known: V (N,) >= 0 and c (N,) > 0.
 
-        Args:
-            value_N: (N,) V, >= 0.
-            cost_N: (N,) c, > 0.
-            group_N: (N,) integer, equal for units that are resampled together; None for each by itself.
-            paid: cost of all units that no choice changes, >= 0.
+        ``group_N`` (N,) is equal for units that are resampled together, None for each by itself. ``paid`` >= 0 is the
+        cost of all units that no choice changes.
         """
         value_N, cost_N = value_N.double(), cost_N.double()
         return cls(

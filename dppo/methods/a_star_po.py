@@ -25,11 +25,8 @@ BETA = 1e-3
 def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     """(P,) float64 ``beta log mean_i exp(r_i / beta)``: the best value of each prompt within reach of a reference.
 
-    It lies between the mean of the rewards (large beta) and the largest reward (small beta).
-
-    Args:
-        reward_PG: (P, G) rewards of completions that the reference sampled, finite, any unit.
-        beta: in the unit of the rewards, > 0; 0.5 in the paper.
+    ``reward_PG`` (P, G) are finite rewards of completions that the reference sampled. ``beta`` > 0 has their unit and
+    is 0.5 in the paper. The value lies between the mean (large beta) and the largest reward (small beta).
 
     Source: A*-PO (arXiv:2505.20686), stage 1.
     """

@@ -82,11 +82,7 @@ def own_settings(method: Method) -> dict[str, Any]:
 def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names: Collection[str]) -> list[str]:
     """Give settings with their default the values of a user's own method; one sentence for each that contradicts it.
 
-    Args:
-        args: a dataclass of settings.
-        method: a method of one's own.
-        own: settings by name, as the method has them.
-        names: of the settings that the method decides.
+    ``own`` are the settings of the method by name, and ``names`` those that it decides.
     """
     problems = []
     for each in fields(args):

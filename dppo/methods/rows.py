@@ -70,10 +70,8 @@ class RowMethod:
     def shares(self, draw: Draw, count_N: Tensor, part_N: Tensor | None = None) -> Tensor:
         """(N,) float64 factors of each row's sum of losses in a mean, fixed before the draw unless ``over_kept``.
 
-        Args:
-            draw: among the N rows of the step.
-            count_N: (N,) units of each row in the mean: its trained tokens, or 1.
-            part_N: (N,) int64 >= 0 for a mean of the means over parts, such as TRL's micro-batches; None for one part.
+        ``count_N`` (N,) are the units of each row in the mean: its trained tokens, or 1. ``part_N`` (N,) int64 >= 0 is
+        for a mean of the means over parts, such as TRL's micro-batches; None for one part.
         """
         if self.over_kept:
             total_N = count_N.double()[draw.keep_N].sum().expand(len(count_N))

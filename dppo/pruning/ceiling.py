@@ -3,8 +3,7 @@
 With second moments V and costs c of the units, dropping some by probability costs variance and saves tokens. The best
 probabilities, proportional to ``sqrt(V / c)``, save the factor ``E[V] E[c] / (E sqrt(V c))^2``: the ceiling.
 
-Source: Neyman (1934); Cochran, Sampling Techniques (1977), on optimum allocation with costs. The bound is the
-    Cauchy-Schwarz inequality.
+Source: Neyman (1934); Cochran, Sampling Techniques (1977), on optimum allocation with costs.
 """
 
 from collections.abc import Callable
@@ -164,11 +163,8 @@ def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor
     kept: no rate beyond the first fall of the gain is looked at. Under a rule of one's own a better rate beyond it may
     be missed.
 
-    Args:
-        auto: limits of the choice.
-        samples: of the units, in the order of ``prob_at``.
-        prob_at: ``prob_at(rate) -> prob_N``, the level's own rule and floor at a rate, (N,) in (0, 1].
-        largest: the largest rate to look at, in [0, 1).
+    ``prob_at(rate) -> prob_N`` are the level's own probabilities (N,) in (0, 1], in the order of the samples; no rate
+    above ``largest`` in [0, 1) is looked at.
     """
     if len(samples) < auto.fewest:
         return Choice()

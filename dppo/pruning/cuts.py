@@ -59,15 +59,9 @@ def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) ->
     proportional to the root of the pooled moment, with one constant for all completions. Moments [[4, 1, 1], [1, 1,
     0]] with a rate of 1/3 and a floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
 
-    Args:
-        moment_NT: (N, T) second moments, finite and >= 0, any scale.
-        mask_NT: (N, T) bool; a completion's tokens, without gaps from its first to its last.
-        rate: share of the tokens that is not reached on average, in [0, 1 - floor].
-        floor: lowest probability, in (0, 1]; no weight exceeds ``1 / floor``.
-
     Raises:
         ShapeError: shapes do not match, or a completion has a gap.
-        DesignError: negative or non-finite moments, or a rate out of reach.
+        DesignError: negative or non-finite moments, or a rate above ``1 - floor``.
 
     Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
     """

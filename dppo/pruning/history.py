@@ -53,8 +53,7 @@ class PromptHistory:
         identities: (size,) uint64 hash of each prompt's content. A saved history finds its prompts by it.
         decay: factor on older observations of a prompt at each new one, in (0, 1].
         strength: observations that the prior, the mean over all prompts, counts as, > 0.
-        half_life: steps after which a prompt's own observations count half against the prior, > 0; at least those of
-            an epoch.
+        half_life: steps after which a prompt's own observations count half, > 0; at least those of an epoch.
 
     Raises:
         ConfigError: a setting out of range.

@@ -34,7 +34,7 @@ class PromptPruning(Level):
 
         Args:
             candidates: the block, from history alone.
-            rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
+            rng: equal on every rank.
             multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
             owed: prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0.
 
