@@ -16,7 +16,6 @@ class Expected:
     """Expected rewards of each group from history alone, fixed before the rollout.
 
     Raises:
-        ShapeError: shapes that do not belong together.
         DataError: a number is not finite, or a variance or strength is negative.
     """
 
@@ -46,8 +45,9 @@ class Expected:
 
     def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
         """This record's numbers at the groups of ``keep_Q``, and ``other``'s at all others."""
-        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
-        return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
+        names = [field.name for field in fields(self)]
+        both = {name: torch.where(keep_Q[:, None], getattr(self, name), getattr(other, name)) for name in names}
+        return Expected(**both)
 
     def take(self, group_Q: Tensor) -> "Expected":
         """Expected rewards of the given groups."""
@@ -56,11 +56,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """Knowledge of the groups of a step from before their rollout. A part is None if it is unknown.
-
-    Raises:
-        ShapeError: expectations and values of different numbers of groups.
-    """
+    """Knowledge of the groups of a step from before their rollout. A part is None if it is unknown."""
 
     expected: Expected | None = None
     """Expected rewards of each group from history, for baselines."""

@@ -1,7 +1,4 @@
-"""Costs of tokens and of forward passes, fitted to the seconds of a run's generations.
-
-Seconds are arguments: no function here reads a clock.
-"""
+"""Costs of tokens and of forward passes, fitted to the seconds of a run's generations. No function reads a clock."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -43,13 +40,13 @@ class Spent:
 
     @property
     def values(self) -> list[float]:
-        """All numbers in one list, which ``of_values`` reads back."""
+        """All 14 numbers in one list, which ``of_values`` reads back."""
         works = [value for work in (*self.run, *self.unpruned) for value in (work.passes, work.tokens)]
         return [*self.seconds, self.total, *works, *self.layouts]
 
     @classmethod
     def of_values(cls, values: Sequence[float]) -> "Spent":
-        """The record with these 14 numbers."""
+        """The record of ``values``."""
         works = [Work(passes=values[at], tokens=values[at + 1]) for at in range(4, 12, 2)]
         run, unpruned = (works[0], works[1]), (works[2], works[3])
         return cls(seconds=tuple(values[:3]), total=values[3], run=run, unpruned=unpruned, layouts=tuple(values[12:]))
@@ -57,10 +54,9 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """Seconds of forward passes of one kind, fitted as ``s = c + a passes + b tokens``, all coefficients >= 0.
+    """Seconds of forward passes of one kind: a ridge regression ``s = c + a passes + b tokens``, coefficients >= 0.
 
-    The fit is a ridge regression over generations. Each generation weighs by the noise that its seconds have, so a
-    prior counts only if passes and tokens hardly vary.
+    The prior counts only if passes and tokens hardly vary over generations.
     """
 
     products: tuple[float, ...] = (0.0,) * 10
@@ -114,7 +110,6 @@ class PassCosts:
         """Seconds of all generations that grow with the tokens kept.
 
         One more token takes its own seconds, and its part of the passes beyond the first of a step without pruning.
-        Passes at weight 0 do not grow.
         """
         _, each_pass, each_token = self.each
         passes, tokens = self.unpruned
@@ -124,11 +119,10 @@ class PassCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCosts:
-    """Costs of generating, of scoring and of training in a run.
+    """Costs of generating, of scoring and of training in a run; the first generation, which warms up, is left out.
 
-    The first generation is left out, because it warms up. After ``MEASURED_GENERATIONS`` more, or with the first
-    checkpoint, ``rollout_cost`` is fixed: later choices of a run depend on no clock, and a resumed run chooses alike.
-    Savings follow the costs of all generations.
+    ``rollout_cost`` is fixed after ``MEASURED_GENERATIONS`` more, or with the first checkpoint: later choices depend on
+    no clock, and a resumed run chooses alike. Savings follow the costs of all generations.
     """
 
     generations: int = 0
@@ -175,11 +169,7 @@ class TokenCosts:
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
-        """The costs that ``dataclasses.asdict`` gave.
-
-        Raises:
-            CheckpointError: they are damaged.
-        """
+        """The costs that ``dataclasses.asdict`` gave."""
         try:
             passes: dict[str, Any] = {
                 name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
@@ -209,8 +199,7 @@ class TokenCosts:
     def _rollout_cost(self) -> float | None:
         """``rollout_cost`` by the generations so far, rounded to a power of two: similar machines choose alike.
 
-        The part of scoring and training that does not grow with the tokens kept is added to generating, because no
-        choice of completions saves either.
+        What does not grow with the tokens kept counts as generating: no choice of completions saves it.
         """
         passes = self.scoring.seconds + self.training.seconds
         growing = self.scoring.growing + self.training.growing

@@ -11,8 +11,7 @@ from torch import Tensor
 from dppo.errors import CheckpointError, ShapeError
 from dppo.groups import each_group
 from dppo.rng import Purpose, generator
-from dppo.typed import check_fields
-from dppo.types import Candidates, Draw, Rewards, check_lengths, each_tensor
+from dppo.types import Candidates, Columns, Draw, Rewards, each_tensor
 
 REMEMBERED = 1024
 """Latest visits of prompts that are kept: the policy changes."""
@@ -26,7 +25,7 @@ _DAMAGED = "Resume from an earlier checkpoint folder."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MomentSamples:
+class MomentSamples(Columns):
     """Second moments V of the gradients of some units, and their costs c, each as expected and as found.
 
     Raises:
@@ -45,12 +44,8 @@ class MomentSamples:
     """(N,) float64 one over the probability that the unit is in the sample."""
     paid_N: Tensor
     """(N,) float64 share of a cost that no choice changes, >= 0: for completions the rollout."""
-    group_N: Tensor | None = None
-    """(N,) int64 from 0 without a gap: units of one group are resampled together; None for each by itself."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "MomentSamples.known(value_N, tokens_N)")
-        check_lengths(self, self.expected_N.numel())
+    group_N: Tensor
+    """(N,) int64 from 0 without a gap: units of one group are resampled together."""
 
     def __len__(self) -> int:
         return len(self.expected_N)
@@ -59,13 +54,10 @@ class MomentSamples:
     def known(
         cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0
     ) -> "MomentSamples":
-        """Units of which no more than the expectation is known.
+        """Units of which no more than the expectation is known: V (N,) >= 0 and c (N,) > 0.
 
-        Args:
-            value_N: (N,) V, >= 0.
-            cost_N: (N,) c, > 0.
-            group_N: (N,) integer, equal for units that are resampled together; None for each by itself.
-            paid: cost of all units that no choice changes, >= 0.
+        ``group_N`` (N,) is equal for units that are resampled together, None for each by itself. ``paid`` >= 0 is the
+        cost of all units that no choice changes.
         """
         value_N, cost_N = value_N.double(), cost_N.double()
         return cls(
@@ -75,7 +67,7 @@ class MomentSamples:
             cost_N=cost_N,
             weight_N=torch.ones_like(value_N),
             paid_N=torch.full_like(value_N, paid / max(len(value_N), 1)),
-            group_N=None if group_N is None else group_N.unique(return_inverse=True)[1],
+            group_N=torch.arange(len(value_N)) if group_N is None else group_N.unique(return_inverse=True)[1],
         )
 
     @classmethod
@@ -87,35 +79,36 @@ class MomentSamples:
     def of_visits(
         cls, candidates: Candidates, draw: Draw, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor
     ) -> "MomentSamples":
-        """Visits of the prompts of a block that have a history.
+        """Visits of the prompts of a block that have a history and were rolled out.
 
-        Args:
-            candidates: of the block.
-            draw: (P,) which of them were rolled out.
-            rewards: of their groups, in the order of the block; a group without any is left out.
-            signal_Q: (Q,) signal of each group.
-            tokens_N: (N,) tokens of each completion.
+        ``rewards`` are of their groups, in the order of the block; a group without any reward is left out.
+        ``signal_Q`` (Q,) is the signal of each group, and ``tokens_N`` (N,) the tokens of each completion.
         """
         keep_P = draw.keep_N
         visit_Q = candidates.seen_P[keep_P] & ~rewards.mean_Q.isnan()
         tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double())
+        visits = int(visit_Q.sum())
         return cls(
             expected_N=candidates.signal_P[keep_P][visit_Q].double().square(),
             found_N=signal_Q[visit_Q].double().square(),
             expected_cost_N=candidates.tokens_P[keep_P][visit_Q].double(),
             cost_N=tokens_Q[visit_Q],
             weight_N=draw.prob_N[keep_P][visit_Q].reciprocal(),
-            paid_N=torch.zeros(int(visit_Q.sum()), dtype=torch.float64),
+            paid_N=torch.zeros(visits, dtype=torch.float64),
+            group_N=torch.arange(visits),
         )
 
     def after(self, more: "MomentSamples", most: int = REMEMBERED) -> "MomentSamples":
         """The last ``most`` units of these and then ``more``; groups of the two stay apart."""
-        joined = {name: torch.cat([getattr(self, name), getattr(more, name)])[-most:] for name in COLUMNS}
-        if self.group_N is not None or more.group_N is not None:
-            first, second = self._groups(), more._groups()
-            group_N = torch.cat([first, second + 1 + (int(first.max()) if len(first) else 0)])
-            joined["group_N"] = group_N[-most:].unique(return_inverse=True)[1]
-        return MomentSamples(**joined)
+        more = replace(more, group_N=more.group_N + self.groups)
+        both = {each.name: torch.cat([getattr(self, each.name), getattr(more, each.name)]) for each in fields(self)}
+        last = MomentSamples(**{name: value_N[-most:] for name, value_N in both.items()})
+        return replace(last, group_N=last.group_N.unique(return_inverse=True)[1])
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return int(self.group_N.max()) + 1 if len(self) else 0
 
     @property
     def exact(self) -> bool:
@@ -124,45 +117,36 @@ class MomentSamples:
 
     def part(self, chosen_N: Tensor) -> "MomentSamples":
         """The units at which ``chosen_N``, (N,) bool, is True, each by itself."""
-        return each_tensor(replace(self, group_N=None), lambda value_N: value_N[chosen_N])
-
-    def _groups(self) -> Tensor:
-        return torch.arange(len(self)) if self.group_N is None else self.group_N
+        part = each_tensor(self, lambda value_N: value_N[chosen_N])
+        return replace(part, group_N=torch.arange(len(part)))
 
     def resampled(self) -> np.ndarray:
-        """(M, N) float64 weights of the units in each bootstrap resample of units, or of groups."""
-        weight_N = self.weight_N.numpy()
-        if self.group_N is None:
-            return _resamples(len(self)) * weight_N
-        return _resamples(int(self.group_N.max()) + 1)[:, self.group_N.numpy()] * weight_N
+        """(M, N) float64 weights of the units in each bootstrap resample of groups."""
+        return _resamples(self.groups)[:, self.group_N.numpy()] * self.weight_N.numpy()
 
     def resampled_sums(self, value_NK: np.ndarray) -> np.ndarray:
         """(M, K) float64 weighted sums over each resample: ``resampled() @ value_NK``, in less work."""
-        weighed_NK = value_NK * self.weight_N.numpy()[:, None]
-        if self.group_N is None:
-            return _resamples(len(self)) @ weighed_NK
-        group_N = self.group_N.numpy()
-        sum_QK = np.stack([np.bincount(group_N, column) for column in weighed_NK.T], 1)
-        return _resamples(len(sum_QK)) @ sum_QK
+        weighed_NK, group_N = value_NK * self.weight_N.numpy()[:, None], self.group_N.numpy()
+        return _resamples(self.groups) @ np.stack([np.bincount(group_N, column) for column in weighed_NK.T], 1)
 
     def saved(self) -> dict[str, list[float]]:
         """All columns as JSON values, which ``of_saved`` reads back bit by bit."""
-        groups = {} if self.group_N is None else {"group_N": self.group_N.tolist()}
-        return {name: getattr(self, name).tolist() for name in COLUMNS} | groups
+        return {each.name: getattr(self, each.name).tolist() for each in fields(self)}
 
     @classmethod
     def of_saved(cls, saved: Any) -> "MomentSamples":
-        """The samples that ``saved`` wrote.
+        """The samples that ``saved`` wrote; without groups, as in older checkpoints, each unit is one.
 
         Raises:
             CheckpointError: they are damaged.
         """
         try:
-            columns = {name: torch.tensor(saved[name], dtype=torch.float64) for name in COLUMNS}
-            group_N = torch.tensor(saved["group_N"], dtype=torch.int64) if "group_N" in saved else None
+            names = [each.name for each in fields(cls) if each.name != "group_N"]
+            columns = {name: torch.tensor(saved[name], dtype=torch.float64) for name in names}
+            group_N = torch.tensor(saved.get("group_N", range(len(saved["found_N"]))), dtype=torch.int64)
             if not all((column.isfinite() & (column >= 0)).all() for column in columns.values()):
                 raise ValueError("columns must be finite numbers >= 0")
-            if group_N is not None and group_N.unique().tolist() != list(range(len(group_N.unique()))):
+            if group_N.unique().tolist() != list(range(len(group_N.unique()))):
                 raise ValueError("groups must be counted from 0")
             return cls(**columns, group_N=group_N)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ShapeError) as error:
@@ -173,8 +157,8 @@ class MomentSamples:
 class OtherTerms:
     """Running gradient size of the KL term and the entropy bonus, as squared advantages.
 
-    It comes from the completions kept in earlier steps, weighted by one over their probability, so it is about every
-    completion with a gradient. No draw and no completion of a step has a part in the estimate it is scored with.
+    It comes from the completions kept in earlier steps, weighted by one over their probability. So it is about every
+    completion with a gradient, and no draw of a step has a part in the estimate it is scored with.
     """
 
     square: float = 0.0
@@ -201,15 +185,14 @@ class OtherTerms:
 
 NO_OTHERS = OtherTerms()
 """Before the first step."""
-COLUMNS = tuple(field.name for field in fields(MomentSamples) if field.name != "group_N")
-"""Columns of numbers that are remembered of each unit."""
 
 
 def _resamples(units: int) -> np.ndarray:
     """(M, N) float64 Poisson(1) counts of each unit in each resample.
 
-    The numbers are fixed, so equal samples give equal intervals on every rank, and no draw has a part in them. Source:
-    Hanley & MacGibbon (2006), Creating non-parametric bootstrap samples using Poisson frequencies.
+    The numbers are fixed, so equal samples give equal intervals on every rank, and no draw has a part in them.
+
+    Source: Hanley & MacGibbon (2006), Creating non-parametric bootstrap samples using Poisson frequencies.
     """
     count_MN = _resamples_to(1 << max(units - 1, 0).bit_length())[:, :units]
     return count_MN if units > FEW else np.where(count_MN.any(1, keepdims=True), count_MN, 1.0)
@@ -217,5 +200,4 @@ def _resamples(units: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _resamples_to(most: int) -> np.ndarray:
-    rng = generator(0, Purpose.CHECK, most)
-    return rng.poisson(1.0, size=(RESAMPLES, most)).astype(np.float64)
+    return generator(0, Purpose.CHECK, most).poisson(1.0, size=(RESAMPLES, most)).astype(np.float64)

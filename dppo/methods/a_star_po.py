@@ -1,10 +1,9 @@
 """A*-PO, arXiv:2505.20686: regression of a policy's log-ratio to a reference on an advantage known before training.
 
 The loss of a completion with log-ratio ``L = sum_t log pi_t - log ref_t`` and advantage ``A = r - V*`` is ``(beta L -
-A)^2``, which is ``2 beta (beta L^2 / 2 - A L) + A^2``. So it is ``2 beta`` times a policy gradient
-(``advantage_regression``) and a KL term (``squared_log_ratio``) with the coefficient beta, plus a constant.
-``loss + beta * kl`` has the gradient of the squared loss over ``2 beta``: beta means the same as in other methods, and
-the scale of the gradient does not depend on it.
+A)^2 = 2 beta (beta L^2 / 2 - A L) + A^2``: a policy term (``advantage_regression``) and a KL term
+(``squared_log_ratio``) with the coefficient beta. ``loss + beta * kl`` has its gradient over ``2 beta``, so beta means
+the same as in other methods.
 """
 
 import math
@@ -26,15 +25,8 @@ BETA = 1e-3
 def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     """(P,) float64 ``beta log mean_i exp(r_i / beta)``: the best value of each prompt within reach of a reference.
 
-    It is the largest reward less ``beta`` times the KL divergence from the reference, over all policies. It lies
-    between the mean of the rewards (large beta) and the largest reward (small beta).
-
-    Args:
-        reward_PG: (P, G) rewards of completions that the reference sampled, finite, any unit.
-        beta: in the unit of the rewards, > 0; 0.5 in the paper.
-
-    Raises:
-        ConfigError: a beta that is not above 0, or rewards that are not finite numbers (P, G).
+    ``reward_PG`` (P, G) are finite rewards of completions that the reference sampled. ``beta`` > 0 has their unit and
+    is 0.5 in the paper. The value lies between the mean (large beta) and the largest reward (small beta).
 
     Source: A*-PO (arXiv:2505.20686), stage 1.
     """
@@ -47,12 +39,7 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 
 
 def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
-    """(N,) float64 total reward of each completion minus the value of its prompt.
-
-    The group plays no part, so it may have any size, 1 included. A completion without any reward gets 0.
-
-    Raises:
-        ConfigError: ``context`` has no values.
+    """(N,) float64 total reward of each completion minus the value of its prompt; 0 without any reward.
 
     Source: A*-PO (arXiv:2505.20686), stage 2.
     """
@@ -65,11 +52,7 @@ def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
 
 
 def advantage_regression(tokens: Tokens) -> Tensor:
-    """(B, T) ``-A (logp - ref_logp)``: the part of the squared residual that contains the advantage.
-
-    Raises:
-        ConfigError: there are no log-probabilities of a reference.
-    """
+    """(B, T) ``-A (logp - ref_logp)``: the part of the squared residual that contains the advantage."""
     return -tokens.advantage_B[:, None] * _log_ratio(tokens)
 
 
@@ -77,9 +60,6 @@ def squared_log_ratio(tokens: Tokens) -> Tensor:
     """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum: ``L^2 / 2`` for a completion.
 
     It is for sums over tokens, not means: its normaliser is ``LUSPO``.
-
-    Raises:
-        ConfigError: there are no log-probabilities of a reference.
     """
     log_ratio_BT = _log_ratio(tokens)
     return log_ratio_BT.sum(1, keepdim=True) * log_ratio_BT / 2
@@ -97,10 +77,9 @@ def _log_ratio(tokens: Tokens) -> Tensor:
 def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
     """(N,) float64 ``(|A| + beta * drift * tokens) * bound``: a bound on the gradient norm of a squared residual.
 
-    The residual is ``beta L - A``, and ``L`` is not known before the forward pass that pruning saves. If tokens have
-    moved from the reference by ``drift`` nats on average, ``|L|`` is at most ``drift * tokens``. The gradient of ``L``
-    goes with ``sqrt(sum_t (1 - p_t)^2)``, or with ``sqrt(tokens)`` if the sampler recorded no probabilities. A wrong
-    ``drift`` costs variance, never bias.
+    ``L`` is not known before the forward pass that pruning saves. It is at most ``drift * tokens`` if tokens have moved
+    from the reference by ``drift`` nats on average; a wrong ``drift`` costs variance, never bias. The gradient of ``L``
+    goes with ``sqrt(sum_t (1 - p_t)^2)``, or with ``sqrt(tokens)`` if the sampler recorded no probabilities.
     """
     tokens_N = completions.tokens_N.double()
     bound_N = tokens_N.sqrt() if completions.uncertainty_N is None else completions.uncertainty_N.double()

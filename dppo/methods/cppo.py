@@ -7,24 +7,9 @@ import torch
 from torch import Tensor
 
 from dppo.methods.pairs import Objective, Scheme
-from dppo.methods.ranking import Competition, Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
+from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, one_each
 from dppo.objective import BNPO, GRPO_MEAN
 from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage
-from dppo.types import Completions
-
-
-def _processes(completions: Completions) -> Tensor:
-    return torch.zeros_like(completions.group_N) if completions.process_N is None else completions.process_N
-
-
-def _step(completions: Completions) -> Tensor:
-    return torch.zeros_like(completions.group_N)
-
-
-whole_processes = Competition(name="whole_processes", compute=_processes, across_prompts=True)
-"""(N,) completions that one process rolled out compete across prompts; all if processes are not known."""
-whole_step = Competition(name="whole_step", compute=_step, across_prompts=True)
-"""(N,) all completions compete."""
 
 
 def all_but_dropped(completions: int, dropped: Fraction) -> int:
@@ -33,11 +18,7 @@ def all_but_dropped(completions: int, dropped: Fraction) -> int:
 
 
 def kept_tokens(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
-    """(N,) weights that turn a sum over the step's tokens into a mean over the tokens kept in each group.
-
-    With one group it is ``tokens / tokens kept``. Groups count alike, however few are kept; one without kept tokens
-    has no mean and weighs nothing.
-    """
+    """(N,) weights that turn a sum over the step's tokens into the mean over groups of means over their kept tokens."""
     group, number_N = group_N.unique(return_inverse=True)
     tokens_Q = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, tokens_N * keep_N)
     return keep_N.double() * (tokens_N.sum() / max(len(group), 1) / tokens_Q.clamp_min(1)[number_N])
@@ -46,7 +27,6 @@ def kept_tokens(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
 _SMALL = "completions with a small score are never kept ({}), so their gradient is missing from every step"
 _LARGEST = Ranking(
     score=absolute_advantage,
-    compete=whole_prompts,
     choose=largest,
     count=kept_share,
     weigh=mean_of_kept,
@@ -79,7 +59,7 @@ CPPO_TRL = replace(
     paper="arXiv:2503.22342, CPPO, as in its code for TRL",
     completions=replace(
         _LARGEST,
-        compete=whole_processes,
+        compete="process",
         count=all_but_dropped,
         weigh=kept_tokens,
         reasons=(
@@ -98,7 +78,7 @@ CPPO_VERL = replace(
     paper="arXiv:2503.22342, CPPO, as in its code for verl",
     completions=replace(
         _LARGEST,
-        compete=whole_step,
+        compete="step",
         weigh=one_each,
         reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias),
     ),

@@ -13,7 +13,7 @@ from dppo.types import Rewards
 
 
 def has_variance(rewards: Rewards) -> Tensor:
-    """True, (Q,), for groups whose rewards have a standard deviation above 0, and for groups of one with a reward.
+    """True, (Q,), for groups whose rewards differ, and for groups of one with a reward.
 
     Source: DAPO, section 3.2, where 0 < right < G; groups of one as in its code.
     """

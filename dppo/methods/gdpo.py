@@ -11,14 +11,10 @@ from dppo.types import Rewards
 
 
 def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, eps: float = 1e-4) -> Tensor:
-    """Sum over functions of weight times the reward normalised within its group, over the deviation of the batch.
+    """(N,) float64 sum over functions of weight times the reward normalised within its group, over the batch deviation.
 
-    Two functions that are summed first can hide each other: rewards (1, 0) and (0, 1) have the same total. Normalised
-    one by one, each tells its own completions apart. The mean of the batch, which the paper subtracts, is 0: every
-    function's normalised rewards sum to 0 within each group.
-
-    (N,) float64; 0 for completions that no function scored, and in groups of zero variance under every function.
-    ``eps`` >= 0 is added to every standard deviation.
+    It is 0 for completions that no function scored, and in groups of zero variance under every function. The mean of
+    the batch, which the paper subtracts, is 0. ``eps`` >= 0 is added to every standard deviation.
 
     Source: GDPO, group-wise then batch-wise normalisation, with the constants of TRL's ``normalize_then_sum``.
     """

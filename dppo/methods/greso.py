@@ -22,10 +22,9 @@ Grade = Callable[[Rewards, float, float], Tensor]
 
 
 def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
-    """EASY or HARD, (Q,), where all rewards of a group are equal, NEITHER where they differ.
+    """EASY or HARD, (Q,), if all rewards of a group are equal, else NEITHER.
 
-    EASY is nearer to the highest reward seen in the run than to the lowest, so that it needs no scale: with rewards of
-    0 and 1, or of 0, 0.1 and 1, it is "all right". As long as only one reward was ever seen, it is HARD.
+    EASY is nearer to the highest reward seen in the run than to the lowest: with rewards of 0 and 1 it is "all right".
 
     Source: GRESO, section 4.1.
     """
@@ -34,7 +33,7 @@ def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
 
 
 def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, hard: float = 0.11) -> Tensor:
-    """EASY or HARD, (Q,), by the mean reward of a group alone: mixtures of small rewards count as HARD too.
+    """EASY or HARD, (Q,), by the mean reward of a group alone.
 
     Source: GRESO's code, whose rewards are 0, 0.1 (well-formed) and 1 (right).
     """
@@ -43,7 +42,7 @@ def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, ha
 
 
 def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, hard: float = 0.1) -> Tensor:
-    """EASY or HARD, (Q,), where all rewards of a group are exactly ``easy`` or ``hard`` in float32: 0 is neither.
+    """EASY or HARD, (Q,), if all rewards of a group are exactly ``easy`` or ``hard`` in float32: 0 is neither.
 
     Source: GRESO's code, where it adjusts its exploration.
     """
@@ -72,11 +71,7 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreakSkipping:
-    """Prompts are skipped after easy or hard groups in a row. The constants are those of GRESO's code.
-
-    Raises:
-        ConfigError: at construction, listing every field that is out of range.
-    """
+    """Prompts are skipped after easy or hard groups in a row. The constants are those of GRESO's code."""
 
     streak: Grade = by_variance
     """Grade by which a prompt's streak of easy or hard groups goes on or ends."""
@@ -109,14 +104,14 @@ class StreakSkipping:
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of all prompts."""
+        """Reason for a biased gradient."""
         return "prompts that are skipped are made up for by no weight"
 
     def __str__(self) -> str:
         return f"prompts skipped after easy or hard groups in a row ({in_words(self.streak)})"
 
     def start(self) -> Exploration:
-        """The exploration of a run that begins."""
+        """The exploration at the start of a run."""
         return Exploration(easy=self.first, hard=self.first)
 
     def chances(self, streak_P: Tensor, learned: Exploration) -> Tensor:
@@ -130,8 +125,8 @@ class StreakSkipping:
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
         """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
 
-        A probability goes down where at least the aimed-at share of groups was of its kind, and up where fewer were. In
-        the first epoch, in which nothing was skipped for its run, it stays. ``epochs`` are those taken by now.
+        A probability goes down if at least the target share of groups was of its kind, else up. In the first of the
+        ``epochs`` it stays.
 
         Source: GRESO, section 4.2, with the constants of its code.
         """
@@ -161,20 +156,17 @@ class StreakSkipping:
 
 
 def mixed(rewards: Rewards) -> Tensor:
-    """True, (Q,), for groups in which not all rewards are equal: the others have no gradient.
-
-    Source: GRESO, section 3: groups of zero variance are discarded.
-    """
+    """True, (Q,), for groups in which not all rewards are equal. Source: GRESO, section 3."""
     return ~rewards.zero_variance_Q
 
 
 def adaptive(
     collected: Collected, *, margin: Fraction = Fraction(5, 4), least: Fraction = Fraction(1, 4)
 ) -> RoundRequest:
-    """As many prompts as the round before suggests: at most the usual number, and if that is enough, for the last time.
+    """The number of prompts that the round before suggests, times ``margin``; the usual number if no group counted.
 
-    Where no group of the round before counts it says nothing about how many are needed: the usual number then. The
-    estimate is multiplied by ``margin``; no round has fewer prompts than the share ``least`` of the groups wanted.
+    It is at most the usual number, and at least the share ``least`` of the groups wanted. A round that is large enough
+    is the last.
 
     Source: GRESO, section 4.3, with the constants of its code.
     """

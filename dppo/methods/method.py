@@ -36,12 +36,8 @@ from dppo.pruning import (
 )
 from dppo.typed import check_fields
 
-NO_PRUNING = Pruning()
-"""Keeps every completion that has a gradient, with weight 1."""
-ALL_PROMPTS = PromptPruning()
-"""Rolls every candidate out, with weight 1."""
-ALL_TOKENS = TokenPruning()
-"""Trains on every token of what is kept, with weight 1."""
+NO_PRUNING, ALL_PROMPTS, ALL_TOKENS = Pruning(), PromptPruning(), TokenPruning()
+"""Keep every completion that has a gradient, every candidate and every token of what is kept, with weight 1."""
 
 Part = Literal["advantages", "token_loss", "normaliser", "kl"]
 """A part of an objective."""
@@ -60,19 +56,19 @@ class Method:
     paper: str
     """arXiv number and title."""
     advantages: AdvantageRule = GROUP_SCALED
-    """Rewards of whole groups to advantages, before pruning."""
+    """From rewards of whole groups to advantages, before pruning."""
     token_loss: TokenLoss = clipped_surrogate
     normaliser: Normaliser = GRPO_MEAN
     fixes: frozenset[Part] = frozenset()
-    """Parts of the objective that are the method's own. A run may choose the others: pruning works on any loss."""
+    """Parts of the objective that are the method's own; a run may choose the others."""
     beta: float = 0.0
     """Coefficient of the KL term, >= 0."""
     kl: TokenLoss = k3
     """The KL term of each token."""
     needs_reference: bool = False
-    """True if the token loss reads a reference; without it trainers have one only if beta is above 0."""
+    """True if the token loss reads a reference even without a KL term."""
     entropy_coef: float = 0.0
-    """Coefficient of an entropy bonus, the mean entropy of the step's tokens, which is subtracted from the loss."""
+    """Coefficient of the mean entropy of the step's tokens, which is subtracted from the loss."""
     router_coef: float = 0.0
     """Coefficient of the load-balancing loss of a mixture of experts, >= 0."""
     completions: Selection = NO_PRUNING
@@ -86,7 +82,7 @@ class Method:
     rounds: Rounds | None = None
     """Rounds of rollouts until enough groups count; None for one block."""
     schedule: Schedule = constant
-    """From the share of training done to what multiplies the rates; ``at`` applies it."""
+    """From the share of training done to a factor of the rates; ``at`` applies it."""
     statistics: Statistics = WHOLE_GROUPS
     """Completions whose rewards the final advantages come from."""
     deviations: tuple[str, ...] = ()
@@ -112,30 +108,28 @@ class Method:
             )
         if self.sizes is not None and self.rounds is not None:
             problems.append("prompts are rolled out in rounds, which have groups of one size. Write sizes=None.")
-        raise_problems(f"Method {self.name!r}", problems + self._token_problems())
+        problems += [
+            f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss. Write "
+            "tokens=ALL_TOKENS (in a run: token_prune_rate: 0 and head_prune_rate: 0)."
+            for part in (self._needs_all_tokens if self.tokens.active else [])
+        ]
+        raise_problems(f"Method {self.name!r}", problems)
 
     @property
     def can_leave_tokens_out(self) -> bool:
         """True if every part of the objective is a sum of terms of one token each."""
-        return not self._needs_all_tokens()
+        return not self._needs_all_tokens
 
+    @property
     def _needs_all_tokens(self) -> list[str]:
         """Parts of the objective that mix tokens."""
-        why = {
-            "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
-            or mixes_tokens(self.kl),
+        mixes = mixes_tokens(self.token_loss) or mixes_tokens(self.kl)
+        parts = {
+            "a loss of one token that looks at others of its completion": mixes,
             "a router loss, which is of all tokens together": self.router_coef > 0,
             "advantages from the completions that are kept": self.statistics.compute is not None,
         }
-        return [part for part, holds in why.items() if holds]
-
-    def _token_problems(self) -> list[str]:
-        """Reasons why this objective cannot leave out tokens; empty if it can, or leaves out none."""
-        return [
-            f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss. Write "
-            "tokens=ALL_TOKENS (in a run: token_prune_rate: 0 and head_prune_rate: 0)."
-            for part in (self._needs_all_tokens() if self.tokens.active else [])
-        ]
+        return [part for part, holds in parts.items() if holds]
 
     @property
     def score(self) -> Score:
@@ -163,61 +157,33 @@ class Method:
     def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
         """Every reason for a biased gradient, one sentence each; empty if it is unbiased.
 
-        ``optimizer_steps`` are those that one draw of prompts is trained in.
-
-        Plans, proofs, reports and comparisons all ask here. What an optimizer makes of a gradient (clipping, Adam) is
-        outside of it: docs/estimators.md.
+        ``optimizer_steps`` are those that one draw of prompts is trained in. Clipping of the gradient and Adam are not
+        part of it: docs/estimators.md.
         """
-        return self.selection_bias + tuple(reason for reason, holds in self._ratios(optimizer_steps) if holds)
-
-    def _ratios(self, optimizer_steps: int) -> list[tuple[str, bool]]:
-        """Sentences about what depends on other completions than its own, and whether they hold."""
-        pruned = self.prompts.rate > 0
-        where = "is biased under prompt pruning"
-        uneven = self.sizes is not None
-        own = "normaliser" in self.fixes
-        remedy = "" if own else ". The dr_grpo normaliser is not (TRL: loss_type: dr_grpo)"
-        return [
-            (
-                f"the {self.normaliser.name} normaliser {where}: {self.normaliser.reason}{remedy}",
-                pruned and not self.normaliser.prompt_exact,
-            ),
-            (
-                f"the {self.normaliser.name} normaliser is biased where groups differ in size: "
-                f"{self.normaliser.reason}",
-                uneven and not self.normaliser.prompt_exact,
-            ),
-            (
-                f"the {self.advantages.name} advantage {where}: {self.advantages.reason}",
-                pruned and not self.advantages.prompt_exact,
-            ),
-            (
-                f"the choice of completions {where}: they are ranked across the prompts that are rolled out",
-                pruned and not getattr(self.completions, "prompt_exact", True),
-            ),
-            (
-                "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
-                "over the completions kept, weighted: biased O(1/n), unless its coefficient is 0",
-                self.router_coef > 0 and (pruned or uneven or self.completions.rate > 0),
-            ),
-            (
-                "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased",
-                pruned and optimizer_steps > 1,
-            ),
-        ]
+        pruned, uneven, where = self.prompts.rate > 0, self.sizes is not None, "is biased under prompt pruning"
+        divides, ratio = self.normaliser, not self.normaliser.prompt_exact
+        remedy = "" if "normaliser" in self.fixes else ". The dr_grpo normaliser is not (TRL: loss_type: dr_grpo)"
+        reasons = {
+            f"the {divides.name} normaliser {where}: {divides.reason}{remedy}": pruned and ratio,
+            f"the {divides.name} normaliser is biased where groups differ in size: {divides.reason}": uneven and ratio,
+            f"the {self.advantages.name} advantage {where}: {self.advantages.reason}": pruned
+            and not self.advantages.prompt_exact,
+            f"the choice of completions {where}: they are ranked across the prompts that are rolled out": pruned
+            and not getattr(self.completions, "prompt_exact", True),
+            "the router loss is biased under pruning: it is a product of two means over tokens, which are taken over "
+            "the completions kept, weighted: biased O(1/n), unless its coefficient is 0": self.router_coef > 0
+            and (pruned or uneven or self.completions.rate > 0),
+            "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased": pruned
+            and optimizer_steps > 1,
+        }
+        return self.selection_bias + tuple(reason for reason, holds in reasons.items() if holds)
 
     def live(self, advantage_N: Tensor) -> Tensor:
-        """True, (N,), for completions that can have a gradient: a non-zero advantage, or a term that ignores it.
-
-        The others can be dropped at no cost in bias or variance, as long as the denominator still counts them.
-        """
+        """True, (N,), for completions that can have a gradient: a non-zero advantage, or a term that ignores it."""
         return (advantage_N != 0) | (self.beta > 0 or self.entropy_coef != 0 or self.router_coef > 0)
 
     def other_terms(self, context: StepContext) -> float | None:
-        """Size of the terms that ignore the advantage, as an advantage: ``Completions.other``.
-
-        A router's loss is not one of single tokens, and none can tell its size from what was kept.
-        """
+        """``Completions.other``: size of the terms that ignore the advantage; None if unknown, as for a router."""
         if not (self.beta or self.entropy_coef or self.router_coef):
             return 0.0
         return None if self.router_coef else context.others.advantage
@@ -236,12 +202,9 @@ class Method:
         )
 
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
-        """The same method at other pruning rates, in [0, 1), given and not chosen; None leaves a rate as it is.
+        """The same method at other fixed rates, in [0, 1); None leaves a rate as it is.
 
-        Those are the shares of prompts not rolled out (r_q), and of completions with a gradient not trained on (r_o).
-
-        Raises:
-            ConfigError: a rate is out of range.
+        They are the shares of prompts not rolled out (r_q), and of completions with a gradient not trained on (r_o).
         """
         prompts = self.prompts if prompt is None else replace(self.prompts.at_rate(prompt), auto=None)
         completions = self.completions if completion is None else self.completions.at_rate(completion)
@@ -250,21 +213,17 @@ class Method:
         return replace(self, prompts=prompts, completions=completions)
 
     def fixed(self) -> "Method":
-        """The same method at the largest rates that ``auto`` may choose; itself where no level chooses."""
+        """The same method at the largest rates that ``auto`` may choose."""
         completions = self.completions.fixed() if isinstance(self.completions, Pruning) else self.completions
         return replace(self, prompts=self.prompts.fixed(), completions=completions, tokens=self.tokens.fixed())
 
     def loss(self, tokens: Tokens) -> Tensor:
-        """(B, T) loss of each token, policy and KL term: what a completion's weight multiplies, for ``weighted_sum``.
-
-        Raises:
-            ConfigError: beta is above 0 and there are no log-probabilities of a reference.
-        """
+        """(B, T) loss of each token, policy and KL term, for ``weighted_sum``."""
         loss_BT = self.token_loss(tokens)
         return loss_BT + self.beta * self.kl(tokens) if self.beta else loss_BT
 
     def describe(self, optimizer_steps: int = 1) -> str:
-        """One paragraph for the start of a run: what is pruned and how, the objective, and whether it is biased."""
+        """One paragraph for the start of a run: pruning, objective and biases."""
         schedule = "" if self.schedule is constant else f", rate by schedule {in_words(self.schedule)}"
         completions = f"{self.completions}{schedule}" if self.completions.rate else "all with a gradient"
         prompts = f"{self.prompts}{schedule}" if self.prompts.rate else str(self.rounds or "all")

@@ -1,10 +1,7 @@
-"""Methods in a run by their names: presets, and methods of one's own by ``package.module:name``.
-
-A preset is a starting point, which settings complete. A method of one's own is complete: settings must agree with it.
-"""
+"""Methods by their names: presets, which settings complete, and a user's own, complete, by ``package.module:name``."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeVar
@@ -17,7 +14,7 @@ from dppo.methods.rows import RowMethod
 from dppo.pruning import PIVOTAL, SCORES, Pruning
 from dppo.settings import AUTO
 
-WITH_RATES = {"prompt_prune_rate": "prompt", "completion_prune_rate": "completion"}
+_WITH_RATES = {"prompt_prune_rate": "prompt", "completion_prune_rate": "completion"}
 """Settings that are an argument of ``Method.with_rates``."""
 DECIDED = (
     *("prompt_prune_rate", "completion_prune_rate", "token_prune_rate", "head_prune_rate", "prune_floor"),
@@ -37,11 +34,7 @@ def is_own(name: Any) -> bool:
 
 
 def method_named(name: str) -> Method:
-    """The preset of that name, or the method at ``package.module:name``, looked up in the current folder first.
-
-    Raises:
-        ConfigError: there is no such module or value, or the value is no method.
-    """
+    """The preset of that name, or the method at ``package.module:name``, looked up in the current folder first."""
     return _named(name, METHODS, Method)
 
 
@@ -86,31 +79,25 @@ def own_settings(method: Method) -> dict[str, Any]:
     return found
 
 
-def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Give settings that were left out the values of a complete method. One sentence for each that contradicts it.
+def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Give settings with their default the values of a user's own method; one sentence for each that contradicts it.
 
-    Args:
-        args: a dataclass of settings. Those with their default value were left out.
-        method: a method of one's own.
-        own: settings by name, as the method has them.
-        names: of the settings that the method decides.
+    ``own`` are the settings of the method by name, and ``names`` those that it decides.
     """
-    defaults, problems = {each.name: each.default for each in fields(args)}, []
-    for name in names:
-        if name not in defaults:
-            continue
-        value = getattr(args, name)
-        if value == defaults[name]:
+    problems = []
+    for each in fields(args):
+        name, value = each.name, getattr(args, each.name)
+        if name in names and value == each.default:
             setattr(args, name, own.get(name, value))
-        elif name not in own or value != own[name]:
+        elif name in names and (name not in own or value != own[name]):
             problems.append(_contradiction(name, value, method, own))
     return problems
 
 
 def _contradiction(name: str, value: Any, method: Method | RowMethod, own: Mapping[str, Any]) -> str:
     shown = f"{name}={value!r}"
-    if name in WITH_RATES and value != AUTO:
-        how = f"hand over method.with_rates({WITH_RATES[name]}={value:g})"
+    if name in _WITH_RATES and value != AUTO:
+        how = f"hand over method.with_rates({_WITH_RATES[name]}={value:g})"
     elif name in {each.name for each in fields(method)}:
         how = f"hand over replace(method, {name}={value!r})"
     else:
@@ -123,7 +110,7 @@ def _contradiction(name: str, value: Any, method: Method | RowMethod, own: Mappi
 
 
 def parts_in_words(method: Method | RowMethod) -> dict[str, str]:
-    """Name and parts of a method as text, for the settings that a checkpoint remembers of a method of one's own."""
+    """Name and parts of a user's own method as text, for checkpoints."""
     parts = {name: getattr(method, name) for name in part_names(type(method))}
     return {"method": f"{method.name} (own)"} | {f"method.{name}": _in_words(part) for name, part in parts.items()}
 

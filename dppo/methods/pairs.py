@@ -1,6 +1,5 @@
-"""The two choices that make a method: an objective, and what is pruned."""
+"""The two choices that make a method: an objective and a pruning scheme."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,24 +24,21 @@ ALL_COMPLETIONS = Pruning(score=advantage_with_length)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A paper's objective. A part that is None is the run's choice: by TRL's or verl's options, else GRPO's."""
+    """A paper's objective. Fields are those of ``Method``; a part that is None is the run's choice, else GRPO's."""
 
     name: str
     paper: str
-    """arXiv number and title."""
     advantages: AdvantageRule | None = None
     token_loss: TokenLoss | None = None
     normaliser: Normaliser | None = None
     kl: TokenLoss | None = None
     beta: float = 0.0
     needs_reference: bool = False
-    """True if the token loss reads a reference even without a KL term."""
     open: frozenset[Part] = frozenset()
     """Parts given here that a run may still choose."""
     score: Score | None = None
-    """Score of completions, if the gradient's norm needs another than the scheme's."""
+    """Score of completions in place of the scheme's."""
     deviations: tuple[str, ...] = ()
-    """Differences from the paper, one sentence each."""
 
     @property
     def parts(self) -> dict[Part, Any]:
@@ -56,7 +52,6 @@ class Scheme:
 
     name: str
     paper: str
-    """arXiv number and title."""
     completions: Selection = ALL_COMPLETIONS
     tokens: TokenPruning = ALL_TOKENS
     prompts: PromptPruning = ALL_PROMPTS
@@ -65,7 +60,6 @@ class Scheme:
     schedule: Schedule = constant
     statistics: Statistics = WHOLE_GROUPS
     deviations: tuple[str, ...] = ()
-    """Differences from the paper, one sentence each."""
 
 
 UNPRUNED = Scheme(name="", paper="")
@@ -94,11 +88,3 @@ def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
         **{part: getattr(scheme, part) for part in ("tokens", "prompts", "sizes", "rounds", "schedule", "statistics")},
         deviations=tuple(dict.fromkeys(text for each in reversed(own) for text in each.deviations)),
     )
-
-
-Pair = tuple[Objective, Scheme]
-
-
-def methods_of(pairs: Mapping[str, Pair]) -> dict[str, Method]:
-    """Methods by their names."""
-    return {name: combined(*pair, name) for name, pair in pairs.items()}

@@ -8,17 +8,14 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.methods.pairs import Scheme
-from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
+from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept
 from dppo.objective import AdvantageRule, Statistics
 from dppo.pruning import KEPT_MEAN
 from dppo.types import Completions, Rewards
 
 
 def above_lowest(completions: Completions) -> Tensor:
-    """Advantage above the lowest one of the prompt, (N,) float64: the reward up to a shift and a scale per prompt.
-
-    A completion that could not be scored has advantage 0 and stands for an average one.
-    """
+    """Advantage above the lowest one of the prompt, (N,) float64: the reward up to a shift and a scale per prompt."""
     advantage_N = completions.advantage_N.double()
     number_N = completions.group_N.unique(return_inverse=True)[1]
     lowest_Q = torch.full_like(advantage_N, torch.inf).scatter_reduce(0, number_N, advantage_N, "amin")
@@ -26,10 +23,9 @@ def above_lowest(completions: Completions) -> Tensor:
 
 
 def widest(score_G: np.ndarray, kept: int) -> np.ndarray:
-    """Places of the ``kept`` scores of largest variance: the i highest and the others from below, in O(G log G).
+    """Places of the ``kept`` scores of largest variance: of scores [0, 1, 5, 6] and 2 kept, places 0 and 3.
 
-    Of all i with the largest variance the smallest is taken, and of equal scores those with the lowest index: of scores
-    [0, 1, 5, 6] and 2 kept, places 0 and 3.
+    They are the i highest and the others from below; of equal variances the smallest i, of equal scores the first.
 
     Source: PODS, max-variance down-sampling.
     """
@@ -64,7 +60,6 @@ PODS = Scheme(
     paper="arXiv:2504.13818, Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning",
     completions=Ranking(
         score=above_lowest,
-        compete=whole_prompts,
         choose=widest,
         count=at_least_two,
         weigh=mean_of_kept,

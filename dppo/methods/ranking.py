@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -11,26 +11,11 @@ from torch import Tensor
 
 from dppo.errors import in_words, raise_problems
 from dppo.pruning import DETERMINISTIC, KEPT_MEAN, Score
-from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw
 
 MAX_DENOMINATOR = 10**9
 """Rates are read as the fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short."""
-
-Choose = Callable[[np.ndarray, int], np.ndarray]
-"""``choose(score_G, kept)``: places of the completions kept among those that compete, given how many are."""
-Count = Callable[[int, Fraction], int]
-"""``count(completions, dropped)``: how many of some completions are kept, given the share to drop."""
-Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``weigh(keep_N, tokens_N, group_N) -> weight_N``, float64: of tokens that carry loss, float64, and who competed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Competition(Stated):
-    """Which completions compete, and whether those of different prompts do."""
-
-    across_prompts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +26,14 @@ class Ranking:
     """
 
     score: Score
-    compete: Callable[[Completions], Tensor]
-    """(N,) integer: completions with equal numbers compete with each other. ``Competition``, or a plain function, which
-    counts as one across prompts."""
-    choose: Choose
-    count: Count
-    weigh: Weigh
+    compete: Literal["prompt", "process", "step"] = "prompt"
+    """Completions that compete: those of a prompt, of the process that rolled them out, or all of the step."""
+    choose: Callable[[np.ndarray, int], np.ndarray]
+    """``choose(score_G, kept)``: places of the ``kept`` completions among those that compete."""
+    count: Callable[[int, Fraction], int]
+    """``count(completions, dropped)``: number of completions kept, given the share to drop."""
+    weigh: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """``weigh(keep_N, tokens_N, group_N) -> weight_N``, float64; completions of one group competed."""
     reasons: tuple[str, ...]
     """Why the choice and the weights are biased, one clause each."""
     rate: float = 0.5
@@ -59,14 +46,14 @@ class Ranking:
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
+        """Reasons for a biased gradient, one clause per part; empty if it is unbiased."""
         ranked, *weighted = self.reasons
         return "; ".join((ranked, DETERMINISTIC.reason, *weighted)) if self.rate else ""
 
     @property
     def prompt_exact(self) -> bool:
         """True if the choice among a prompt's completions does not depend on other prompts."""
-        return self.rate == 0 or not getattr(self.compete, "across_prompts", True)
+        return self.rate == 0 or self.compete == "prompt"
 
     @property
     def of_groups(self) -> bool:
@@ -82,7 +69,7 @@ class Ranking:
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw.whole(live_N)
-        group_N, score_N = self.compete(completions), self.score(completions).double().numpy()
+        group_N, score_N = self._rivals(completions), self.score(completions).double().numpy()
         dropped = Fraction(self.rate).limit_denominator(MAX_DENOMINATOR)
         keep_N = torch.zeros(len(score_N), dtype=torch.bool)
         for group in group_N.unique():
@@ -95,25 +82,24 @@ class Ranking:
     def __str__(self) -> str:
         return (
             f"{self.rate:g} of the completions pruned, {in_words(self.choose)} kept by {in_words(self.score)} within "
-            f"{in_words(self.compete)}, without chance"
+            f"each {self.compete}, without chance"
         )
 
-
-def _prompts(completions: Completions) -> Tensor:
-    return completions.group_N
-
-
-whole_prompts = Competition(name="whole_prompts", compute=_prompts, across_prompts=False)
-"""(N,) completions of a prompt compete. Source: CPPO, arXiv:2503.22342, section 3; PODS, arXiv:2504.13818."""
+    def _rivals(self, completions: Completions) -> Tensor:
+        """(N,) integer, equal for completions that compete; all do if their processes are not known."""
+        if self.compete == "prompt":
+            return completions.group_N
+        whole_N = torch.zeros_like(completions.group_N)
+        return whole_N if self.compete == "step" or completions.process_N is None else completions.process_N
 
 
 def largest(score_G: np.ndarray, kept: int) -> np.ndarray:
-    """Places of the ``kept`` largest scores; of equal ones, which binary rewards make the normal case, the first."""
+    """Places of the ``kept`` largest scores; of equal ones, the normal case of binary rewards, the first."""
     return np.argsort(-score_G, kind="stable")[:kept]
 
 
 def kept_share(completions: int, dropped: Fraction) -> int:
-    """``floor(completions * (1 - dropped))``, but no less than 1, in exact arithmetic: 9/10 of 10 dropped keep 1."""
+    """``floor(completions * (1 - dropped))``, at least 1, in exact arithmetic."""
     return max(int(completions * (1 - dropped)), 1)
 
 

@@ -13,38 +13,27 @@ from dppo.methods.gspo import GSPO
 from dppo.methods.history import HISTORY, SCALED_HISTORY
 from dppo.methods.infobatch import INFOBATCH, INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
 from dppo.methods.nat import NAT_RPC, NAT_URS
-from dppo.methods.pairs import UNPRUNED, Objective, Pair, Scheme, methods_of
+from dppo.methods.pairs import UNPRUNED, Objective, Scheme, combined
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 
-OBJECTIVES: dict[str, Objective] = {
-    "grpo": GRPO,
-    "dr_grpo": DR_GRPO,
-    "dapo": DAPO_LOSS,
-    "gspo": GSPO,
-    "gdpo": GDPO,
-    "divergence_ppo_tv": DIVERGENCE_PPO_TV,
-    "divergence_ppo_kl": DIVERGENCE_PPO_KL,
-    "a_star_po": A_STAR_PO,
-    "history": HISTORY,
-    "history_scaled": SCALED_HISTORY,
-}
-SCHEMES: dict[str, Scheme] = {
-    "dppo": DPPO,
-    "dppo_threshold": DPPO_THRESHOLD,
-    "dppo_deterministic": DPPO_DETERMINISTIC,
-    "dppo_unweighted": DPPO_UNWEIGHTED,
-    "dppo_sizes": DPPO_SIZES,
-    "cppo": CPPO,
-    "pods": PODS,
-    "infobatch": INFOBATCH,
-    "dynamic_sampling": DYNAMIC_SAMPLING,
-    "greso": GRESO,
-    "greso_compat": GRESO_COMPAT,
-    "nat_urs": NAT_URS,
-    "nat_rpc": NAT_RPC,
-}
-PAIRS: dict[str, Pair] = {
+_OBJECTIVES = (
+    GRPO,
+    DR_GRPO,
+    DAPO_LOSS,
+    GSPO,
+    GDPO,
+    DIVERGENCE_PPO_TV,
+    DIVERGENCE_PPO_KL,
+    A_STAR_PO,
+    HISTORY,
+    SCALED_HISTORY,
+)
+_DPPO = (DPPO, DPPO_THRESHOLD, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED, DPPO_SIZES)
+_SCHEMES = (*_DPPO, CPPO, PODS, INFOBATCH, DYNAMIC_SAMPLING, GRESO, GRESO_COMPAT, NAT_URS, NAT_RPC)
+OBJECTIVES: dict[str, Objective] = {each.name: each for each in _OBJECTIVES}
+SCHEMES: dict[str, Scheme] = {each.name: each for each in _SCHEMES}
+PAIRS: dict[str, tuple[Objective, Scheme]] = {
     "grpo": (GRPO, UNPRUNED),
     "dr_grpo": (DR_GRPO, UNPRUNED),
     "dapo": (DAPO, DYNAMIC_SAMPLING),
@@ -80,7 +69,7 @@ PAIRS: dict[str, Pair] = {
     "dppo_history_scaled": (SCALED_HISTORY, DPPO),
     "dppo_history_sizes": (HISTORY, DPPO_SIZES),
 }
-METHODS = methods_of(PAIRS)
+METHODS = {name: combined(*pair, name) for name, pair in PAIRS.items()}
 """Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""
 
 ROW_METHODS = {method.name: method for method in (DPPO_ROWS, UNIFORM_ROWS, INFOBATCH_ROWS, INFOBATCH_KEPT_ROWS)}

@@ -20,11 +20,7 @@ RowScore = Literal["norm", "loss"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMethod:
-    """A way to drop rows of a dataset by the scores of their last visits. Presets are values of this class.
-
-    Raises:
-        ConfigError: the score is unknown.
-    """
+    """A way to drop rows of a dataset by the scores of their last visits. Presets are values of this class."""
 
     name: str
     paper: str
@@ -33,11 +29,11 @@ class RowMethod:
     """The draw among rows."""
     score: RowScore = "norm"
     per_epoch: bool = False
-    """True if there is one draw among all rows of the dataset in an epoch, in place of one among those of each step."""
+    """True for one draw among all rows of an epoch, in place of one among those of each step."""
     over_kept: bool = False
     """True if a step is a mean over the rows kept, in place of one over all its rows."""
     schedule: Schedule = constant
-    """Factor of the rate, a function of the share of training done in [0, 1]."""
+    """From the share of training done to a factor of the rate."""
     deviations: tuple[str, ...] = ()
     """Differences from the paper, one sentence each."""
     router_coef: float = 0.0
@@ -74,10 +70,8 @@ class RowMethod:
     def shares(self, draw: Draw, count_N: Tensor, part_N: Tensor | None = None) -> Tensor:
         """(N,) float64 factors of each row's sum of losses in a mean, fixed before the draw unless ``over_kept``.
 
-        Args:
-            draw: among the N rows of the step.
-            count_N: (N,) units of each row in the mean: its trained tokens, or 1.
-            part_N: (N,) int64 >= 0 for a mean of the means over parts, such as TRL's micro-batches; None for one part.
+        ``count_N`` (N,) are the units of each row in the mean: its trained tokens, or 1. ``part_N`` (N,) int64 >= 0 is
+        for a mean of the means over parts, such as TRL's micro-batches; None for one part.
         """
         if self.over_kept:
             total_N = count_N.double()[draw.keep_N].sum().expand(len(count_N))
@@ -93,8 +87,8 @@ class RowMethod:
         lines = [f"rows: {words}", f"one draw {'for an epoch' if self.per_epoch else 'for each step'}"]
         if self.schedule is not constant:
             lines.append(f"rate by schedule {in_words(self.schedule)}")
-        reasons = self.biases
-        lines.append(f"biased: {'; '.join(reasons)}" if reasons else "unbiased: the gradient of all rows, expected")
+        biased = "; ".join(self.biases)
+        lines.append(f"biased: {biased}" if biased else "unbiased: the gradient of all rows, expected")
         return "\n".join([*lines, *(f"deviation: {each}" for each in self.deviations)])
 
 

@@ -1,22 +1,35 @@
 """Probabilities, draws and weights, from scores and histories. No models."""
 
-from dppo.costs import TokenCosts
-from dppo.moment_samples import MomentSamples, OtherTerms
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,
     Auto,
     Ceiling,
-    Choice,
     ceiling_of,
     choose,
     efficiency,
     selection_ceiling,
 )
 from dppo.pruning.cuts import TokenDraw, best_cuts, by_uncertainty, stated
-from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
+from dppo.pruning.designs import (
+    DESIGNS,
+    DETERMINISTIC,
+    INVERSE_PROBABILITY,
+    KEPT_MEAN,
+    PIVOTAL,
+    POISSON,
+    SYSTEMATIC,
+    UNWEIGHTED,
+    WEIGHTINGS,
+    Design,
+    Weighting,
+    effective_sample_size,
+    relative_added_variance,
+)
 from dppo.pruning.history import PromptHistory
-from dppo.pruning.prior import PromptPrior
+from dppo.pruning.level import Pruning, Selection
+from dppo.pruning.prior import PromptPrior, PromptValues
 from dppo.pruning.probabilities import (
     RULES,
     Budget,
@@ -28,7 +41,6 @@ from dppo.pruning.probabilities import (
     uniform,
 )
 from dppo.pruning.prompts import PromptPruning
-from dppo.pruning.prune import Pruning, Selection
 from dppo.pruning.recorded import RecordedScores, mean_loss
 from dppo.pruning.rounds import RoundRequest, Rounds, Skipping
 from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
@@ -52,16 +64,6 @@ from dppo.pruning.tokens import (
     all_alike,
     random_prefix,
 )
-from dppo.pruning.values import PromptValues
-from dppo.pruning.weights import (
-    INVERSE_PROBABILITY,
-    KEPT_MEAN,
-    UNWEIGHTED,
-    WEIGHTINGS,
-    Weighting,
-    effective_sample_size,
-    relative_added_variance,
-)
 
 __all__ = [
     "COMPLETION_AUTO",
@@ -82,11 +84,9 @@ __all__ = [
     "Auto",
     "Budget",
     "Ceiling",
-    "Choice",
     "Design",
     "GroupSizes",
     "MomentSamples",
-    "OtherTerms",
     "PromptHistory",
     "PromptPrior",
     "PromptPruning",
@@ -102,7 +102,6 @@ __all__ = [
     "Score",
     "Selection",
     "Skipping",
-    "TokenCosts",
     "TokenDraw",
     "TokenPruning",
     "Weighting",

@@ -1,4 +1,7 @@
-"""Calibration of expected second moments by those that were found."""
+"""Calibration of expected second moments by those that were found: isotonic regression over quantiles.
+
+Source: Barlow et al., Statistical Inference under Order Restrictions (1972).
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,7 +12,6 @@ from torch import Tensor
 
 from dppo.moment_samples import MomentSamples
 from dppo.rng import Purpose, generator
-from dppo.typed import check_fields
 
 KINDS, KIND_UNITS = 8, 16
 """Most kinds of units, by quantiles of the expectation, and the fewest units of each if there are more than two."""
@@ -19,12 +21,9 @@ KINDS, KIND_UNITS = 8, 16
 class Calibration:
     """Expected V to found V: a step function that never falls.
 
-    A history mixes what a prompt gave with the mean over all prompts, so after one visit it still expects two thirds of
-    the mean of a prompt that gave nothing. Where nine of ten such prompts give nothing again, that is far too much.
-    What is learned here is a mean over prompts, weighted by one over the probability of being asked, so a rare success
-    counts for all that are like it: no prompt is given up for its own record.
-
-    Source: isotonic regression over quantiles; Barlow et al., Statistical Inference under Order Restrictions (1972).
+    After one visit a history still expects two thirds of the mean from a prompt that gave nothing, and most such
+    prompts give nothing again. Means are weighted by one over the probability of being asked. So a rare success counts
+    for all prompts that are like it, and no prompt is given up for its own record.
     """
 
     edge_K: Tensor
@@ -32,37 +31,28 @@ class Calibration:
     value_K: Tensor
     """(K,) float64 ascending, V of each kind, >= 0."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "Calibration.of(samples)")
-
     def __call__(self, expected_N: Tensor) -> Tensor:
         """(N,) float64 V, >= 0, of units of which (N,) was expected."""
         return self.value_K[torch.searchsorted(self.edge_K, expected_N.double())]
 
     @classmethod
     def of(cls, samples: MomentSamples) -> "Calibration":
-        """The calibration by some units; each kind's mean is mixed with one unit of the mean over all (Laplace's rule).
-
-        Args:
-            samples: of at least one unit.
-        """
-        expected_N, found_N = samples.expected_N.numpy(), samples.found_N.numpy()
-        edge_K, kind_N = kinds_of(expected_N)
-        weight_N = samples.weight_N.numpy()
+        """The calibration by at least one unit; each kind gets one more unit of the mean over all (Laplace's rule)."""
+        expected_N, found_N, weight_N = (
+            each_N.numpy() for each_N in (samples.expected_N, samples.found_N, samples.weight_N)
+        )
+        edge_K, kind_N = _kinds_of(expected_N)
         weight_K, total_K = (np.bincount(kind_N, each_N) for each_N in (weight_N, weight_N * found_N))
         one, mean = weight_N.mean(), total_K.sum() / weight_K.sum()
-        value_K = rising((weight_K + one)[None], (total_K + one * mean)[None])[0]
+        value_K = _rising((weight_K + one)[None], (total_K + one * mean)[None])[0]
         return cls(edge_K=torch.from_numpy(edge_K), value_K=torch.from_numpy(value_K))
 
 
 def by_others(samples: MomentSamples) -> Tensor:
-    """(N,) float64 V of each unit, calibrated by the other half of the units.
+    """(N,) float64 V of each of at least two units, calibrated by the other half of the units.
 
     With its own half, noise would look like signal, and a useless rate would be chosen. Halves are drawn with a fixed
     seed: equal samples give equal numbers, and no order of a dataset is in step with them.
-
-    Args:
-        samples: of at least two units.
     """
     half_N = torch.from_numpy(generator(0, Purpose.CHECK, len(samples)).permutation(len(samples)) % 2)
     value_N = torch.zeros(len(samples), dtype=torch.float64)
@@ -73,20 +63,18 @@ def by_others(samples: MomentSamples) -> Tensor:
 
 
 def calibrated(weight_MN: np.ndarray, expected_N: np.ndarray, found_N: np.ndarray) -> np.ndarray:
-    """(M, N) expectations that are right on average: means of what was found, by expectation, which never fall.
+    """(M, N) means of what was found, by expectation, which never fall: expectations that are right on average.
 
-    Noise in what was expected makes units look more different than they are, and a strong prior less. Where what was
-    expected says nothing about what was found, all units are equal here.
+    Noise in an expectation makes units look more different than they are. If it predicts nothing, all units are equal.
     """
     if np.array_equal(expected_N, found_N):
         return np.broadcast_to(found_N, weight_MN.shape)
-    kind_N = kinds_of(expected_N)[1]
+    kind_N = _kinds_of(expected_N)[1]
     belongs = (kind_N[:, None] == np.arange(kind_N.max() + 1)).astype(np.float64)
-    weight, total = weight_MN @ belongs, weight_MN @ (belongs * found_N[:, None])
-    return rising(weight, total)[:, kind_N]
+    return _rising(weight_MN @ belongs, weight_MN @ (belongs * found_N[:, None]))[:, kind_N]
 
 
-def kinds_of(expected_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _kinds_of(expected_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(K - 1,) edges and (N,) the kind of each unit, by quantiles of what was expected; every kind has a unit.
 
     Edges are midway between neighbours, so that a rounding moves no unit into another kind.
@@ -98,16 +86,14 @@ def kinds_of(expected_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array([(before[1] + after[0]) / 2 for before, after in pairwise(ends)]), kind_N
 
 
-def rising(weight: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Isotonic means of kinds in their order, from (M, K) weights and weighted totals, for each repetition.
+def _rising(weight: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """(M, K) isotonic means of kinds in their order, from weights and weighted totals (M, K).
 
     The value of a kind is the maximum over starts of the minimum over ends of block means.
     """
-    zero = np.zeros((len(weight), 1))
-    weight, total = (np.concatenate([zero, each.cumsum(1)], axis=1) for each in (weight, total))
-    kinds = weight.shape[1] - 1
-    found = np.zeros((len(weight), kinds))
-    for kind in range(kinds):
+    weight, total = (np.pad(each.cumsum(1), ((0, 0), (1, 0))) for each in (weight, total))
+    found = np.zeros((len(weight), weight.shape[1] - 1))
+    for kind in range(found.shape[1]):
         run_weight = weight[:, None, kind + 1 :] - weight[:, : kind + 1, None]
         run_total = total[:, None, kind + 1 :] - total[:, : kind + 1, None]
         means = np.divide(run_total, run_weight, out=np.full_like(run_total, np.inf), where=run_weight > 0)

@@ -1,9 +1,9 @@
 """The largest gain that pruning can have, and the choice of a rate.
 
 With second moments V and costs c of the units, dropping some by probability costs variance and saves tokens. The best
-probabilities, proportional to ``sqrt(V / c)``, save the factor ``E[V] E[c] / (E sqrt(V c))^2``: the ceiling. Nothing
-that looks at the same V and c can save more for the same variance. Source: Neyman (1934); Cochran, Sampling Techniques
-(1977), on optimum allocation with costs; the bound is the Cauchy-Schwarz inequality.
+probabilities, proportional to ``sqrt(V / c)``, save the factor ``E[V] E[c] / (E sqrt(V c))^2``: the ceiling.
+
+Source: Neyman (1934); Cochran, Sampling Techniques (1977), on optimum allocation with costs.
 """
 
 from collections.abc import Callable
@@ -27,20 +27,14 @@ GRID = 0.1
 """Distance between the rates that are looked at."""
 FEWEST = 16
 """Units below which no ceiling is given."""
-LARGEST = 0.8
-"""The largest rate that ``auto`` looks at where nothing else is said."""
 
 
 def selection_ceiling(value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
     """``E[V] E[c] / (E sqrt(V c))^2``: cost for the same variance, everything kept over the best choice; at least 1.
 
-    Args:
-        value_N: (N,) V, second moment of each unit's gradient as far as it is known before the draw, >= 0, any unit.
-        cost_N: (N,) c, of keeping each, > 0, any unit.
-        paid: cost that no choice changes, in the unit of ``cost_N``: no ``efficiency`` beside it is above the ceiling.
-
-    Returns:
-        1 where V is proportional to c, or where no unit has a gradient. V of [0, 1] at equal costs gives 2.
+    V (N,) >= 0 is the second moment of each unit's gradient as far as it is known before the draw, and c (N,) > 0 the
+    cost of keeping it, both in any unit. ``paid`` is a cost that no choice changes, in the unit of ``cost_N``. V of
+    [0, 1] at equal costs gives 2; V in proportion to c, or of 0 everywhere, gives 1.
     """
     value, cost = value_N.double().numpy(), cost_N.double().numpy()
     ceiling = float(_ratios(np.ones((1, len(value))), value, cost)[0])
@@ -49,28 +43,12 @@ def selection_ceiling(value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> 
 
 
 def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
-    """``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``: what these probabilities save at equal variance.
+    """``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``: what probabilities p (N,) save at equal variance.
 
-    Variance is that of the whole estimate, noise of the rollout included, and so is the cost: 1 is as good as keeping
-    everything, and below 1 pruning costs more than it saves.
-
-    Args:
-        prob_N: (N,) inclusion probabilities, in (0, 1].
-        value_N: (N,) V, >= 0, any unit.
-        cost_N: (N,) c, > 0.
-        paid: cost that no probability changes, in the unit of ``cost_N``: of completions their rollout.
-
-    Returns:
-        At least 0: 0 where a unit with V > 0 is never kept; 1 where none has V > 0.
+    The variance includes the noise of the rollout. Below 1 pruning costs more than it saves; 0 if a unit with V > 0 is
+    never kept, 1 if no unit has V > 0. The other arguments are those of ``selection_ceiling``.
     """
     return float(_gains(_terms(prob_N, value_N, cost_N).sum(0)[None], paid)[0])
-
-
-def gain_of(samples: MomentSamples, prob_N: Tensor) -> "Ceiling":
-    """Gain of probabilities (N,) that were set by the expectation, measured on the found moments."""
-    terms = _terms(prob_N, samples.found_N, samples.cost_N)
-    value = float(_gains(samples.weight_N.numpy()[None] @ terms, 0.0)[0])
-    return Ceiling.of(value, _gains(samples.resampled_sums(terms), 0.0), len(samples))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +64,7 @@ class Ceiling:
 
     @classmethod
     def of(cls, value: float, resampled_M: np.ndarray, units: int) -> "Ceiling":
-        """With the interval that the values of resamples give."""
+        """A value with the interval of its resamples (M,)."""
         low, high = np.quantile(resampled_M, (TAIL, 1 - TAIL))
         return cls(value=value, low=min(float(low), value), high=max(float(high), value), units=units)
 
@@ -95,9 +73,9 @@ class Ceiling:
 
 
 def ceiling_of(samples: MomentSamples) -> Ceiling:
-    """The ceiling of some units and its interval, by the bootstrap over units or their groups.
+    """The ceiling of some units and its interval, by the bootstrap over their groups.
 
-    V is what was found, on average, of units of which as much was expected (``calibrated``), and so is c.
+    V and c are the mean of those found where as much was expected: ``calibrated``.
     """
     if not len(samples):
         raise_problems("ceiling_of", ["there are no units. Try ceiling_of(MomentSamples.known(value_N, tokens_N))."])
@@ -107,6 +85,13 @@ def ceiling_of(samples: MomentSamples) -> Ceiling:
 def point_ceiling(samples: MomentSamples) -> float:
     """The value of ``ceiling_of`` alone, for metrics of every step."""
     return float(_calibrated_ratios(samples.weight_N.numpy()[None], samples)[0])
+
+
+def gain_of(samples: MomentSamples, prob_N: Tensor) -> Ceiling:
+    """Gain of probabilities (N,) that were set by the expectation, measured on the found moments."""
+    terms = _terms(prob_N, samples.found_N, samples.cost_N)
+    value = float(_gains(samples.weight_N.numpy()[None] @ terms, 0.0)[0])
+    return Ceiling.of(value, _gains(samples.resampled_sums(terms), 0.0), len(samples))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +109,11 @@ class Auto:
     enough: float = 0.95
     """Share of the best gain, in (0, 1], that the rate must have: the smallest such rate is taken."""
     fewest: int = 64
-    """Units below which there is no history to choose from, >= 1."""
+    """Units below which nothing is pruned, >= 1."""
     rollout_cost: float = 0.0
     """Cost of a generated token over that of a token trained on, >= 0, where rollouts are paid before the draw."""
-    largest: float = LARGEST
-    """The largest rate that is looked at by default, in (0, 1)."""
+    largest: float = 0.8
+    """Largest rate that a run may choose if it gives none, in (0, 1)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Auto(least_gain=1.05)")
@@ -149,22 +134,20 @@ decide and 95% intervals stay wide; up to half, a wrong choice costs little."""
 PROMPT_FLOOR = 0.3
 """Lowest probability of a prompt at a chosen rate: a prompt without signal may gain one."""
 COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)
-"""For completions, whose rollout is paid: until a run has measured its own costs (``dppo.costs.TokenCosts``) a
-generated token counts as one that is trained on."""
+"""For completions and tokens, whose rollout is paid: until a run has measured its own costs
+(``dppo.costs.TokenCosts``) a generated token counts as one that is trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A chosen rate with its reason."""
+    """A chosen rate with its gain."""
 
-    rate: float
+    rate: float = 0.0
     """Share to drop, in [0, 1); 0 leaves pruning off."""
     gain: float = 1.0
     """Best ``efficiency`` at any rate that was looked at, >= 1."""
     low: float = 1.0
     """Lower end of the interval of the gain at the smallest rate that has enough of it."""
-    why: str
-    """The reason, to be printed after the ceiling."""
 
 
 def rates_to(largest: float) -> list[float]:
@@ -175,19 +158,16 @@ def rates_to(largest: float) -> list[float]:
 def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
     """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
 
-    A function of the samples alone: no clock, and no random number of a draw. So draws at the rate are unbiased
-    whenever the samples were there before them. Where units are ranked by the moments that count, variance times cost
-    is convex in the tokens kept (in rows nearly so): no rate beyond the first fall of the gain is looked at. Where the
-    floor gives way, or under a rule of one's own, a better rate beyond it may be missed.
+    It depends on the samples alone: on no clock and no draw. So draws at the rate are unbiased if the samples were
+    there before them. Where units are ranked by the moments that count, variance times cost is convex in the tokens
+    kept: no rate beyond the first fall of the gain is looked at. Under a rule of one's own a better rate beyond it may
+    be missed.
 
-    Args:
-        auto: what is worth having.
-        samples: of the units, in the order of ``prob_at``.
-        prob_at: ``prob_at(rate) -> prob_N``, the level's own rule and floor at a rate, (N,) in (0, 1].
-        largest: the largest rate to look at, in [0, 1).
+    ``prob_at(rate) -> prob_N`` are the level's own probabilities (N,) in (0, 1], in the order of the samples; no rate
+    above ``largest`` in [0, 1) is looked at.
     """
-    if len(samples) < max(auto.fewest, 1):
-        return Choice(rate=0.0, why=f"unpruned, with {len(samples)} of the {auto.fewest} units that a choice needs")
+    if len(samples) < auto.fewest:
+        return Choice()
     once_1N, paid_N = samples.weight_N.numpy()[None], auto.rollout_cost * samples.paid_N.numpy()
     terms, gains = {}, {0.0: 1.0}
     for rate in rates_to(largest):
@@ -199,16 +179,10 @@ def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor
     best = max(gains.values())
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:
-        paid = ", rollouts included" if auto.rollout_cost else ""
-        why = f"left off, since by the scores no rate gains anything{paid}"
-        return Choice(rate=0.0, why=why)
+        return Choice()
     again_M5 = samples.resampled_sums(np.column_stack([terms[rate], paid_N]))
     low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), auto.tail)), 6)
-    measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
-    if low < auto.least_gain:
-        why = f"left off, since {measured}, and {auto.least_gain:g}x is the least worth having"
-        return Choice(rate=0.0, gain=best, low=low, why=why)
-    return Choice(rate=rate, gain=best, low=low, why=measured)
+    return Choice(rate=rate if low >= auto.least_gain else 0.0, gain=best, low=low)
 
 
 def _terms(prob_N: Tensor, value_N: Tensor, cost_N: Tensor) -> np.ndarray:

@@ -1,12 +1,9 @@
 """Tokens inside a completion: where it is cut, and which tokens before the cut reach the head.
 
-A *cut* keeps the first tokens of a completion; the rest is neither forwarded nor back-propagated. The probability of
-reaching a token never rises along a completion. A completion that is cut at 0 is dropped. *Head sampling* sends all
-kept tokens through the body of the model and some of them through the head. Both fix a probability for each token
-before anything is drawn, and weight a token's loss by one over it. So the expected gradient of a loss that is a sum
-over tokens is that of the full batch.
-
-``moment`` is an estimate of the second moment of a token's gradient: ``token_moments``.
+A *cut* keeps the first tokens of a completion; the rest is neither forwarded nor back-propagated. A completion that is
+cut at 0 is dropped. *Head sampling* sends all kept tokens through the body of the model and some of them through the
+head. Both fix a probability for each token before anything is drawn, and weight a token's loss by one over it. So the
+expected gradient of a loss that is a sum over tokens is that of the full batch.
 """
 
 from collections.abc import Callable
@@ -22,11 +19,9 @@ from dppo.pruning.probabilities import finite, inclusion_probabilities
 from dppo.pruning.stated import Stated
 from dppo.types import each_tensor
 
-CutRule = Callable[[Tensor, Tensor, float, float], Tensor]
-"""``rule(moment_NT, span_NT, rate, floor) -> reach_NT``: probabilities of reaching each token, which leave out ``rate``
-of them on average and never rise along a completion."""
-HeadRule = Callable[[Tensor, Tensor, float, float], Tensor]
-"""``rule(moment_NT, span_NT, rate, floor) -> head_NT``: probabilities of reaching the head that leave out ``rate``."""
+TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
+"""``rule(moment_NT, span_NT, rate, floor) -> prob_NT``: probabilities of reaching each token, or its head. They leave
+out ``rate`` of the tokens on average. Those of a cut never rise along a completion. Moments are ``token_moments``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +36,7 @@ class TokenRule(Stated):
     """Largest share that it can leave out."""
 
 
-def stated(rule: CutRule | HeadRule) -> TokenRule:
+def stated(rule: TokenProbabilities) -> TokenRule:
     """The rule with its properties: a plain function has the defaults."""
     return rule if isinstance(rule, TokenRule) else TokenRule(name=in_words(rule), compute=rule)
 
@@ -57,25 +52,16 @@ def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tens
 
 
 def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """Probabilities of reaching each token that leave out a given share on average, with the least added variance.
+    """(N, T) float64 probabilities of reaching each token, in [floor, 1], with the least added variance; 0 elsewhere.
 
     They minimise ``sum moment_t / reach_t`` for a given mean of ``reach_t``, over probabilities that never rise along a
     completion. The optimum pools neighbouring tokens until their moment never rises (isotonic regression). It is
-    proportional to the root of the pooled moment, with one constant for all completions.
-
-    Args:
-        moment_NT: (N, T) second moments, finite and >= 0, any scale.
-        mask_NT: (N, T) bool; a completion's tokens, without gaps from its first to its last.
-        rate: share of the tokens that is not reached on average, in [0, 1 - floor].
-        floor: lowest probability, in (0, 1]; no weight exceeds ``1 / floor``.
-
-    Returns:
-        (N, T) float64 in [floor, 1] at tokens, 0 elsewhere. Moments [[4, 1, 1], [1, 1, 0]] with a rate of 1/3 and a
-        floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
+    proportional to the root of the pooled moment, with one constant for all completions. Moments [[4, 1, 1], [1, 1,
+    0]] with a rate of 1/3 and a floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
 
     Raises:
         ShapeError: shapes do not match, or a completion has a gap.
-        DesignError: negative or non-finite moments, or a rate out of reach.
+        DesignError: negative or non-finite moments, or a rate above ``1 - floor``.
 
     Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
     """
@@ -93,10 +79,9 @@ def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) ->
 def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Moment and cost of each pool, and the pool of each token: moment over cost never rises along a completion.
 
-    ``moment`` >= 0, ``cost`` > 0 and ``owner``, the completion, ascending, are of all tokens, completion by completion.
+    ``moment`` >= 0, ``cost`` > 0 and the completion ``owner``, ascending, are those of each token.
 
-    Source: pool adjacent violators. Neighbours that violate the order have one value at the optimum, so all of them are
-        pooled at once.
+    Source: pool adjacent violators. Neighbours that violate the order have one value at the optimum.
     """
     block = np.arange(len(moment))
     while True:
@@ -111,10 +96,10 @@ def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tup
 
 
 def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
-    """(N,) int64 tokens kept of each completion, by its probabilities (N, T) of ``best_cuts``.
+    """(N,) int64 tokens kept of each completion, by the probabilities (N, T) of reaching each.
 
-    Each completion has one uniform number, and reaches the tokens with a probability above it. The numbers are
-    stratified (one in each N-th of the unit interval, in random order), so the tokens kept in a step vary little.
+    A completion reaches the tokens with a probability above its uniform number. The numbers are stratified: one in each
+    N-th of the unit interval, in random order. So the tokens kept in a step vary little.
     """
     count = len(reach_NT)
     uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))
@@ -136,10 +121,7 @@ class TokenDraw:
 
     @classmethod
     def of(cls, keep_NT: Tensor, reach_NT: Tensor, prob_NT: Tensor) -> "TokenDraw":
-        """Draw that keeps the tokens of ``keep_NT``, none of probability 0.
-
-        ``reach_NT`` are the probabilities of reaching each token; ``prob_NT`` are these times that of the head.
-        """
+        """Draw that keeps the tokens of ``keep_NT``. ``prob_NT`` is ``reach_NT`` times the probability of the head."""
         weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
         count, width = keep_NT.shape
         if not width:
@@ -159,8 +141,8 @@ def draw_tokens(
 ) -> TokenDraw:
     """Draw a cut for each completion and, independently, the tokens before it that reach the head.
 
-    ``reach_NT`` (N, T) is that of ``best_cuts``. ``head_NT`` (N, T), in (0, 1] at tokens, is the probability that a
-    reached token reaches the head; None for 1. A token's probability is the product of both.
+    ``reach_NT`` (N, T) are the probabilities of reaching each token, and ``head_NT`` (N, T), in (0, 1] at tokens, those
+    of a reached token to reach the head; None for 1. A token's probability is the product of both.
 
     Raises:
         DesignError: a token that can be reached has probability 0, or the design is biased.
@@ -182,10 +164,7 @@ def draw_tokens(
 
 
 def _by_uncertainty(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """(N, T) probabilities of reaching the head, proportional to the root of the moment of a token.
-
-    They leave out the share ``rate`` on average, in [0, 1 - floor]; arguments and errors are those of ``best_cuts``.
-    """
+    """(N, T) probabilities of reaching the head, proportional to the root of a token's moment; as for ``best_cuts``."""
     _check_tokens(moment_NT, mask_NT)
     size = moment_NT[mask_NT].double().sqrt()
     prob_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
@@ -197,11 +176,16 @@ best_cuts = TokenRule(name="best_cuts", compute=_best_cuts, by_moments=True, cho
 by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_moments=True)
 
 
-def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
-    if moment_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool:
+def check_mask(name: str, value_NT: Tensor, mask_NT: Tensor) -> None:
+    """Raise ``ShapeError`` unless value and mask are (N, T) of one shape, the mask bool."""
+    if value_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool or mask_NT.dim() != 2:
         raise ShapeError(
-            f"moment {tuple(moment_NT.shape)} and mask {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of one "
-            "shape, the mask bool. Pass mask_NT.bool()."
+            f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of "
+            "one shape, the mask bool. Pass mask_NT.bool()."
         )
+
+
+def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
+    check_mask("moment_NT", moment_NT, mask_NT)
     if bool((mask_NT[:, 1:] & ~mask_NT[:, :-1]).any()):
         raise ShapeError("a completion's tokens have a gap: cut up to the last token, and mask within by moment 0.")

@@ -1,7 +1,4 @@
-"""Sampling designs: a random selection of units with given inclusion probabilities.
-
-The properties of a design are its fields; a test checks them for each of ``DESIGNS``.
-"""
+"""Sampling designs, a random selection of units with given inclusion probabilities; and weights of what is kept."""
 
 import math
 from collections.abc import Callable
@@ -22,10 +19,9 @@ WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """Way to draw units, with its properties. Units of probability 1 are always kept, units of probability 0 never."""
+    """Way to draw units. Units of probability 1 are always kept, units of probability 0 never.."""
 
     name: str
-    """Name in reports; the key in ``DESIGNS``."""
     unbiased: bool
     """True if each unit is kept with exactly its probability."""
     fixed_size: bool
@@ -35,14 +31,12 @@ class Design:
     reason: str
     """Why it is biased, one clause; empty if it is not."""
     draw: DrawRows
-    """Draws units: ``draw(prob_N, score_N, rng) -> keep_N``."""
 
 
 def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
     """Fixed-size draw by duels between neighbours: one of two units is decided, the other carries the rest.
 
-    Neighbours exclude each other. If like units are neighbours, the sample is representative, and its variance lower
-    than that of independent draws.
+    Neighbours exclude each other. So the variance is lower than that of independent draws if like units are neighbours.
 
     Source: Deville and Tille, Unequal probability sampling without replacement through a splitting method (1998);
         the ordered form is that of Chauvet, On a characterization of ordered pivotal sampling (2012).
@@ -118,9 +112,9 @@ def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
 
 
 def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Keep units of largest probability, then score, then lowest index: the rounded sum of probabilities of them.
+    """Keep units of largest probability, then score, then lowest index, in number the rounded sum of probabilities.
 
-    Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep units 2 and 1.
+    Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep units 2, 1 and 3.
 
     Source: DPPO, arXiv:2603.04135, Algorithm 1: a fixed fraction is pruned, without chance.
     """
@@ -145,3 +139,65 @@ DETERMINISTIC = Design(
 )
 
 DESIGNS: dict[str, Design] = {design.name: design for design in (PIVOTAL, SYSTEMATIC, POISSON, DETERMINISTIC)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighting:
+    """Weights of kept units, and their bias. Call it as a function."""
+
+    name: str
+    compute: Callable[[Tensor, Tensor], Tensor]
+    """``compute(keep_N, prob_N) -> weight_N``: (N,) bool and (N,) float64 to (N,) float64, 0 where not kept."""
+    bias: str = ""
+    """Why it is biased under every design, one clause; empty if it is ``1 / prob`` on average."""
+
+    def __call__(self, keep_N: Tensor, prob_N: Tensor) -> Tensor:
+        return self.compute(keep_N, prob_N)
+
+
+def _inverse(keep_N: Tensor, prob_N: Tensor) -> Tensor:
+    return torch.where(keep_N, prob_N.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
+
+
+def _mean(keep_N: Tensor, prob_N: Tensor) -> Tensor:
+    return keep_N.double() * (keep_N.numel() / max(int(keep_N.sum()), 1))
+
+
+INVERSE_PROBABILITY = Weighting(name="inverse_probability", compute=_inverse)
+"""``1 / prob``: the only weight that is unbiased for every loss.
+
+Source: Horvitz and Thompson, A generalization of sampling without replacement from a finite universe (1952)."""
+UNWEIGHTED = Weighting(
+    name="unweighted",
+    compute=lambda keep_N, prob_N: keep_N.double(),
+    bias="what is kept is not weighted (unweighted), so nothing stands for what was dropped",
+)
+KEPT_MEAN = Weighting(
+    name="kept_mean",
+    compute=_mean,
+    bias="the mean is over what is kept (kept_mean), whatever its probability",
+)
+"""``N / kept``, as in a mean over the survivors. Source: CPPO, arXiv:2503.22342."""
+
+WEIGHTINGS: dict[str, Weighting] = {each.name: each for each in (INVERSE_PROBABILITY, UNWEIGHTED, KEPT_MEAN)}
+
+
+def effective_sample_size(weight_N: Tensor) -> float:
+    """``(sum w)^2 / sum w^2``: number of units with equal weights of the same variance; 0 if none was kept.
+
+    Source: Kish, Survey Sampling (1965).
+    """
+    square = weight_N.double().square().sum().item()
+    return weight_N.double().sum().item() ** 2 / square if square > 0 else 0.0
+
+
+def relative_added_variance(prob_N: Tensor, score_N: Tensor) -> float:
+    """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
+
+    It is exact for independent draws; fixed-size draws usually add less. Scores (N,) >= 0 stand for gradient norms. It
+    is infinite if a unit with a gradient has probability 0, and 0 without gradients.
+    """
+    square = score_N.double().square()
+    unit = torch.where(square > 0, (prob_N.double().reciprocal() - 1) * square, 0.0)
+    total = square.sum().item()
+    return unit.sum().item() / total if total > 0 else 0.0

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from dppo.context import Expected
 from dppo.errors import CheckpointError, DataError, ShapeError, require
-from dppo.groups import each_group
+from dppo.groups import each_group, group_sums
 from dppo.pruning.history_file import dataset_rows, matches, read_history, write_arrays
-from dppo.pruning.moments import RewardMoments, moments_of
 from dppo.types import Candidates, Rewards
 
 FORMAT = 3
@@ -26,6 +25,12 @@ FIELDS = {
     "streak": np.int16,
 }
 """Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
+LONGEST_STREAK = np.iinfo(np.int16).max
+TOTALS = ("count", "signal_square_sum", "tokens_sum")
+"""Fields that are also summed over all observations: the prior is the mean of these."""
+PRIOR_DECAY = 0.95
+"""Decay of the moments of rewards of all prompts with every step."""
+TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +43,17 @@ class SignalPrior:
     """(size,) float64 observations that the prior counts as, >= 0; 0 for a prompt without a prior."""
 
 
-LONGEST_STREAK = np.iinfo(np.int16).max
-
-TOTALS = ("count", "signal_square_sum", "tokens_sum")
-"""Fields that are also summed over all observations: the prior is the mean of these."""
-
-
 class PromptHistory:
     """Decayed means of rewards, squared signal and tokens for each prompt of a dataset.
 
     It takes 30 bytes per prompt, and 12 for each reward function. Equal updates in equal order give equal bits, so
-    ranks that see the same rollouts agree.
-
-    The squared signal is averaged because the variance of dropping a group goes with its square. The mean of the
-    signal itself would nearly drop a prompt that has a large signal now and then.
+    ranks agree. The squared signal is averaged because the variance of dropping a group goes with its square.
 
     Args:
         identities: (size,) uint64 hash of each prompt's content. A saved history finds its prompts by it.
         decay: factor on older observations of a prompt at each new one, in (0, 1].
         strength: observations that the prior, the mean over all prompts, counts as, > 0.
-        half_life: steps after which a prompt's own observations count half against the prior, > 0. Prompts come back
-            once per epoch, so it should be at least the steps of an epoch.
+        half_life: steps after which a prompt's own observations count half, > 0; at least those of an epoch.
 
     Raises:
         ConfigError: a setting out of range.
@@ -79,7 +74,7 @@ class PromptHistory:
         self.decay, self.strength, self.half_life = decay, strength, half_life
         self._arrays = {name: np.zeros(len(identities), dtype) for name, dtype in FIELDS.items()}
         self._totals = np.zeros(len(TOTALS))
-        self._rewards = RewardMoments(len(identities))
+        self.forget_rewards()
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -87,7 +82,8 @@ class PromptHistory:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, identities included."""
-        return self.identities.nbytes + self._rewards.nbytes + sum(array.nbytes for array in self._arrays.values())
+        arrays = (self.identities, self._reward_moments, self._reward_totals, *self._arrays.values())
+        return sum(array.nbytes for array in arrays)
 
     @property
     def seen_share(self) -> float:
@@ -97,11 +93,16 @@ class PromptHistory:
     @property
     def functions(self) -> int:
         """F, reward functions with moments; 0 before the first observation."""
-        return self._rewards.total.shape[1]
+        return self._reward_totals.shape[1]
 
     def forget_rewards(self) -> None:
         """Drop the moments of rewards; signals and tokens stay."""
-        self._rewards = RewardMoments(len(self))
+        self._begin_rewards(0)
+
+    def _begin_rewards(self, functions: int) -> None:
+        """Begin decayed counts, sums and squares of rewards: (3, size, F) of prompts, (3, F) of all."""
+        self._reward_moments = np.zeros((3, len(self), functions), np.float32)
+        self._reward_totals = np.zeros((3, functions))
 
     def update(
         self,
@@ -121,8 +122,7 @@ class PromptHistory:
             signal_Q: (Q,) signal of each group, finite and >= 0, any unit.
             tokens_N: (N,) completion tokens, >= 0.
             step: of the rollout, >= 0 and below 2^31, on the clock of ``candidates``.
-            outcome_Q: (Q,) integer for ``streak``: 1 for an easy group, -1 for a hard one, 0 for neither; None if no
-                streaks are kept.
+            outcome_Q: (Q,) integer for ``streak``: 1 easy, -1 hard, 0 neither; None if no streaks are kept.
 
         Raises:
             DataError: a negative or non-finite signal or token count.
@@ -138,14 +138,24 @@ class PromptHistory:
         self._totals += [value[known].sum() for value in observed.values()]
         if not len(row):
             return
-        turn, moments = _occurrence(row), moments_of(rewards)
-        self._rewards.begin(rewards.reward_NF.shape[1])
+        turn, moments = _occurrence(row), _moments_of(rewards)
+        functions = rewards.reward_NF.shape[1]
+        if not self.functions:
+            self._begin_rewards(functions)
+        if functions != self.functions:
+            raise ShapeError(
+                f"the history has rewards of {self.functions} functions; now there are {functions}. Use the reward "
+                "functions of the run's start, or start a new run."
+            )
+        self._reward_totals *= PRIOR_DECAY
         for repeat in range(turn.max() + 1):
             now = known & (turn == repeat)
             for name, value in observed.items():
                 array = self._arrays[name]
                 array[row[now]] = array[row[now]] * np.float32(self.decay) + value[now].astype(np.float32)
-            self._rewards.observe(row[now], moments[:, now], self.decay)
+            before = self._reward_moments[:, row[now]]
+            self._reward_moments[:, row[now]] = before * np.float32(self.decay) + moments[:, now].astype(np.float32)
+            self._reward_totals += moments[:, now].sum(1)
             self._arrays["last_step"][row[now]] = step
             self._arrays["rollouts"][row[now]] += 1
             if outcome_Q is not None:  # a group of another kind begins a new streak
@@ -171,12 +181,7 @@ class PromptHistory:
 
         A prompt's mean is mixed with the mean over all observations (1 without any), in the ratio of
         ``count * 2^(-age / half_life)`` to ``strength``. It fades with age, so no prompt stays skipped. The expected
-        signal is the root of the mean square.
-
-        Args:
-            rows: (P,) integer, positions in the dataset.
-            step: now, on the clock of ``update``.
-            prior: of signals, from ``signal_prior``. A prompt with one counts as seen before its first visit.
+        signal is the root of the mean square. A prompt with a ``prior`` counts as seen before its first visit.
         """
         row = self._rows(rows)
         seen = self._arrays["rollouts"][row] > 0
@@ -197,12 +202,9 @@ class PromptHistory:
         )
 
     def signal_prior(self, square_P: Tensor, strength: float) -> SignalPrior:
-        """Prior of every prompt of the dataset; make it once per step.
+        """Prior that counts as ``strength`` > 0 observations, from (size,) squared signals in any unit, NaN if unknown.
 
-        Args:
-            square_P: (size,) float64 squared signals in any unit, NaN if unknown. They are taken relative to their mean
-                over visits, so the unit comes from the visited prompts.
-            strength: observations that the prior counts as, > 0.
+        Squares are taken relative to their mean over visits, so the unit comes from the visited prompts.
         """
         square = square_P.numpy()
         known = ~np.isnan(square)
@@ -213,21 +215,39 @@ class PromptHistory:
     def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected | None:
         """Expected rewards of a block of prompts at ``step``, from earlier steps alone.
 
-        Args:
-            rows: (P,) integer, positions in the dataset.
-            step: now, on the clock of ``update``.
-            prior: of each prompt before its first visit; default: the recent mean over all prompts, which counts as
-                ``strength`` completions.
-
-        Returns:
-            None without a prior and before the first completion.
+        ``prior`` is that of each prompt before its first visit; default: the recent mean over all prompts, which counts
+        as ``strength`` completions. The result is None without a prior and before the first completion. For rewards of
+        0 and 1 it is the Beta distribution updated by decayed counts, with the strength ``a + b + 1``: ``variance /
+        strength`` is the variance of the mean.
 
         Source: SPO, arXiv:2509.13232, section 3 (a Beta tracker per prompt); discounted Beta-Bernoulli,
             arXiv:2603.18444.
         """
         row = self._rows(rows)
-        prior = self._rewards.prior(len(row), self.strength) if prior is None else prior
-        return None if prior is None else self._rewards.expected(row, self._fading(row, step), prior)
+        if not self._reward_totals.any():
+            return prior
+        prior = self._recent_rewards(len(row)) if prior is None else prior
+        moments = self._reward_moments[:, row].astype(np.float64) * self._fading(row, step)[:, None]
+        count_QF, sum_QF, square_QF = torch.from_numpy(moments)
+        before_QF = (prior.strength_QF - 1).clamp_min(TINY)
+        known_QF = before_QF + count_QF
+        mean_QF = (before_QF * prior.mean_QF + sum_QF) / known_QF
+        square_QF = (before_QF * (prior.variance_QF + prior.mean_QF.square()) + square_QF) / known_QF
+        return Expected(
+            mean_QF=mean_QF,
+            variance_QF=(square_QF - mean_QF.square()).clamp_min(0.0),
+            strength_QF=(known_QF > TINY) * (known_QF + 1),  # 0 for a function that has not scored yet
+        )
+
+    def _recent_rewards(self, size: int) -> Expected:
+        """Expected rewards of ``size`` prompts without a visit: the recent mean over all."""
+        count_F = torch.from_numpy(self._reward_totals[0])
+        _, mean_F, square_F = torch.from_numpy(self._reward_totals) / count_F.clamp_min(TINY)
+        return Expected(
+            mean_QF=mean_F.repeat(size, 1),
+            variance_QF=(square_F - mean_F.square()).clamp_min(0.0).repeat(size, 1),
+            strength_QF=((count_F > 0) * (self.strength + 1.0)).repeat(size, 1),
+        )
 
     def _fading(self, row: np.ndarray, step: int) -> np.ndarray:
         age = np.maximum(step - self._arrays["last_step"][row].astype(np.int64), 0)
@@ -240,19 +260,15 @@ class PromptHistory:
             format=np.int64(FORMAT),
             totals=self._totals,
             identities=self.identities,
-            reward_moments=self._rewards.prompt,
-            reward_totals=self._rewards.total,
+            reward_moments=self._reward_moments,
+            reward_totals=self._reward_totals,
             **self._arrays,
         )
 
     def load(self, path: str | Path) -> int:
-        """Read a file of ``save``. Settings stay those of this object.
+        """Read a file of ``save``; return the number of prompts of this dataset in it. Settings stay as they are.
 
-        With equal identities every bit is restored. In a changed dataset known prompts keep their history, and new ones
-        start without.
-
-        Returns:
-            Prompts of this dataset that the file has.
+        In a changed dataset known prompts keep their history, and new ones start without.
 
         Raises:
             CheckpointError: if the file is missing or damaged, or has no prompt of this dataset.
@@ -268,9 +284,9 @@ class PromptHistory:
             array[:] = 0
             array[target] = saved[name][source]
         self._totals = saved["totals"]
-        self._rewards.total, moments = saved["reward_totals"], saved["reward_moments"]
-        self._rewards.prompt = np.zeros((3, len(self), moments.shape[2]), np.float32)
-        self._rewards.prompt[:, target] = moments[:, source]
+        self._begin_rewards(saved["reward_totals"].shape[1])
+        self._reward_totals = saved["reward_totals"]
+        self._reward_moments[:, target] = saved["reward_moments"][:, source]
         return len(target)
 
     def _rows(self, rows: Tensor | np.ndarray) -> np.ndarray:
@@ -284,3 +300,12 @@ def _occurrence(row: np.ndarray) -> np.ndarray:
     occurrence = np.empty(len(row), np.int64)
     occurrence[order] = np.arange(len(row)) - np.repeat(start, size)
     return occurrence
+
+
+def _moments_of(rewards: Rewards) -> np.ndarray:
+    """(3, Q, F) count, sum and squares of the rewards of each group, without missing ones."""
+    reward_NF = rewards.reward_NF.double()
+    known_NF = (~reward_NF.isnan()).double()
+    filled_NF = reward_NF.nan_to_num(0.0)
+    parts = [group_sums(value_NF, rewards.group_N) for value_NF in (known_NF, filled_NF, filled_NF.square())]
+    return torch.stack(parts).numpy()

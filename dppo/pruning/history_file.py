@@ -41,11 +41,7 @@ def write_arrays(path: str | Path, **arrays: Any) -> None:
 
 
 def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The arrays of those ``names`` in a saved npz. Every byte is checked, and nothing is unpickled.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """The arrays of those ``names`` in a saved npz. Every byte is checked, and nothing is unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             # Before numpy reads: it trusts the header of an array, and may stop before the checksum is compared.
@@ -62,11 +58,7 @@ def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.nda
 def read_history(
     path: Path, version: int, prompt_fields: Mapping[str, type[np.generic]], totals: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a saved history, of the expected types and shapes.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or of another version.
-    """
+    """The arrays of a saved history, of the expected types and shapes."""
     others = {"identities": np.uint64, "totals": np.float64, "format": np.int64}
     expected = {**prompt_fields, **others, "reward_moments": np.float32, "reward_totals": np.float64}
     saved = read_arrays(path, "history", expected)

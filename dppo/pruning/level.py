@@ -1,7 +1,7 @@
-"""One stage of pruning, for prompts, completions and rows: rate, floor, rule, design, weights, and ``auto``."""
+"""One stage of pruning for prompts, completions and rows: rate, floor, rule, design and weights."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -10,11 +10,11 @@ from torch import Tensor
 from dppo.errors import DesignError, in_words, raise_problems
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import Auto, Choice, choose
-from dppo.pruning.designs import PIVOTAL, Design
+from dppo.pruning.designs import INVERSE_PROBABILITY, PIVOTAL, Design, Weighting, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
-from dppo.pruning.weights import INVERSE_PROBABILITY, Weighting
+from dppo.pruning.scores import Score, absolute_advantage
 from dppo.typed import check_fields
-from dppo.types import Draw
+from dppo.types import Completions, Draw
 
 
 def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
@@ -30,9 +30,6 @@ def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """One stage of pruning. Subclasses add the units and their scores."""
-
-    usual_auto: ClassVar[Auto]
-    """Rule for the choice of a rate if ``auto`` is None."""
 
     rate: float = 0.0
     """Share of the units that could be dropped to drop on average, in [0, 1); 0 turns pruning off."""
@@ -85,6 +82,19 @@ class Level:
         floor = min(self.floor, (1 - rate) / 2) if self.rate < rate < 1 else self.floor
         return replace(self, rate=rate, floor=floor)
 
+    def choice(self, samples: MomentSamples) -> Choice:
+        """The rate that samples make worthwhile, by this level's rule and floor. Only for levels with ``auto``.
+
+        The draw has no part in the samples, so it is unbiased at the chosen rate.
+        """
+        assert self.auto is not None
+        score_N, cost_N = self._foreseen(samples), samples.expected_cost_N
+        return choose(self.auto, samples, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), self.rate)
+
+    def at_chosen_rate(self, samples: MomentSamples) -> Self:
+        """This pruning if its rate is fixed, else at the rate of ``choice``."""
+        return self if self.auto is None else self._chosen(self.choice(samples).rate)
+
     def words(self, scored: str) -> str:
         """Description of the stage; empty if nothing is dropped."""
         if not self.rate:
@@ -96,37 +106,19 @@ class Level:
             f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
         )
 
-    def _probabilities(self, score_R: Tensor, tokens_R: Tensor, rate: float | None = None) -> Tensor:
-        """(R,) at this rate or another one, without a new level: a step tries many rates."""
-        cost_R = tokens_R if self.budget == "tokens" else None
-        rate, floor = (self.rate, self.floor) if rate is None else (rate, self._floor_at(rate))
-        least = None if self.least is None else min(self.least, floor)
-        return self.rule(score_R, Budget(rate=rate, floor=floor, least=least, cost_N=cost_R))
-
-    def _floor_at(self, rate: float) -> float:
-        return min(self.floor, (1 - rate) / 2)
-
     def _chosen(self, rate: float) -> Self:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
-        return replace(self, rate=rate, floor=self._floor_at(rate), auto=None)
-
-    def choice(self, samples: MomentSamples) -> Choice:
-        """The rate that samples make worthwhile, by this level's rule and floor; ``auto`` draws at it.
-
-        The draw has no part in the samples, so it is unbiased at the chosen rate.
-        """
-        score_N, cost_N = self._foreseen(samples), samples.expected_cost_N
-        auto = self.auto or self.usual_auto
-        largest = auto.largest if self.auto is None else self.rate
-        return choose(auto, samples, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
+        return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
 
     def _foreseen(self, samples: MomentSamples) -> Tensor:
         """(N,) scores that a draw would have given the sampled units."""
         return samples.expected_N.sqrt()
 
-    def at_chosen_rate(self, samples: MomentSamples) -> Self:
-        """This pruning if its rate is fixed, else at the rate of ``choice``."""
-        return self if self.auto is None else self._chosen(self.choice(samples).rate)
+    def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
+        """(R,) inclusion probabilities."""
+        cost_R = tokens_R if self.budget == "tokens" else None
+        least = None if self.least is None else min(self.least, self.floor)
+        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, least=least, cost_N=cost_R))
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
@@ -144,3 +136,81 @@ def scattered(unit_R: Tensor, size: int, keep_R: Tensor, prob_R: Tensor, weight_
     keep_N, prob_N, weight_N = torch.zeros(size, dtype=torch.bool), *torch.zeros(2, size, dtype=torch.float64)
     keep_N[unit_R], prob_N[unit_R], weight_N[unit_R] = keep_R, prob_R, weight_R
     return Draw(keep_N=keep_N, prob_N=prob_N, weight_N=weight_N)
+
+
+class Selection(Protocol):
+    """How completions are chosen to be trained on. ``Pruning`` is one.
+
+    A selection may also state: ``score``, from which the history gets the signal of a group; ``prompt_exact``, False
+    if the choice among a prompt's completions depends on other prompts; ``of_groups``, True if it needs whole groups.
+    """
+
+    @property
+    def rate(self) -> float:
+        """Share of the completions to drop, in [0, 1); at 0 every one with a gradient is kept."""
+        ...
+
+    @property
+    def bias(self) -> str:
+        """Reasons for a biased gradient, one clause per part; empty if it is unbiased."""
+        ...
+
+    def draw(self, completions: Completions, rng: np.random.Generator, /) -> Draw:
+        """Choose among all completions of a step: keep, probability and weight of each, in the order given."""
+        ...
+
+    def at_rate(self, rate: float, /) -> Self:
+        """The same selection that drops another share."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning(Level):
+    """Pruning of completions. The defaults drop only those without a gradient.
+
+    Raises:
+        ConfigError: at construction, listing every field that is out of range.
+    """
+
+    score: Score = absolute_advantage
+    """Score of each completion."""
+
+    def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
+        """Choose the completions to train on. Those without a gradient are dropped, which is exact.
+
+        Raises:
+            ConfigError: the score needs log-probabilities that are not there.
+            DesignError: a live completion has probability 0 and the pruning does not say that it is biased.
+        """
+        live_N = completions.live_N
+        if self.rate == 0 or not live_N.any():
+            return Draw.whole(live_N)
+        level = self.informed(completions)
+        if level.auto is not None:
+            return level.at_chosen_rate(self.samples(completions)).draw(completions, rng)
+        unit_R, score_R, tokens_R = self._scored(completions)
+        return self._select(unit_R, level._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+
+    def informed(self, completions: Completions) -> "Pruning":
+        """This pruning, with one floor for all if the scores leave out a term of unknown size."""
+        return self if completions.other is not None else replace(self, least=None)
+
+    def samples(self, completions: Completions) -> MomentSamples:
+        """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.
+
+        The tokens of all completions are paid in any case: their rollout comes before the draw.
+        """
+        unit_R, score_R, tokens_R = self._scored(completions)
+        rolled_out = completions.tokens_N.double().sum().item()
+        return MomentSamples.known(score_R.square(), tokens_R, completions.group_N[unit_R], paid=rolled_out)
+
+    def _scored(self, completions: Completions) -> tuple[Tensor, Tensor, Tensor]:
+        """(R,) completions with a gradient in the order of a draw, their scores and tokens."""
+        unit_R = neighbours(completions)
+        score_R = self.score(completions)[unit_R].double()
+        if completions.weight_N is not None:  # the gradient is that of the weighted completion
+            score_R = score_R * completions.weight_N[unit_R]
+        return unit_R, score_R, completions.tokens_N[unit_R].double().clamp_min(1)
+
+    def __str__(self) -> str:
+        return self.words(in_words(self.score))

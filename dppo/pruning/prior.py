@@ -1,25 +1,35 @@
-"""Priors from pass rates that a dataset carries, for prompts that a run has not visited."""
+"""Priors for prompts that a run has not visited: pass rates that a dataset carries, or rewards of a reference policy.
+
+A file of rewards has one line of JSON for each prompt: ``prompt``, its identity (``dppo.rewards.identities``, 16
+hexadecimal digits, the keys of prompt histories), ``rewards`` of the reference's completions, and ``value``, their
+``dppo.methods.a_star_po.optimal_value``.
+"""
 
 import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.context import Expected
 from dppo.errors import DataError, require
+from dppo.files import json_lines
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import PROMPT_AUTO, gain_of
 from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.prompts import PromptPruning
 from dppo.typed import check_fields, is_number
+from dppo.types import check_lengths
 
 SHARED_STRENGTH = 2.0
-"""Completions that the mean rate of all prompts counts as beside a prompt's own rate, so no rate is certain."""
+"""Completions that the mean rate of all prompts counts as beside a prompt's own, so no rate is certain."""
 EXAMPLE = "prompt_prior: {column: solve_rate, completions: 4}"
+ADVICE = "Write it anew: dppo values CONFIG.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +44,7 @@ class PromptPrior:
     rate_P: Tensor
     """(P,) float64 pass rate of each prompt, in [0, 1]; NaN if unknown."""
     completions: float
-    """Completions of the policy in training that a rate counts as, > 0. The rates are of another policy."""
+    """Completions of the policy in training that a rate counts as, > 0: the rates are of another policy."""
 
     def __post_init__(self) -> None:
         check_fields(self, "PromptPrior(rate_P=rate_P, completions=4)")
@@ -59,10 +69,7 @@ class PromptPrior:
         return ~self.rate_P.isnan()
 
     def expected(self, rows: Tensor) -> Expected:
-        """Prior of a baseline from history: a Beta distribution of each prompt, of the mean rate if its own is unknown.
-
-        ``rows`` (Q,) are rows of the dataset.
-        """
+        """Prior of the rewards of some rows: a Beta distribution of each, of the mean rate if its own is unknown."""
         rate_Q, own_Q = self._mean_P()[rows], self.known_P[rows].double() * self.completions
         return Expected(
             mean_QF=rate_Q[:, None],
@@ -71,10 +78,9 @@ class PromptPrior:
         )
 
     def signal_chance_P(self, generations: int) -> Tensor:
-        """(P,) float64 probability that a prompt's group is no zero-variance group; NaN for unknown rates.
+        """(P,) float64 probability of a group with signal, under the Beta distribution of the rate; NaN if unknown.
 
-        It is under the Beta distribution of the rate. A group of ``generations`` completions adds to the gradient in
-        proportion to it. For groups of one it is twice the variance of a reward.
+        For groups of one it is twice the variance of a reward.
         """
         right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
         wrong_P = self.completions + SHARED_STRENGTH - right_P
@@ -104,7 +110,7 @@ class CheckedPrior:
 
     @property
     def rates(self) -> PromptPrior | None:
-        """Pass rates in use; None if none were given or if they were rejected."""
+        """Pass rates in use; None without any, or if they were rejected."""
         return None if self.rejected else self._given
 
     def of_signals(self, history: PromptHistory, generations: int) -> SignalPrior | None:
@@ -132,10 +138,8 @@ class CheckedPrior:
 
 def read_prior(given: Any) -> Any:
     """Parse a setting ``prompt_prior`` that a flag gives as JSON; return any other value unchanged."""
-    if not isinstance(given, str):
-        return given
     try:
-        return json.loads(given)
+        return json.loads(given) if isinstance(given, str) else given
     except ValueError:
         return given
 
@@ -158,12 +162,90 @@ def prior_of_column(values: Iterable[Any], completions: float, column: str) -> P
     Raises:
         DataError: a value is no number or outside [0, 1], or no row has one.
     """
-    found = list(values)
-    wrong = [row for row, value in enumerate(found) if value is not None and not is_number(value)]
-    if wrong:
-        raise DataError(
-            f"prompt_prior: row {wrong[0]} of column {column!r} is {found[wrong[0]]!r:.40}; pass rates are numbers in "
-            f"[0, 1]. Name another column: {EXAMPLE}."
-        )
-    rates = [math.nan if value is None else float(value) for value in found]
+    rates = []
+    for row, value in enumerate(values):
+        if value is not None and not is_number(value):
+            raise DataError(
+                f"prompt_prior: row {row} of column {column!r} is {value!r:.40}; pass rates are numbers in [0, 1]. "
+                f"Name another column: {EXAMPLE}."
+            )
+        rates.append(math.nan if value is None else float(value))
     return PromptPrior(rate_P=torch.tensor(rates, dtype=torch.float64), completions=float(completions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptValues:
+    """Values and reference rewards of the prompts of a dataset, row by row.
+
+    Raises:
+        DataError: a value or a moment is not finite, or a prompt has no samples.
+    """
+
+    value_P: Tensor
+    """(P,) float64 the best value of each prompt within reach of the reference, in the unit of rewards."""
+    count_P: Tensor
+    """(P,) float64 completions that the reference sampled of each, >= 1."""
+    mean_P: Tensor
+    """(P,) float64 their mean reward."""
+    square_P: Tensor
+    """(P,) float64 the mean of their squared rewards."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "read_values('problems.values.jsonl', history.identities)")
+        check_lengths(self, self.value_P.numel())
+        columns = (self.value_P, self.count_P, self.mean_P, self.square_P)
+        if not all(bool(column.isfinite().all()) for column in columns) or not bool((self.count_P >= 1).all()):
+            raise DataError("values and moments must be finite, of at least one sample each: read_values(path, ids).")
+
+    def __len__(self) -> int:
+        return len(self.value_P)
+
+    def expected(self, rows: Tensor, *, strength: float = SHARED_STRENGTH) -> Expected:
+        """The prior of a ``PromptHistory`` for some rows: for rewards of 0 and 1, a Beta distribution of each prompt.
+
+        Samples of the prompt are mixed with ``strength`` of the mean over all, so no mean is exactly 0 or 1.
+        """
+        count_Q, total = self.count_P[rows], self.count_P.sum()
+
+        def mixed(moment_P: Tensor) -> Tensor:
+            shared = (self.count_P * moment_P).sum() / total
+            return (count_Q * moment_P[rows] + strength * shared) / (count_Q + strength)
+
+        mean_Q, square_Q = mixed(self.mean_P), mixed(self.square_P)
+        return Expected(
+            mean_QF=mean_Q[:, None],
+            variance_QF=(square_Q - mean_Q.square()).clamp_min(0.0)[:, None],
+            strength_QF=(count_Q + strength + 1.0)[:, None],
+        )
+
+
+def prompt_key(identity: int) -> str:
+    """Hexadecimal identity of a prompt in a file of values: JSON's numbers end at 53 bits."""
+    return f"{identity:016x}"
+
+
+def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
+    """Read the values of a dataset's prompts from a file, in any order of its lines. Other prompts are skipped."""
+    keys = [prompt_key(int(identity)) for identity in identities]
+    wanted, found = set(keys), {}
+    for number, line in enumerate(json_lines(path, advice=ADVICE), 1):
+        if line.get("prompt") in wanted:
+            found[line["prompt"]] = _moments(line, f"{path}, line {number}")
+    if missing := [row for row, key in enumerate(keys) if key not in found]:
+        raise DataError(
+            f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
+            "to prompts as the model reads them, template included. Add what is missing: dppo values CONFIG.yaml"
+        )
+    columns = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
+    value_P, count_P, mean_P, square_P = columns.unbind(1)
+    return PromptValues(value_P=value_P, count_P=count_P, mean_P=mean_P, square_P=square_P)
+
+
+def _moments(line: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:
+    """Value, count, mean and mean square of a line."""
+    rewards, value = line.get("rewards"), line.get("value")
+    numbers = [*rewards, value] if isinstance(rewards, list) and rewards else [None]
+    if not all(is_number(x) and math.isfinite(x) for x in numbers):
+        raise DataError(f"{where}: rewards={rewards!r:.60} and value={value!r} must be finite numbers. {ADVICE}")
+    *own, value = map(float, numbers)  # pyright: ignore[reportArgumentType]
+    return value, float(len(own)), sum(own) / len(own), sum(x * x for x in own) / len(own)

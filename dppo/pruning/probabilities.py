@@ -1,7 +1,4 @@
-"""From scores to inclusion probabilities: how likely each unit is to be kept.
-
-A rule gives each unit that could be dropped its probability of being kept. It draws nothing.
-"""
+"""Rules: from scores to inclusion probabilities. Nothing is drawn here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +22,8 @@ def inclusion_probabilities(
 
     Solves ``sum_i cost_i * clip(c * size_i / sqrt(cost_i), floor, 1) == budget`` for ``c``. Among all probabilities
     of that cost and floor it has the smallest variance, ``sum_i size_i^2 / prob_i``. Units of size 0 are raised above
-    the floor only once every other unit has probability 1.
+    the floor only once every other unit has probability 1. Sizes [1, 1, 4] with a budget of 1.5 units and a small floor
+    give [.25, .25, 1], float64.
 
     Args:
         size_N: (N,) how much each matters, in any scale, finite and >= 0; the norm of its gradient would be ideal.
@@ -33,15 +31,11 @@ def inclusion_probabilities(
         floor: lowest probability of a unit, in (0, 1]; no weight exceeds ``1 / floor``. Or (N,), that of each.
         cost_N: (N,) cost of keeping each, in any scale, finite and > 0; None means 1 each.
 
-    Returns:
-        (N,) float64 in [floor, 1]. Sizes [1, 1, 4] with a budget of 1.5 units and a small floor give [.25, .25, 1].
-
     Raises:
         DesignError: negative or non-finite sizes or costs, or a budget that no ``c`` can meet.
         ShapeError: ``cost_N`` is not of the length of ``size_N``.
 
-    Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation; weights of one
-        over the probability are due to Horvitz and Thompson (1952).
+    Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation.
     """
     size = finite("size", size_N)
     return torch.from_numpy(_allocated(size, _costs(size_N, cost_N), budget, _floors(floor, len(size))))
@@ -126,9 +120,8 @@ class Budget:
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
         """(N,) float64 lowest probability of each unit, of (N,) finite scores >= 0 and costs > 0.
 
-        It rises from ``least`` at score 0 in a straight line through ``floor`` at the mean score (that of a unit of
-        cost), and is 1 at most. So no weight exceeds ``1 / least``, and no weight times score ``1 / slope``. Without
-        ``least`` it is ``floor``.
+        It rises from ``least`` at score 0 in a straight line through ``floor`` at the mean score per cost, to at most
+        1. Without ``least`` it is ``floor``.
         """
         with np.errstate(over="ignore"):  # a mean beyond what can be written leaves ``least`` to all
             mean = float(cost @ score) / float(cost.sum() or 1.0)
@@ -138,13 +131,13 @@ class Budget:
 
 
 Rule = Callable[[Tensor, Budget], Tensor]
-"""``rule(score_N, budget) -> prob_N``, over units that have a gradient: scores (N,) >= 0 to probabilities (N,) float64
-above 0. Their sum does not grow with the rate."""
+"""``rule(score_N, budget) -> prob_N``: scores (N,) >= 0 of units with a gradient to probabilities (N,) float64 > 0.
+Their sum does not grow with the rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedRule(Stated):
-    """A rule that states what it reads. A plain function is a rule that keeps any share and reads scores alone."""
+    """A rule that states what it reads. A plain function is a rule too, which reads scores alone."""
 
     spends_budget: bool = False
     """True if it keeps exactly ``1 - rate`` of the cost on average, and reads costs and floors."""
@@ -156,31 +149,17 @@ def spends_budget(rule: Rule) -> bool:
 
 
 def _proportional(score_N: Tensor, budget: Budget) -> Tensor:
-    """Probabilities proportional to ``score / sqrt(cost)``: the smallest variance for a budget. Our default.
-
-    Of scores (N,), finite and >= 0, to (N,) float64 from their floors, above 0, to 1. They cost ``1 - rate`` of all.
-
-    Raises:
-        DesignError: a floor or score out of range.
-
-    Source: see ``inclusion_probabilities``.
-    """
+    """Probabilities proportional to ``score / sqrt(cost)``: ``inclusion_probabilities`` that cost ``1 - rate``."""
     score, cost = finite("score", score_N), _costs(score_N, budget.cost_N)
-    if len(score) and not budget.floor > 0:
-        raise _outside(budget.floor)
+    _floors(budget.floor, len(score))  # a check
     spent = (1 - budget.rate) * float(cost.sum())
     return torch.from_numpy(_allocated(score, cost, spent, budget.floors(score, cost)))
 
 
 def _threshold(score_N: Tensor, budget: Budget) -> Tensor:
-    """``1 - rate`` where the score is below the mean, 1 elsewhere: the paper's rule.
+    """``1 - rate`` if the score is below the mean, else 1: scores [1, 1, 4] with rate 0.5 give [.5, .5, 1].
 
-    The rate is the probability of dropping a unit below the mean: of all units fewer are dropped. Equal scores are all
-    kept; differences that float32 cannot hold do not count as below the mean. Scores (N,), finite and >= 0, of
-    [1, 1, 4] with rate 0.5 give [.5, .5, 1].
-
-    Raises:
-        DesignError: a score out of range.
+    Of all units fewer than the rate are dropped. Differences that float32 cannot hold do not count as below the mean.
 
     Source: DPPO, arXiv:2603.04135, section 4.2; after InfoBatch, arXiv:2303.04947.
     """
@@ -192,11 +171,7 @@ def _threshold(score_N: Tensor, budget: Budget) -> Tensor:
 
 
 def _uniform(score_N: Tensor, budget: Budget) -> Tensor:
-    """``1 - rate`` for every unit: the baseline that a rule by scores has to beat.
-
-    Raises:
-        DesignError: a score out of range, although none is used.
-    """
+    """``1 - rate`` for every unit: the baseline that a rule by scores has to beat."""
     return torch.full((len(finite("score", score_N)),), 1.0 - budget.rate, dtype=torch.float64)
 
 
@@ -207,7 +182,7 @@ RULES: dict[str, Rule] = {rule.name: rule for rule in (proportional, threshold, 
 
 
 def finite(name: str, value_N: Tensor) -> np.ndarray:
-    """``value_N`` as an array, (N,) float64."""
+    """``value_N`` as an array, (N,) float64, checked: finite and >= 0."""
     value = value_N.detach().double().numpy()
     if value.ndim != 1:
         raise ShapeError(f"{name} has shape {value.shape}, expected (N,): pass {name}.flatten()")
@@ -223,12 +198,8 @@ def _floors(floor: float | Tensor, units: int) -> np.ndarray:
     given = np.broadcast_to(floor.detach().double().numpy() if isinstance(floor, Tensor) else floor, units)
     outside = given[~((given > 0) & (given <= 1))]
     if len(outside):
-        raise _outside(outside[0])
+        raise DesignError(f"floor={outside[0]:g} must be in (0, 1]. Try floor=0.1.")
     return given.astype(np.float64)
-
-
-def _outside(floor: float) -> DesignError:
-    return DesignError(f"floor={floor:g} must be in (0, 1]. Try floor=0.1.")
 
 
 def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:

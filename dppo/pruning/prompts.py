@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from dppo.errors import DesignError
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.calibration import Calibration, by_others
-from dppo.pruning.ceiling import PROMPT_AUTO, Auto
 from dppo.pruning.designs import WHOLE
 from dppo.pruning.level import Level
 from dppo.types import Candidates, Draw
@@ -25,32 +23,24 @@ class PromptPruning(Level):
         ConfigError: at construction, listing every field that is out of range.
     """
 
-    usual_auto: ClassVar[Auto] = PROMPT_AUTO
-
     calibration: Calibration | None = None
     """Correction of the signal that history expects; ``auto`` sets it with the rate. None for no correction."""
 
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
+        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many.
         With ``auto`` nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
-
-        The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
-        fixed-size design keeps exactly that many.
 
         Args:
             candidates: the block, from history alone.
-            rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
+            rng: equal on every rank.
             multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
-            owed: prompts to expect beside those of the rate, since draws before this one were rounded down, or up
-                where it is below 0.
-
-        Returns:
-            Keep, probability and weight per candidate, in the order given.
+            owed: prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0.
 
         Raises:
-            DesignError: if no multiple of ``multiple`` is within reach, or the design's size is random, or a prompt
-                has probability 0 and the pruning does not say that it is biased.
+            DesignError: no multiple of ``multiple`` is within reach, or the design's size is random, or a prompt has
+                probability 0 and the pruning does not say that it is biased.
         """
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
         pruned = self._prunes(candidates)
@@ -86,7 +76,7 @@ class PromptPruning(Level):
 
     def half(self, samples: MomentSamples) -> Tensor:
         """(N,) probabilities of the sampled units at a rate of one half, by their expected signal."""
-        return self._probabilities(samples.expected_N.sqrt(), samples.expected_cost_N, 0.5)
+        return self._chosen(0.5)._probabilities(samples.expected_N.sqrt(), samples.expected_cost_N)
 
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts of a block: its unseen ones, and the floor's share of the others."""
@@ -97,15 +87,11 @@ class PromptPruning(Level):
     def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
         """The same pruning with the rate at which ``total`` prompts of this block are expected to be rolled out.
 
-        Args:
-            candidates: the block.
-            total: expected number of prompts, from ``fewest`` to all of them.
-
         Raises:
-            DesignError: if no rate gives that number.
+            DesignError: no rate gives that number, because it is below ``fewest``.
         """
         seen = int(candidates.seen_P.sum())
-        wanted = total - (candidates.seen_P.numel() - seen)
+        wanted = total - _unseen(candidates)
         low, high = (0.0, float(seen)), (1 - self.floor, self._seen_sum(candidates, 1 - self.floor))
         for attempt in range(100):
             rate = low[0]
@@ -133,8 +119,7 @@ class PromptPruning(Level):
     def _total(self, candidates: Candidates, owed: float) -> int:
         """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
         seen = min(round(self._seen_sum(candidates, self.rate) + owed), int(candidates.seen_P.sum()))
-        rounded = _unseen(candidates) + seen
-        return max(rounded, math.ceil(self.fewest(candidates) - WHOLE), 1)
+        return max(_unseen(candidates) + seen, math.ceil(self.fewest(candidates) - WHOLE), 1)
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:
         seen_P = candidates.seen_P

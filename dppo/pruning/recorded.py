@@ -21,7 +21,6 @@ class RecordedScores:
 
     Raises:
         DataError: there are no rows, or a method is given one outside of the dataset.
-        ShapeError: arrays of other shapes.
     """
 
     def __init__(self, identities: np.ndarray, tokens: np.ndarray) -> None:
@@ -56,10 +55,7 @@ class RecordedScores:
         )
 
     def record(self, row_P: Tensor, score_P: Tensor) -> None:
-        """Replace the scores of visited rows. A score that is not finite leaves its row unchanged.
-
-        Scores (P,) are >= 0 in any unit: only ratios between rows matter.
-        """
+        """Replace the scores (P,) >= 0, in any unit, of visited rows. One that is not finite changes nothing."""
         row, score = dataset_rows(row_P, len(self)), score_P.double().numpy()
         good = np.isfinite(score) & (score >= 0)
         self.score[row[good]] = score[good]
@@ -69,7 +65,7 @@ class RecordedScores:
         write_arrays(path, identities=self.identities, score=self.score)
 
     def load(self, path: str | Path) -> int:
-        """Number of rows of this dataset in the file, whose scores replace all. Rows are found by their identities.
+        """Replace all scores by those of a file; return the number of rows of this dataset in it.
 
         Raises:
             CheckpointError: the file is missing or damaged, or has no row of this dataset.

@@ -20,23 +20,19 @@ RoundSize = Callable[["Collected"], "RoundRequest"]
 
 
 class PromptQueue(Protocol):
-    """Prompts in the order in which rounds take them: an endless ``PromptStream``, or a list that ends."""
+    """Prompts in the order in which rounds take them: a ``PromptStream``, or a list, which gives fewer at its end."""
 
-    def peek(self, count: int, /) -> Tensor:
-        """(P,) the next ``count`` prompts; fewer at the end."""
-        ...
+    def peek(self, count: int, /) -> Tensor: ...
 
-    def take(self, count: int, /) -> Tensor:
-        """(P,) the same prompts; they are removed."""
-        ...
+    def take(self, count: int, /) -> Tensor: ...
 
 
 class Skipping(Protocol):
-    """A method's rule that skips prompts by their past, before a round is rolled out."""
+    """A method's rule that skips prompts by their past, before a round is rolled out; ``str`` describes it."""
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of all prompts."""
+        """Reason for a biased gradient."""
         ...
 
     def start(self) -> Any:
@@ -58,10 +54,6 @@ class Skipping(Protocol):
         """The state as metrics, by the names of docs/metrics.md."""
         ...
 
-    def __str__(self) -> str:
-        """Description of the prompts that are skipped."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
@@ -77,9 +69,8 @@ class Collected:
     rolled_out: int = 0
     """Groups of all rounds."""
     last_rolled_out: int = 0
-    """Groups of the last round."""
     last_counted: int = 0
-    """Groups of the last round that count."""
+    """The same of the last round."""
 
     @property
     def missing(self) -> int:
@@ -110,10 +101,7 @@ class RoundRequest:
 
 
 def fixed(collected: Collected) -> RoundRequest:
-    """Request the same number of prompts in every round.
-
-    Source: DAPO, arXiv:2503.14476, section 3.2.
-    """
+    """Request the same number of prompts in every round. Source: DAPO, arXiv:2503.14476, section 3.2."""
     return RoundRequest(prompts=collected.usual)
 
 
@@ -146,7 +134,7 @@ class Rounds:
 
     @property
     def bias(self) -> str:
-        """Why the expected gradient is not that of all prompts."""
+        """Reasons for a biased gradient."""
         reason = (
             "a step is divided by the groups that count, not by all that were rolled out, and it rolls out until they "
             "are enough: a ratio of two random numbers"
@@ -154,7 +142,6 @@ class Rounds:
         return reason if self.skipping is None else f"{reason}; {self.skipping.bias}"
 
     def __str__(self) -> str:
-        """Description of the rounds."""
         ending = {"stop": "an error there", "train": "then a step on those there are"}[self.at_limit]
         limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
         skipped = "" if self.skipping is None else f", {self.skipping}"
@@ -165,11 +152,10 @@ class Rounds:
 
 
 def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> tuple[Tensor, Collected]:
-    """Roll out rounds until ``wanted`` groups count.
+    """Roll out rounds until ``wanted`` groups count; return (Q,) bool, True for the first of them, and the numbers.
 
     ``roll_out(number, prompts)`` returns the rewards of round ``number`` (from 0) of about ``prompts`` prompts, or None
-    if no prompts are left; the step then trains on the groups there are. The result is (Q,) bool, True for the first
-    ``wanted`` groups that count, and the numbers of all rounds.
+    if no prompts are left; the step then trains on the groups there are.
 
     Raises:
         RoundsError: the limit is reached with too few groups, or there was no prompt.
@@ -205,9 +191,6 @@ def take_round(
 
     ``chances`` gives (P, coins) probabilities > 0 of prompts (P,), as in ``Skipping``; None skips nothing. Weights are
     1: none makes up for a prompt that is skipped.
-
-    Raises:
-        DesignError: a prompt has probability 0.
     """
     rows, probs, keeps, missing = [], [], [], prompts
     while missing and len(ahead_P := stream.peek(missing if chances is None else 2 * missing)):

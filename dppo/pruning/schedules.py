@@ -27,4 +27,3 @@ def fade(done: float, *, until: float = FULL_SHARE) -> float:
 
 
 SCHEDULES: dict[str, Callable[..., float]] = {"constant": constant, "stop": stop, "fade": fade}
-"""By name; bind ``until`` with ``functools.partial`` for another share."""

@@ -25,8 +25,7 @@ class StatedScore(Stated):
     needs_log_probs: bool = False
     """True if it needs the sampler's log-probabilities."""
     of_sums: bool = False
-    """True if it guesses the gradient norm of a sum over tokens. Where the loss takes the mean of each completion, it
-    is divided by the tokens."""
+    """True if it guesses the gradient norm of a sum over tokens; for a loss of means it is divided by the tokens."""
 
     def __call__(self, *arguments: Completions) -> Tensor:
         (completions,) = arguments
@@ -36,11 +35,9 @@ class StatedScore(Stated):
                 "Use score=advantage_with_length (completion_score: length), or an engine that returns them."
             )
         score_N = self.compute(completions)
-        return (
-            score_N / completions.averaged_N.double()
-            if self.of_sums and completions.averaged_N is not None
-            else score_N
-        )
+        if self.of_sums and completions.averaged_N is not None:
+            score_N = score_N / completions.averaged_N.double()
+        return score_N
 
 
 def needs_log_probs(score: Score) -> bool:
@@ -58,21 +55,21 @@ def _magnitude(completions: Completions) -> Tensor:
     return (advantage_N.square() + completions.other**2).sqrt() if completions.other else advantage_N.abs()
 
 
-def _with_length(completions: Completions) -> Tensor:
-    return _magnitude(completions) * completions.tokens_N.double().sqrt()
-
-
 def _with_uncertainty(completions: Completions) -> Tensor:
     assert completions.uncertainty_N is not None  # checked by the score
     return _magnitude(completions) * completions.uncertainty_N.double()
 
 
+def _with_length(completions: Completions) -> Tensor:
+    return _magnitude(completions) * completions.tokens_N.double().sqrt()
+
+
 def _ones(completions: Completions) -> Tensor:
-    return torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
+    return torch.ones(len(completions.advantage_N), dtype=torch.float64)
 
 
 absolute_advantage = StatedScore(name="absolute_advantage", compute=_magnitude)
-"""``|A|``; with a KL term or an entropy bonus ``sqrt(A^2 + other^2)``, ``other`` being ``Completions.other``.
+"""``|A|``; with a KL term or an entropy bonus ``sqrt(A^2 + Completions.other^2)``.
 
 Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2."""
 advantage_with_length = StatedScore(name="advantage_with_length", compute=_with_length, of_sums=True)
@@ -95,7 +92,7 @@ def uncertainty(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def at_least_float32(value: Tensor) -> Tensor:
-    """A tensor on a device, wide enough for sums; not wider than that: MPS has no float64."""
+    """A tensor that is wide enough for sums, and no wider: MPS has no float64."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 

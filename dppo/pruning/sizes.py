@@ -43,8 +43,7 @@ class GroupSizes:
     ) -> Tensor:
         """(Q,) int64 completions of each prompt, >= 1, with the sum ``generations * Q``.
 
-        ``tokens_Q`` (Q,), > 0, are the expected tokens of one completion; ``weight_F`` (F,) are the weights of the
-        reward functions, None for 1 each.
+        ``tokens_Q`` (Q,) > 0 are the expected tokens of a completion, ``weight_F`` (F,) weights of reward functions.
         """
         size_Q = (expected.total_variance_Q(weight_F) / tokens_Q.double()).sqrt()
         total, most = generations * len(size_Q), max(self.most, generations)

@@ -14,12 +14,9 @@ from dppo.rng import Purpose, generator
 
 
 class PromptStream:
-    """Rows of a dataset of ``size`` prompts, epoch after epoch.
+    """Rows of a dataset of ``size`` >= 1 prompts, epoch after epoch.
 
     The order of an epoch is a function of ``seed`` (>= 0) and its number; without ``shuffle`` it is 0, 1, 2, ...
-
-    Raises:
-        DataError: the dataset is empty.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
@@ -97,9 +94,9 @@ def fill_block(
 ) -> tuple[Tensor, PromptPruning]:
     """Take the next rows, (M,) int64, and the pruning that keeps ``prompts`` of them on average.
 
-    The block is the longest one whose smallest expected size is within ``prompts``: at most ``prompts / (1 - rate)``
-    rows, at most one epoch, and ``prompts`` rows without history. History fixes it before any draw, because taking rows
-    until enough are kept is inverse sampling, which is biased. ``part`` is the number of the block among ``parts``.
+    The block is the longest one whose smallest expected size is within ``prompts``, at most ``prompts / (1 - rate)``
+    rows and one epoch. History fixes it before any draw, because taking rows until enough are kept is biased (inverse
+    sampling). ``part`` is the number of the block among ``parts``.
     """
     whole, prompts = min(round(prompts / (1 - pruning.rate)), stream.size), prompts // parts
     longest = whole * (part + 1) // parts - whole * part // parts

@@ -8,23 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, ShapeError, in_words, raise_problems
+from dppo.errors import DesignError, in_words, raise_problems
 from dppo.moment_samples import MomentSamples
-from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose, selection_ceiling
+from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, selection_ceiling
 from dppo.pruning.cuts import (
-    CutRule,
-    HeadRule,
     TokenDraw,
+    TokenProbabilities,
     TokenRule,
     best_cuts,
     by_uncertainty,
+    check_mask,
     draw_tokens,
     pool_numbers,
     stated,
     token_moments,
 )
-from dppo.pruning.level import floor_problems
-from dppo.pruning.probabilities import inclusion_probabilities
+from dppo.pruning.level import Level, floor_problems
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -43,18 +42,13 @@ class SampledTokens:
     """
 
     logp_NT: Tensor
-    """(N, T) log-probabilities of the sampled tokens, in nats; NaN where the engine gave none, which counts as 0
-    probability: such a token is kept as long as any."""
+    """(N, T) log-probabilities of the sampled tokens, in nats; NaN, if the engine gave none, is probability 0."""
     mask_NT: Tensor
     """(N, T) bool, tokens that carry loss."""
 
     def __post_init__(self) -> None:
         check_fields(self, "SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())")
-        if self.logp_NT.shape != self.mask_NT.shape or self.mask_NT.dtype != torch.bool or self.mask_NT.dim() != 2:
-            raise ShapeError(
-                f"logp_NT {tuple(self.logp_NT.shape)} and mask_NT {tuple(self.mask_NT.shape)} {self.mask_NT.dtype}: "
-                "expected (N, T) of one shape, the mask bool. Pass mask_NT.bool()."
-            )
+        check_mask("logp_NT", self.logp_NT, self.mask_NT)
 
     @cached_property
     def span_NT(self) -> Tensor:
@@ -62,7 +56,7 @@ class SampledTokens:
         return self.mask_NT.flip(1).cummax(1).values.flip(1)
 
     def moments(self, factor_N: Tensor) -> Tensor:
-        """(N, T) float64 ``token_moments``; ``factor_N`` is what multiplies a token's loss: advantage times weight."""
+        """(N, T) float64 ``token_moments``; ``factor_N`` multiplies a token's loss: advantage times weight."""
         return token_moments(factor_N, torch.nan_to_num(self.logp_NT, nan=-math.inf), self.mask_NT)
 
     def take(self, unit_R: Tensor) -> "SampledTokens":
@@ -71,12 +65,9 @@ class SampledTokens:
 
 
 def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """Each completion is kept up to a length that is uniform between a fixed share of its tokens and all of them.
+    """(N, T) probabilities if a completion is kept up to a length uniform between ``1 - 2 rate`` of its tokens and all.
 
-    Raises:
-        DesignError: ``rate`` is above 0.5: the last token's probability would be below one over the length.
-
-    Source: NAT, arXiv:2603.06619, random prefix cutting; the fixed share, ``1 - 2 rate``, gives the mean asked for.
+    Source: NAT, arXiv:2603.06619, random prefix cutting.
     """
     if rate > MOST_OF_PREFIX:
         raise DesignError(f"random_prefix leaves out at most half of the tokens, not {rate:g}. Use rate=0.5.")
@@ -87,10 +78,7 @@ def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float
 
 
 def _all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """The same probability for every token.
-
-    Source: NAT, arXiv:2603.06619, uniform random sampling.
-    """
+    """The same probability for every token. Source: NAT, arXiv:2603.06619, uniform random sampling."""
     return (1 - rate) * span_NT.double()
 
 
@@ -107,18 +95,17 @@ class TokenPruning:
     """
 
     rate: float = 0.0
-    """Share of the tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on. A completion that is
-    cut at 0 is dropped as a whole. With ``auto`` the most that may be chosen."""
+    """Share of the tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on."""
     auto: Auto | None = None
-    """How the rate of cuts is chosen in each step; None where it is given."""
+    """Rule by which the rate of cuts is chosen in each step, up to ``rate``; None for a fixed rate."""
     head_rate: float = 0.0
     """Share of the tokens before a cut that do not reach the head, in [0, 1): forwarded by the body, without loss."""
     floor: float = FLOOR
     """Lowest probability of reaching a token, in (0, 1 - rate]."""
     head_floor: float = HEAD_FLOOR
     """Lowest probability of a token to reach the head, in (0, 1 - head_rate]."""
-    cut_rule: CutRule = best_cuts
-    head_rule: HeadRule = by_uncertainty
+    cut_rule: TokenProbabilities = best_cuts
+    head_rule: TokenProbabilities = by_uncertainty
 
     def __post_init__(self) -> None:
         check_fields(self, "TokenPruning(rate=0.5)")
@@ -154,17 +141,14 @@ class TokenPruning:
         return bool(self.rate or self.head_rate)
 
     def at_rate(self, rate: float, head_rate: float | None = None) -> "TokenPruning":
-        """Cuts at another rate, given and not chosen, and the head's where one is named; floors give way.
-
-        No floor is above half of what its rate keeps, so that there is something to choose.
-        """
+        """Cuts, and the head if ``head_rate`` is given, at another rate; floors are at most half of what is kept."""
         level = replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
         if head_rate is None:
             return level
         return replace(level, head_rate=head_rate, head_floor=min(self.head_floor, (1 - head_rate) / 2))
 
     def scaled(self, factor: float) -> "TokenPruning":
-        """Both rates times ``factor``, in [0, 1]: for schedules."""
+        """Both rates times ``factor``, in [0, 1]."""
         return replace(self, rate=self.rate * factor, head_rate=self.head_rate * factor)
 
     def fixed(self) -> "TokenPruning":
@@ -174,11 +158,10 @@ class TokenPruning:
     def at_chosen_rate(
         self, moment_NT: Tensor, span_NT: Tensor, group_N: Tensor, *, rolled_out: float
     ) -> "TokenPruning":
-        """This pruning where its rate is given, else at the smallest rate that gains nearly all there is to gain.
+        """This pruning if its rate is fixed, else at the rate that ``choose`` gives.
 
-        It is chosen before the draw by numbers that the draw has no part in. Tokens that one cut keeps or leaves out
-        together are one unit of the samples; those of a prompt, by ``group_N`` (N,), are resampled together. Moments
-        (N, T) >= 0 are those of ``draw``; the rollout of ``rolled_out`` tokens is paid before it.
+        Tokens that every cut keeps together are one unit of the samples; those of a prompt, by ``group_N`` (N,), are
+        resampled together. Moments (N, T) are those of ``draw``; the rollout of ``rolled_out`` tokens is paid before.
         """
         if self.auto is None:
             return self
@@ -191,22 +174,19 @@ class TokenPruning:
         first = np.searchsorted(block, np.arange(len(moment)))
         group_B = group_N[torch.from_numpy(owner[first])]
         samples = MomentSamples.known(moment_B, cost_B, group_B, paid=rolled_out)
-
-        def prob_at(rate: float) -> Tensor:
-            budget, floor = (1 - rate) * float(cost.sum()), self.at_rate(rate).floor
-            return inclusion_probabilities(moment_B.sqrt(), budget, floor=floor, cost_N=cost_B)
-
-        return self.at_rate(choose(self.auto, samples, prob_at, self.rate).rate)
+        pools = Level(rate=self.rate, floor=self.floor, budget="tokens", auto=self.auto)
+        return self.at_rate(pools.choice(samples).rate)
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
-        """A cut for each completion, and which tokens before it reach the head.
+        """Draw a cut for each completion and the tokens before it that reach the head.
 
-        Of second moments of each token's gradient, (N, T) >= 0 in any unit, and of the tokens that can be cut.
+        ``moment_NT`` (N, T) >= 0, in any unit, are second moments of each token's gradient; ``span_NT`` (N, T) bool are
+        the tokens that can be cut.
         """
         return draw_tokens(*self.probabilities(moment_NT, span_NT), rng)
 
     def probabilities(self, moment_NT: Tensor, span_NT: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(N, T) probabilities of reaching each token, and of each to reach the head then; None where all do."""
+        """(N, T) probabilities of reaching each token, and of reaching its head then; None if all do."""
         reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor) if self.rate else span_NT.double()
         head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor) if self.head_rate else None
         return reach_NT, head_NT
@@ -224,4 +204,3 @@ class TokenPruning:
 
 
 TOKEN_AUTO = COMPLETION_AUTO
-"""How cuts choose: as completions do, whose rollout is paid too."""

@@ -80,6 +80,7 @@ def prompt_evidence(lines: Iterable[PromptLine]) -> MomentSamples:
         cost_N=cost_N,
         weight_N=prob_N.reciprocal(),
         paid_N=torch.zeros_like(prob_N),
+        group_N=torch.arange(len(prob_N)),
     )
 
 

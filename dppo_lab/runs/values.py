@@ -24,7 +24,7 @@ from answer_judge.problems.checks import prompt_tokens
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, DataError
 from dppo.methods.a_star_po import optimal_value
-from dppo.pruning.values import prompt_key
+from dppo.pruning.prior import prompt_key
 from dppo.rewards import guarded, identities
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.benchmarks import sampling_of

@@ -7,14 +7,13 @@ import pytest
 import torch
 from one_step import advantages
 
-from dppo.methods.cppo import all_but_dropped, whole_processes, whole_step
-from dppo.methods.ranking import Ranking, kept_share, largest, one_each, whole_prompts
+from dppo.methods.cppo import all_but_dropped
+from dppo.methods.ranking import Ranking, kept_share, largest, one_each
 from dppo.pruning import absolute_advantage
 from dppo.rng import generator
 
 RANKING = Ranking(
     score=absolute_advantage,
-    compete=whole_prompts,
     choose=largest,
     count=kept_share,
     weigh=one_each,
@@ -57,16 +56,15 @@ def test_ties_go_to_the_lowest_index():
 def test_rows_compete_with_those_of_the_same_number_wherever_they_lie():
     values = (5, 6, 7, 8, 1, 2, 3, 4)
     assert kept(advantages(*values, groups=[9, 9, 9, 9, 4, 4, 4, 4])) == [2, 3, 6, 7]
-    assert kept(advantages(*values), compete=whole_step) == [0, 1, 2, 3]
+    assert kept(advantages(*values), compete="step") == [0, 1, 2, 3]
     assert kept(advantages(*values, groups=[0, 1] * 4)) == [0, 1, 2, 3]
     processes = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
-    assert kept(advantages(*values, process_N=processes), compete=whole_processes) == [1, 2, 3, 7]
-    assert kept(advantages(*values), compete=whole_processes) == [0, 1, 2, 3], "one process where none is named"
+    assert kept(advantages(*values, process_N=processes), compete="process") == [1, 2, 3, 7]
+    assert kept(advantages(*values), compete="process") == [0, 1, 2, 3], "one process where none is named"
 
 
 def test_a_competition_across_prompts_is_no_choice_within_a_prompt():
-    """A plain function counts as one: what it does is not known."""
     assert RANKING.prompt_exact
-    for compete in (whole_step, whole_processes, lambda completions: completions.group_N):
+    for compete in ("step", "process"):
         across = replace(RANKING, compete=compete)
         assert not across.prompt_exact and across.at_rate(0.0).prompt_exact

@@ -14,7 +14,6 @@ from dppo.pruning import designs as designs_module
 from dppo.pruning import probabilities as probabilities_module
 from dppo.pruning import schedules as schedules_module
 from dppo.pruning import scores as scores_module
-from dppo.pruning import weights as weights_module
 from dppo.pruning.probabilities import StatedRule
 from dppo.pruning.scores import StatedScore
 from dppo.rng import generator
@@ -95,7 +94,7 @@ def test_every_part_that_exists_is_registered_under_its_name():
     assert records(probabilities_module, StatedRule) == RULES
     assert {*records(scores_module, StatedScore).values()} == {*SCORES.values()}
     assert public_functions(schedules_module, ["done"]) == set(SCHEDULES.values())
-    assert records(weights_module, Weighting) == WEIGHTINGS
+    assert records(designs_module, Weighting) == WEIGHTINGS
     assert records(designs_module, Design) == DESIGNS
     draws = {design.draw for design in DESIGNS.values()}
     assert draws == public_functions(designs_module, ["prob_N", "score_N", "rng"])

@@ -90,7 +90,7 @@ def test_counting_rollouts_twice_is_caught(monkeypatch, dear):
 
 
 def test_no_rate_is_looked_at_where_the_ceiling_is_below_what_is_worth_having(monkeypatch):
-    monkeypatch.setattr(tokens, "choose", None)
+    monkeypatch.setattr(tokens, "Level", None)
     assert chosen(*NOTHING["training is cheap beside the rollout"]) == 0.0
     with pytest.raises(TypeError, match="not callable"):
         chosen(*MUCH["large at the start"][:2])

@@ -11,7 +11,7 @@ from refusals import refused
 from dppo.errors import DataError, FileError, ShapeError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, PromptStream, PromptValues
-from dppo.pruning.values import prompt_key, read_values
+from dppo.pruning.prior import prompt_key, read_values
 from dppo.types import Rewards
 
 REWARDS = [[1.0, 1, 1, 0], [0.0, 0], [1.0], [0.0, 1, 0, 0]]
@@ -88,7 +88,7 @@ def test_files_that_cannot_be_used_are_errors_with_their_line(tmp_path):
     with pytest.raises(FileError, match="line 5 is damaged"):
         read_values(file, IDS)
     one = torch.ones(2, dtype=torch.float64)
-    with pytest.raises(ShapeError, match="PromptValues has shapes"):
+    with pytest.raises(ShapeError, match="square_P has shape"):
         PromptValues(value_P=one, count_P=one, mean_P=one, square_P=torch.ones(3))
     with refused(DataError, "one sample"):
         PromptValues(value_P=one, count_P=one * 0, mean_P=one, square_P=one)

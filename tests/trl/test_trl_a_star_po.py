@@ -15,7 +15,7 @@ from value_files import write_values
 
 from dppo.errors import ConfigError, DataError, FileError
 from dppo.methods import METHODS
-from dppo.pruning.values import read_values
+from dppo.pruning.prior import read_values
 from dppo.rewards import identities
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.prompts import prompt_source

@@ -12,6 +12,7 @@ from dppo.costs import PassCosts, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
 from dppo.methods import METHODS
 from dppo.moment_samples import MomentSamples
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
 from dppo.trl.grpo.lines import closing_lines
@@ -127,7 +128,7 @@ def savings_of(kept=32.0, rolled_out=12.0):
 def auto(method, level, **options):
     """The method with a level that chooses its rate."""
     given = getattr(method, level)
-    usual = replace(given.usual_auto, **options)
+    usual = replace(PROMPT_AUTO if level == "prompts" else COMPLETION_AUTO, **options)
     return replace(method, **{level: replace(given.at_rate(usual.largest), auto=usual)})
 
 

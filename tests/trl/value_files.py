@@ -5,7 +5,7 @@ import json
 import torch
 
 from dppo.methods.a_star_po import optimal_value
-from dppo.pruning.values import prompt_key
+from dppo.pruning.prior import prompt_key
 from dppo.rewards import identities
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from dppo.errors import ConfigError, DataError
 from dppo.methods import Method
 from dppo.pruning import PromptHistory, PromptPrior, PromptStream
-from dppo.pruning.prior import prior_of_column
-from dppo.pruning.values import read_values
+from dppo.pruning.prior import prior_of_column, read_values
 from dppo.rewards import identities
 from dppo.step import PromptSource
 from dppo.trl.checkpoints.state import fingerprint

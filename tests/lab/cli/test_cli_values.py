@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dppo.methods.a_star_po import optimal_value
-from dppo.pruning.values import prompt_key, read_values
+from dppo.pruning.prior import prompt_key, read_values
 from dppo.rewards import identities
 from dppo_lab.cli.main import main
 from dppo_lab.runs.parsing import parse_run
