@@ -29,7 +29,7 @@ from dppo.objective import AdvantageRule, Tokens
 from dppo.rng import Streams, step_streams
 from dppo.step.in_flight import InFlight, Requested
 from dppo.step.loss import micro_batch_loss
-from dppo.step.passes import UpdateSchedule
+from dppo.step.schedule import UpdateSchedule
 from dppo.step.plan import ONCE, StepPlan, StepSizes, plan_step
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, whole_block

@@ -5,7 +5,7 @@ says what to forward, by which weight each loss is multiplied, and what the hist
 """
 
 from dppo.step.loss import micro_batch_loss, other_terms
-from dppo.step.passes import UpdateSchedule
+from dppo.step.schedule import UpdateSchedule
 from dppo.step.plan import ONCE, DraftPlan, StepPlan, drafted, drawn, plan_step
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, StepSizes, drawn_block, whole_block

@@ -21,7 +21,7 @@ from dppo.methods import Method
 from dppo.pruning import MomentSamples, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
-from dppo.step.passes import UpdateSchedule, shares_of
+from dppo.step.schedule import UpdateSchedule, shares_of
 from dppo.step.records import StepPrompts, StepSizes
 from dppo.step.rolled_out import RolledOut, completions_of, scores, signals_of
 from dppo.types import Completions, Rewards
