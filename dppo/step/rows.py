@@ -1,7 +1,4 @@
-"""Draws among the rows of a dataset, in supervised training and in training on preferences.
-
-A draw is a function of the run's seed, the step and the recorded scores: all ranks and a resumed run agree.
-"""
+"""Draws among the rows of a dataset, in supervised training and in training on preferences."""
 
 from pathlib import Path
 
@@ -66,7 +63,7 @@ class RowSource:
             write_arrays(folder / EPOCH_FILE, **arrays)
 
     def load(self, folder: Path) -> int:
-        """Read what ``save`` wrote. Returns the number of rows of this dataset that were in the saved one.
+        """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another dataset.
