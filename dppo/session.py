@@ -2,10 +2,10 @@
 
 A step of a training loop::
 
-        prompts = session.prompts()  # before anything is known of the step
-        plan = session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N))
-        kept = plan.kept(0)  # only these are forwarded
-        loss = session.loss(tokens, plan.weight_UN[0, kept], plan.sizes)  # weighted by one over the probabilities
+    prompts = session.prompts()  # before anything is known of the step
+    plan = session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N))
+    kept = plan.kept(0)  # only these are forwarded
+    loss = session.loss(tokens, plan.weight_UN[0, kept], plan.sizes)  # weighted by one over the probabilities
 
 ``examples/without_trainer.py`` is a whole run.
 """
@@ -77,13 +77,9 @@ class Session:
     def prompts(
         self, *, number: int | None = None, done: float = 0.0, multiple: int = 1, parts: int = 1
     ) -> StepPrompts:
-        """Prompts of the next rollout, and the completions of each.
+        """Prompts of the next rollout, and the completions of each: see ``PromptSource.block``.
 
-        Args:
-            number: of the rollout, if the engine counts them; default: ``number``.
-            done: share of training done, in [0, 1], for schedules.
-            multiple: the number of prompts is raised to a multiple of this, >= 1.
-            parts: draws of prompts, one for each share of a pass: ``UpdateSchedule.parts``.
+        ``number`` is that of the rollout, if the engine counts them.
 
         Raises:
             ConfigError: a stream of data has no prompts to choose from.
@@ -146,17 +142,11 @@ class Session:
         live: Callable[[Tensor], Tensor] | None = None,
         streams: Streams | None = None,
     ) -> StepPlan:
-        """The draws and weights of a step. The history of its prompts learns from the rollouts.
+        """The draws and weights of a step, by ``plan_step``; the history of its prompts learns from the rollouts.
 
-        Args:
-            prompts: of the step.
-            rolled_out: whole groups of all ranks.
-            number: of the rollout, if the engine counts them; default: ``number``.
-            clock: time of the history, if it is not ``number``.
-            done: share of training done, in [0, 1], for schedules.
-            advantages: a rule in place of the method's.
-            live: which completions are worth a forward pass, as for ``plan_step``.
-            streams: random numbers of the draws, for proofs; default: those of ``seed`` and ``number``.
+        ``number`` of the rollout and ``clock`` of the history are given if the engine counts them. ``advantages``
+        replace the method's rule. ``streams`` are the random numbers, for proofs; by default they follow from ``seed``
+        and ``number``.
         """
         number = self.number if number is None else number
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
@@ -193,8 +183,7 @@ class Session:
     # -- what forward passes found ------------------------------------------------------------------------------
 
     def observe_terms(self, square: float, unit: float) -> dict[str, float]:
-        """Remember the sums of ``other_terms`` of an optimizer step, for the scores of later ones; return metrics of
-        them."""
+        """Remember sums of ``other_terms`` of an optimizer step, for later scores; return metrics of them."""
         self.others = self.others.after(square, unit)
         advantage = self.others.advantage
         return {} if advantage is None else {"prune/other_terms": advantage}
@@ -243,7 +232,7 @@ class Session:
         }
 
     def load(self, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
-        """Go on from what ``save`` wrote and returned; without ``history`` nothing is known of the prompts.
+        """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out.
 
         Raises:
             CheckpointError: the state is damaged, or of another dataset.

@@ -151,7 +151,7 @@ class AdvantageRule:
         return self.from_history or self.from_values
 
     def __call__(self, rewards: Rewards, context: StepContext) -> Tensor:
-        """(N,) advantages of the rewards of whole groups.
+        """(N,) advantages of whole groups.
 
         Raises:
             ShapeError: ``compute`` did not return one number per completion.
@@ -168,11 +168,7 @@ class AdvantageRule:
 
 
 def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
-    """The rule with each advantage ``powered``, as exact under pruning as before; a power of 0 returns the rule itself.
-
-    Raises:
-        ConfigError: a power out of range.
-    """
+    """The rule with each advantage ``powered``, as exact under pruning; a power of 0 returns the rule itself."""
     if power == 0:
         return rule
     powered(torch.zeros(1), power=power)  # refuses a bad power now, not in the first step

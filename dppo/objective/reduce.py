@@ -66,20 +66,15 @@ def weighted_sum(
 def margin_weights(
     margin_B: Tensor, *, centre: float, scale: float, lowest: float = 0.2, highest: float = 1.8
 ) -> Tensor:
-    """Weights (B,) of preference pairs, ``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``.
+    """(B,) weights of preference pairs, ``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``.
 
-    Args:
-        margin_B: (B,) reward of the preferred answer less the other's, any unit.
-        centre: margin of weight 1; smaller margins weigh more.
-        scale: > 0, in the unit of the margins.
-        lowest: weight, in (0, 1].
-        highest: weight, >= 1.
+    ``margin_B`` is the reward of the preferred answer less the other's, any unit. The weight is 1 at ``centre`` and
+    larger below it. ``scale`` is > 0, ``lowest`` in (0, 1] and ``highest`` >= 1.
 
     Raises:
         ConfigError: a number out of range.
 
-    Source: in the style of Margin-Adaptive DPO (arXiv:2510.05342), a bounded, falling function of a reward model's
-        margin; the paper's own formula could not be seen.
+    Source: in the style of Margin-Adaptive DPO (arXiv:2510.05342), whose own formula could not be seen.
     """
     bounds = f"lowest={lowest:g}, highest={highest:g}: need 0 < lowest <= 1 <= highest. Write 0.2 and 1.8."
     scaled = f"scale={scale:g} must be > 0. Write scale=1.0."

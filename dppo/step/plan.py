@@ -50,8 +50,7 @@ class DraftPlan:
     denominator: float
     """Divisor of the loss of a pass."""
     samples: MomentSamples | None
-    """Completions with a gradient of this step and earlier ones, from which a rate is chosen; None for rules with fixed
-    rates."""
+    """Completions with a gradient of this step and earlier ones, from which a rate is chosen; None for a fixed rate."""
     sampled: SampledTokens | None = None
     """The tokens of all completions; None if no tokens are pruned."""
     moment_NT: Tensor | None = None
@@ -114,28 +113,17 @@ class StepPlan(DraftPlan):
     @cached_property
     def draw_metrics(self) -> list[dict[str, float]]:
         """Metrics of each of the U draws."""
-        found, prompt_weight_N = self.completions, self.prompts.weight_Q[self.completions.group_N]
-        live_N, score_N = found.live_N, self.score_N * prompt_weight_N
-        made = [
-            draw_metrics(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
-            for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
-        ]
-        if self.sampled is None or self.moment_NT is None:
-            return made
-        return [
-            metrics
-            | token_metrics(
-                self.method.tokens,
-                draw,
-                self.moment_NT[row_N],
-                self.sampled.take(row_N),
-                row_N,
-                all_tokens=int(self.sampled.span_NT[share_N].sum()),
-            )
-            for metrics, draw, share_N, row_N in zip(
-                made, self.token_draws, self.share_UN, live_N & self.share_UN, strict=True
-            )
-        ]
+        found, made = self.completions, []
+        score_N = self.score_N * self.prompts.weight_Q[found.group_N]
+        for index, row_N in enumerate(self.share_UN):
+            given = found.live_N, self.weight_UN[index], self.prob_UN[index], score_N, found.tokens_N
+            metrics = draw_metrics(*(value_N[row_N] for value_N in given))
+            if self.sampled is not None and self.moment_NT is not None:
+                live_N, all_tokens = found.live_N & row_N, int(self.sampled.span_NT[row_N].sum())
+                of_live = self.moment_NT[live_N], self.sampled.take(live_N), live_N
+                metrics |= token_metrics(self.method.tokens, self.token_draws[index], *of_live, all_tokens=all_tokens)
+            made.append(metrics)
+        return made
 
 
 def plan_step(

@@ -105,13 +105,9 @@ class PromptSource:
     ) -> StepPrompts:
         """Prompts of a step that is one block, with one draw for each part; equal on every rank.
 
-        Args:
-            method: of the run; ``plan_step`` gets the same.
-            step: its number, also the clock of the history.
-            generations: G, completions of each prompt.
-            multiple: the number of prompts is raised to a multiple of this, >= 1.
-            done: share of training done, in [0, 1], for schedules.
-            parts: draws of a block whose prompts are pruned, one for each share of a pass: ``UpdateSchedule.parts``.
+        ``step`` is also the clock of the history. The number of prompts is raised to a multiple of ``multiple``.
+        ``done`` is the share of training done, in [0, 1], for schedules. ``parts`` are those of
+        ``UpdateSchedule.parts``, if prompts are pruned.
         """
         pruning = method.at(done).prompts.at_chosen_rate(self.visits)
         # A prior has no lengths, and the denominator may be a number of tokens.
@@ -142,21 +138,15 @@ class PromptSource:
             self.messages.append(f"prompt_prune_rate: {pruning.rate:g} of a step's {prompts} prompts rounds to none")
 
     def _growth(self) -> float:
-        """Tokens of the latest visits over those expected, since lengths drift while a run learns; 1 if unknown.
-
-        It is known before a draw, so a denominator times it stays free of bias.
-        """
+        """Tokens of the latest visits over those expected, since lengths drift while a run learns; 1 if unknown."""
+        # Known before the draw: a denominator times it stays free of bias.
         latest = max(LATEST_VISITS, 2 * self.prompts)
         latest = self.visits.part(torch.arange(len(self.visits)) >= len(self.visits) - latest)
         expected, found = ((latest.weight_N * cost_N).sum() for cost_N in (latest.expected_cost_N, latest.cost_N))
         return float(found / expected) if expected > 0 and found > 0 else 1.0
 
     def _blocks(self, pruning: PromptPruning, step: int, generations: int, *, multiple: int, parts: int) -> list[Block]:
-        """Next candidates of the stream in parts, each with its own draw.
-
-        A fraction of a prompt that rounding adds in one part is taken off the next. It is of the expected number, not
-        of the number drawn, so draws stay independent.
-        """
+        """Next candidates of the stream in parts, each with its own draw."""
         prior, streams = self.checked_prior.of_signals(self.history, generations), step_streams(self.stream.seed, step)
         blocks, owed = list[Block](), 0.0
         for part in range(parts):
@@ -170,6 +160,7 @@ class PromptSource:
             candidates = self.history.candidates(row_P, step, prior)
             rng = streams(Purpose.PROMPT_DRAW, *((part,) if part else ()))
             draw = by.draw(candidates, rng, multiple=multiple, owed=owed)
+            # What rounding added here is taken off the next part, of the expected number: draws stay independent.
             owed += by.expected(candidates) - float(draw.prob_N.sum())
             blocks.append(Block(candidates=candidates, draw=draw))
         return blocks
@@ -179,12 +170,8 @@ class PromptSource:
     ) -> StepPrompts:
         """Prompts of a step, rolled out in rounds until enough groups count.
 
-        Args:
-            method: of the run; ``plan_step`` gets the same.
-            step: its number.
-            roll_out: ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns
-                the rewards of their groups, of all ranks.
-            multiple: the number of prompts of a round is raised to a multiple of this, >= 1.
+        ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns the rewards of
+        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``.
 
         Raises:
             RoundsError: the limit of rounds is reached; the stream has moved on nevertheless.

@@ -124,13 +124,10 @@ def drawn_block(
 ) -> StepPrompts:
     """Prompts of a step that is one block, or one block for each share of a pass.
 
-    Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
-
-    Args:
-        block: candidates and their draw.
-        generations: G, completions of each candidate, or their mean if sizes differ; a denominator counts it.
-        size_Q: (Q,) integer completions of each kept prompt, >= 1, fixed before the rollout; None for G each.
-        part_P: (P,) int64 share of a pass of each candidate; None if one draw is for all.
+    Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``.
+    ``generations`` is G, or the mean of the sizes; a denominator counts it. ``size_Q`` (Q,) are the completions of each
+    kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each candidate;
+    None if one draw is for all.
 
     Raises:
         ShapeError: sizes of another number of groups, or below 1.
