@@ -2,13 +2,12 @@
 
 A step of a training loop::
 
-    prompts = session.prompts()  # which prompts to roll out, before anything is known of the step
-    plan = session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N))  # which completions to train on
+    prompts = session.prompts()  # before anything is known of the step
+    plan = session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N))
     kept = plan.kept(0)  # only these are forwarded
     loss = session.loss(tokens, plan.weight_UN[0, kept], plan.sizes)  # weighted by one over the probabilities
 
-``observe_terms`` and ``observe_costs`` remember what forward passes found, for later choices. ``save`` and ``load``
-keep the state of a run. ``examples/without_trainer.py`` is a whole run.
+``examples/without_trainer.py`` is a whole run.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dppo.costs import Spent, TokenCosts
@@ -29,11 +27,10 @@ from dppo.objective import AdvantageRule, Tokens
 from dppo.rng import Streams, step_streams
 from dppo.step.in_flight import InFlight, Requested
 from dppo.step.loss import micro_batch_loss
-from dppo.step.passes import UpdateSchedule
 from dppo.step.plan import ONCE, StepPlan, StepSizes, plan_step
 from dppo.step.prompts import PromptSource
-from dppo.step.records import StepPrompts, whole_block
-from dppo.step.rolled_out import RolledOut
+from dppo.step.records import RolledOut, StepPrompts, whole_block
+from dppo.step.schedule import UpdateSchedule
 from dppo.types import Block, Rewards
 
 
@@ -47,8 +44,8 @@ class Session:
         generations: G, completions of a prompt, or their mean where sizes follow history.
         max_tokens: longest completion allowed, for denominators that count it.
         passes: optimizer steps that train on one rollout.
-        rollout_cost: cost of a generated token over that of one that is trained on, >= 0, if it is given; None for the
-            cost that ``observe_costs`` measures.
+        rollout_cost: cost of a generated token over that of a trained one, >= 0; None to measure it
+            (``observe_costs``).
     """
 
     def __init__(
@@ -80,13 +77,9 @@ class Session:
     def prompts(
         self, *, number: int | None = None, done: float = 0.0, multiple: int = 1, parts: int = 1
     ) -> StepPrompts:
-        """Prompts of the next rollout, and the completions of each.
+        """Prompts of the next rollout, and the completions of each: see ``PromptSource.block``.
 
-        Args:
-            number: of the rollout, if the engine counts them; default: ``number``.
-            done: share of training done, in [0, 1], for schedules.
-            multiple: the number of prompts is raised to a multiple of this, >= 1.
-            parts: draws of prompts, one for each share of a pass: see ``UpdateSchedule.parts``.
+        ``number`` is that of the rollout, if the engine counts them.
 
         Raises:
             ConfigError: a stream of data has no prompts to choose from.
@@ -98,15 +91,15 @@ class Session:
         )
 
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
-        """Prompts of the next rollout, rolled out in rounds until enough groups count: as ``PromptSource.rounds``."""
+        """Prompts of the next rollout, rolled out until enough groups count: see ``PromptSource.rounds``."""
         return self._with_source("prompts_in_rounds").rounds(self.method, self.number, roll_out, multiple=multiple)
 
     def given_prompts(self, row_Q: Tensor, number: int) -> StepPrompts:
-        """Prompts that the engine has chosen by itself, (Q,) rows of the dataset: they count as a whole block."""
+        """A whole block of prompts that the engine has chosen, (Q,) rows of the dataset."""
         return self._with_source("given_prompts").given(self.method, row_Q, number, generations=self.generations)
 
     def streamed_prompts(self, completions: int) -> StepPrompts:
-        """All prompts of a step of a stream of data, with ``completions`` of all of them."""
+        """Prompts of a step of a stream of data, with ``completions`` in all."""
         return whole_block(completions // self.generations, completions)
 
     # -- prompts that are requested ahead -----------------------------------------------------------------------
@@ -122,11 +115,10 @@ class Session:
 
     def returned(self, uids: Collection[str], clock: int) -> Requested:
         """Prompts of the next update, by the engine's names of the groups that it takes; ``clock`` as for ``plan``."""
-        flights = self._flights
-        row_Q = torch.tensor([flight.candidate.row for flight in flights.taken(uids)])
-        context = self._with_source("returned").context(self.method, row_Q, clock)
-        requested, self.in_flight = flights.after_update(uids, context)
-        return requested
+        source = self._with_source("returned")
+        requested, self.in_flight = self._flights.after_update(uids)
+        context = source.context(self.method, requested.prompts.row_Q, clock)
+        return replace(requested, prompts=replace(requested.prompts, context=context))
 
     @property
     def _flights(self) -> InFlight:
@@ -150,18 +142,11 @@ class Session:
         live: Callable[[Tensor], Tensor] | None = None,
         streams: Streams | None = None,
     ) -> StepPlan:
-        """The draws and weights of a step. The history of its prompts learns from what was rolled out.
+        """The draws and weights of a step, by ``plan_step``; the history of its prompts learns from the rollouts.
 
-        Args:
-            prompts: of the step.
-            rolled_out: whole groups of all ranks.
-            number: of the rollout, if the engine counts them; default: ``number``.
-            clock: time of the history, if it is not ``number``.
-            done: share of training done, in [0, 1], for schedules.
-            advantages: a rule in place of the method's.
-            live: which completions are worth a forward pass, as for ``plan_step``.
-            streams: random numbers of the draws; default: those of ``seed`` and ``number``. For proofs, which go
-                through every outcome.
+        ``number`` of the rollout and ``clock`` of the history are given if the engine counts them. ``advantages``
+        replace the method's rule. ``streams`` are the random numbers, for proofs; by default they follow from ``seed``
+        and ``number``.
         """
         number = self.number if number is None else number
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
@@ -192,19 +177,19 @@ class Session:
         entropy_BT: Tensor | None = None,
         router_loss: Tensor | None = None,
     ) -> Tensor:
-        """() a micro-batch's part of the loss of its optimizer step: as ``micro_batch_loss``."""
+        """() a micro-batch's part of the loss of its optimizer step: see ``micro_batch_loss``."""
         return micro_batch_loss(self.method, tokens, weight, sizes, entropy_BT=entropy_BT, router_loss=router_loss)
 
     # -- what forward passes found ------------------------------------------------------------------------------
 
     def observe_terms(self, square: float, unit: float) -> dict[str, float]:
-        """Remember the sums of ``other_terms`` of an optimizer step, for the scores of later ones; metrics of them."""
+        """Remember sums of ``other_terms`` of an optimizer step, for later scores; return metrics of them."""
         self.others = self.others.after(square, unit)
         advantage = self.others.advantage
         return {} if advantage is None else {"prune/other_terms": advantage}
 
     def observe_costs(self, spent: Spent, generated: float, trained: float) -> None:
-        """Remember seconds and passes of a whole rollout, of so many completion tokens generated and trained on."""
+        """Remember seconds and passes of a rollout, of so many completion tokens generated and trained on."""
         self._at_costs(self.costs.after(spent, generated, trained))
 
     def settle_costs(self) -> None:
@@ -222,7 +207,7 @@ class Session:
         return {} if self.source is None else self.source.metrics
 
     def messages(self) -> list[str]:
-        """Sentences about the prompts that a user should read, each given once."""
+        """Sentences about the prompts for the user, each given once."""
         if self.source is None:
             return []
         found, self.source.messages = self.source.messages, []
@@ -236,27 +221,18 @@ class Session:
     # -- state --------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the history of prompts into ``folder``; the rest of the state as JSON values."""
+        """Write the history of prompts into ``folder``; return the rest of the state as JSON values."""
         return {
             "number": self.number,
             "source": None if self.source is None else self.source.save(folder),
             "samples": None if self.samples is None else self.samples.saved(),
             "others": asdict(self.others),
             "costs": asdict(self.costs),
-            "in_flight": self._saved_flights(),
+            "in_flight": self.in_flight and self.in_flight.saved(self._with_source("save").history.identities),
         }
 
-    def _saved_flights(self) -> dict[str, Any] | None:
-        return None if self.in_flight is None else self.in_flight.saved() | {"identities": self._identities()}
-
-    def _identities(self) -> list[int]:
-        """Hashes of the prompts in flight: in another dataset their rows are other prompts."""
-        known = self._with_source("request_ahead").history.identities
-        rows = [flight.candidate.row for flight in self._flights.flights]
-        return [int(known[row]) if row < len(known) else -1 for row in rows]
-
     def load(self, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
-        """Go on from what ``save`` wrote and returned; without ``history`` what is known of prompts is left out.
+        """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out.
 
         Raises:
             CheckpointError: the state is damaged, or of another dataset.
@@ -275,19 +251,9 @@ class Session:
             self.source.load(self.method, folder, source, history=history)
         self.number, self.samples, self.others = number, samples, others
         self._at_costs(costs)
-        if flights := state.get("in_flight"):
-            self._load_flights(flights, folder)
-
-    def _load_flights(self, saved: dict[str, Any], folder: Path) -> None:
-        if self.in_flight is None and not saved.get("flights"):
-            return
-        self.in_flight = self._flights.resumed(saved)
-        if saved.get("identities") != self._identities():
-            raise CheckpointError(
-                f"{folder} has {len(self.in_flight.flights)} prompts in flight, whose rows are other prompts in this "
-                "dataset: these would be requested and remembered in their place. Resume with the dataset of the "
-                "checkpoint, in its order."
-            )
+        in_flight = state.get("in_flight") or {}
+        if in_flight.get("flights") or (in_flight and self.in_flight is not None):
+            self.in_flight = self._flights.resumed(in_flight, self._with_source("load").history.identities)
 
     def _with_source(self, what: str) -> PromptSource:
         if self.source is None:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from benchmarks.shared import Record
 from benchmarks.speed.workload import Work, gradients, relative_difference
+from dppo.packing.bins import sorted_micro_batches
 from dppo.packing.forward import row_log_probs
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
-from dppo.packing.micro_batches import sorted_micro_batches
 from dppo.packing.rows import Row, build_row, plan_rows
 
 MICRO_BATCH = 8

@@ -5,38 +5,48 @@ from dppo.objective.advantages import (
     BATCH_SCALED,
     CENTRED,
     GROUP_SCALED,
+    HISTORY_CENTRED,
+    HISTORY_SCALED,
     WHOLE_GROUPS,
     AdvantageRule,
     Statistics,
     deviation,
     emphasised,
     group_advantages,
-    powered,
-)
-from dppo.objective.baselines import (
-    HISTORY_CENTRED,
-    HISTORY_SCALED,
     history_advantages,
     history_scaled_advantages,
+    powered,
 )
-from dppo.objective.divergence import Divergence, binary_kl, binary_tv, divergence_ppo
 from dppo.objective.losses import (
+    Divergence,
     Ratio,
     TokenLoss,
     Tokens,
+    binary_kl,
+    binary_tv,
     cispo,
     clipped_surrogate,
     clipped_tokens,
+    divergence_ppo,
     k3,
+    mixes_tokens,
     off_policy_masked,
     sapo,
     sequence_ratio,
     token_ratio,
     vespo,
 )
-from dppo.objective.mixing import mixes_tokens
-from dppo.objective.preference import margin_weights
-from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
+from dppo.objective.reduce import (
+    BNPO,
+    DAPO_TOKENS,
+    DR_GRPO,
+    GRPO_MEAN,
+    LUSPO,
+    NORMALISERS,
+    Normaliser,
+    margin_weights,
+    weighted_sum,
+)
 
 __all__ = [
     "ADVANTAGE_RULES",

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError, ShapeError, require
-from dppo.groups import each_group
+from dppo.groups import ROUNDINGS, each_group, group_sums
 from dppo.types import Rewards
 
 Scale = Literal["group", "batch", "none"]
+DEVIATION_FLOOR = 0.1
+"""Added to a standard deviation from history, which is 0 for a prompt that was always solved."""
 
 
 def group_advantages(
@@ -27,8 +29,8 @@ def group_advantages(
 ) -> Tensor:
     """(N,) float64 advantages: total reward minus the group's mean, over a standard deviation plus ``eps``.
 
-    A completion without a reward counts in no statistic, and its advantage is 0. Zero-variance groups and groups with
-    one reward have advantages of exactly 0.
+    A completion without a reward counts in no statistic; its advantage is 0. Zero-variance groups and groups with one
+    reward have advantages of exactly 0.
 
     Args:
         rewards: of whole groups, of any sizes.
@@ -40,8 +42,8 @@ def group_advantages(
     Raises:
         ConfigError: ``scale``, ``ddof`` or ``eps`` out of range.
 
-    Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2; without the division Dr. GRPO (arXiv:2503.20783); with
-        the standard deviation of the batch Lite PPO (arXiv:2508.08221).
+    Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2; undivided, Dr. GRPO (arXiv:2503.20783); over the batch, Lite
+        PPO (arXiv:2508.08221).
     """
     scales = f"scale={scale!r} must be 'group', 'batch' or 'none'. Write scale='group'."
     ddofs = f"ddof={ddof!r} must be 0 or 1. Write ddof=1, as TRL and verl do."
@@ -66,14 +68,61 @@ def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
 def powered(advantage: Tensor, *, power: float) -> Tensor:
     """``A * abs(A)^power``, of the shape given: powers above 0 stress rare outcomes, right or wrong.
 
-    Advantages of a group then no longer sum to 0, so the objective is not that of the rewards. Powers are finite and
-    > -1; 0 changes nothing.
+    Advantages of a group then no longer sum to 0, so the objective is not that of the rewards.
 
     Raises:
-        ConfigError: a power out of range.
+        ConfigError: ``power`` is not finite and > -1.
     """
     require("powered", {f"power={power!r} must be finite and > -1. Write power=0.5.": -1 < power < math.inf})
     return advantage.sign() * advantage.abs() ** (1 + power)
+
+
+def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
+    """(N,) float64 rewards minus a mix of the siblings' mean and the mean that history expects of the prompt.
+
+    The baseline of completion i of a group of n is ``w * mean_{j != i} R_j + (1 - w) * m``. History gives ``m`` and its
+    variance ``v / strength``, with ``v`` the variance of one reward, so ``w = (n - 1) / (n - 1 + strength)``. The
+    baseline does not depend on completion i, and ``m``, ``strength`` and n are fixed before the rollout. So the
+    expected gradient is that of the mean reward for every n, 1 included.
+
+    Each function has its own baseline; the advantages are summed with the functions' weights, without missing rewards.
+    Without history the baseline is the siblings' mean, and a group of one has an advantage of 0.
+
+    Source: leave-one-out, Kool et al. (2019), Ahmadian et al. (arXiv:2402.14740); a tracker per prompt, SPO
+        (arXiv:2509.13232); the mix by shrinkage, arXiv:2511.03710.
+    """
+    reward_NF, group_N = rewards.reward_NF.double(), rewards.group_N
+    known_NF, filled_NF = (~reward_NF.isnan()).double(), reward_NF.nan_to_num(0.0)
+    others_NF = group_sums(known_NF, group_N)[group_N] - known_NF
+    mean_NF = (group_sums(filled_NF, group_N)[group_N] - filled_NF) / others_NF.clamp_min(1)
+    baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
+    if context.expected is not None:
+        expected = context.expected.take(group_N)
+        share_NF = others_NF / (others_NF + expected.strength_QF).clamp_min(1e-12)
+        mixed_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
+        baseline_NF = torch.where(expected.strength_QF > 0, mixed_NF, baseline_NF)
+    advantage_NF = (filled_NF - baseline_NF) * known_NF
+    # The mean of equal numbers may be off by a rounding, which must not become a gradient.
+    rounding = ROUNDINGS * torch.finfo(rewards.reward_NF.dtype).eps
+    advantage_NF = advantage_NF.masked_fill(advantage_NF.abs() <= rounding * filled_NF.abs(), 0.0)
+    return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
+
+
+def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: float = DEVIATION_FLOOR) -> Tensor:
+    """(N,) float64 ``history_advantages`` over a standard deviation that history expects of the prompt, plus ``eps``.
+
+    It is fixed before the rollout, while a group's own deviation depends on its size. Functions are taken as
+    independent: their weighted variances are added. Without history it does not divide.
+
+    Raises:
+        ConfigError: ``eps`` is not > 0.
+    """
+    positive = f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."
+    require("history_scaled_advantages", {positive: 0 < eps < math.inf})
+    advantage_N = history_advantages(rewards, context)
+    if context.expected is None:
+        return advantage_N
+    return advantage_N / (context.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +131,7 @@ class AdvantageRule:
 
     name: str
     compute: Callable[[Rewards, StepContext], Tensor]
-    """Rewards of whole groups and their context to (N,) float64 advantages, without NaN."""
+    """From rewards of whole groups and their context to (N,) float64 advantages, without NaN."""
     prompt_exact: bool = True
     """True if a group's advantages do not depend on which other prompts were rolled out."""
     reason: str = ""
@@ -102,7 +151,7 @@ class AdvantageRule:
         return self.from_history or self.from_values
 
     def __call__(self, rewards: Rewards, context: StepContext) -> Tensor:
-        """(N,) advantages of the rewards of whole groups.
+        """(N,) advantages of whole groups.
 
         Raises:
             ShapeError: ``compute`` did not return one number per completion.
@@ -119,11 +168,7 @@ class AdvantageRule:
 
 
 def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
-    """The rule with each advantage ``powered``, and as exact under pruning; a power of 0 returns the rule itself.
-
-    Raises:
-        ConfigError: a power out of range.
-    """
+    """The rule with each advantage ``powered``, as exact under pruning; a power of 0 returns the rule itself."""
     if power == 0:
         return rule
     powered(torch.zeros(1), power=power)  # refuses a bad power now, not in the first step
@@ -147,6 +192,10 @@ BATCH_SCALED = AdvantageRule(
     reason="the standard deviation of the batch is taken over the rolled-out prompts only, so it moves with the draw",
     settings=_summed("batch"),
 )
+HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True, any_size=True)
+HISTORY_SCALED = AdvantageRule(
+    name="history baseline and deviation", compute=history_scaled_advantages, from_history=True, any_size=True
+)
 
 ADVANTAGE_RULES = {rule.name: rule for rule in (GROUP_SCALED, BATCH_SCALED, CENTRED)}
 """Rules that belong to no single paper, by TRL's ``scale_rewards``."""
@@ -157,8 +206,8 @@ class Statistics:
     """Completions whose rewards give the advantages that kept completions are trained with."""
 
     compute: Callable[[AdvantageRule, Rewards, StepContext, Tensor], Tensor] | None = None
-    """``compute(rule, rewards, context, keep_N) -> advantage_N``; ``keep_N`` (N,) bool is True for completions that any
-    draw of the rollout keeps. None for advantages of whole groups."""
+    """``compute(rule, rewards, context, keep_N) -> advantage_N``; ``keep_N`` (N,) bool marks completions that any draw
+    of the rollout keeps. None for advantages of whole groups."""
     bias: str = ""
     """Why advantages depend on the draw, one clause; empty if they do not."""
 

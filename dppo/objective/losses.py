@@ -1,14 +1,12 @@
 """Per-token policy losses, to be minimised, and the KL term: from ``Tokens`` to (B, T) values. Nothing here reduces.
 
-The constants of a loss are keywords: bind them with ``functools.partial`` to put a loss into a ``Method``. Values at
-masked tokens are meaningless but finite, and no gradient reaches them through the ratio: ``weighted_sum`` leaves them
-out.
+Bind a loss's constants with ``functools.partial``. Values at masked tokens are meaningless but finite.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from inspect import signature
 from types import FunctionType
 from typing import Any
@@ -22,25 +20,22 @@ from dppo.typed import check_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Sampled tokens of some completions: input of a token loss.
-
-    Log-probabilities are in nats, of the sampled tokens; all but ``logp_BT`` are constants.
-    """
+    """Sampled tokens of some completions, input of a token loss. Log-probabilities are in nats."""
 
     logp_BT: Tensor
-    """(B, T) under the policy in training; carries the gradient."""
+    """(B, T) under the policy in training; the only one with a gradient."""
     old_logp_BT: Tensor
-    """(B, T) under the old policy, the denominator of ratios: the trained one when it generated."""
+    """(B, T) under the policy that generated, the denominator of ratios."""
     advantage_B: Tensor
     """(B,) advantages, from whole groups."""
     mask_BT: Tensor
     """(B, T) bool or 0/1, true for tokens that carry loss."""
     counted_B: Tensor | None = None
-    """(B,) tokens that carry loss of each whole completion, if ``mask_BT`` is of a part of them; None for all."""
+    """(B,) tokens that carry loss of each whole completion, if ``mask_BT`` is a part of them; None for all."""
     ref_logp_BT: Tensor | None = None
     """(B, T) under the reference policy; None without a KL term."""
     sampler_logp_BT: Tensor | None = None
-    """(B, T) as the rollout engine reported them, NaN for missing ones; None if it reports none."""
+    """(B, T) as the rollout engine reported them, NaN where missing; None if it reports none."""
     correction_B1: Tensor | None = None
     """(B, T), or (B, 1) for whole completions: truncated ratio of the old policy to the rollout engine's; None: 1."""
 
@@ -52,10 +47,14 @@ TokenLoss = Callable[[Tokens], Tensor]
 """``loss(tokens) -> loss_BT``."""
 Ratio = Callable[[Tokens], Tensor]
 """``ratio(tokens)``: (B, T), or (B, 1) for a ratio of whole completions, with its gradient; 1 at masked tokens."""
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""``divergence(behaviour_logp, logp)``: distance of two log-probabilities of the same tokens, >= 0."""
+DRIFTS = (1e-3, 0.3, 30.0)
+"""Distances in nats of the token that ``mixes_tokens`` masks: near, inside a clip, beyond any limit."""
 
 
 def token_ratio(tokens: Tokens) -> Tensor:
-    """(B, T) probability of each sampled token under the policy over that under the old one."""
+    """(B, T) probability of each token under the policy over that under the old one."""
     return _log_ratio(tokens).exp()
 
 
@@ -77,14 +76,13 @@ def clipped_surrogate(
 ) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio * A, clip(ratio) * A)``.
 
-    With ``sequence_ratio`` all tokens of a completion have the same value: use the ``grpo`` normaliser, which takes the
-    mean over tokens.
-
     The ratio is clipped to ``[1 - clip_low, 1 + clip_high]``, with ``clip_low`` in [0, 1] and ``clip_high`` >= 0.
-    ``delta`` caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap.
+    ``delta`` caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap. With
+    ``sequence_ratio`` all tokens of a completion have the same value, so use the ``grpo`` normaliser, a mean over
+    tokens.
 
-    Source: PPO (arXiv:1707.06347), equation 7; two bounds from DAPO (arXiv:2503.14476); ratios of completions from GSPO
-        (arXiv:2507.18071), equation 5; the cap from INTELLECT-2 (arXiv:2505.07291), as TRL's ``delta``.
+    Source: PPO (arXiv:1707.06347), equation 7; two bounds, DAPO (arXiv:2503.14476); ratios of completions, GSPO
+        (arXiv:2507.18071), equation 5; the cap, INTELLECT-2 (arXiv:2505.07291).
     """
     found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
     free = found if delta is None else found.clamp(max=delta)
@@ -95,7 +93,7 @@ def clipped_surrogate(
 def cispo(tokens: Tokens, *, ratio: Ratio = token_ratio, ratio_max: float = 5.0) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp``, with the capped ratio held constant.
 
-    ``ratio_max`` is the cap itself, > 0, not an addition to 1. TRL calls it ``epsilon_high``.
+    ``ratio_max`` > 0 is the cap itself, not an addition to 1. TRL calls it ``epsilon_high``.
 
     Source: MiniMax-M1 (arXiv:2506.13585), section 3.1; the cap is one-sided as in TRL.
     """
@@ -108,8 +106,7 @@ def sapo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-A * 4 / t * sigmoid(t * (ratio - 1))``: a soft gate in place of clipping.
 
-    t > 0 is ``temperature_pos`` for advantages above 0 and ``temperature_neg`` for others; larger values close the gate
-    sooner.
+    t > 0 is ``temperature_pos`` for advantages above 0, else ``temperature_neg``; larger values close the gate sooner.
 
     Source: SAPO (arXiv:2511.20347), as in TRL.
     """
@@ -158,8 +155,8 @@ def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: floa
 def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> Tensor:
     """(B, T) ``loss``, 0 for completions of negative advantage from which the policy has drifted too far.
 
-    ``threshold`` is the largest mean of ``log mu - log pi`` over a completion's tokens that is kept, in nats; ``mu`` is
-    the rollout engine's policy if it reports log-probabilities, else the old policy.
+    Kept are means of ``log mu - log pi`` over a completion's tokens of at most ``threshold`` nats. ``mu`` is the
+    rollout engine's policy if it reports log-probabilities, else the old policy.
 
     Source: DeepSeek-V3.2 (arXiv:2512.02556), off-policy sequence masking, as in TRL.
     """
@@ -170,12 +167,73 @@ def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> T
     return loss(tokens).masked_fill(~kept_B1, 0.0)
 
 
+def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
+    """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1].
+
+    Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
+    """
+    return (logp.exp() - behaviour_logp.exp()).abs()
+
+
+def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
+    """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
+
+    ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))`` with ``mu`` the policy that sampled and ``pi`` the one in
+    training; infinite only if a policy has become certain.
+
+    Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
+    """
+    mu, other, other_now = behaviour_logp.exp(), -torch.expm1(behaviour_logp), -torch.expm1(logp)
+    rest = torch.where(other > 0, other * (other.log() - other_now.log()), 0.0)
+    return mu * (behaviour_logp - logp) + rest
+
+
+def divergence_ppo(
+    tokens: Tokens,
+    *,
+    divergence: Divergence = binary_tv,
+    delta_low: float = 0.15,
+    delta_high: float = 0.15,
+    ratio_max: float = 20.0,
+) -> Tensor:
+    """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
+
+    It is 0 for an advantage above 0 if the token has become more likely by more than ``delta_high``, and for another
+    advantage if it has become less likely by more than ``delta_low``. Both are >= 0, in the unit of ``divergence``;
+    ``ratio_max`` is > 0. The mask is by a difference of probabilities, not by a quotient: a rare token may have a large
+    ratio and hardly move the distribution. The paper's masks over the sampler's most likely tokens need
+    log-probabilities that no trainer records.
+
+    The ratio is to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
+    correction between the two, so ``correction_B1`` is not applied.
+
+    Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05.
+    """
+    with torch.no_grad():
+        behaviour_BT = _behaviour(tokens)
+        log_ratio_BT = tokens.logp_BT - behaviour_BT
+        far_BT = divergence(behaviour_BT, tokens.logp_BT)
+        up_B1 = tokens.advantage_B[:, None] > 0
+        too_high_BT = up_B1 & (log_ratio_BT > 0) & (far_BT > delta_high)
+        too_low_BT = ~up_B1 & (log_ratio_BT < 0) & (far_BT > delta_low)
+        left_out_BT = too_high_BT | too_low_BT | (tokens.mask_BT == 0)
+        ratio_BT = log_ratio_BT.exp().clamp(max=ratio_max).masked_fill(left_out_BT, 0.0)
+    return -ratio_BT * tokens.advantage_B[:, None] * tokens.logp_BT.masked_fill(left_out_BT, 0.0)
+
+
+def _behaviour(tokens: Tokens) -> Tensor:
+    """(B, T) log-probabilities under the policy that sampled; the old policy's where the engine reported none."""
+    if tokens.sampler_logp_BT is None:
+        return tokens.old_logp_BT
+    return torch.where(tokens.sampler_logp_BT.isfinite(), tokens.sampler_logp_BT, tokens.old_logp_BT)
+
+
 def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
     """(B, T) ``exp(d) - d - 1`` in nats, with ``d = ref_logp - logp``: unbiased in value, >= 0. GRPO's KL term.
 
-    Its expected gradient over on-policy tokens is that of the other direction, KL(reference || policy). Multiplied by
-    ``ratio``, gradient included, it is that of KL(policy || reference), also for tokens that an older policy sampled:
-    TRL's ``use_bias_correction_kl``. Derived in docs/estimators.md.
+    Its expected gradient over on-policy tokens is that of KL(reference || policy). Multiplied by ``ratio``, gradient
+    included, it is that of KL(policy || reference), also for tokens of an older policy: TRL's
+    ``use_bias_correction_kl``. Derived in docs/estimators.md.
 
     Raises:
         ConfigError: ``ref_logp_BT`` is missing.
@@ -196,13 +254,50 @@ def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
 def clipped_tokens(
     tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:
-    """Tokens, or completions, that clipping leaves without a gradient: at the lower bound, and at the upper one.
-
-    Both are bool, of the shape of the ratio.
-    """
+    """Bool, of the ratio's shape: without a gradient by clipping at the lower bound, and at the upper one."""
     with torch.no_grad():
         found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
     return (found < 1 - clip_low) & (advantage_B1 < 0), (found > 1 + clip_high) & (advantage_B1 > 0)
+
+
+def mixes_tokens(loss: TokenLoss) -> bool:
+    """True if the loss or the gradient of a token changes when another token of its completion is masked.
+
+    It is measured on completions of three tokens, the last of which drifts by little, some and very much.
+    """
+    return _mixes_tokens(loss) if isinstance(loss, Hashable) else _mixes_tokens.__wrapped__(loss)
+
+
+@lru_cache(maxsize=64)  # a method is made anew in each step that chooses a rate
+def _mixes_tokens(loss: TokenLoss) -> bool:
+    cases = [_drifting(drift, engine=engine) for drift in DRIFTS for engine in (True, False)]
+    return any(not torch.equal(_of_two(loss, case, alone=True), _of_two(loss, case, alone=False)) for case in cases)
+
+
+def _drifting(drift: float, *, engine: bool) -> Tokens:
+    """Four completions of three tokens: advantages of both signs, the last token drifting up and down."""
+    sign_B1 = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]], dtype=torch.float64)
+    away_B1 = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]], dtype=torch.float64) * drift
+    logp_BT = torch.tensor([[-0.5, -1.0, -40.0]], dtype=torch.float64).repeat(4, 1)
+    moved_BT = torch.cat([torch.full((4, 2), 1e-2, dtype=torch.float64), away_B1], 1)
+    return Tokens(
+        logp_BT=logp_BT,
+        old_logp_BT=logp_BT + moved_BT,
+        advantage_B=sign_B1[:, 0],
+        mask_BT=torch.ones(4, 3, dtype=torch.bool),
+        ref_logp_BT=logp_BT + moved_BT / 2,
+        sampler_logp_BT=logp_BT + moved_BT if engine else None,
+    )
+
+
+def _of_two(loss: TokenLoss, tokens: Tokens, *, alone: bool) -> Tensor:
+    """(2, B, 2) losses of the first two tokens, and their gradients; the third is masked if ``alone``."""
+    mask_BT = tokens.mask_BT.clone()
+    mask_BT[:, 2] = not alone
+    logp_BT = tokens.logp_BT.clone().requires_grad_()
+    first_BT = loss(replace(tokens, mask_BT=mask_BT, logp_BT=logp_BT)).expand_as(logp_BT)[:, :2]
+    (slope_BT,) = torch.autograd.grad(first_BT.sum(), logp_BT)
+    return torch.stack([first_BT.detach(), slope_BT[:, :2]])
 
 
 def bound(part: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], dict[str, Any]]:
@@ -234,6 +329,5 @@ def _log_ratio(tokens: Tokens) -> Tensor:
 
 
 def _corrected(loss: Tensor, tokens: Tokens) -> Tensor:
-    """(B, T) loss of each token, times the rollout engine's correction."""
     loss_BT = loss.expand_as(tokens.logp_BT)
     return loss_BT if tokens.correction_B1 is None else loss_BT * tokens.correction_B1

@@ -1,11 +1,13 @@
-"""From per-token losses to one number: a weighted sum, over a denominator that was fixed before anything was pruned."""
+"""From per-token losses to one number: a weighted sum over a denominator that was fixed before pruning. Weights of
+pairs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from dppo.errors import ShapeError
+from dppo.errors import ShapeError, require
 
 Denominator = Callable[[int, float, int], float]
 """``denominator(sequences, tokens, max_tokens)``, all counted before pruning, over the whole optimizer step."""
@@ -20,14 +22,12 @@ class Normaliser:
     per_sequence: bool
     """True if a completion's token sum is first divided by its own number of tokens."""
     denominator: Denominator
-    """From sequences, loss tokens and the longest allowed completion of all ranks, before pruning, to a number.
-
-    If prompts are pruned, tokens are those that history expects of all candidates: ``StepPrompts.expected_tokens``.
-    """
+    """From sequences, loss tokens and the longest allowed completion of all ranks, before pruning, to a number."""
     prompt_exact: bool
     """True if the denominator is known although pruned prompts are never rolled out."""
     counts_tokens: bool = False
-    """True if the denominator is a number of tokens, which must be expected before prompts are pruned."""
+    """True if the denominator is a number of tokens. If prompts are pruned it is the expected one, of all candidates.
+    """
     reason: str = ""
     """Why it is not exact under prompt pruning, one sentence; empty if it is."""
 
@@ -37,14 +37,13 @@ def weighted_sum(
 ) -> Tensor:
     """() weighted sum of completions' token sums, ``sum_i w_i sum_t loss_it``, with its gradient.
 
-    Divide it by a denominator that was fixed before pruning: a division by what survived is a ratio of two random
-    numbers, which is biased. The weight multiplies the whole loss of a completion, so pass policy and KL terms added.
+    Divide it by a denominator fixed before pruning: a division by what survived is a biased ratio of two random
+    numbers. The weight multiplies the whole loss of a completion, so pass policy and KL terms added.
 
     Args:
         loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
         mask_BT: (B, T) bool or 0/1, true for tokens that carry loss.
-        weight: (B,) one over the probability of having been kept, 0 for dropped completions; (B, T) if tokens are drawn
-            too.
+        weight: (B,) one over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too.
         per_sequence: divide each completion's token sum by its own token count (at least 1) first.
         counted_B: (B,) that count, fixed before tokens were drawn; None if the mask has all of them.
 
@@ -62,6 +61,25 @@ def weighted_sum(
     if per_sequence:
         sum_B = sum_B / ((mask_BT != 0).sum(1) if counted_B is None else counted_B).clamp(min=1)
     return (sum_B if by_token else sum_B * weight).sum()
+
+
+def margin_weights(
+    margin_B: Tensor, *, centre: float, scale: float, lowest: float = 0.2, highest: float = 1.8
+) -> Tensor:
+    """(B,) weights of preference pairs, ``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``.
+
+    ``margin_B`` is the reward of the preferred answer less the other's, any unit. The weight is 1 at ``centre`` and
+    larger below it. ``scale`` is > 0, ``lowest`` in (0, 1] and ``highest`` >= 1.
+
+    Raises:
+        ConfigError: a number out of range.
+
+    Source: in the style of Margin-Adaptive DPO (arXiv:2510.05342), whose own formula could not be seen.
+    """
+    bounds = f"lowest={lowest:g}, highest={highest:g}: need 0 < lowest <= 1 <= highest. Write 0.2 and 1.8."
+    scaled = f"scale={scale:g} must be > 0. Write scale=1.0."
+    require("margin_weights", {scaled: scale > 0, bounds: 0 < lowest <= 1 <= highest})
+    return (2 * torch.sigmoid(-(margin_B - centre) / scale)).clamp(lowest, highest)
 
 
 # Functions by name, so that methods can be pickled.

@@ -1,12 +1,16 @@
 """Layout of kept completions for the forward pass. It depends on lengths, never on methods.
 
-The pure parts are exported here. ``dppo.packing.attention``, ``head``, ``forward`` and ``check`` bring rows into
-transformers and are imported by name.
+Parts that need transformers are imported by name: ``dppo.packing.attention``, ``head``, ``forward`` and ``check``.
 """
 
-from dppo.packing.bins import best_fit_decreasing, fewest_bins, longest_processing_time, split_group
+from dppo.packing.bins import (
+    best_fit_decreasing,
+    fewest_bins,
+    longest_processing_time,
+    sorted_micro_batches,
+    split_group,
+)
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
-from dppo.packing.micro_batches import sorted_micro_batches
 from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
 
 __all__ = [

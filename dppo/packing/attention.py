@@ -31,9 +31,8 @@ def rows_attention(
 ) -> tuple[Tensor, None]:
     """Attention (1, T, H, D) over a row's segments, and None for its weights; without segments transformers' ``sdpa``.
 
-    ``row_segments`` and ``row_kernel`` are keyword arguments of the model's forward. So generation, evaluation and a
-    recomputation under gradient checkpointing each have those of their own call. ``attention_mask`` is not used with
-    segments.
+    ``row_segments`` and ``row_kernel`` are keyword arguments of the model's forward, so every call, a recomputation
+    under gradient checkpointing included, has its own. ``attention_mask`` is not used with segments.
     """
     segments, kernel = options.pop("row_segments", None), options.pop("row_kernel", None)
     if segments is None or kernel is None:
@@ -43,10 +42,7 @@ def rows_attention(
 
 @torch.compiler.disable()
 def _attend(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, *of_row: Any) -> Tensor:
-    """(1, T, H, D) attention by ``kernel``, never part of a compiled graph.
-
-    Each row has other segments, so a graph with them would be compiled again for each row.
-    """
+    """(1, T, H, D) attention by ``kernel``. A graph with a row's segments would be compiled again for each row."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     query, key, value = (x.to(dtype) for x in (query, key, value))  # norms in float32 leave queries and keys there

@@ -1,14 +1,17 @@
-"""Items into bins: integers in, lists of indices out.
+"""Items into bins: every function places every item exactly once.
 
-Every function places every item exactly once. An item larger than a bin gets a bin of its own, which no other item
-joins: cutting or dropping it would change the gradient.
+An item larger than a bin gets a bin of its own: cutting or dropping it would change the gradient.
 """
 
 import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import index
+
+import torch
+from torch import Tensor
 
 from dppo.errors import ConfigError
 
@@ -17,14 +20,9 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Bins of indices: largest item first, each into the fullest bin that still has room for it.
 
     At most ``11/9 OPT + 4`` bins (OPT, the fewest possible), with lengths of completions within one percent of OPT.
-    Which sizes end up together does not depend on their order. Items of equal size are dealt in that order.
+    Items of equal size are dealt in their order. ``best_fit_decreasing([4, 7, 3, 6], 10)`` is ``[[1, 2], [3, 0]]``.
 
-    Source:
-        Johnson, "Near-optimal bin packing algorithms" (1973); Johnson et al., SIAM J. Comput. 3 (1974). For first fit
-        decreasing the constant is 6/9 (Dosa, ESCAPE 2007); the tests hold this function to it on small cases.
-
-    Example:
-        ``best_fit_decreasing([4, 7, 3, 6], 10)`` is ``[[1, 2], [3, 0]]``.
+    Source: Johnson, "Near-optimal bin packing algorithms" (1973); Johnson et al., SIAM J. Comput. 3 (1974).
     """
     sizes, bins = _checked(sizes, capacity), []
     count = len(sizes)
@@ -54,25 +52,18 @@ def longest_processing_time(
     """Exactly ``bins`` lists of indices with similar sums: dearest item first, each into the cheapest list so far.
 
     The largest sum is at most ``4/3 - 1/(3 bins)`` times the smallest possible. With fewer items than bins, or items
-    that cost nothing, some lists are empty.
+    that cost nothing, some lists are empty. ``longest_processing_time([3, 2, 2, 1], 2)`` is ``[[0, 3], [1, 2]]``.
 
     Args:
         costs: finite, >= 0.
         bins: >= 1.
         home: the list that each item is in already. An item stays there as long as the sum is at most the mean of all
             lists, so few items move. The largest sum is then at most the mean and ``(1 - 1/bins)`` times the dearest.
-        count: the most items of a list; None without a limit. Lists have equal counts if ``count * bins`` is the
-            number of items.
+        count: the most items of a list; None without a limit. Lists have equal counts if ``count * bins`` is the number
+            of items.
         before: earlier sums of the lists. Of lists with equal sums the one with the smallest earlier sum is taken.
 
-    Source:
-        Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). The bound with ``home`` is
-        that of list scheduling: Graham, "Bounds for certain multiprocessing anomalies", Bell System Technical Journal
-        45 (1966).
-
-    Example:
-        ``longest_processing_time([3, 2, 2, 1], 2)`` is ``[[0, 3], [1, 2]]``. With ``home=[0, 0, 0, 1]`` it is
-        ``[[0, 2], [3, 1]]``: one item moves.
+    Source: Graham, SIAM J. Appl. Math. 17 (1969); with ``home``, Graham, Bell System Technical Journal 45 (1966).
     """
     _check_lists(costs, bins, home, count)
     lists: list[list[int]] = [[] for _ in range(bins)]
@@ -99,11 +90,9 @@ def longest_processing_time(
 def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Parts of a group, few and of similar size: each costs ``shared`` once, and the sum of its items.
 
-    The fewest possible parts are tried, then one more each time. Parts are filled by longest processing time, which
-    balances them. If best fit decreasing needs fewer parts, its parts are taken.
-
-    Example:
-        ``split_group(10, [30, 20, 25, 15], 60)`` is ``[[0, 3], [2, 1]]``: 55 and 55.
+    The fewest possible parts are tried, then one more each time, each filled by longest processing time. If best fit
+    decreasing needs fewer parts, its parts are taken. ``split_group(10, [30, 20, 25, 15], 60)`` is ``[[0, 3], [2,
+    1]]``.
     """
     sizes = _checked(sizes, capacity)
     if shared < 0:
@@ -124,18 +113,33 @@ def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[i
 
 
 def fewest_bins(sizes: Sequence[int], capacity: int) -> int:
-    """Lower bound of the number of bins of any packing.
+    """Lower bound of the number of bins of any packing; ``fewest_bins([6, 6, 6, 1], 10)`` is 3.
 
     Items that do not fit take a bin each. The others need their total, and no two of them above half a bin can share.
-
-    Example:
-        ``fewest_bins([6, 6, 6, 1], 10)`` is 3.
     """
     sizes = _checked(sizes, capacity)
     fit = [size for size in sizes if size <= capacity]
     by_total = -(-sum(fit) // capacity)
     by_half = sum(2 * size > capacity for size in fit)
     return len(sizes) - len(fit) + max(by_total, by_half, min(len(fit), 1))
+
+
+def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
+    """Indices of micro-batches, longest rows first, so that each is padded only to its own longest row.
+
+    A row longer than ``max_tokens`` gets a micro-batch of its own. Widths are (N,), or (N, parts) if parts are padded
+    each for itself, such as prompts and completions. Ties keep their order. Lengths ``[3, 8, 4]`` with ``max_tokens=8``
+    give ``[tensor([1]), tensor([2, 0])]``.
+    """
+    parts = width if width.dim() == 2 else width[:, None]
+    order = torch.argsort(parts.sum(1), descending=True, stable=True)
+    bounds, longest = [0], [0] * parts.shape[1]
+    for row, of_row in enumerate(parts[order].tolist()):
+        longest = [max(pair) for pair in zip(longest, of_row, strict=True)]
+        if row > bounds[-1] and (row + 1 - bounds[-1]) * sum(longest) > max_tokens:
+            bounds.append(row)
+            longest = of_row
+    return [order[a:b] for a, b in pairwise([*bounds, len(order)]) if b > a]
 
 
 def _dearest_first(costs: Sequence[float]) -> list[int]:

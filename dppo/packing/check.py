@@ -1,12 +1,9 @@
 """The self-check: rows against the model's own padded forward, log-probabilities and gradients, before any training.
 
-Rows depend on private agreements of transformers: keyword arguments reach attention, and a 4-D mask is passed on
-unchanged. If one breaks, log-probabilities are off by nats without a warning.
-
-How far correct rows may be from padding depends on the model, not on the machine. Two correct computations differ by
-rounding, and a model amplifies rounding by its weights and its temperature. So the tolerance is measured: the padded
-forward again, with the output of every module moved by one rounding up or down. The effect of another prompt is
-measured too, because a tolerance above it would hide mistakes.
+Rows depend on private agreements of transformers; if one breaks, log-probabilities are off by nats without a warning.
+Correct rows differ from padding by rounding, which a model amplifies. So the tolerance is measured: the padded forward
+again, with every module's output moved by one rounding. A tolerance above the effect of another prompt would hide
+mistakes.
 """
 
 import math
@@ -37,8 +34,8 @@ change, with every instruction set and model tried: docs/log.md, 2026-11-21."""
 LOGP_FLOOR, GRADIENT_FLOOR, HALF_GRADIENT_FLOOR = 1e-4, 1e-3, 0.1
 """Smallest tolerances: nats, and relative differences of gradients."""
 HEAD_ROUNDINGS = 8.0
-"""Tolerance of the head in roundings of the largest logit: two for the logit and for the sum that it is taken from, and
-room for sums in another order."""
+"""Tolerance of the head in roundings of the largest logit: two for the logit and its sum, and room for sums in another
+order."""
 HEAD_FLOOR = 1e-2
 """Smallest tolerance of the head in nats: TRL's kernel on a GPU may multiply float32 in fewer bits than the model."""
 MATMUL_EPS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
@@ -92,10 +89,9 @@ class LayoutCheck:
 def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck:
     """Compare rows with the model's padded forward; tolerances grow with the rounding that the model amplifies.
 
-    That is the largest of the differences between one padded batch, one sequence at a time, and the batch with the
-    output of every module nudged. Gradients are compared if gradients are enabled: a sharded model, which can only be
-    differentiated in a training step, is checked under ``torch.no_grad()``. The model has ``use_rows`` and a fused or
-    scored head; its mode and gradients stay as they were.
+    Rounding is the largest difference between one padded batch, one sequence at a time, and the batch with nudged
+    outputs. Gradients are compared if they are enabled: a sharded model is checked under ``torch.no_grad()``. The model
+    has ``use_rows`` and a fused or scored head; its mode and gradients stay as they were.
     """
     prompts, completions = _sequences(model)
     half = _dtype(model) in HALF
@@ -160,14 +156,11 @@ def _sequences(model: Any) -> tuple[list[Tensor], list[Tensor]]:
 def _log_probs(
     model: Any, prompts: list[Tensor], completions: list[Tensor], temperature: float | None
 ) -> tuple[Tensor, float]:
-    """(N, WIDTH) log-probabilities by the padded forward, and the largest logit over the temperature.
-
-    Without a temperature they are those of the head that rows use, which divides by its own and gives no logits.
-    """
+    """(N, WIDTH) log-probabilities by the padded forward, and the largest logit over the temperature."""
     sequences = [torch.cat(pair) for pair in zip(prompts, completions, strict=True)]
     ids, mask = (pad_sequence(each, batch_first=True) for each in (sequences, [torch.ones_like(s) for s in sequences]))
     inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
-    if temperature is None:
+    if temperature is None:  # by the head that rows use, which divides by its own and gives no logits
         labels = pad_sequence([s[1:] for s in sequences], batch_first=True, padding_value=UNSCORED)
         output = model(**inputs, shift_labels=F.pad(labels, (0, 1), value=UNSCORED), fused_lm_head=True)
         logp_NT, largest = output.log_probs.float(), math.nan
@@ -180,16 +173,14 @@ def _log_probs(
 
 
 def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities, and the gradient of their weighted sum with respect to each token's embedding.
-
-    Gradients of embeddings have passed through every layer, and computing them touches no parameter's ``.grad``.
-    """
+    """Log-probabilities, and the gradient of their weighted sum with respect to each token's embedding."""
     inputs: list[tuple[Tensor, Tensor]] = []
 
     def capture(_module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         inputs.append((args[0], output.detach().requires_grad_(torch.is_grad_enabled())))
         return inputs[-1][1]
 
+    # Gradients of embeddings have passed through every layer, and computing them touches no parameter's ``.grad``.
     embeddings = model.get_input_embeddings()
     with embeddings.register_forward_hook(capture):
         logp_NT = forward()
@@ -224,16 +215,13 @@ def _nudged(model: Any, seed: int) -> Iterator[None]:
 
 
 def _rounding(model: Any) -> float:
-    """Relative rounding error of one product of the model.
-
-    In half precision, half the spacing of numbers beside 1: sums are float32, and their result is rounded once. In
-    float32 sums are rounded as they grow, so a few spacings. By a setting of torch factors are rounded too.
-    """
+    """Relative rounding error of one product of the model."""
     dtype, device = _dtype(model), model.get_input_embeddings().weight.device.type
     if dtype in HALF:
-        return torch.finfo(dtype).eps / 2
+        return torch.finfo(dtype).eps / 2  # sums are float32, and their result is rounded once
     backend: Any = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     precision = getattr(getattr(backend, "matmul", None), "fp32_precision", "") if dtype == torch.float32 else ""
+    # Sums are rounded as they grow, and by a setting of torch factors are rounded too.
     return max(4 * torch.finfo(dtype).eps, MATMUL_EPS.get(precision, 0.0))
 
 
@@ -280,8 +268,8 @@ class HeadCheck:
 def check_head(model: Any, *, temperature: float) -> HeadCheck:
     """Compare the fused or scored head, on padded sequences, with the logits of the model's own forward.
 
-    Layouts assume a linear head on the last hidden states. A model with a layer between them, or with scaled logits,
-    has other log-probabilities. Then the reference of ``check_rows`` is wrong too.
+    A model with a layer behind its last hidden states, or with scaled logits, has other log-probabilities. Then the
+    reference of ``check_rows`` is wrong too.
     """
     prompts, completions = _sequences(model)
     with _evaluating(model):

@@ -1,11 +1,8 @@
 """Attention kernels for CUDA in half precision: variable-length kernels in two calls or in one, and flex attention.
 
-Their passes are private functions, so any version may lack them or change them. ``kernels.probe`` compares each with
-plain SDPA before it is used, and passes it over if it fails in any way.
-
-In one call queries are slices of the row, while keys and values are gathered per segment: a trunk is repeated in front
-of each of its branches, ``(k - 1) * (P - 1)`` more keys. Their gradients come back by index addition, which in half
-precision does not add in a fixed order.
+Their passes are private functions, so ``kernels.probe`` compares each with plain SDPA before use. In one call keys and
+values are gathered per segment: a trunk is repeated for each of its branches. Their gradients come back by index
+addition, which in half precision does not add in a fixed order.
 """
 
 from collections.abc import Callable
@@ -91,10 +88,7 @@ def flash2() -> Any:
 
 @cache
 def flash3() -> Any:
-    """flash-attn 3's module of functions, on GPUs of compute capability 9.0.
-
-    The GPU is checked first: elsewhere a kernel would be downloaded that cannot run.
-    """
+    """flash-attn 3's module of functions. The GPU is checked first: elsewhere a kernel would be downloaded in vain."""
     if torch.cuda.get_device_capability() != (9, 0):
         raise RuntimeError("it needs a GPU of compute capability 9.0")
     return _functions("flash_attn_interface", "flash-attn3", version=1)

@@ -35,11 +35,9 @@ def row_log_probs(
 ) -> Scored:
     """Log-probabilities of a row's completions, with gradient, and their entropies and ``TOKEN_METRICS`` if requested.
 
-    The row goes through ``model(...)``, so PEFT, DDP and FSDP wrappers see an ordinary forward pass. The model has
-    ``use_rows`` and ``add_scored_head``, or TRL's ``add_fused_lm_head``, which computes entropies and metrics only if
-    that was requested when it was added. ``width`` is at least the tokens of the longest completion. ``weight_B`` are
-    weights of the completions for the router loss of a mixture of experts, which needs ``add_scored_head``; None
-    without such a loss.
+    The model has ``use_rows`` and ``add_scored_head``, or TRL's ``add_fused_lm_head``, and may be wrapped by PEFT, DDP
+    or FSDP. ``width`` is at least the tokens of the longest completion. ``weight_B`` are weights of the completions for
+    the router loss of a mixture of experts, which needs ``add_scored_head``; None without such a loss.
     """
     weights = {} if weight_B is None else {"token_weight": row.weight_of_positions(weight_B)}
     requested = {"score_metrics": True} if metrics else {}

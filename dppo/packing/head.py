@@ -19,8 +19,8 @@ from dppo.errors import ConfigError
 from dppo.packing.rows import UNSCORED
 
 BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
-"""Logits that exist at one time: 128 MiB in float32 on a CPU, 1 GiB on a GPU. On a GPU blocks are larger because every
-block adds to a gradient of the size of the head."""
+"""Logits that exist at one time: 128 MiB in float32 on a CPU, 1 GiB on a GPU, where each block adds to a gradient of
+the size of the head."""
 TOKEN_METRICS = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
 """Entropy in nats; True if the token is the likeliest; over the vocabulary the mean logit and the log of the sum of
 squared probabilities. The names are those of TRL's fused head."""
@@ -75,22 +75,18 @@ class _Head:
 def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: torch.dtype | None = None) -> None:
     """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
 
-    The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. Further arguments of the call:
-    ``score_entropy=True`` for entropies, ``score_metrics=True`` for ``TOKEN_METRICS`` without a gradient, and
-    ``token_weight=`` (B, T) for the router loss of a mixture of experts over these weights. Without ``fused_lm_head``
-    the model's forward is the one it had. A second call replaces the first. ``remove_scored_head`` removes the head.
+    The call is that of TRL's ``add_fused_lm_head``. It also takes ``score_entropy=True``, ``score_metrics=True`` for
+    ``TOKEN_METRICS`` without a gradient, and ``token_weight=`` (B, T) for the router loss of a mixture of experts.
+    Without ``fused_lm_head`` the model's forward is the one it had. A second call replaces the first.
 
-    Args:
-        model: a causal language model, not yet wrapped by PEFT, DDP or FSDP; changed in place.
-        temperature: logits are divided by it, > 0.
-        dtype: of the head's arithmetic; the weight's own by default.
+    ``model`` is a causal language model, not yet wrapped by PEFT, DDP or FSDP; it is changed in place. Logits are
+    divided by ``temperature``. ``dtype`` is that of the head's arithmetic; the weight's own by default.
 
     Raises:
-        ConfigError: the model scales or caps its logits, or ``temperature`` is not positive. The model's call raises it
-            if the head carries an adapter.
+        ConfigError: the model scales or caps its logits, or ``temperature`` is not > 0. The model's call raises it if
+            the head carries an adapter.
 
-    Source: ``torch.nn.functional.linear_cross_entropy`` (torch 2.13), whose chunked form recomputes logits in the
-    backward pass; before torch 2.13, checkpointed blocks.
+    Source: ``torch.nn.functional.linear_cross_entropy`` (torch 2.13); before, checkpointed blocks.
     """
     if reason := unsupported_head(model):
         raise ConfigError(f"no scored head for {type(model).__name__}: {reason}. Use TRL's add_fused_lm_head.")
@@ -109,8 +105,8 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
 def remove_scored_head(model: PreTrainedModel) -> None:
     """Restore the forward of a model before ``add_scored_head``; no effect on a model without a scored head.
 
-    If another function was wrapped around the head since, such as TRL's own head or accelerate's autocast, the head
-    stays below it and calls pass through.
+    Below a function that was wrapped around it since, such as accelerate's autocast, the head stays and calls pass
+    through.
     """
     patched: Any = model
     heads: list[_Head] = getattr(model, "scored_heads", [])
@@ -188,8 +184,8 @@ def _score(
 def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: Any) -> Tensor:
     """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights.
 
-    Shares of tokens per expert and mean probabilities are both weighted, so kept tokens stand for dropped ones. If all
-    weights are 0 it is 0, with a gradient of 0.
+    Shares of tokens per expert and mean probabilities are both weighted. If all weights are 0 it is 0, with a gradient
+    of 0.
     """
     total = weight_BT.sum()
     weighted = torch.where(total > 0, weight_BT, torch.ones_like(weight_BT))
@@ -211,8 +207,8 @@ def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | Non
 def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
     """(L,) log-probabilities of ``target_L`` by blocks of positions, each computed again in the backward pass.
 
-    Products are in the dtype of the hidden states. The softmax and the sum of the blocks' gradients are float32 or
-    more, because in bfloat16 log-probabilities of -10 nats would come in steps of 1/16.
+    Softmax and gradient sums are float32 or more: in bfloat16 log-probabilities of -10 nats would come in steps of
+    1/16.
     """
     dtype = hidden_LD.dtype
     exact = torch.promote_types(dtype, torch.float32)
@@ -235,10 +231,7 @@ def label_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None,
 
 
 def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """(L,) entropies in nats of the distributions over the vocabulary, by blocks.
-
-    The backward pass computes each block again; without one only the forward pass is paid for.
-    """
+    """(L,) entropies in nats of the distributions over the vocabulary, by blocks; a backward pass repeats each."""
 
     def block(hidden: Tensor) -> Tensor:
         return _entropy(_logits(hidden, weight_VD, bias_V).log_softmax(1))

@@ -2,8 +2,7 @@
 
 A branch attends to its trunk and, causally, to itself. With fewer queries than keys the causal mask is aligned at the
 *bottom right*: query ``i`` of ``n`` sees key ``j`` of ``t`` if ``j <= i + (t - n)``. Nested tensors and SDPA's
-``is_causal`` align at the top left, which is silently wrong here. So outputs and gradients of every kernel are compared
-with plain SDPA before it is used.
+``is_causal`` align at the top left, which is silently wrong here.
 """
 
 from collections.abc import Iterator
@@ -54,8 +53,7 @@ def by_segment(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Of each segment its queries, and the keys and values of its trunk and of itself, repeated to H heads.
 
-    Segments are cut with one ``split``. Its backward is one operation, while that of a slice per segment makes a
-    tensor of the row's length each time, which is quadratic in the row.
+    One ``split`` cuts all: the backward of a slice per segment makes a tensor of the row's length each time.
     """
     repeat = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeat, 1) if repeat > 1 else x for x in (key, value))

@@ -1,8 +1,7 @@
 """Rows of segments: the dense layout, in which no token is padding and a group's prompt is computed once.
 
-A row is a sequence of segments. Of each prompt it holds a *trunk*, the prompt without its last token, and one *branch*
-per completion: the prompt's last token, then the completion without its last token. Every position of a branch
-predicts the next token of its completion, so labels are one per position and nothing is scored from a neighbour.
+Of each prompt a row holds a *trunk*, the prompt without its last token, and one *branch* per completion: the prompt's
+last token, then the completion without its last token. Every position of a branch predicts the next token.
 
     prompt [a b c], completions [x y z] and [u v]
 
@@ -10,11 +9,10 @@ predicts the next token of its completion, so labels are one per position and no
     positions  0  1 | 2  3  4 | 2  3
     labels     -  - | x  y  z | u  v
 
-All trunks come first, then all branches in the order of their trunks, then completions that share no prompt. Keys of
-trunks and queries of branches are then contiguous slices, which attention in two calls needs (``two_calls``).
+All trunks come first, then all branches in the order of their trunks, then completions that share no prompt: attention
+in two calls (``two_calls``) needs contiguous slices. A group costs ``(P - 1) + sum(C)`` tokens.
 
-Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``). From a last token nothing is
-predicted, so it has no place. A group costs ``(P - 1) + sum(C)`` tokens.
+Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +26,6 @@ from torch import Tensor
 
 from dppo.errors import ShapeError
 from dppo.packing.bins import best_fit_decreasing, split_group
-from dppo.packing.transfer import on_device
 
 UNSCORED = -100
 """Label of a position without a loss."""
@@ -52,7 +49,7 @@ class Segments:
 
     @cached_property
     def past_S(self) -> tuple[int, ...]:
-        """Tokens that come before each segment in its sequence: the length of its trunk, or 0."""
+        """Tokens before each segment in its sequence: the length of its trunk, or 0."""
         return tuple(0 if trunk < 0 else self.length_S[trunk] for trunk in self.trunk_S)
 
     @cached_property
@@ -86,6 +83,20 @@ def once_per_row(make: Callable[..., Made]) -> Callable[..., Made]:
     return made
 
 
+def on_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Integer tensors of the host on ``device``, by one copy of one buffer, pinned for a GPU.
+
+    From memory that is not pinned each tensor would be a copy that the host waits for.
+    """
+    if device.type == "cpu" or not tensors:
+        return list(tensors)
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    if device.type == "cuda":
+        flat = flat.pin_memory()
+    parts = flat.to(device, non_blocking=True).split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One row of T tokens that scores B completions. One row is one forward pass."""
@@ -113,8 +124,8 @@ class Row:
     def inputs(self) -> dict[str, Any]:
         """Keyword arguments of a causal language model's forward, besides those of attention and head.
 
-        The 4-D mask is a dummy, because without one transformers builds its own, which is T x T and wrong. It is NaN:
-        an attention that adds it instead of using segments gives NaN, not plausible numbers.
+        The 4-D mask is a dummy, because without one transformers builds its own, T x T and wrong. It is NaN, so an
+        attention that adds it instead of using segments gives no plausible numbers.
         """
         return {
             "input_ids": self.input_ids,
@@ -166,12 +177,9 @@ def plan_rows(
 ) -> list[list[int]]:
     """Indices of the completions of each row; those of a group are neighbours.
 
-    A group stays whole if a row has room for it, else it is split into the fewest parts. Parts are packed
-    best-fit-decreasing. Nothing is cut: a completion that does not fit gets a row of its own. With ``whole`` that holds
-    for groups, which are then never split.
-
-    If all group numbers differ no prompt is shared, which other trainers call packing. Completions of 0 tokens are in
-    no row.
+    A group stays whole if a row has room for it, else it is split into the fewest parts; with ``whole`` it is never
+    split. Parts are packed best-fit-decreasing. Nothing is cut: a completion, or a whole group, that does not fit gets
+    a row of its own. Completions of 0 tokens are in no row. If all group numbers differ no prompt is shared.
     """
     members: dict[int, list[int]] = {}
     for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):
@@ -217,8 +225,7 @@ def build_row(
         completions: B tensors (C_k,) of token ids; one of 0 tokens takes no place.
         group: (B,) numbers; neighbours with the same number share the first one's prompt.
         scored: B tensors (C_k,) bool, the tokens that carry loss; all by default.
-        last_tokens: True for losses over all tokens: each completion's last token, from which nothing is predicted, has
-            a place too. A group then costs ``(P - 1) + sum(C + 1)`` tokens.
+        last_tokens: True for losses over all tokens: each completion's last token has a place too.
 
     Raises:
         ShapeError: the arguments differ in length, a prompt is empty, or there is no token to forward.

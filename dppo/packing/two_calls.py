@@ -1,16 +1,15 @@
 """Attention over rows in two calls of a variable-length kernel, without copies of keys.
 
-A row holds all trunks, then all branches. Call A is causal, of every segment on itself. Call B is not causal, of the
-branches of each trunk on that trunk. A branch's output is the mean of both, weighted by their sums of exponentials:
+Call A is causal, of every segment on itself. Call B is not causal, of the branches of each trunk on that trunk. A
+branch's output is the mean of both, weighted by their sums of exponentials:
 
     lse = log(exp(lse_A) + exp(lse_B)),    out = exp(lse_A - lse) out_A + exp(lse_B - lse) out_B
 
-The kernel's own backward computes probabilities from scores and a given log-sum-exp. Both calls are given the merged
-output and log-sum-exp, as in ring attention, so their gradients add up to the exact one. A kernel's own autograd would
-take those of its single call: it ignores the gradient through the log-sum-exp.
+Both backward calls are given the merged output and log-sum-exp, so their gradients add up to the exact one. A kernel's
+own autograd would ignore the gradient through the log-sum-exp.
 
-Source: the merging of blocks is that of Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for
-Near-Infinite Context" (2023); the backward is Algorithm 2 of Dao, "FlashAttention-2" (2023).
+Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023); the
+    backward is Algorithm 2 of Dao, "FlashAttention-2" (2023).
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,6 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of_counts(cls, queries: Sequence[int], keys: Sequence[int], device: torch.device) -> "Pieces":
-        """Pieces with these counts of queries and keys."""
         query_ends, key_ends = (
             torch.tensor([0, *n]).cumsum(0).to(device, torch.int32, non_blocking=True) for n in (queries, keys)
         )

@@ -1,16 +1,11 @@
-"""The estimator's one step, free of any engine: which prompts, which draws, which weights over which denominator.
-
-An engine asks a ``PromptSource`` for prompts, rolls them out, and hands the groups to ``plan_step``. What comes back
-says what to forward, by which weight each loss is multiplied, and what the history learns.
-"""
+"""The estimator's one step, free of any engine: which prompts, which draws, which weights over which denominator."""
 
 from dppo.step.loss import micro_batch_loss, other_terms
-from dppo.step.passes import UpdateSchedule
 from dppo.step.plan import ONCE, DraftPlan, StepPlan, drafted, drawn, plan_step
 from dppo.step.prompts import PromptSource
-from dppo.step.records import StepPrompts, StepSizes, drawn_block, whole_block
-from dppo.step.rolled_out import RolledOut, completions_of, signals
+from dppo.step.records import RolledOut, StepPrompts, StepSizes, completions_of, drawn_block, signals, whole_block
 from dppo.step.rows import RowSource, row_metrics
+from dppo.step.schedule import UpdateSchedule
 
 __all__ = [
     "ONCE",

@@ -1,8 +1,7 @@
-"""Prompts that are requested ahead of the step that trains on them, with their probabilities.
+"""Prompts that are requested ahead of the update that trains on them.
 
-A block of prompts is drawn when it is requested. Its groups come back in any order, and several updates may train on
-them, together with groups of other blocks. Each prompt therefore carries the probability of its draw and the size of
-its block, which is fixed before the draw. These give it the same weight in any update.
+Groups come back in any order, and an update may train on groups of several blocks. So each prompt carries the
+probability of its draw and the size of its block, both fixed when it was requested.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.context import StepContext
 from dppo.errors import CheckpointError, ShapeError
 from dppo.step.records import StepPrompts
 from dppo.typed import Checked
@@ -77,7 +75,7 @@ class Flight(Checked):
     size: int
     """Completions requested, >= 1."""
     block: int
-    """Prompts of its block, fixed before the draw: its share of a sum is one over this."""
+    """Prompts of its block before the draw: its share of a sum is one over this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ class InFlight:
         return [flight.uid for flight in self.flights]
 
     def _part(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Items of the oldest block that fall to its next update: they are spread evenly over its updates."""
+        """Items of the oldest block for its next update: they are spread evenly over its updates."""
         made = self.due[0].updates_made
         return items[len(items) * made // self.updates : len(items) * (made + 1) // self.updates]
 
@@ -152,10 +150,9 @@ class InFlight:
         return replace(self, asked=self.asked + 1, flights=(*self.flights, *flights), due=due)
 
     def after_replacing(self, gone: Sequence[str], others: Candidates, uid_Q: Sequence[str]) -> "InFlight":
-        """Put other prompts in place of some that the engine has dropped.
+        """Put ``others``, named ``uid_Q``, in place of the prompts named ``gone``, which the engine has dropped.
 
         A replacement is requested only if the first prompt was: it takes over its probability, size and block.
-        ``gone`` are the engine's names of those dropped, ``uid_Q`` those of ``others``, in the same order.
         """
         new = {old: (uid, record) for old, uid, record in zip(gone, uid_Q, _records(others), strict=True)}
 
@@ -165,10 +162,10 @@ class InFlight:
 
         return replace(self, flights=tuple(map(renewed, self.flights)))
 
-    def after_update(self, uids: Collection[str], context: StepContext) -> tuple[Requested, "InFlight"]:
-        """Take the groups of an update out; return its prompts and the rest.
+    def after_update(self, uids: Collection[str]) -> tuple[Requested, "InFlight"]:
+        """Take the groups of an update out, by the engine's names; return their prompts and the rest.
 
-        ``uids`` are the engine's names of the groups, in any order; ``context`` is in the order of ``taken``.
+        The prompts are in the order of the requests, so draws do not depend on which came back first.
 
         Raises:
             ShapeError: a group of no prompt in flight, or another number of groups than the update waits for.
@@ -178,7 +175,7 @@ class InFlight:
             raise ShapeError(f"{len(taken)} groups came back for an update that is made of {self.groups}.")
         block, names = self.due[0], set(uids)
         requested = Requested(
-            prompts=self._step(taken, self._part(block.left_out), context),
+            prompts=self._step(taken, self._part(block.left_out)),
             uid_Q=[flight.uid for flight in taken],
             size_Q=[flight.size for flight in taken],
         )
@@ -187,7 +184,7 @@ class InFlight:
         return requested, replace(self, flights=tuple(f for f in self.flights if f.uid not in names), due=rest)
 
     def taken(self, uids: Collection[str]) -> list[Flight]:
-        """Prompts of some groups in the order of the requests, so draws do not depend on which came back first.
+        """Prompts of some groups in the order of the requests.
 
         Raises:
             ShapeError: a group is of no prompt in flight.
@@ -197,7 +194,7 @@ class InFlight:
             raise ShapeError(f"groups {unknown[:3]} came back, and no such prompt is in flight.")
         return [flight for flight in self.flights if flight.uid in names]
 
-    def _step(self, taken: Sequence[Flight], left_out: Sequence[Candidate], context: StepContext) -> StepPrompts:
+    def _step(self, taken: Sequence[Flight], left_out: Sequence[Candidate]) -> StepPrompts:
         """Prompts of an update. Its sum is over P / S prompts; a group's share of it is that of its own block."""
         drawn = [flight.candidate for flight in taken] + list(left_out)
         row_P, prob_P, weight_P, signal_P, tokens_P, seen_P = (
@@ -214,21 +211,23 @@ class InFlight:
             weight_Q=weight_P[keep_P] * share_Q * self.generations / size_Q,
             sequences=self.prompts // self.updates * self.generations,
             size_Q=size_Q,
-            context=context,
         )
 
-    def saved(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return asdict(self)
+    def saved(self, identities: np.ndarray) -> dict[str, Any]:
+        """All fields as JSON values, with the hashes of their prompts: ``identities`` (rows,) of the dataset."""
+        return asdict(self) | {"identities": self._identities(identities)}
 
-    def resumed(self, saved: Mapping[str, Any]) -> "InFlight":
-        """State of ``saved()`` for a run with this one's numbers; an empty ``saved`` changes nothing.
+    def _identities(self, known: np.ndarray) -> list[int]:
+        """Hash of each prompt in flight, -1 for a row that the dataset does not have."""
+        rows = [flight.candidate.row for flight in self.flights]
+        return [int(known[row]) if row < len(known) else -1 for row in rows]
+
+    def resumed(self, saved: Mapping[str, Any], identities: np.ndarray) -> "InFlight":
+        """State of ``saved()`` for a run with this one's numbers, and a dataset with these ``identities``.
 
         Raises:
-            CheckpointError: it is damaged, or has blocks in flight with other numbers than this run's.
+            CheckpointError: it is damaged, or has blocks in flight with other numbers or other rows than this run's.
         """
-        if not saved:
-            return self
         try:
             flights = [Flight(**each | {"candidate": Candidate(**each["candidate"])}) for each in saved["flights"]]
             blocks = [
@@ -253,6 +252,11 @@ class InFlight:
             raise CheckpointError(
                 f"the checkpoint has {len(flights)} prompts in flight, whose weights were fixed when they were "
                 f"requested, and this run has {', '.join(changed)}. Resume with the numbers of the checkpoint."
+            )
+        if saved.get("identities") != found._identities(identities):
+            raise CheckpointError(
+                f"the checkpoint has {len(flights)} prompts in flight, whose rows are other prompts in this dataset: "
+                "these would be requested in their place. Resume with the dataset of the checkpoint, in its order."
             )
         return replace(self, asked=found.asked, flights=found.flights, due=found.due)
 

@@ -1,4 +1,4 @@
-"""From the tokens of a micro-batch to its part of the step's loss, and to what terms without an advantage weigh."""
+"""Loss of a micro-batch of tokens, and the gradient size of its terms without an advantage."""
 
 from dataclasses import replace
 
@@ -27,11 +27,11 @@ def micro_batch_loss(
         tokens: of some completions.
         weight: (B,) their weights in this optimizer step, or (B, T) those of their tokens.
         sizes: ``StepPlan.sizes``.
-        entropy_BT: (B, T) nats, with its gradient; needed where the method has an entropy bonus.
+        entropy_BT: (B, T) nats, with its gradient; needed for an entropy bonus.
         router_loss: () of the weighted tokens of this micro-batch, prompts included, times the sum of their weights.
 
     Raises:
-        ConfigError: the method has an entropy bonus or a router loss, and what it needs is missing.
+        ConfigError: the method has an entropy bonus or a router loss, and its argument is missing.
 
     Source: docs/estimators.md.
     """
@@ -60,18 +60,18 @@ def other_terms(
     *,
     entropy_scale: float | Tensor = 1.0,
 ) -> Tensor:
-    """(2,) weighted sums of squared gradients: of the other terms, and of what advantages of 1 would have.
+    """(2,) weighted sums of squared gradients: of the other terms, and of advantages of 1. See ``OtherTerms``.
 
     The gradient of a completion is a sum over tokens of a slope times the gradient of the log-probability, whose norm
     goes with ``1 - p``; gradients of tokens are close to uncorrelated. The slope at an advantage of 0 is that of the KL
-    term. Of an entropy bonus ``coef * (log p + H)`` is the slope whose mean over all tokens is its gradient, so that
-    its square is no less than the gradient's. ``dppo.moment_samples.OtherTerms`` adds up the sums of all steps.
+    term. An entropy bonus has the slope ``coef * (log p + H)``: its mean over all tokens is the bonus's gradient, so
+    its square is at least the gradient's.
 
     Args:
         method: gives the loss, the normaliser and the coefficients.
         tokens: of some completions that were forwarded.
         weight: (B,) their weights, one over the probability of having been kept; (B, T) of their tokens.
-        entropy_BT: (B, T) nats; needed where the method has an entropy bonus.
+        entropy_BT: (B, T) nats; needed for an entropy bonus.
         entropy_scale: denominator of the loss over the number of tokens that the bonus is a mean of, > 0; (B, 1) where
             it differs by completion.
     """

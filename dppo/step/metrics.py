@@ -22,7 +22,7 @@ def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompt
     inverse_Q = prompts.prob_Q.reciprocal()
     signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
     reward_Q = rewards.mean_Q
-    found = {
+    metrics = {
         "candidates/reward": float((inverse_Q * reward_Q).nansum() / inverse_Q[~reward_Q.isnan()].sum()),
         "candidates/zero_variance_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
         "rollout/zero_variance_groups": 1.0 - signal_Q.double().mean().item(),
@@ -31,15 +31,10 @@ def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompt
         "prune/prompts_with_history": prompts.seen_share,
         "prune/prompt_rate": _rate(prompts.draw.prob_N[prompts.candidates.seen_P]),
     }
-    return found | round_metrics(prompts)
-
-
-def round_metrics(prompts: StepPrompts) -> dict[str, float]:
-    """Metrics of the rounds of a step; none where there was one block."""
-    collected, used = prompts.collected, int((prompts.weight_Q > 0).sum())
-    if collected is None:
-        return {}
-    return {
+    if (collected := prompts.collected) is None:
+        return metrics
+    used = int((prompts.weight_Q > 0).sum())
+    return metrics | {
         "rollout/rounds": float(collected.rounds),
         "rollout/groups": float(collected.rolled_out),
         "rollout/groups_unused": 1 - used / collected.rolled_out,
@@ -52,8 +47,8 @@ def draw_metrics(
 ) -> dict[str, float]:
     """Metrics of one draw over the completions of a share, all ranks together.
 
-    Where a live completion has probability 0, as in a ranking, no weight stands for it: there is no added variance
-    then, but a bias, which a method declares.
+    There is no added variance if a live completion has probability 0, as in a ranking: that is a bias, which a method
+    declares.
     """
     kept_N, live_prob_N = weight_N > 0, prob_N[live_N]
     found = {
@@ -74,10 +69,7 @@ def draw_metrics(
 def token_metrics(
     level: TokenPruning, draw: TokenDraw, moment_RT: Tensor, sampled: SampledTokens, live_N: Tensor, *, all_tokens: int
 ) -> dict[str, float]:
-    """Metrics of the tokens of one draw among N completions, over the live ones of a share: R, with their tokens.
-
-    ``all_tokens`` are those of the whole share.
-    """
+    """Metrics of the tokens of one draw, over the R live completions of a share, which has ``all_tokens``."""
     span, scored = int(sampled.span_NT.sum()), int(sampled.mask_NT.sum())
     weight_RT, prob_RT = draw.weight_NT[live_N] * sampled.mask_NT, draw.prob_NT[live_N]
     known_RT = sampled.mask_NT & (prob_RT > 0)

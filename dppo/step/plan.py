@@ -1,10 +1,7 @@
 """One step of the estimator, planned: whole groups of rewards in, advantages, weights and a denominator out.
 
-This is the one place where a method's parts are put together. ``Session.plan`` calls ``plan_step``; the loss of each
-completion is multiplied by the weight that comes back.
-
-The order is the proof, and the types keep it: ``drafted`` fixes advantages and the denominator and gets no random
-numbers; ``drawn``, which does, gets a finished ``DraftPlan``.
+This is the one place where a method's parts are put together. The order is the proof, and the types keep it:
+``drafted`` fixes advantages and the denominator without random numbers; ``drawn`` gets a finished ``DraftPlan``.
 """
 
 from collections.abc import Callable
@@ -21,13 +18,12 @@ from dppo.methods import Method
 from dppo.pruning import MomentSamples, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
-from dppo.step.passes import UpdateSchedule, shares_of
-from dppo.step.records import StepPrompts, StepSizes
-from dppo.step.rolled_out import RolledOut, completions_of, scores, signals_of
+from dppo.step.records import RolledOut, StepPrompts, StepSizes, completions_of, scores, signals_of
+from dppo.step.schedule import UpdateSchedule, shares_of
 from dppo.types import Completions, Rewards
 
 LATEST_COMPLETIONS = 512
-"""Completions with a gradient by which a rate is chosen, those of the step among them, unless it has more by itself."""
+"""Completions with a gradient by which a rate is chosen; more if the step itself has more."""
 ONCE = UpdateSchedule()
 """One optimizer step per rollout."""
 
@@ -47,17 +43,16 @@ class DraftPlan:
     score_N: Tensor
     """(N,) float64 guess of each completion's gradient norm, any unit; 0 where it has no gradient."""
     tokens: float
-    """Tokens of the full batch: exact where every candidate was rolled out, else as history expected them before any
-    prompt was drawn. An estimate by what was rolled out would make denominators random, and the gradient biased."""
+    """Tokens of the full batch: counted if every candidate was rolled out, else as history expected them before any
+    draw. An estimate by the rollouts would make denominators random, and the gradient biased."""
     attended: float
-    """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
+    """The same with prompts, over which a router loss is a mean; 0 if unknown."""
     denominator: float
     """Divisor of the loss of a pass."""
     samples: MomentSamples | None
-    """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
-    papers, which choose none."""
+    """Completions with a gradient of this step and earlier ones, from which a rate is chosen; None for a fixed rate."""
     sampled: SampledTokens | None = None
-    """The tokens of all completions; None where no token of a kept completion is left out."""
+    """The tokens of all completions; None if no tokens are pruned."""
     moment_NT: Tensor | None = None
     """(N, T) float64 guess of the second moment of each token's gradient; None as above."""
 
@@ -65,8 +60,8 @@ class DraftPlan:
     def signal_Q(self) -> Tensor:
         """(Q,) float64 guess of the norm of each group's gradient, for the history.
 
-        Of groups of unequal size, what one of the mean size would have: what is learned of a prompt must not depend on
-        how many completions it was given.
+        In groups of unequal size, that of a group of the mean size: it must not depend on the size that a prompt was
+        given.
         """
         signal_Q, size_Q = signals_of(self.score_N, self.completions.group_N), self.prompts.size_Q
         return signal_Q if size_Q is None else signal_Q * (size_Q.double().mean() / size_Q).sqrt()
@@ -92,19 +87,19 @@ class StepPlan(DraftPlan):
     """A draft with its draws. It is complete before anything is forwarded."""
 
     advantage_N: Tensor
-    """(N,) float64 what completions are trained with: those of whole groups for most methods."""
+    """(N,) float64 advantages that completions are trained with: those of whole groups for most methods."""
     weight_UN: Tensor
-    """(U, N) float64 what multiplies the loss of each completion in each optimizer step; 0 where it is left out."""
+    """(U, N) float64 factor of the loss of each completion in each optimizer step; 0 if it is left out."""
     prob_UN: Tensor
     """(U, N) float64 probability of each in each draw; 0 without a gradient, in other optimizer steps' shares, and for
-    what a ranking leaves out for certain."""
+    completions that a ranking drops."""
     share_UN: Tensor
-    """(U, N) bool, which completions each draw was made among."""
+    """(U, N) bool, the completions that each draw was made among."""
     counted_UN: Tensor
     """(U, N) float64 completions of each draw's share of the full batch that each stands for, dropped or not."""
     token_draws: tuple[TokenDraw, ...] = ()
-    """Of each of the U draws, the tokens of kept completions that are trained on: their weights multiply the loss of
-    each token beside ``weight_UN``. Empty where all are."""
+    """Of each of the U draws, the tokens of kept completions: their weights multiply the loss of each token beside
+    ``weight_UN``. Empty if all tokens are trained on."""
 
     def kept(self, draw: int) -> Tensor:
         """(R,) int64 completions that an optimizer step trains on."""
@@ -118,28 +113,17 @@ class StepPlan(DraftPlan):
     @cached_property
     def draw_metrics(self) -> list[dict[str, float]]:
         """Metrics of each of the U draws."""
-        found, prompt_weight_N = self.completions, self.prompts.weight_Q[self.completions.group_N]
-        live_N, score_N = found.live_N, self.score_N * prompt_weight_N
-        made = [
-            draw_metrics(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
-            for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
-        ]
-        if self.sampled is None or self.moment_NT is None:
-            return made
-        return [
-            metrics
-            | token_metrics(
-                self.method.tokens,
-                draw,
-                self.moment_NT[row_N],
-                self.sampled.take(row_N),
-                row_N,
-                all_tokens=int(self.sampled.span_NT[share_N].sum()),
-            )
-            for metrics, draw, share_N, row_N in zip(
-                made, self.token_draws, self.share_UN, live_N & self.share_UN, strict=True
-            )
-        ]
+        found, made = self.completions, []
+        score_N = self.score_N * self.prompts.weight_Q[found.group_N]
+        for index, row_N in enumerate(self.share_UN):
+            given = found.live_N, self.weight_UN[index], self.prob_UN[index], score_N, found.tokens_N
+            metrics = draw_metrics(*(value_N[row_N] for value_N in given))
+            if self.sampled is not None and self.moment_NT is not None:
+                live_N, all_tokens = found.live_N & row_N, int(self.sampled.span_NT[row_N].sum())
+                of_live = self.moment_NT[live_N], self.sampled.take(live_N), live_N
+                metrics |= token_metrics(self.method.tokens, self.token_draws[index], *of_live, all_tokens=all_tokens)
+            made.append(metrics)
+        return made
 
 
 def plan_step(
@@ -154,8 +138,6 @@ def plan_step(
     live: Callable[[Tensor], Tensor] | None = None,
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
-
-    Every prompt counts alike in the full batch: ``drawn_block`` weights completions by the size of their group.
 
     Args:
         method: what is computed and dropped.
@@ -237,7 +219,7 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
 def _at_chosen_rate(
     method: Method, completions: Completions, context: StepContext
 ) -> tuple[Method, MomentSamples | None]:
-    """The method at the rate that it chooses for completions, and what that is chosen from."""
+    """The method at the rate that it chooses for completions, and the samples that it chooses from."""
     level = method.completions
     if not isinstance(level, Pruning):
         return method, None
@@ -248,7 +230,7 @@ def _at_chosen_rate(
 
 
 def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: RolledOut) -> tuple[Method, Tensor | None]:
-    """The method at the rate of cuts that it chooses, and (N, T) moments of all tokens; None where all are kept."""
+    """The method at the rate of cuts that it chooses, and (N, T) moments of all tokens; None if all are kept."""
     level, sampled = method.tokens, rolled_out.sampled
     if not level.active:
         return method, None
@@ -273,7 +255,7 @@ def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: Rolled
 
 
 def _token_draws(draft: DraftPlan, weight_UN: Tensor, streams: Streams) -> tuple[TokenDraw, ...]:
-    """Of each optimizer step, what is drawn of the tokens of the completions that it keeps."""
+    """Draws of each optimizer step among the tokens of the completions that it keeps."""
     level, sampled, moment_NT = draft.method.tokens, draft.sampled, draft.moment_NT
     if sampled is None or moment_NT is None:
         return ()
@@ -287,7 +269,7 @@ def _token_draws(draft: DraftPlan, weight_UN: Tensor, streams: Streams) -> tuple
 
 
 def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
-    """Return where the groups are those of the prompts, and as many completions as were asked for."""
+    """Refuse groups that are not those of the prompts, or another number of completions than was asked for."""
     if rewards.groups != len(prompts.row_Q):
         raise ShapeError(
             f"{rewards.groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each."
@@ -311,10 +293,7 @@ def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
 def _draws(
     method: Method, completions: Completions, prompt_weight_N: Tensor, share_UN: Tensor, streams: Streams
 ) -> tuple[Tensor, Tensor]:
-    """(U, N) weights and probabilities of every completion in every draw; ``share_UN`` are those it is made among.
-
-    With one draw for several optimizer steps, parameters would have moved along what makes up the next gradient.
-    """
+    """(U, N) weights and probabilities of every completion in every draw; ``share_UN`` are those it is made among."""
     steps, count = share_UN.shape
     weight_UN, prob_UN = torch.zeros(2, steps, count, dtype=torch.float64)
     for index in range(steps):

@@ -1,7 +1,6 @@
 """Prompts of each step: a stream, a history and a method's rule give rows; engines give back their rewards.
 
-Everything is a function of the run's seed, the step's number and earlier steps, so all ranks and a resumed run agree
-without communication.
+Everything follows from the run's seed, the step and earlier steps: ranks and a resumed run agree without communication.
 """
 
 import math
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.context import Expected, StepContext
+from dppo.context import StepContext
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.files import finite_numbers
 from dppo.methods import Method
@@ -41,7 +40,7 @@ from dppo.types import Block, Draw, Rewards
 
 HISTORY_FILE = "dppo_history.npz"
 LATEST_VISITS = 32
-"""Fewest visits from which a denominator follows the lengths of completions. Their mean is off by a few percent."""
+"""Fewest visits from which a denominator follows the lengths of completions; their mean is off by a few percent."""
 
 
 class PromptSource:
@@ -54,8 +53,7 @@ class PromptSource:
         fill: True if blocks grow until about P prompts are rolled out.
         weight_F: (F,) of the reward functions, for group sizes; None for 1 each.
         prior: pass rates that the dataset carries, used until the rewards show that they mislead.
-        values: of each prompt under a reference policy, for methods with advantages from values, and as the prior of
-            histories; None if no reference was sampled.
+        values: of each prompt under a reference policy: baselines of some methods, and the prior of histories.
 
     Raises:
         ConfigError: both ``values`` and ``prior``, which are two priors.
@@ -107,13 +105,9 @@ class PromptSource:
     ) -> StepPrompts:
         """Prompts of a step that is one block, with one draw for each part; equal on every rank.
 
-        Args:
-            method: of the run; ``plan_step`` gets the same.
-            step: its number, also the clock of the history.
-            generations: G, completions of each prompt.
-            multiple: the number of prompts is raised to a multiple of this, >= 1.
-            done: share of training done, in [0, 1], for schedules.
-            parts: draws of a block whose prompts are pruned, one for each share of a pass: ``UpdateSchedule.parts``.
+        ``step`` is also the clock of the history. The number of prompts is raised to a multiple of ``multiple``.
+        ``done`` is the share of training done, in [0, 1], for schedules. ``parts`` are those of
+        ``UpdateSchedule.parts``, if prompts are pruned.
         """
         pruning = method.at(done).prompts.at_chosen_rate(self.visits)
         # A prior has no lengths, and the denominator may be a number of tokens.
@@ -144,21 +138,15 @@ class PromptSource:
             self.messages.append(f"prompt_prune_rate: {pruning.rate:g} of a step's {prompts} prompts rounds to none")
 
     def _growth(self) -> float:
-        """Tokens of the latest visits over those expected, since lengths drift while a run learns; 1 if unknown.
-
-        It is known before a draw, so a denominator that is multiplied by it stays free of bias.
-        """
+        """Tokens of the latest visits over those expected, since lengths drift while a run learns; 1 if unknown."""
+        # Known before the draw: a denominator times it stays free of bias.
         latest = max(LATEST_VISITS, 2 * self.prompts)
         latest = self.visits.part(torch.arange(len(self.visits)) >= len(self.visits) - latest)
         expected, found = ((latest.weight_N * cost_N).sum() for cost_N in (latest.expected_cost_N, latest.cost_N))
         return float(found / expected) if expected > 0 and found > 0 else 1.0
 
     def _blocks(self, pruning: PromptPruning, step: int, generations: int, *, multiple: int, parts: int) -> list[Block]:
-        """Next candidates of the stream in parts, each with its own draw.
-
-        A fraction of a prompt that rounding adds in one part is taken off the next. It is a fraction of the expected
-        number, not of the number drawn, so draws stay independent.
-        """
+        """Next candidates of the stream in parts, each with its own draw."""
         prior, streams = self.checked_prior.of_signals(self.history, generations), step_streams(self.stream.seed, step)
         blocks, owed = list[Block](), 0.0
         for part in range(parts):
@@ -172,6 +160,7 @@ class PromptSource:
             candidates = self.history.candidates(row_P, step, prior)
             rng = streams(Purpose.PROMPT_DRAW, *((part,) if part else ()))
             draw = by.draw(candidates, rng, multiple=multiple, owed=owed)
+            # What rounding added here is taken off the next part, of the expected number: draws stay independent.
             owed += by.expected(candidates) - float(draw.prob_N.sum())
             blocks.append(Block(candidates=candidates, draw=draw))
         return blocks
@@ -181,12 +170,8 @@ class PromptSource:
     ) -> StepPrompts:
         """Prompts of a step, rolled out in rounds until enough groups count.
 
-        Args:
-            method: of the run; ``plan_step`` gets the same.
-            step: its number.
-            roll_out: ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns
-                the rewards of their groups, of all ranks.
-            multiple: the number of prompts of a round is raised to a multiple of this, >= 1.
+        ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns the rewards of
+        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``.
 
         Raises:
             RoundsError: the limit of rounds is reached; the stream has moved on nevertheless.
@@ -215,7 +200,7 @@ class PromptSource:
         return replace(prompts, context=self.context(method, prompts.row_Q, step))
 
     def given(self, method: Method, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
-        """Prompts that an engine chose by itself, (Q,) rows of the dataset, as a whole block without weights."""
+        """A whole block without weights of prompts that an engine chose, (Q,) rows of the dataset."""
         draw = Draw.whole(torch.ones(len(row_Q), dtype=torch.bool))
         prompts = drawn_block(Block(candidates=self.history.candidates(row_Q, step), draw=draw), generations)
         return replace(prompts, context=self.context(method, row_Q, step))
@@ -223,21 +208,14 @@ class PromptSource:
     def context(self, method: Method, row_Q: Tensor, step: int) -> StepContext:
         """Expectations and values of prompts, (Q,) rows of the dataset, from before ``step`` on the history's clock."""
         value_Q = None if self.values is None else self.values.value_P[row_Q]
-        return StepContext(expected=self._expected(method, row_Q, step), value_Q=value_Q)
-
-    def _expected(self, method: Method, row_Q: Tensor, step: int) -> Expected | None:
-        """Expected rewards of prompts from earlier steps and priors; None for methods that do not use history.
-
-        Values are the prior of a prompt until its first visit only: later they are of a policy that was left behind
-        (docs/a_star_po.md).
-        """
         if not method.advantages.from_history:
-            return None
-        found = self.history.expected(row_Q, step, None if self.prior is None else self.prior.expected(row_Q))
-        if self.values is None:
-            return found
-        before = self.values.expected(row_Q)
-        return before if found is None else found.where(self.history.candidates(row_Q, step).seen_P, before)
+            return StepContext(value_Q=value_Q)
+        expected = self.history.expected(row_Q, step, None if self.prior is None else self.prior.expected(row_Q))
+        if self.values is not None:
+            # Until the first visit only: later the values are of a policy that was left behind (docs/a_star_po.md).
+            before, seen_Q = self.values.expected(row_Q), self.history.candidates(row_Q, step).seen_P
+            expected = before if expected is None else expected.where(seen_Q, before)
+        return StepContext(expected=expected, value_Q=value_Q)
 
     # -- learning -----------------------------------------------------------------------------------------------------
 

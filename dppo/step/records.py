@@ -1,4 +1,4 @@
-"""Records of the prompts of a step: of one block, of rounds until enough groups count, or of a stream of data."""
+"""Records of a step: its prompts, of one block, of rounds or of a stream of data; and its rollouts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
-from dppo.errors import ShapeError
-from dppo.groups import group_sizes
-from dppo.pruning import Rounds
+from dppo.errors import DataError, ShapeError
+from dppo.groups import each_group, group_sizes
+from dppo.methods import Method
+from dppo.pruning import Rounds, SampledTokens
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
-from dppo.types import Block, Candidates, Draw, Rewards, check_lengths, each_tensor
+from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_lengths, each_tensor
 
 Record = TypeVar("Record", Candidates, Draw)
 
@@ -61,8 +62,7 @@ class StepPrompts:
     collected: Collected | None = None
     """Numbers of the rounds; None for one block."""
     part_Q: Tensor | None = None
-    """(Q,) int64 draw of each prompt, which is the share of a pass that its completions are trained in; None if one
-    draw is for all shares and completions are dealt to them one by one."""
+    """(Q,) int64 share of a pass that each prompt was drawn for; None if completions are dealt to shares one by one."""
 
     def __post_init__(self) -> None:
         check_fields(self, "whole_block(groups=4, completions=32)")
@@ -124,13 +124,10 @@ def drawn_block(
 ) -> StepPrompts:
     """Prompts of a step that is one block, or one block for each share of a pass.
 
-    Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
-
-    Args:
-        block: candidates and their draw.
-        generations: G, completions of each candidate, or their mean if sizes differ; a denominator counts it.
-        size_Q: (Q,) integer completions of each kept prompt, >= 1, fixed before the rollout; None for G each.
-        part_P: (P,) int64 share of a pass of each candidate; None if one draw is for all.
+    Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``.
+    ``generations`` is G, or the mean of the sizes; a denominator counts it. ``size_Q`` (Q,) are the completions of each
+    kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each candidate;
+    None if one draw is for all.
 
     Raises:
         ShapeError: sizes of another number of groups, or below 1.
@@ -169,8 +166,8 @@ def _concatenated(records: Sequence[Record]) -> Record:
 
 
 OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]
-"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round``. It returns them with the
-rewards of those rolled out, or None if no prompts are left."""
+"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round`` and returns them with the
+rewards of those rolled out; None if no prompts are left."""
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
@@ -196,3 +193,82 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
         sequences=int(torch.cat(sizes)[keep_Q].sum()),
         collected=collected,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledOut:
+    """Rollouts of all ranks for a step: whole groups, completion after completion.
+
+    Raises:
+        ShapeError: a tensor is not of one entry per completion.
+        DataError: a number of tokens is negative.
+    """
+
+    rewards: Rewards
+    tokens_N: Tensor
+    """(N,) tokens of each completion that carry loss, >= 0."""
+    attended_N: Tensor | None = None
+    """(N,) tokens of each prompt and completion together; None without a router loss."""
+    uncertainty_N: Tensor | None = None
+    """(N,) ``sqrt(sum_t (1 - p_t)^2)``; None without the sampler's log-probabilities."""
+    process_N: Tensor | None = None
+    """(N,) process that rolled each completion out; None for a single one."""
+    sampled: SampledTokens | None = None
+    """Log-probabilities of each token, for token pruning; None without it or without log-probabilities."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=tokens_N)")
+        check_lengths(self, len(self.rewards))
+        if self.sampled is not None and len(self.sampled.mask_NT) != len(self.rewards):
+            raise ShapeError(f"sampled has {len(self.sampled.mask_NT)} completions and rewards {len(self.rewards)}.")
+        if not (self.tokens_N >= 0).all():
+            raise DataError(f"tokens_N must be >= 0; the smallest is {self.tokens_N.min()}. Pass mask_NT.sum(1).")
+
+
+def completions_of(
+    method: Method,
+    rolled_out: RolledOut,
+    context: StepContext,
+    live: Callable[[Tensor], Tensor] | None = None,
+    weight_N: Tensor | None = None,
+) -> Completions:
+    """Completions as pruning sees them: advantages of whole groups, and which completions have a gradient.
+
+    ``live`` is that of ``plan_step``. ``weight_N`` (N,) is a factor of each completion's loss: 0 for groups that the
+    step does not train on, None for 1.
+    """
+    rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
+    advantage_N, used_N = method.advantages(rewards, context), torch.ones(len(rewards), dtype=torch.bool)
+    if weight_N is not None and not (used_N := weight_N > 0).all():
+        # Unused groups have advantages for the history, but must not count in a standard deviation over the batch.
+        advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N), context), advantage_N)
+    return Completions(
+        advantage_N=advantage_N,
+        tokens_N=tokens_N,
+        group_N=rewards.group_N,
+        live_N=(live or method.live)(advantage_N) & (tokens_N > 0) & used_N,
+        averaged_N=tokens_N.clamp_min(1) if method.normaliser.per_sequence else None,
+        uncertainty_N=rolled_out.uncertainty_N,
+        process_N=rolled_out.process_N,
+        weight_N=weight_N,
+        beta=method.beta,
+        other=method.other_terms(context),
+    )
+
+
+def signals(method: Method, rolled_out: RolledOut, context: StepContext) -> Tensor:
+    """(Q,) float64 estimate of the gradient norm of each group: the root of the sum of its squared scores."""
+    completions = completions_of(method, rolled_out, context)
+    return signals_of(scores(method, completions), completions.group_N)
+
+
+def scores(method: Method, completions: Completions) -> Tensor:
+    """(N,) float64 estimate of each completion's gradient norm, any unit; 0 without a gradient."""
+    # ``method.live``, not the caller's ``live``: a completion that is forwarded for its metrics still has no signal.
+    has_gradient_N = method.live(completions.advantage_N) & (completions.tokens_N > 0)
+    return method.score(completions).double() * has_gradient_N
+
+
+def signals_of(score_N: Tensor, group_N: Tensor) -> Tensor:
+    """(Q,) root of the sum of squared scores of each group."""
+    return each_group(lambda score_QG: score_QG.square().sum(1).sqrt(), group_N, score_N)

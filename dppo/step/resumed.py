@@ -12,10 +12,8 @@ from dppo.settings import TABLE, leaves_no_trace
 
 
 def remembered(args: Any, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON has them.
-
-    Those are the fields that ``TABLE`` marks, every other field that leaves a trace, and ``more``.
-    """
+    """The settings that a run depends on, as JSON values, with ``more``: fields marked in ``TABLE`` or that leave a
+    trace."""
     found = {
         each.name: getattr(args, each.name)
         for each in fields(args)

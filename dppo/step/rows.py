@@ -1,7 +1,4 @@
-"""Draws among the rows of a dataset, in supervised training and in training on preferences.
-
-A draw is a function of the run's seed, the step and the recorded scores: all ranks and a resumed run agree.
-"""
+"""Draws among the rows of a dataset, in supervised training and in training on preferences."""
 
 from pathlib import Path
 
@@ -20,26 +17,17 @@ SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
 
 
 class RowSource:
-    """Draws among the rows of each step by their recorded scores, and the record of new scores.
-
-    Args:
-        scores: those of the dataset's rows.
-        method: the method that drops rows.
-        seed: of the run, >= 0.
-    """
+    """Draws among the rows of each step by their recorded ``scores``, and the record of new scores."""
 
     def __init__(self, scores: RecordedScores, method: RowMethod, *, seed: int) -> None:
         self.scores, self.method, self.seed = scores, method, seed
         self._epoch: tuple[int, Draw] | None = None
 
     def draw(self, row_N: Tensor, *, step: int, epoch: int = 0, done: float = 0.0) -> Draw:
-        """The draw among the rows of a step, equal on every rank.
+        """The draw among rows (N,) of the dataset, those of a step on all ranks; equal on every rank.
 
-        Args:
-            row_N: (N,) int64 rows of the dataset, those of all ranks.
-            step: number of the step, the key of its draw.
-            epoch: number of the epoch, the key of the draw of a method with one draw per epoch.
-            done: share of training done, in [0, 1].
+        ``step`` is the key of the draw, or ``epoch`` for a method with one draw per epoch. ``done`` is the share of
+        training done, in [0, 1].
 
         Raises:
             DataError: a row outside of the dataset.
@@ -66,7 +54,7 @@ class RowSource:
             write_arrays(folder / EPOCH_FILE, **arrays)
 
     def load(self, folder: Path) -> int:
-        """Read what ``save`` wrote. Returns the number of rows of this dataset that were in the saved one.
+        """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another dataset.

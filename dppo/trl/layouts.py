@@ -14,8 +14,7 @@ from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_r
 from dppo.packing.attention import leave_rows, unsupported, unwrapped, use_rows
 from dppo.packing.forward import Scored, metrics_of, row_log_probs
 from dppo.packing.head import unsupported_head
-from dppo.packing.rows import UNSCORED, Row
-from dppo.packing.transfer import on_device
+from dppo.packing.rows import UNSCORED, Row, on_device
 from dppo.trl.batch import MicroBatch, RankBatch
 
 TRITON_DEVICES = ("cuda", "xpu")

@@ -19,34 +19,26 @@ from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, Normaliser
 from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, TokenPruning, random_prefix, uniform
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.verification.controls import wrong_cuts, wrong_methods
-from dppo.verification.dense_rows import rows_against_padding, served_model, wrong_kernels
+from dppo.verification import parity
+from dppo.verification.controls import wrong_cuts, wrong_kernels, wrong_methods
 from dppo.verification.draws import draw_errors, full_batch
 from dppo.verification.enumerate import outcomes
 from dppo.verification.estimate import Bias, deviance, deviance_bound, estimate_bias
-from dppo.verification.findings import Check, above, at_most
-from dppo.verification.parity import (
-    LOSSES,
-    Script,
-    TrainerStep,
-    one_step,
-    relative_difference,
-    weighted_sum_of_completions,
-)
+from dppo.verification.parity import LOSSES, Script, TrainerStep, one_step, relative_difference
 from dppo.verification.subject import Subject
 from dppo.verification.tiny import exact_bias
 
 EXACT = 1e-12
 """Relative error of a sum in float64 over a few hundred outcomes."""
 SINGLE = 1e-4
-"""Relative difference of two float32 gradients with the same terms in different orders: 9e-7 to 4e-6 on the embedded
-policy, by processor, and more on larger models."""
+"""Relative difference of two float32 gradients with the same terms in different orders. It is 9e-7 to 4e-6 on the
+embedded policy, and more on larger models."""
 TABLE = (8, 12)
 """Completions, and tokens of the longest, whose draws are counted."""
 SAMPLE_MEANS = (GRPO_MEAN, DR_GRPO)
 """Normalisers that are exact under prompt pruning."""
 USUAL_RATE = 0.5
-"""The rate at which a level is checked if a run prunes nothing there."""
+"""Rate at which a level is checked if a run prunes nothing there."""
 RANDOM_DESIGNS = [name for name, design in DESIGNS.items() if design.unbiased]
 """Names of the designs that promise their probabilities."""
 CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}
@@ -57,7 +49,6 @@ SQUARED = "squared bias"
 DIFFERENCE = "difference"
 NATS = "nats"
 DEVIATION = "deviation"
-COUNT = "draws"
 LAYERS = "layers"
 LEGEND = {
     BIAS: "|E[pruned gradient] - full gradient| / |full gradient|, over every outcome of the draws, in float64",
@@ -68,6 +59,33 @@ LEGEND = {
     DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
 }
 """Meaning of the numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A number against a bound."""
+
+    name: str
+    figure: float
+    bound: float
+    passed: bool
+    what: str
+    """Unit and meaning of the number."""
+
+    @property
+    def verdict(self) -> str:
+        """``PASS`` or ``FAIL``."""
+        return "PASS" if self.passed else "FAIL"
+
+
+def at_most(name: str, figure: float, bound: float, what: str) -> Check:
+    """A check that passes if ``figure <= bound``; NaN fails."""
+    return Check(name=name, figure=figure, bound=bound, passed=bool(figure <= bound), what=what)
+
+
+def above(name: str, figure: float, bound: float, what: str) -> Check:
+    """A control, known to be wrong: it passes if it is found wrong, ``figure > bound``; NaN fails."""
+    return Check(name=name, figure=figure, bound=bound, passed=bool(figure > bound), what=what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +107,9 @@ class Settings:
 def at_level(method: Method, level: str) -> Method:
     """The method as it is checked at one level, the other level unpruned.
 
-    It keeps its own rates, or the largest that ``auto`` may choose. A level without a rate is checked at
-    ``USUAL_RATE``. If the method prunes no prompts, a normaliser or advantage that is exact only then is replaced.
-    Groups of different sizes become groups of one size. The returned name has each replacement. Rounds are left out,
-    because their bias is declared: ``round_checks``. Tokens have their own checks: ``token_checks``.
+    It keeps its own rates, or the largest that ``auto`` may choose; without one it has ``USUAL_RATE``. If the method
+    prunes no prompts, a normaliser or advantage that is exact only then is replaced, and groups of different sizes
+    become groups of one size; the name has each replacement. Rounds and tokens have their own checks.
     """
     name = method.name + (" with groups of one size" if method.sizes is not None else "")
     method = replace(method.fixed(), name=name, rounds=None, sizes=None, tokens=ALL_TOKENS)
@@ -115,10 +132,7 @@ def of_level(methods: Sequence[Method], level: str) -> list[Method]:
 
 
 def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
-    """Expectations over every outcome of both draws, on a policy of a few parameters, in float64.
-
-    Each method is checked at each level, with several normalisers, with and without a KL term.
-    """
+    """Expectations over every outcome of both draws, on a policy of a few parameters, in float64."""
     for level, claim in CLAIMS.items():
         normalisers = SAMPLE_MEANS if level != "completions" else (*SAMPLE_MEANS, DAPO_TOKENS)
         for method in of_level(methods, level):
@@ -131,7 +145,7 @@ def _variants(method: Method, normalisers: Sequence[Normaliser]) -> list[Method]
 
 
 def _exact(name: str, *methods: Method) -> Check:
-    """The largest exact bias of some methods, as a check that none has any; NaN stays NaN."""
+    """A check that the largest exact bias of some methods is rounding; NaN stays NaN."""
     return at_most(name, float(np.max([exact_bias(method) for method in methods])), EXACT, BIAS)
 
 
@@ -196,7 +210,7 @@ def parity_checks(script: Script) -> Iterator[Check]:
         yield at_most(f"3 nothing pruned, equal to TRL: {name}, on {script.title}", figure, SINGLE, DIFFERENCE)
     for name in ("grpo", "dr_grpo"):
         pruned = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=USUAL_RATE, **LOSSES[name])
-        figure = relative_difference(pruned.gradient, weighted_sum_of_completions(pruned, pruned.trainer.method))
+        figure = relative_difference(pruned.gradient, parity.weighted_sum_of_completions(pruned, pruned.trainer.method))
         title = f"3 half pruned, equal to the weighted sum: {name}, on {script.title}"
         yield at_most(title, figure, SINGLE, DIFFERENCE)
     figure = relative_difference(ours["dr_grpo"].gradient, theirs["grpo"].gradient)
@@ -204,12 +218,9 @@ def parity_checks(script: Script) -> Iterator[Check]:
 
 
 def row_checks(subject: Subject) -> Iterator[Check]:
-    """Dense rows, and wrong ones as controls, against padding on the subject's own model.
-
-    In float32, whatever type the run has: the trainer compares its own kernel with padding when it starts.
-    """
-    title, model = served_model(subject.model)
-    found = rows_against_padding(model, temperature=subject.temperature)
+    """Dense rows, and wrong ones as controls, against padding on the subject's own model, in float32."""
+    title, model = parity.served_model(subject.model)
+    found = parity.rows_against_padding(model, temperature=subject.temperature)
     gradient = math.nan if found.gradient_difference is None else found.gradient_difference
     name = "3 dense rows, equal to padding"
     yield at_most(f"{name}: log-probabilities, on {title}", found.logp_difference, found.logp_tolerance, NATS)
@@ -217,12 +228,12 @@ def row_checks(subject: Subject) -> Iterator[Check]:
     missing = float(found.windows_missing)
     yield at_most(f"3 dense rows, windows that they lack, on {title}", missing, 0.0, LAYERS)
     for mistake, kernel in wrong_kernels().items():
-        found = rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
+        found = parity.rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
         yield above(f"5 control: {mistake}, on {title}", found.logp_difference, found.logp_tolerance, NATS)
 
 
 def frequency_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
-    """How often each design keeps each completion of the subject, against the probability that it was given."""
+    """Frequencies of each design's completions of the subject, against the stated probabilities."""
     pruning = at_level(method, "completions").completions
     if not isinstance(pruning, Pruning):  # draws no random numbers, so the designs are checked on their own
         pruning = Pruning(rate=USUAL_RATE, score=method.score)
@@ -234,7 +245,7 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
         title = f"4 {name}: inclusion of {rows} completions in {settings.draws} draws"
         yield at_most(title, deviance(keep_MN, prob_N), bound, DEVIATION)
         off_size += _off_size(keep_MN, prob_N) if DESIGNS[name].fixed_size else 0
-    yield at_most("4 designs of fixed size: draws of another size", float(off_size), 0.0, COUNT)
+    yield at_most("4 designs of fixed size: draws of another size", float(off_size), 0.0, "draws")
     few_N = torch.tensor([0.2, 0.5, 0.9, 0.65, 0.75], dtype=torch.float64)
     off = [
         sum((chance * keep_N.double() for keep_N, chance in outcomes(DESIGNS[name], few_N)), -few_N) / few_N
@@ -248,10 +259,7 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
 
 
 def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
-    """How often each token is drawn, against the probability that it was given; and a wrong draw as a control.
-
-    Moments are random numbers: probabilities that fit them are checked by ``token_checks``.
-    """
+    """Frequencies of tokens, drawn by random moments, against the stated probabilities; and a wrong draw."""
     rng = generator(settings.seed, Purpose.CHECK)
     moment_NT = torch.from_numpy(rng.exponential(size=TABLE))
     span_NT = torch.arange(TABLE[1]) < torch.from_numpy(rng.integers(1, TABLE[1] + 1, TABLE[0]))[:, None]

@@ -1,13 +1,16 @@
-"""Controls: methods and cuts that are biased on any rollouts, so the checks must find them biased."""
+"""Controls, which the checks must find wrong: methods and cuts that are biased on any rollouts, and wrong layouts."""
 
 from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dppo.methods import METHODS, Method
 from dppo.methods.ranking import Ranking
+from dppo.packing import Kernel, Segments
+from dppo.packing.kernels import by_segment, segment_sdpa
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, TokenPruning, best_cuts, uniform
 from dppo.pruning.designs import neighbours
 from dppo.pruning.level import scattered
@@ -61,3 +64,26 @@ def wrong_methods(right: Method, right_prompts: Method, rate: float) -> dict[str
             right_prompts, prompts=PromptPruning(rate=rate, rule=uniform, weighting=UNWEIGHTED)
         ),
     }
+
+
+def wrong_kernels() -> dict[str, Kernel]:
+    """Kernels with a likely mistake, by its description."""
+    return {
+        "masks aligned at the top left": Kernel(name="top left", attend=_top_left),
+        "a row taken for one sequence": Kernel(name="one sequence", attend=_one_sequence),
+    }
+
+
+def _top_left(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
+) -> Tensor:
+    """``is_causal`` with fewer queries than keys: the first query attends to the first key only."""
+    parts = by_segment(query, key, value, segments)
+    return torch.cat([F.scaled_dot_product_attention(*part, is_causal=True, scale=scale) for part in parts], 2)
+
+
+def _one_sequence(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
+) -> Tensor:
+    """Every token attends to all tokens before it, those of other completions too."""
+    return segment_sdpa(query, key, value, Segments(length_S=(segments.total,), trunk_S=(-1,)), scale, None)

@@ -1,7 +1,7 @@
-"""Draws of any method on rollouts that stand still, by the code that a trainer runs.
+"""Draws of any method on fixed rollouts, by the code that a trainer runs.
 
-The gradient of a draw is ``sum_i c_i h_i`` with ``h_i`` the gradient of a completion's log-probability, and so is that
-of the full batch. So a draw is N numbers, and thousands of draws need no pass of the model.
+A gradient is ``sum_i c_i h_i`` with ``h_i`` that of completion i's log-probability. So a draw is N numbers, and
+thousands of draws need no pass of the model.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class FrozenDraw:
     """(N,) float64 advantages in the loss."""
     denominator: float
     prompts: int
-    """Number of the subject's prompts that are used: rolled out, and in rounds only groups that count."""
+    """Number of the subject's prompts in use: rolled out, and in rounds only groups that count."""
 
 
 def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
@@ -53,10 +53,7 @@ def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
 
 
 def session_of(subject: Subject, method: Method) -> Session:
-    """A session before its first plan, with the subject's context.
-
-    Each draw gets its own, because a session learns from every plan and draws must be independent.
-    """
+    """A new session with the subject's context: a session learns from its plan, and draws must be independent."""
     session = Session(method, seed=0, generations=subject.generations, max_tokens=subject.max_tokens)
     session.samples, session.others = subject.context.samples, subject.context.others
     return session
@@ -81,9 +78,9 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
 
 
 def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
-    """The same prompts with the context of those that are rolled out.
+    """The prompts with the context of those rolled out.
 
-    The candidates of ``prompts`` are the first of the P prompts of ``context``, in order.
+    The candidates are the first of the P prompts of ``context``, in order.
     """
     return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
@@ -109,8 +106,8 @@ def known_rounds(
 ) -> StepPrompts:
     """Prompts of a step in rounds, if the rewards of every candidate are known; each is taken at most once, in order.
 
-    ``rewards`` are of the group of each prompt, and ``earlier`` of one earlier group of each, by which prompts are
-    skipped. Rounds end with ``wanted`` groups that count, or with the last candidate.
+    ``earlier`` has one group of each prompt, by which prompts are skipped. Rounds end with ``wanted`` groups that
+    count, or with the last candidate.
     """
     stream, chances = Once(rewards.groups), None
     if rounds.skipping is not None:
@@ -138,7 +135,7 @@ def gradients(subject: Subject, method: Method, drawn: Sequence[FrozenDraw]) -> 
 
 
 def full_batch(subject: Subject, method: Method) -> Tensor:
-    """(N,) the same for the full batch, nothing pruned: computed without a plan."""
+    """(N,) the coefficients of the full batch, computed without a plan."""
     advantage_N = method.advantages(subject.rewards, subject.context)
     tokens = float(subject.tokens_N.sum())
     denominator = method.normaliser.denominator(len(advantage_N), tokens, subject.max_tokens)
@@ -152,9 +149,9 @@ def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tens
 
 
 def slopes(method: Method, advantage_N: Tensor) -> Tensor:
-    """(N,) factor of the gradient of each token's log-probability, before weights and denominator.
+    """(N,) factor of the gradient of each token's log-probability: the slope of the method's own loss at ratio 1.
 
-    It is the slope of the method's own loss at ratio 1: minus the advantage for every loss that ``dppo`` has.
+    It is minus the advantage for every loss that ``dppo`` has.
     """
     logp_N1 = torch.zeros(len(advantage_N), 1, dtype=torch.float64, requires_grad=True)
     same_N1, mask_N1 = logp_N1.detach(), torch.ones(len(advantage_N), 1, dtype=torch.bool)

@@ -1,6 +1,6 @@
-"""Every outcome of a draw, with its chance: expectations as finite sums in float64, without sampling noise.
+"""Every outcome of a draw, with its chance: expectations as finite sums in float64.
 
-The code under test runs unchanged. Its random generator is replaced by one that goes through every choice.
+The code under test runs unchanged, with a random generator that goes through every choice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,10 +74,7 @@ class Coin:
 
 
 def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
-    """(result, chance) of ``run(tape)`` for every path of choices.
-
-    The tape must be the only randomness of ``run``.
-    """
+    """(result, chance) of ``run(tape)`` for every path of choices; the tape must be its only randomness."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         tape = Tape(waiting.pop())
@@ -87,7 +84,7 @@ def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
 
 
 def _on_a_line(design: Design, prob_N: Tensor, score_N: Tensor) -> Iterator[tuple[Tensor, float]]:
-    """For systematic draws: every order of the open rows; between two ends of rows every start gives the same draw."""
+    """Systematic draws: every order of the open rows; between two ends of rows every start gives the same draw."""
     open_prob = [p for p in prob_N.tolist() if 0 < p < 1]
     if len(open_prob) > MOST_SYSTEMATIC_ROWS:
         raise DesignError(f"{len(open_prob)} rows are too many to enumerate: at most {MOST_SYSTEMATIC_ROWS}")
@@ -103,10 +100,7 @@ def _line(order: tuple[int, ...], start: float) -> Any:
 
 
 def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
-    """Every set of units that one draw can keep, with its chance.
-
-    The design's own ``draw`` runs, once for every value of its random numbers; scores are 0 by default.
-    """
+    """Every set of units that one draw can keep, with its chance; scores are 0 by default."""
     score_N = torch.zeros_like(prob_N) if score_N is None else score_N
     if design.name in BY_COINS:
         found = every_way(lambda tape: design.draw(prob_N, score_N, cast(np.random.Generator, tape)))
@@ -151,7 +145,7 @@ class EveryToken(TokenPruning):
     """Token pruning to be drawn from with a ``Tape``.
 
     All completions share one uniform number for their cuts, and all tokens another for the head. The gradient is linear
-    in the weights of tokens, so its mean is that of any draw with the same probabilities, at far fewer outcomes.
+    in the weights of tokens, so its mean is that of any draw with the same probabilities.
     """
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:

@@ -1,8 +1,4 @@
-"""A test for a bias of a random gradient, with a stated failure rate, from many draws on frozen rollouts.
-
-The error of a draw is N numbers (``draws.py``). Inner products of errors come from the subject's matrix, so nothing
-here runs the model.
-"""
+"""Test for a bias of a random gradient, with a stated failure rate, from many draws on fixed rollouts."""
 
 import math
 from dataclasses import dataclass
@@ -31,8 +27,8 @@ class Bias:
     def bound(self, failure_rate: float) -> float:
         """A bound that ``squared`` exceeds with at most this probability if there is no bias.
 
-        Without bias, ``M`` times the squared norm of a mean of M errors is close to ``sum_j lambda_j chi2_j`` with
-        the eigenvalues of their covariance (central limit), and ``squared`` is that minus its mean, over M. Such a sum
+        Without bias, ``M`` times the squared norm of a mean of M errors is close to ``sum_j lambda_j chi2_j`` with the
+        eigenvalues of their covariance (central limit), and ``squared`` is that minus its mean, over M. Such a sum
         exceeds its mean by more than ``2 |lambda|_2 sqrt(x) + 2 max(lambda) x`` with probability at most exp(-x).
         """
         x = math.log(1 / failure_rate)
@@ -52,10 +48,9 @@ class Bias:
 
 
 def estimate_bias(error_MN: Tensor, gram_NN: Tensor, full_N: Tensor) -> Bias:
-    """The squared bias of M >= 2 independent draws, from the inner products of different draws' errors.
+    """The squared bias from M >= 2 independent draws, whose rows in ``error_MN`` are coefficients of errors.
 
-    ``mean over a != b of <e_a, e_b>`` has the mean ``|E e|^2``, for any variance. Rows of ``error_MN`` are coefficients
-    of errors.
+    ``mean over a != b of <e_a, e_b>`` has the mean ``|E e|^2``, for any variance.
     """
     draws = len(error_MN)
     norm = float(full_N @ gram_NN @ full_N)
@@ -82,9 +77,9 @@ def root(gram_NN: Tensor) -> Tensor:
 def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
     """Largest deviation of an inclusion frequency from its probability over N units, in standard deviations.
 
-    A unit kept in a share f of M draws deviates by ``sqrt(2 M KL(f || prob))``: the usual number of standard deviations
-    for f near prob. For every M it exceeds t with probability at most ``2 exp(-t^2 / 2)``. It is infinite if a unit of
-    probability 0 was kept, or one of probability 1 was not.
+    A unit kept in a share f of M draws deviates by ``sqrt(2 M KL(f || prob))``. For every M it exceeds t with
+    probability at most ``2 exp(-t^2 / 2)``. It is infinite if a unit of probability 0 was kept, or one of probability 1
+    was not.
     """
     draws, prob = len(keep_MN), prob_N.numpy()
     share = keep_MN.double().mean(0).numpy()

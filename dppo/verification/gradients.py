@@ -1,8 +1,4 @@
-"""Gradients of single completions, and the inner products between them.
-
-Bias, variance and norm of a linear estimate of N gradients follow from their (N, N) matrix of inner products. So the
-gradients are computed once, and thousands of draws need no pass of the model.
-"""
+"""Gradients of single completions, and the inner products between them, computed once for thousands of draws."""
 
 import math
 import time
@@ -37,8 +33,8 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 class Folding:
     """Makes gradients short enough to store: above ``EXACT_COORDINATES`` they are folded to ``FOLDED_COORDINATES``.
 
-    Folding cuts a gradient into pieces of that length and adds them with random signs. It is linear: an unbiased
-    estimate stays unbiased, and a biased one biased. Inner products are right on average over the signs.
+    Folding adds pieces of that length with random signs. It is linear: an unbiased estimate stays unbiased, and a
+    biased one biased. Inner products are right on average over the signs.
 
     Source: Charikar, Chen, Farach-Colton, Finding frequent items in data streams (2002), with signs per piece.
     """
@@ -80,18 +76,11 @@ def score_gradients(
     group: int = 1,
     limit_seconds: float = math.inf,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Gradient of the log-probability of each completion, ``grad sum_t log p_t``, and its log-probabilities.
+    """(n, K) gradients of the log-probability of each completion, ``grad sum_t log p_t``, and n log-probabilities (T,).
 
-    Args:
-        model: the policy, left without gradients and in its mode.
-        pairs: (prompt, completion) token ids, groups of completions of one prompt after each other.
-        temperature: divides the logits, > 0.
-        group: completions per prompt.
-        limit_seconds: no further group begins after this time; at least two are done.
-
-    Returns:
-        (n, K) float32 gradients, folded if there are too many parameters, and n tensors of log-probabilities. n is
-        a multiple of ``group``, less than ``len(pairs)`` if time was up.
+    Gradients are float32, folded if there are too many parameters; the model is left without gradients. ``pairs`` are
+    token ids of (prompt, completion), in groups of ``group`` completions of a prompt. The logits are divided by
+    ``temperature``. No further group begins after ``limit_seconds``; at least two are done.
     """
     parameters = trained_parameters(model)
     folding, start = Folding(parameters), time.perf_counter()

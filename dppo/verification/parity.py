@@ -1,4 +1,4 @@
-"""One step of our trainer beside one of TRL's, on the same model and completions, with both gradients."""
+"""Our trainer beside TRL's on the same model and completions, and dense rows beside padding, with their gradients."""
 
 import contextlib
 import copy
@@ -17,9 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.utils import logging as transformers_logging
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from dppo.environment import SMALL
 from dppo.methods import Method
+from dppo.packing import SEGMENT_SDPA, Kernel
+from dppo.packing.attention import unsupported, unwrapped, use_rows
+from dppo.packing.check import LayoutCheck, check_rows
+from dppo.packing.head import add_scored_head, unsupported_head
 from dppo.rng import Purpose, generator
 from dppo.verification.gradients import log_probs
 from dppo.verification.subject import Subject
@@ -153,7 +158,7 @@ def relative_difference(left: Gradient, right: Gradient) -> float:
 def weighted_sum_of_completions(step: TrainerStep, method: Method) -> Gradient:
     """The gradient by the weights of our trainer's step, summed here one completion at a time.
 
-    Every ratio must be 1, and the loss must have the slope ``-advantage``, as every loss of ``dppo`` has there.
+    Every ratio must be 1, and the loss must have the slope ``-advantage`` there.
     """
     trainer = step.trainer
     batch, model = trainer.in_use.batch, trainer.model
@@ -223,3 +228,26 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(level)
+
+
+def padded_because(model: PreTrainedModel) -> str:
+    """Reason why a model cannot use rows, so that its training is padded; "" if it can."""
+    return unsupported(unwrapped(model))
+
+
+def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
+    """Name and model to check rows on: the model, or a tiny one if the model cannot use rows."""
+    return ("a tiny Qwen3", build_model(0)) if padded_because(model) else ("the model", model)
+
+
+def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:
+    """Compare log-probabilities and gradients by rows and by padding; the model is left unchanged."""
+    # A copy, since rows replace the model's attention and head; of everything but the weights, which may be large.
+    prepared = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    base = unwrapped(prepared)
+    use_rows(base)
+    if unsupported_head(base):
+        add_fused_lm_head(base, temperature=temperature)
+    else:
+        add_scored_head(base, temperature=temperature)
+    return check_rows(prepared, temperature=temperature, kernel=kernel)

@@ -1,4 +1,4 @@
-"""The subject of a verification: rollouts of a policy that stands still, and the gradient of each of them."""
+"""The subject of a verification: rollouts of a fixed policy, and the gradient of each of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from dppo.types import Candidates, Completions, Rewards
 from dppo.verification.gradients import log_probs, trained_parameters
 
 WITHOUT_UNCERTAINTY = (absolute_advantage, advantage_with_length)
-"""Scores that need no log-probabilities; a score of yours may need them."""
+"""Scores that need no log-probabilities."""
 VALUE_BETA = 0.5
 """A*-PO's beta1: the earlier group stands for the samples of ``dppo values``."""
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
@@ -30,9 +30,8 @@ TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 class Subject:
     """A policy's rollouts of P prompts with G completions each, N in all, and the inner products of their gradients.
 
-    At the policy that generated, where every first pass over a batch is, the ratio is 1 and the KL term is flat. So the
-    gradient of each loss is a number times that of the completion's log-probability, and one matrix serves every
-    method, normaliser and scaling of advantages.
+    At the policy that generated the ratio is 1 and the KL term is flat. So the gradient of each loss is a number times
+    that of the completion's log-probability, and one matrix serves every method.
     """
 
     title: str
@@ -48,7 +47,7 @@ class Subject:
     rewards: Rewards
     """Of the N completions, in float64."""
     context: StepContext
-    """Expectations of the P prompts by a history of the earlier set, for methods with a baseline from history."""
+    """Expectations of the P prompts by a history of the earlier set."""
     generations: int
     """G, completions per prompt."""
     uncertainty_N: Tensor
@@ -80,7 +79,7 @@ class Subject:
         return lengths(self.completion_tokens)
 
     def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
-        """The rollouts of some prompts, default all, as an engine gives them to a session."""
+        """Rollouts of some prompts, default all, as an engine gives them to a session."""
         tokens_N = self.tokens_N
         keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
         return RolledOut(
@@ -111,10 +110,7 @@ def lengths(completions: Sequence[list[int]]) -> Tensor:
 
 
 def known_after(earlier: Rewards) -> StepContext:
-    """Expectations of a history that saw one earlier group of each prompt, and the values of the prompts.
-
-    The earlier groups were rolled out at step 0, when nothing was known.
-    """
+    """Expectations of a history that saw one earlier group of each prompt at step 0, and the values of the prompts."""
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
     expected = history.expected(torch.arange(earlier.groups), 1)
@@ -143,17 +139,14 @@ def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHist
 
 def remembered(subject: Subject, method: Method) -> Candidates:
     """Candidates by the history of a method's own training after the earlier set of rollouts."""
-    uncertainty_N = None if method.score in WITHOUT_UNCERTAINTY else _earlier_uncertainty(subject)
+    uncertainty_N = None
+    if method.score not in WITHOUT_UNCERTAINTY:
+        prompt_of = [prompt for prompt in subject.prompt_tokens for _ in range(subject.generations)]
+        with one_thread(subject.model), torch.no_grad():
+            logp_N = [
+                log_probs(subject.model, *pair, subject.temperature).cpu()
+                for pair in zip(prompt_of, subject.earlier_tokens, strict=True)
+            ]
+        uncertainty_N = torch.cat([uncertainty(logp_T[None], torch.ones(1, len(logp_T))) for logp_T in logp_N])
     values = StepContext(value_Q=subject.context.value_Q)  # of a reference, so they are known before training
     return candidates_after(subject.earlier_rewards, lengths(subject.earlier_tokens), method, uncertainty_N, values)
-
-
-@torch.no_grad()
-def _earlier_uncertainty(subject: Subject) -> Tensor:
-    """(N,) uncertainty of the earlier completions."""
-    with one_thread(subject.model):
-        logp_N = [
-            log_probs(subject.model, subject.prompt_tokens[row // subject.generations], tokens, subject.temperature)
-            for row, tokens in enumerate(subject.earlier_tokens)
-        ]
-    return torch.cat([uncertainty(logp_T.cpu()[None], torch.ones(1, len(logp_T))) for logp_T in logp_N])

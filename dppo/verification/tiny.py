@@ -1,7 +1,7 @@
 """Exact expected gradients of the complete loss, clipping and KL included, on a softmax policy of a few parameters.
 
-Three prompts with three completions each, autograd in float64, off the policy that sampled, so that clipping is
-active. One completion has advantage 0, and so has the third group; with a baseline from history none has.
+Three prompts with three completions each in float64, off the policy that sampled, so that clipping is active. One
+completion has advantage 0, and so has the third group; with a baseline from history none has.
 """
 
 from dataclasses import replace
@@ -138,8 +138,7 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
 def exact_bias(method: Method) -> float:
     """``|E[g_hat] - g| / |g|`` over all outcomes of a method's draws, to float64 rounding.
 
-    Each prompt is taken at most once in rounds. The history of a prompt is one earlier group. All groups have as many
-    completions: sizes that a method sets by history are left out.
+    Each prompt is taken at most once in rounds. All groups are of one size: sizes that a method sets are left out.
     """
     method = replace(
         method,

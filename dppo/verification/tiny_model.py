@@ -19,7 +19,7 @@ def model_config(
 ) -> Qwen3Config:
     """Hidden size 128, 3 layers, 4 query and 2 key-value heads of 32, tied embeddings.
 
-    ``longest`` is the longest sequence in tokens; ``pad`` and ``end`` are token ids, of the padding and of the end.
+    ``longest`` is the longest sequence in tokens; ``pad`` and ``end`` are token ids.
     """
     return Qwen3Config(
         vocab_size=vocabulary,
@@ -39,10 +39,7 @@ def model_config(
 
 
 def build_model(seed: int, config: Qwen3Config | None = None) -> Qwen3ForCausalLM:
-    """A randomly initialised float32 policy, a function of the seed alone.
-
-    Matrices are normal with the config's ``initializer_range`` as standard deviation, norms are one.
-    """
+    """A randomly initialised float32 policy, a function of the seed alone: normal matrices, norms of one."""
     with torch.random.fork_rng(devices=[]):  # transformers initialises from the global generator: leave no trace there
         model = Qwen3ForCausalLM(config or model_config())
     draws = torch_generator(seed, Purpose.MODEL)

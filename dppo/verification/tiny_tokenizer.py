@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """A fast tokenizer with one token per character, one for ``\\boxed{``, and the chat template of the task.
 
-    Decoding gives back the encoded text. A character outside the vocabulary raises: there is no unknown token.
+    A character outside the vocabulary raises: there is no unknown token.
     """
     core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(TOKENS)}))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), "isolated")

@@ -1,27 +1,31 @@
 """All checks on one subject: the proof behind ``dppo verify``."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import ALL_TOKENS, Method
-from dppo.verification.checks import (
-    Settings,
-    control_checks,
-    draw_checks,
-    enumeration_checks,
-    frequency_checks,
-    parity_checks,
-    round_checks,
-    row_checks,
-    token_checks,
-    token_frequency_checks,
-)
-from dppo.verification.dense_rows import padded_because
-from dppo.verification.findings import Check, Findings
-from dppo.verification.parity import script_of
+from dppo.verification import checks
+from dppo.verification.checks import Check, Settings
+from dppo.verification.parity import padded_because, script_of
 from dppo.verification.subject import Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All checks of one subject."""
+
+    subject: str
+    """Model, data and rollouts, in one paragraph."""
+    checks: tuple[Check, ...]
+    failure_rate: float
+    """Chance that a build without faults fails one of the checks that draw at random."""
+
+    @property
+    def passed(self) -> bool:
+        """True if every check passed."""
+        return all(check.passed for check in self.checks)
 
 
 def verify(
@@ -42,30 +46,30 @@ def verify(
     first, count = replace(methods[0], tokens=ALL_TOKENS), len(methods)
     parts = {
         "every outcome of small draws": lambda: (
-            *enumeration_checks(methods),
-            *token_checks(methods),
-            *round_checks(methods),
+            *checks.enumeration_checks(methods),
+            *checks.token_checks(methods),
+            *checks.round_checks(methods),
         ),
-        "many draws on the model": lambda: draw_checks(subject, methods, settings),
-        "one step beside TRL": lambda: parity_checks(script_of(subject)),
-        "rows beside padding": lambda: row_checks(subject),
+        "many draws on the model": lambda: checks.draw_checks(subject, methods, settings),
+        "one step beside TRL": lambda: checks.parity_checks(script_of(subject)),
+        "rows beside padding": lambda: checks.row_checks(subject),
         "inclusion frequencies": lambda: (
-            *frequency_checks(subject, first, settings, count),
-            *token_frequency_checks(settings, count),
+            *checks.frequency_checks(subject, first, settings, count),
+            *checks.token_frequency_checks(settings, count),
         ),
-        "controls": lambda: control_checks(subject, first, settings, count),
+        "controls": lambda: checks.control_checks(subject, first, settings, count),
     }
-    checks: list[Check] = []
+    found: list[Check] = []
     with one_thread():
         for name, part in parts.items():
             progress(name)
-            checks += part()
+            found += part()
     reason, sized = padded_because(subject.model), [method.name for method in methods if method.sizes is not None]
     notes = [subject.describe()]
     notes += [f"Its training is padded, without dense rows: {reason}."] * bool(reason)
     notes += [f"Group sizes were not varied, all groups are of one size: {', '.join(sized)}."] * bool(sized)
     return Findings(
         subject=" ".join(notes),
-        checks=tuple(sorted(checks, key=lambda check: check.name[0])),
+        checks=tuple(sorted(found, key=lambda check: check.name[0])),
         failure_rate=settings.failure_rate,
     )

@@ -20,8 +20,9 @@ from dppo_lab.runs.words import check_file
 
 if TYPE_CHECKING:
     from dppo.methods import Method
-    from dppo.verification.findings import Check, Findings
+    from dppo.verification.checks import Check
     from dppo.verification.subject import Subject
+    from dppo.verification.verify import Findings
     from dppo_lab.frozen.variance import VarianceRow
     from dppo_lab.runs.ceilings import CeilingRow
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dppo.packing.kernels import by_segment, segment_sdpa
 from dppo.packing.rows import UNSCORED
-from dppo.verification.dense_rows import wrong_kernels
+from dppo.verification.controls import wrong_kernels
 
 
 def attend_with_lse(q, k, v, scale, causal):

@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 from itertools import permutations, product
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
 
-from dppo.context import NOTHING_KNOWN
 from dppo.errors import CheckpointError, ShapeError
 from dppo.step.in_flight import InFlight
 from dppo.step.records import drawn_block
@@ -17,6 +17,8 @@ from dppo.types import Block, Candidates, Draw
 PAIRS = {(0, 1): 0.5, (0, 2): 0.3, (1, 2): 0.2}
 """The draws of a block of three, two of which are kept, and their chances."""
 PROB = [0.8, 0.7, 0.5]
+KNOWN = np.arange(100, dtype=np.uint64)
+"""Hashes of the rows of the dataset."""
 VALUE = [[1.0, -2.0, 4.0], [3.0, 0.5, -1.0]]
 """What each prompt of two blocks has for a gradient."""
 
@@ -51,7 +53,7 @@ def made_of(ahead, order):
     """Weights, values and sizes of each update, groups coming back in an order that does not depend on the draws."""
     while ahead.due:
         back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
-        asked, ahead = ahead.after_update(back, NOTHING_KNOWN)
+        asked, ahead = ahead.after_update(back)
         values = torch.tensor([value(row) for row in asked.prompts.row_Q.tolist()], dtype=torch.float64)
         yield asked.prompts.weight_Q, values, torch.tensor(asked.size_Q), asked.prompts.sequences
     assert not ahead.flights
@@ -115,10 +117,10 @@ def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length(
     ahead = InFlight(prompts=3, generations=2)
     ahead = ahead.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
     ahead = ahead.after_block(block([3, 4, 5, 6], (0, 2, 3), [0.5, 0.5, 1.0, 1.0]), ["3", "5", "6"])
-    asked, rest = ahead.after_update(["6", "0", "2"], NOTHING_KNOWN)
+    asked, rest = ahead.after_update(["6", "0", "2"])
     assert asked.prompts.row_Q.tolist() == [0, 2, 6] and asked.uid_Q == ["0", "2", "6"] and asked.size_Q == [2, 2, 2]
     assert asked.prompts.weight_Q.tolist() == [1.0, 1.0, 0.75] and asked.prompts.sequences == 6
-    late, rest = rest.after_update(["5", "3", "1"], NOTHING_KNOWN)
+    late, rest = rest.after_update(["5", "3", "1"])
     assert late.prompts.weight_Q.tolist() == [1.0, 1.5, 0.75]  # 3 / 3, 3 / 4 over 0.5, 3 / 4
     assert late.prompts.candidates.row_P.tolist() == [1, 3, 5, 4] and late.prompts.kept_share == 0.75
     assert not rest.flights and not rest.due
@@ -130,7 +132,7 @@ def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_l
     ahead = ahead.after_block(block(list(range(8)), keep, [0.75] * 8), [str(row) for row in keep])
     taken, left_out = [], []
     while ahead.due:
-        asked, ahead = ahead.after_update(ahead.uids[-ahead.groups :], NOTHING_KNOWN)
+        asked, ahead = ahead.after_update(ahead.uids[-ahead.groups :])
         taken.append(len(asked.uid_Q))
         left_out += asked.prompts.candidates.row_P[~asked.prompts.draw.keep_N].tolist()
         assert asked.prompts.sequences == 8 and asked.completions == 4 * taken[-1]
@@ -177,19 +179,16 @@ def test_a_replacement_counts_once_on_average_in_the_place_of_what_verl_dropped(
 
 def test_completions_of_prompts_of_unequal_size_count_alike():
     prompts = replace(block([0, 1, 2], (0, 1)), size_Q=torch.tensor([1, 3]))
-    asked, _ = (
-        InFlight(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"], NOTHING_KNOWN)
-    )
+    asked, _ = InFlight(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"])
     assert asked.size_Q == [1, 3] and asked.completions == 4
     assert asked.prompts.weight_Q.tolist() == pytest.approx([2 / 1 / 0.8, 2 / 3 / 0.7])
 
 
 def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
     ahead = two_blocks((0, 2), (1, 2), InFlight(prompts=4, generations=2, updates=2))
-    _, ahead = ahead.after_update([ahead.uids[3]], NOTHING_KNOWN)
-    saved = json.loads(json.dumps(ahead.saved()))
-    assert InFlight(prompts=4, generations=2, updates=2).resumed(saved) == ahead
-    assert InFlight(prompts=4, generations=2).resumed({}) == InFlight(prompts=4, generations=2)
+    _, ahead = ahead.after_update([ahead.uids[3]])
+    saved = json.loads(json.dumps(ahead.saved(KNOWN)))
+    assert InFlight(prompts=4, generations=2, updates=2).resumed(saved, KNOWN) == ahead
 
 
 @pytest.mark.parametrize(
@@ -204,10 +203,10 @@ def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
     ],
 )
 def test_a_damaged_record_is_refused(damage):
-    saved = json.loads(json.dumps(two_blocks((0, 2), (1, 2)).saved()))
+    saved = json.loads(json.dumps(two_blocks((0, 2), (1, 2)).saved(KNOWN)))
     damage(saved)
     with refused(CheckpointError, "in flight is damaged", "trainer.resume_mode=resume_path"):
-        InFlight(prompts=3, generations=2).resumed(saved)
+        InFlight(prompts=3, generations=2).resumed(saved, KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -219,11 +218,18 @@ def test_a_damaged_record_is_refused(damage):
     ],
 )
 def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way(now, named):
-    saved = two_blocks((0, 2), (1, 2)).saved()
+    saved = two_blocks((0, 2), (1, 2)).saved(KNOWN)
     other = InFlight(**{"prompts": 3, "generations": 2} | now)
     with refused(CheckpointError, "4 prompts in flight", named):
-        other.resumed(saved)
-    other.resumed(saved | {"flights": [], "due": []})
+        other.resumed(saved, KNOWN)
+    other.resumed(saved | {"flights": [], "due": [], "identities": []}, KNOWN)
+
+
+def test_rows_of_another_dataset_are_not_taken_for_the_prompts_in_flight():
+    ahead = two_blocks((0, 2), (1, 2))
+    for other in (KNOWN + 1, KNOWN[:5]):
+        with refused(CheckpointError, "4 prompts in flight", "dataset of the checkpoint"):
+            InFlight(prompts=3, generations=2).resumed(ahead.saved(KNOWN), other)
 
 
 def test_a_block_keeps_a_prompt_for_each_of_its_updates():
@@ -236,8 +242,8 @@ def test_a_block_keeps_a_prompt_for_each_of_its_updates():
 def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
     ahead = two_blocks((0, 2), (1, 2))
     with refused(ShapeError, "'99'"):
-        ahead.after_update(["0", "99"], NOTHING_KNOWN)
+        ahead.after_update(["0", "99"])
     with refused(ShapeError, "3 groups", "made of 2"):
-        ahead.after_update(["0", "2", "11"], NOTHING_KNOWN)
+        ahead.after_update(["0", "2", "11"])
     with refused(ShapeError, "no block"):
         _ = InFlight(prompts=3, generations=2).groups

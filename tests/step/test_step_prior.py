@@ -127,7 +127,7 @@ def test_a_baseline_from_history_starts_from_the_column():
     rows = run.block(0, generations=GROUP).row_Q
     assert expected is not None and expected.strength_QF.unique().tolist() == [7.0]
     mixed = (4 * TRUE[rows] + 2 * TRUE.mean()) / 6
-    assert run._expected(method, rows, 0).mean_QF[:, 0].tolist() == pytest.approx(mixed.tolist())
+    assert run.context(method, rows, 0).expected.mean_QF[:, 0].tolist() == pytest.approx(mixed.tolist())
 
 
 def test_what_is_wrong_with_the_setting_is_said():

@@ -12,9 +12,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from dppo.packing import SEGMENT_SDPA
 from dppo.packing.attention import ROWS, rows_attention
 from dppo.packing.kernels import Kernel
-from dppo.verification import checks, dense_rows
+from dppo.verification import checks, parity
 from dppo.verification.checks import row_checks
-from dppo.verification.dense_rows import padded_because, wrong_kernels
+from dppo.verification.controls import wrong_kernels
+from dppo.verification.parity import padded_because
 
 SIZE = dict(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
 
@@ -110,13 +111,13 @@ def test_a_check_that_sees_nothing_fails_its_controls(subject, monkeypatch):
 def test_the_temperature_is_that_of_the_subject(subject, monkeypatch):
     cold = replace(subject, temperature=0.5)
     assert verdicts(row_checks(cold)) == ALL
-    original = dense_rows.add_scored_head
-    monkeypatch.setattr(dense_rows, "add_scored_head", lambda model, temperature: original(model))
+    original = parity.add_scored_head
+    monkeypatch.setattr(parity, "add_scored_head", lambda model, temperature: original(model))
     assert list(verdicts(row_checks(cold)).values()) == [False, False, True, True, True]
 
 
 def test_windows_that_rows_are_not_told_of_fail(subject, monkeypatch):
     """Sequences of the check are too short to show them in a log-probability."""
-    original = dense_rows.check_rows
-    monkeypatch.setattr(dense_rows, "check_rows", lambda *args, **kw: replace(original(*args, **kw), windows_missing=2))
+    original = parity.check_rows
+    monkeypatch.setattr(parity, "check_rows", lambda *args, **kw: replace(original(*args, **kw), windows_missing=2))
     assert list(verdicts(row_checks(subject)).values()) == [True, True, False, True, True]

@@ -11,9 +11,9 @@ from dppo.objective import BATCH_SCALED, CENTRED
 from dppo.pruning import DESIGNS, PIVOTAL, Auto, cuts
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
-from dppo.verification.findings import Check, Findings, above, at_most
+from dppo.verification.checks import Check, above, at_most
 from dppo.verification.parity import tiny_script
-from dppo.verification.verify import verify
+from dppo.verification.verify import Findings, verify
 
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
 SLOW = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_the_report_says_that_and_why_training_is_padded(subject, report, monkey
     assert "padded" not in report.subject
     monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
     for part in ("enumeration", "token", "draw", "parity", "row", "frequency", "control"):
-        monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", lambda *_: [])
+        monkeypatch.setattr(f"dppo.verification.checks.{part}_checks", lambda *_: [])
     found = verify(subject, [DPPO], settings=FEW)
     assert found.subject == f"{report.subject} Its training is padded, without dense rows: it has sinks."
     sized = verify(subject, [METHODS["dppo_history_sizes"]], settings=FEW)

@@ -7,7 +7,8 @@ import pytest
 
 from dppo.methods import METHODS
 from dppo.verification import checks
-from dppo.verification.findings import Findings, above, at_most
+from dppo.verification.checks import above, at_most
+from dppo.verification.verify import Findings
 from dppo_lab.cli import verify as command
 from dppo_lab.cli.main import main
 from dppo_lab.frozen import variance
@@ -34,7 +35,7 @@ def quick(subject, monkeypatch):
     monkeypatch.setattr(variance, "variance_table", partial(variance.variance_table, draws=4))
     for part, found in FOUND.items():
         given = lambda *of, found=found: asked.append(of) or found  # noqa: E731
-        monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", given)
+        monkeypatch.setattr(f"dppo.verification.checks.{part}_checks", given)
     return asked
 
 

@@ -13,7 +13,7 @@ from dppo.errors import ShapeError
 from dppo.pruning import Pruning, uniform_score
 from dppo.rng import Purpose, step_streams
 from dppo.step import UpdateSchedule, completions_of
-from dppo.step.passes import deal
+from dppo.step.schedule import deal
 
 
 def dealt(process_N, shares, seed=0):

@@ -48,8 +48,8 @@ def shares_of(
 ) -> Tensor:
     """(U, N) bool completions that each optimizer step trains on.
 
-    Those are of the prompts that were drawn for it, by ``part_Q`` (Q,) and ``group_N`` (N,). If ``part_Q`` is None,
-    completions are dealt, evenly on each process of ``process_N`` (N,); None is a single process.
+    They are of the prompts drawn for it, by ``part_Q`` (Q,) and ``group_N`` (N,). Without ``part_Q`` completions are
+    dealt, evenly on each process of ``process_N`` (N,); None is a single process.
 
     Raises:
         ShapeError: prompts were drawn for more shares than a pass has.
