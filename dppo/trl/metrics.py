@@ -15,6 +15,8 @@ from transformers import IntervalStrategy, TrainerCallback, TrainerState, Traini
 from dppo.methods import Method
 from dppo.objective import (
     DAPO_TOKENS,
+    Ratio,
+    TokenLoss,
     Tokens,
     cispo,
     clipped_surrogate,
@@ -146,6 +148,32 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
     return {name: value * together if name in OF_STEP else value for name, value in metrics.items()}
 
 
+def _clipped(
+    tokens: Tokens, *, ratio: Ratio, clip_low: float, clip_high: float, delta: float | None
+) -> dict[str, Tensor]:
+    def capped(tokens: Tokens) -> Tensor:
+        return ratio(tokens) if delta is None else ratio(tokens).clamp(max=delta)
+
+    low, high = clipped_tokens(tokens, ratio=capped, clip_low=clip_low, clip_high=clip_high)
+    return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
+
+
+def _capped(tokens: Tokens, *, ratio: Ratio, ratio_max: float) -> dict[str, Tensor]:
+    return {"cispo_clip_ratio": (ratio(tokens) > ratio_max) & (tokens.advantage_B[:, None] > 0)}
+
+
+def _damped(tokens: Tokens, **constants: float) -> dict[str, Tensor]:
+    return {"vespo/phi_seq_mean": vespo_weight(tokens, **constants)}
+
+
+CUT_OFF: Mapping[TokenLoss, Callable[..., dict[str, Tensor]]] = {
+    clipped_surrogate: _clipped,
+    cispo: _capped,
+    vespo: _damped,
+}
+"""TRL's metrics of what a loss cuts off, (B, T) or (B, 1) each, from tokens and the loss's constants."""
+
+
 class LossMetrics:
     """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
 
@@ -159,10 +187,14 @@ class LossMetrics:
     """
 
     def __init__(self, method: Method, calls: int, together: int = 1) -> None:
-        loss = method.token_loss
-        if isinstance(loss, partial) and loss.func is off_policy_masked:
-            loss = loss.keywords["loss"]
-        self._loss, self._constants = bound(loss)
+        loss, constants = bound(method.token_loss)
+        if loss is off_policy_masked:
+            loss, constants = bound(constants["loss"])
+        measured = next((found for known, found in CUT_OFF.items() if known is loss), None)
+        self._cut_off = None if measured is None else partial(measured, **constants)
+        of_sequences = loss is vespo or constants.get("ratio") is sequence_ratio
+        # A value's shape does not show its unit: completions may all be one token long.
+        self._unit = "sequences" if of_sequences else "tokens"
         self._method, self._calls = method, calls
         self._parts = calls * together if method.normaliser.name == DAPO_TOKENS.name else 1
         self._sums: dict[str, Tensor] = {}
@@ -184,11 +216,17 @@ class LossMetrics:
         if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
             counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
             weight_B = (weight * tokens.mask_BT).sum(1) / counted_B.clamp(min=1)
-        values = self._clipping(tokens, weight_B, call_B) | ({} if entropy_BT is None else {"entropy": entropy_BT})
+        values = {} if self._cut_off is None else self._cut_off(tokens)
+        if "clip_ratio/low_mean" in values:
+            ends = torch.stack([values["clip_ratio/low_mean"], values["clip_ratio/high_mean"]])
+            self._add_ends(ends, tokens.mask_BT, weight_B > 0, call_B)
+        self._units |= dict.fromkeys(values, self._unit)
+        if entropy_BT is not None:
+            values["entropy"] = entropy_BT
         if self._method.beta:
             values["kl"] = self._method.kl(tokens)
         for name, value in values.items():
-            self._units[name] = unit = self._unit(name)
+            unit = self._units.setdefault(name, "tokens")
             of_tokens = unit == "tokens"
             value_B = (value * tokens.mask_BT * weight_BT).sum(1) if of_tokens else value[:, 0] * weight_B
             self._add(name, value_B * share_B4[:, SHARES[unit] + 2 * (name in OF_KEPT)])
@@ -213,19 +251,6 @@ class LossMetrics:
         value = value.detach().float().sum()
         self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _clipping(self, tokens: Tokens, weight_B: Tensor, call_B: Tensor) -> dict[str, Tensor]:
-        """Values that the loss cuts off, (B, T) or (B, 1) each."""
-        constants = self._constants
-        if self._loss is clipped_surrogate:
-            bounds = {key: constants[key] for key in ("clip_low", "clip_high")}
-            low, high = clipped_tokens(tokens, ratio=self._capped_ratio, **bounds)
-            self._add_ends(torch.stack([low, high]), tokens.mask_BT, weight_B > 0, call_B)
-            return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
-        if self._loss is cispo:
-            clipped = constants["ratio"](tokens) > constants["ratio_max"]
-            return {"cispo_clip_ratio": clipped & (tokens.advantage_B[:, None] > 0)}
-        return {"vespo/phi_seq_mean": vespo_weight(tokens, **constants)} if self._loss is vespo else {}
-
     def _add_ends(self, clipped_2BX: Tensor, mask_BT: Tensor, kept_B: Tensor, call_B: Tensor) -> None:
         """Take in shares of the tokens of each completion that are clipped from below, and from above."""
         share_2B = (clipped_2BX * mask_BT).sum(2) / mask_BT.sum(1).clamp(min=1)
@@ -233,16 +258,6 @@ class LossMetrics:
         if self._ends_2C is None:
             self._ends_2C = share_2B.new_full((2, self._calls), torch.inf)
         self._ends_2C.scatter_reduce_(1, call_B.expand(2, -1), share_2B, "amin")
-
-    def _capped_ratio(self, tokens: Tokens) -> Tensor:
-        """The ratio that is clipped: after the cap of ``delta``, if there is one."""
-        ratio, delta = self._constants["ratio"](tokens), self._constants.get("delta")
-        return ratio if delta is None else ratio.clamp(max=delta)
-
-    def _unit(self, name: str) -> str:
-        """Unit of a metric's mean. Its shape does not show it: completions may all be one token long."""
-        of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
-        return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
     def reduced(
         self, accelerator: Any, unclipped_C: Tensor, *, denominator: float
