@@ -1,7 +1,4 @@
-"""Checks of settings, and values of those left out: the same for every engine.
-
-Adapters have the same fields by the same names.
-"""
+"""Checks of settings, values of those left out, and lines about a run: the same for every engine."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -233,3 +230,26 @@ def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
     advice = "Set" if args.method == "dppo" else "Use method='dppo', or set"
     why = "; ".join(reasons)
     return [f"method={args.method!r} is biased: {why}. {advice} accept_bias=True to train with it on purpose."]
+
+
+def start_lines(method: Method, reasons: Collection[str], prompts: str) -> list[str]:
+    """Lines about a method that every engine prints at the start of a run.
+
+    Args:
+        method: of the run.
+        reasons: for a biased gradient; empty if it is unbiased.
+        prompts: words about the prompts that are rolled out.
+    """
+    kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
+    if getattr(method.completions, "auto", None) is not None:
+        kept = f"at least {kept}, chosen in each step"
+    lines = [
+        f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}",
+        f"prompts: {prompts}",
+        f"completions: {kept}, score {method.score_name}",
+    ]
+    if method.tokens.active:
+        lines.append(f"tokens: {method.tokens}")
+    if method.schedule is not constant:
+        lines.append(f"rates follow a schedule over the run: {in_words(method.schedule)}")
+    return lines

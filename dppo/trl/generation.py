@@ -6,8 +6,8 @@ completion, and ``generate`` goes on from them (transformers, "Reuse a cache for
 equal to rounding, and random numbers are drawn as before.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,6 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
-
-from dppo.trl.instead import method_replaced
 
 INPUTS = {"input_ids", "attention_mask", "generation_config"}
 """Arguments that TRL passes to ``generate`` for text. A prompt with pictures has more of them."""
@@ -85,3 +83,15 @@ def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:
     if count == len(run_B):
         return None
     return torch.searchsorted(run_B, torch.arange(count, device=run_B.device)), run_B
+
+
+@contextmanager
+def method_replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """A context in which ``owner.name`` is ``method``; then it is again as it was, on the object or on its class."""
+    before = {name: vars(owner)[name]} if name in vars(owner) else {}
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        vars(owner).update(before)

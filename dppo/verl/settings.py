@@ -4,11 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dppo.errors import ConfigError, did_you_mean, in_words, raise_problems
+from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
 from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.methods.settings import bias_problems, fill_in, fill_problems, method_problems, read_rates, setting_problems
+from dppo.methods.settings import (
+    bias_problems,
+    fill_in,
+    fill_problems,
+    method_problems,
+    read_rates,
+    setting_problems,
+    start_lines,
+)
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
 from dppo.pruning import Pruning
 from dppo.settings import DEFAULT_METHOD, VerlSettings
@@ -167,29 +175,22 @@ def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[s
 def lines(
     method: Method, *, prompts: int, generations: int, optimizer_steps: int, parts: int = 1, ahead: float | None = None
 ) -> list[str]:
-    """Lines about a run, printed at its start.
+    """Lines about a run, printed at its start. ``ahead`` is as for ``biases``.
 
     A block of ``prompts``, each with ``generations`` completions, is drawn in ``parts`` and trained on in
-    ``optimizer_steps``. ``ahead`` is as for ``biases``.
+    ``optimizer_steps``.
     """
     reasons = biases(method, optimizer_steps // parts, ahead)
-    found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
+    each = "by their history" if method.sizes is not None else f"{generations} each"
+    drawn = method.prompts if method.prompts.rate else "all"
+    found = start_lines(method, reasons, f"{drawn} of a block of {prompts}, {each}")
     if keeps_all(method):
-        found.append("completions: all with a gradient, in verl's own mini-batches and our order of prompts")
-    else:
-        share = "by their history" if method.sizes is not None else f"{generations} each"
-        found.append(f"prompts: {method.prompts if method.prompts.rate else 'all'} of a block of {prompts}, {share}")
-        kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
-        if getattr(method.completions, "auto", None) is not None:
-            kept = f"at least {kept}, chosen in each step"
-        found.append(f"completions: {kept}, score {method.score_name}")
-        if method.tokens.active:
-            found.append(f"tokens: {method.tokens}")
-        if optimizer_steps > 1:
-            found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
-            if method.prompts.rate and parts > 1:
-                found.append(f"prompts are drawn for each of {parts} mini-batches")
+        found.append("order: completions with a gradient, in verl's own mini-batches")
+    elif optimizer_steps > 1:
+        found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
+        if method.prompts.rate and parts > 1:
+            found.append(f"prompts are drawn for each of {parts} mini-batches")
     if ahead is not None:
         found.append(f"prompts are requested {ahead:g} blocks ahead, each weighted by the probability of its draw")
-    found.append(f"loss: verl's, {method.normaliser.name} normaliser, rates by schedule {in_words(method.schedule)}")
+    found.append(f"loss: verl's, {method.normaliser.name} normaliser")
     return found + [f"biased: {reason}" for reason in reasons]

@@ -13,9 +13,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import PADDED
-from dppo.trl.generation import prompts_read_once
+from dppo.trl.generation import method_replaced, prompts_read_once
 from dppo.trl.grpo.rollouts import GeneratedBatch
-from dppo.trl.instead import method_replaced
 from dppo.trl.safeguards import failures_named
 
 

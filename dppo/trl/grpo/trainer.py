@@ -17,7 +17,6 @@ from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.describe import announce, card_section
 from dppo.trl.grpo.hooks import GRPOHooks
 from dppo.trl.grpo.lines import CeilingLines, closing_lines
 from dppo.trl.grpo.prompts import check_prompts, content_of
@@ -30,11 +29,10 @@ from dppo.trl.grpo.rollouts import (
     read_examples,
     rolled_out,
 )
-from dppo.trl.grpo.savings import CostMeter, Savings
+from dppo.trl.grpo.savings import CostMeter, Savings, unpruned_passes
 from dppo.trl.grpo.schedule import AccumulationSchedule
-from dppo.trl.grpo.start import score_without_log_probs, start_session
+from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
 from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
-from dppo.trl.grpo.unpruned import unpruned_passes
 from dppo.trl.metrics import CHECK, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
@@ -241,11 +239,11 @@ class DPPOTrainer(GRPOHooks):
                 self.show_advantages(plan.advantage_N)
             ours = rank_batch(generated, plan, self.accelerator, self.schedule.calls)
             batch = over_ranks(ours, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
-            unpruned = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
-            self.meter.plan(scored=unpruned.scored)
+            scored, trained = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
+            self.meter.plan(scored=scored)
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
-        return GenerationInUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=unpruned.trained)
+        return GenerationInUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=trained)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """Prompts of a generation and their completions: of a stream's loader, of one block, or of rounds."""
