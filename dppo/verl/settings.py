@@ -23,7 +23,7 @@ from dppo.settings import DEFAULT_METHOD, VerlSettings
 from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
-"""The place of our options in verl's configuration; verl passes that dictionary on unread."""
+"""The place of our options in verl's configuration, which verl does not read."""
 NORMALISERS = {
     "token-mean": replace(
         DAPO_TOKENS,
@@ -68,11 +68,11 @@ class PruningSettings(VerlSettings):
 
     @property
     def base(self) -> Method:
-        """The preset, or the method of one's own, by the name in ``method``."""
+        """The preset, or the method of one's own, that ``method`` names."""
         return method_named(self.method)
 
     def drops(self, method: Method, *, sampler_log_probs: bool) -> Method:
-        """A method with the run's pruning: of these settings for a preset; its own, if it is a method of one's own."""
+        """A method with the run's pruning, which a method of one's own has already."""
         if not is_own(self.method):
             return pruned(self, method, sampler_log_probs=sampler_log_probs)
         return method if self.rollout_cost is None else with_rollout_cost(method, self.rollout_cost)
@@ -90,8 +90,9 @@ class PruningSettings(VerlSettings):
                 f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
                 "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
             )
-        of_verl = [name for name in OBJECTIVE if name != "advantages" or not base.advantages.from_history]
-        own = [name for name in of_verl if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        if base.advantages.from_history:
+            own = [name for name in own if name != "advantages"]
         if own:
             problems.append(
                 f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here verl's options set "
@@ -102,11 +103,7 @@ class PruningSettings(VerlSettings):
 
 
 def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> PruningSettings:
-    """The settings under ``WHERE``, by name. ``seed`` is ``data.seed``, the default of ours.
-
-    Raises:
-        ConfigError: an option that does not exist, or as for ``PruningSettings``.
-    """
+    """The settings under ``WHERE``, whose default seed is ``data.seed``; ``ConfigError`` for unknown ones."""
     known = [field.name for field in fields(PruningSettings)]
     if not isinstance(options, Mapping):
         raise ConfigError(f"{WHERE}={options!r} holds no options. Write {WHERE}.method=dppo.")
@@ -120,7 +117,7 @@ def method_of(settings: PruningSettings, get: Get) -> Method:
     """The method of a run: its pruning is from the settings, its normaliser, penalty and entropy bonus from verl.
 
     Raises:
-        ConfigError: an option of verl cannot be read, or does not go with verl's filter of groups.
+        ConfigError: an option of verl cannot be read, or contradicts verl's filter of groups.
     """
     rules = [*_readable(get), *(_filter_rules(settings) if get(FILTER) else ())]
     raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", refusals(get, rules))
@@ -167,7 +164,7 @@ def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[s
     """Reasons why the expected gradient of a run is not the full batch's.
 
     ``optimizer_steps`` are those of one draw of prompts. ``ahead`` is the number of blocks that are requested ahead,
-    whose groups may be trained in several; None if the prompts of a step are requested when it begins.
+    whose groups may be trained in several steps; None without.
     """
     return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
 
