@@ -18,7 +18,6 @@ from dppo.methods.settings import (
     start_lines,
 )
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
-from dppo.pruning import Pruning
 from dppo.settings import DEFAULT_METHOD, VerlSettings
 from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
 
@@ -155,8 +154,8 @@ def _filter_rules(settings: PruningSettings) -> Iterator[Rule]:
 
 def keeps_all(method: Method) -> bool:
     """True if a method leaves the step to verl: it drops nothing, and has no advantages of its own."""
-    level = method.completions
-    plain = isinstance(level, Pruning) and replace(level, score=NO_PRUNING.score) == NO_PRUNING
+    level = method.drawn
+    plain = level is not None and replace(level, score=NO_PRUNING.score) == NO_PRUNING
     return plain and (method.prompts, method.tokens, method.advantages.from_history) == (ALL_PROMPTS, ALL_TOKENS, False)
 
 
