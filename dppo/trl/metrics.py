@@ -13,20 +13,7 @@ from torch import Tensor
 from transformers import IntervalStrategy, TrainerCallback, TrainerState, TrainingArguments
 
 from dppo.methods import Method
-from dppo.objective import (
-    DAPO_TOKENS,
-    Ratio,
-    TokenLoss,
-    Tokens,
-    cispo,
-    clipped_surrogate,
-    clipped_tokens,
-    off_policy_masked,
-    sequence_ratio,
-    vespo,
-    weighted_sum,
-)
-from dppo.objective.losses import bound, vespo_weight
+from dppo.objective import DAPO_TOKENS, Tokens, losses, weighted_sum
 from dppo.trl.batch import MicroBatch
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
@@ -82,8 +69,7 @@ class PhaseClock:
     def __call__(self, phase: str, *, wait: bool | None = None) -> Iterator[None]:
         """Add the time of a ``with`` block to ``phase``, less what inner phases took.
 
-        Start and end wait for the accelerator. If ``wait`` is given, the start does not, and the end only if it is
-        True: a phase of several blocks then waits once.
+        Start and end wait for the accelerator. If ``wait`` is given, only the end does, if it is True.
         """
         start = self._read(wait is None)
         self._inner.append(0.0)
@@ -123,18 +109,17 @@ class StepSeconds(TrainerCallback):
         self.trainer = trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` once the batches of a step are there."""
+        """Begin the time of a step, once its batches are there."""
         self.trainer.clock.start(STEP)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after an optimizer step, before it logs, saves or evaluates."""
+        """End it, before ``Trainer`` logs, saves or evaluates."""
         self.trainer.clock.stop(STEP)
 
 
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}
-"""Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Within a
-micro-batch, of which one or two completions are kept, the weights would cancel. Other metrics are shares of all tokens,
-or completions, of the full batch: a completion without an advantage is never clipped."""
+"""Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Others are
+shares of all tokens, or completions, of the full batch: a completion without an advantage is never clipped."""
 SHARES = {"tokens": 0, "sequences": 1}
 """Columns of ``RankBatch.share_UB4`` by the unit of a metric; those of metrics ``OF_KEPT`` are 2 further."""
 OF_STEP = {"prune/effective_rows", "prune/tokens_trained", "prune/tokens_skipped"}
@@ -149,27 +134,27 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
 
 
 def _clipped(
-    tokens: Tokens, *, ratio: Ratio, clip_low: float, clip_high: float, delta: float | None
+    tokens: Tokens, *, ratio: losses.Ratio, clip_low: float, clip_high: float, delta: float | None
 ) -> dict[str, Tensor]:
     def capped(tokens: Tokens) -> Tensor:
         return ratio(tokens) if delta is None else ratio(tokens).clamp(max=delta)
 
-    low, high = clipped_tokens(tokens, ratio=capped, clip_low=clip_low, clip_high=clip_high)
+    low, high = losses.clipped_tokens(tokens, ratio=capped, clip_low=clip_low, clip_high=clip_high)
     return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
 
 
-def _capped(tokens: Tokens, *, ratio: Ratio, ratio_max: float) -> dict[str, Tensor]:
+def _capped(tokens: Tokens, *, ratio: losses.Ratio, ratio_max: float) -> dict[str, Tensor]:
     return {"cispo_clip_ratio": (ratio(tokens) > ratio_max) & (tokens.advantage_B[:, None] > 0)}
 
 
 def _damped(tokens: Tokens, **constants: float) -> dict[str, Tensor]:
-    return {"vespo/phi_seq_mean": vespo_weight(tokens, **constants)}
+    return {"vespo/phi_seq_mean": losses.vespo_weight(tokens, **constants)}
 
 
-CUT_OFF: Mapping[TokenLoss, Callable[..., dict[str, Tensor]]] = {
-    clipped_surrogate: _clipped,
-    cispo: _capped,
-    vespo: _damped,
+CUT_OFF: Mapping[losses.TokenLoss, Callable[..., dict[str, Tensor]]] = {
+    losses.clipped_surrogate: _clipped,
+    losses.cispo: _capped,
+    losses.vespo: _damped,
 }
 """TRL's metrics of what a loss cuts off, (B, T) or (B, 1) each, from tokens and the loss's constants."""
 
@@ -177,8 +162,7 @@ CUT_OFF: Mapping[TokenLoss, Callable[..., dict[str, Tensor]]] = {
 class LossMetrics:
     """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
 
-    A mean over micro-batches of means over their tokens is one weighted sum. So it does not depend on how completions
-    fall into forward passes.
+    Each is one weighted sum, so it does not depend on how completions fall into forward passes.
 
     Args:
         method: whose loss is measured.
@@ -187,12 +171,12 @@ class LossMetrics:
     """
 
     def __init__(self, method: Method, calls: int, together: int = 1) -> None:
-        loss, constants = bound(method.token_loss)
-        if loss is off_policy_masked:
-            loss, constants = bound(constants["loss"])
+        loss, constants = losses.bound(method.token_loss)
+        if loss is losses.off_policy_masked:
+            loss, constants = losses.bound(constants["loss"])
         measured = next((found for known, found in CUT_OFF.items() if known is loss), None)
         self._cut_off = None if measured is None else partial(measured, **constants)
-        of_sequences = loss is vespo or constants.get("ratio") is sequence_ratio
+        of_sequences = loss is losses.vespo or constants.get("ratio") is losses.sequence_ratio
         # A value's shape does not show its unit: completions may all be one token long.
         self._unit = "sequences" if of_sequences else "tokens"
         self._method, self._calls = method, calls
@@ -206,10 +190,7 @@ class LossMetrics:
     def add(
         self, tokens: Tokens, batch: MicroBatch, draw: int, entropy_BT: Tensor | None, router_loss: Tensor | None
     ) -> None:
-        """Add a forward pass of an optimizer step, the one of ``draw``. Nothing waits for the device.
-
-        Entropies are of tokens, and the router loss of the pass; each is None if it is not measured.
-        """
+        """Add a forward pass of the optimizer step of ``draw``. Nothing waits for the device."""
         whole, weight = batch.rank_batch, batch.loss_weight
         share_B4, call_B = whole.share_UB4[draw, batch.rows], whole.call_B[batch.rows]
         weight_B, weight_BT = weight, weight if weight.dim() == 2 else weight[:, None]
@@ -252,7 +233,6 @@ class LossMetrics:
         self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _add_ends(self, clipped_2BX: Tensor, mask_BT: Tensor, kept_B: Tensor, call_B: Tensor) -> None:
-        """Take in shares of the tokens of each completion that are clipped from below, and from above."""
         share_2B = (clipped_2BX * mask_BT).sum(2) / mask_BT.sum(1).clamp(min=1)
         share_2B = torch.stack([share_2B[0], -share_2B[1]]).masked_fill(~kept_B, torch.inf)
         if self._ends_2C is None:
@@ -264,10 +244,7 @@ class LossMetrics:
     ) -> tuple[dict[str, float], tuple[float, float]]:
         """The metrics over all ranks, and the sums of ``add_others``. All ranks call together.
 
-        Args:
-            accelerator: of the run.
-            unclipped_C: bool, ``RankBatch.unclipped_UC`` of the optimizer step.
-            denominator: of the share's loss.
+        ``unclipped_C`` is ``RankBatch.unclipped_UC`` of the optimizer step, ``denominator`` that of the share's loss.
         """
         names = sorted(self._sums)
         if not names:

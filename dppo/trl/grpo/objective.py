@@ -9,40 +9,22 @@ from typing import Any, cast
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.methods import METHODS, Method, Part
-from dppo.objective import (
-    ADVANTAGE_RULES,
-    DAPO_TOKENS,
-    GRPO_MEAN,
-    NORMALISERS,
-    AdvantageRule,
-    Normaliser,
-    Ratio,
-    TokenLoss,
-    cispo,
-    clipped_surrogate,
-    k3,
-    off_policy_masked,
-    sapo,
-    sequence_ratio,
-    token_ratio,
-    vespo,
-)
-from dppo.objective.losses import bound
+from dppo.objective import ADVANTAGE_RULES, DAPO_TOKENS, GRPO_MEAN, NORMALISERS, AdvantageRule, Normaliser, losses
 
-LOSSES: Mapping[str, tuple[TokenLoss, Normaliser]] = {
-    "cispo": (cispo, DAPO_TOKENS),
-    "sapo": (sapo, GRPO_MEAN),
-    "vespo": (vespo, DAPO_TOKENS),
+LOSSES: Mapping[str, tuple[losses.TokenLoss, Normaliser]] = {
+    "cispo": (losses.cispo, DAPO_TOKENS),
+    "sapo": (losses.sapo, GRPO_MEAN),
+    "vespo": (losses.vespo, DAPO_TOKENS),
 }
-LOSS_TYPES = {name: (clipped_surrogate, each) for name, each in NORMALISERS.items()} | LOSSES
+LOSS_TYPES = {name: (losses.clipped_surrogate, each) for name, each in NORMALISERS.items()} | LOSSES
 """TRL's ``loss_type`` names the loss of a token and the denominator; most words have the usual loss."""
-RATIOS: Mapping[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
+RATIOS: Mapping[str, losses.Ratio] = {"token": losses.token_ratio, "sequence": losses.sequence_ratio}
 """By TRL's ``importance_sampling_level``."""
-FIELDS: Mapping[TokenLoss, Mapping[str, str]] = {
-    clipped_surrogate: {"clip_low": "epsilon", "clip_high": "epsilon_high", "delta": "delta"},
-    cispo: {"ratio_max": "epsilon_high"},
-    sapo: {name: f"sapo_{name}" for name in ("temperature_pos", "temperature_neg")},
-    vespo: {name: f"vespo_{name}" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
+FIELDS: Mapping[losses.TokenLoss, Mapping[str, str]] = {
+    losses.clipped_surrogate: {"clip_low": "epsilon", "clip_high": "epsilon_high", "delta": "delta"},
+    losses.cispo: {"ratio_max": "epsilon_high"},
+    losses.sapo: {name: f"sapo_{name}" for name in ("temperature_pos", "temperature_neg")},
+    losses.vespo: {name: f"vespo_{name}" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
 }
 """Fields with the constants of each loss."""
 WORDS: Mapping[Part, tuple[str, ...]] = {
@@ -72,22 +54,22 @@ def fields_of(method: Method, parts: Collection[Part] | None = None) -> dict[str
         found["loss_type"] = method.normaliser.name
     if "token_loss" in parts:
         found |= _loss_fields(method.token_loss)
-    if "kl" in parts and bound(method.kl)[1].get("ratio") is not None:
+    if "kl" in parts and losses.bound(method.kl)[1].get("ratio") is not None:
         found["use_bias_correction_kl"] = True
     return found | {name: value for name, own in COEFFICIENTS.items() if (value := getattr(method, own))}
 
 
-def _loss_fields(loss: TokenLoss) -> dict[str, Any]:
-    function, constants = bound(loss)
+def _loss_fields(loss: losses.TokenLoss) -> dict[str, Any]:
+    function, constants = losses.bound(loss)
     found: dict[str, Any] = {}
-    if function is off_policy_masked:
+    if function is losses.off_policy_masked:
         found["off_policy_mask_threshold"] = constants["threshold"]
-        function, constants = bound(constants["loss"])
+        function, constants = losses.bound(constants["loss"])
     for name, (known, _) in LOSSES.items():
         if known is function:
             found["loss_type"] = name
     named = next((names for known, names in FIELDS.items() if known is function), None)
-    level = next((name for name, known in RATIOS.items() if known is constants.get("ratio", token_ratio)), None)
+    level = next((name for name, known in RATIOS.items() if known is constants.get("ratio", losses.token_ratio)), None)
     if named is None or level is None:
         return found
     own = {field: constants[name] for name, field in named.items() if constants[name] is not None}
@@ -101,15 +83,15 @@ def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
     if args.epsilon_high is None:
         given["epsilon_high"] = args.epsilon
     constants = {name: given[field] for name, field in FIELDS[function].items()}
-    loss = partial(function, **({"ratio": ratio} if "ratio" in bound(function)[1] else {}), **constants)
+    loss = partial(function, **({"ratio": ratio} if "ratio" in losses.bound(function)[1] else {}), **constants)
     if args.off_policy_mask_threshold is not None:
-        loss = partial(off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
+        loss = partial(losses.off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
     return {
         "advantages": _advantage_rule(args),
         "token_loss": loss,
         "normaliser": normaliser,
         "beta": args.beta,
-        "kl": partial(k3, ratio=ratio) if args.use_bias_correction_kl else k3,
+        "kl": partial(losses.k3, ratio=ratio) if args.use_bias_correction_kl else losses.k3,
         "entropy_coef": args.entropy_coef,
         "router_coef": router_coef(args.router_aux_loss_coef, model_config),
     }
@@ -147,7 +129,7 @@ def unnamed_parts(method: Method) -> dict[str, Any]:
 
 
 def _comparable(part: Any) -> Any:
-    return bound(part) if isinstance(part, partial | FunctionType) else part
+    return losses.bound(part) if isinstance(part, partial | FunctionType) else part
 
 
 def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def start_session(trainer: Any, own: Method | None, passes: UpdateSchedule) -> S
 
 
 def score_without_log_probs(trainer: Any) -> None:
-    """Choose another score if ``auto`` chose one by log-probabilities, and a ``rollout_func`` returned none.
+    """Choose another score if ``auto`` needs log-probabilities and ``rollout_func`` returned none.
 
     Raises:
         ConfigError: vLLM's samples are corrected by them.
@@ -115,7 +115,7 @@ def describe_steps(
 
 
 def _prompts(args: Any, method: Method, block: int) -> str:
-    """Prompts that a generation rolls out, of a block of so many."""
+    """Words about the prompts that a generation rolls out of a block."""
     rate, auto, known = method.prompts.rate, method.prompts.auto, args.prompt_prior is not None
     if method.rounds is not None:
         return f"{method.rounds}; a step wants {block} groups of {args.num_generations} completions"

@@ -14,7 +14,6 @@ from dppo.environment import load_vllm
 from dppo.methods import Method
 from dppo.methods.own import assigned, is_own, parts_in_words
 from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
-from dppo.trl import safeguards
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.grpo import rollouts
@@ -28,6 +27,7 @@ from dppo.trl.grpo.schedule import AccumulationSchedule
 from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
 from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
 from dppo.trl.metrics import CHECK, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
+from dppo.trl.safeguards import EmptySignalWarning, guarded_rewards, models_named, saved_at_the_limit, start_named
 from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
 from dppo.types import Block, Rewards
@@ -75,9 +75,9 @@ class DPPOTrainer(GRPOHooks):
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
-        rewards = safeguards.guarded_rewards(reward_funcs, args, data)
+        rewards = guarded_rewards(reward_funcs, args, data)
         listed = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-        with safeguards.models_named(model, *listed), safeguards.start_named(args, model):
+        with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
         self.schedule = AccumulationSchedule.of_arguments(args)
@@ -93,7 +93,7 @@ class DPPOTrainer(GRPOHooks):
         self._ended: tuple[RankBatch, int] | None = None
         """The batch and the draw of an optimizer step whose last call has been made."""
         self._loss_metrics = self._no_metrics()
-        self._signal_warning = safeguards.EmptySignalWarning()
+        self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.add_callback(StepSeconds(self))
         announce(self)
@@ -256,7 +256,7 @@ class DPPOTrainer(GRPOHooks):
             sizes.append(len(block.row_Q))
             return self._rewards_of(rounds[-1])
 
-        with safeguards.saved_at_the_limit(self, source):
+        with saved_at_the_limit(self, source):
             prompts = self.session.prompts_in_rounds(one_round, multiple=processes)
         order_Q = rollouts.gathered_order(sizes, processes)
         batch = rollouts.joined(rounds, order_Q, self.session.generations, self.pad_token)
