@@ -6,17 +6,9 @@ from typing import Any
 
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
+from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.methods.settings import (
-    bias_problems,
-    fill_in,
-    fill_problems,
-    method_problems,
-    read_rates,
-    setting_problems,
-    start_lines,
-)
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
 from dppo.settings import DEFAULT_METHOD, VerlSettings
 from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
@@ -53,17 +45,17 @@ class PruningSettings(VerlSettings):
     """
 
     def __post_init__(self) -> None:
-        read_rates(self)
-        raise_problems(WHERE, setting_problems(self))
+        checks.read_rates(self)
+        raise_problems(WHERE, checks.setting_problems(self))
         self.method = self.method or DEFAULT_METHOD
         base = self.base
         if is_own(self.method):
-            problems = settle(self, base, own_settings(base), DECIDED) + fill_problems(self)
+            problems = settle(self, base, own_settings(base), DECIDED) + checks.fill_problems(self)
         else:
-            fill_in(self, base)
-            problems = method_problems(self, base)
+            checks.fill_in(self, base)
+            problems = checks.method_problems(self, base)
         raise_problems(WHERE, problems + self._unserved(base))
-        raise_problems(WHERE, bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
+        raise_problems(WHERE, checks.bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
 
     @property
     def base(self) -> Method:
@@ -179,7 +171,7 @@ def lines(
     reasons = biases(method, optimizer_steps // parts, ahead)
     each = "by their history" if method.sizes is not None else f"{generations} each"
     drawn = method.prompts if method.prompts.rate else "all"
-    found = start_lines(method, reasons, f"{drawn} of a block of {prompts}, {each}")
+    found = checks.start_lines(method, reasons, f"{drawn} of a block of {prompts}, {each}")
     if keeps_all(method):
         found.append("order: completions with a gradient, in verl's own mini-batches")
     elif optimizer_steps > 1:

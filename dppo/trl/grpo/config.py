@@ -11,41 +11,22 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
+from dppo.methods import settings as checks
 from dppo.methods.from_settings import RATES, pruned, with_rollout_cost
 from dppo.methods.method import PARTS
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.methods.settings import (
-    CHOICES,
-    bias_problems,
-    fill_in,
-    fill_problems,
-    method_problems,
-    read_rates,
-    setting_problems,
-)
 from dppo.objective import ADVANTAGE_RULES, DR_GRPO, AdvantageRule, emphasised
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import DEFAULT_METHOD, OwnSettings, described
-from dppo.trl.grpo.objective import (
-    CONSTANTS,
-    LOSS_TYPES,
-    OBJECTIVE,
-    RATIOS,
-    SETTINGS,
-    contradictions,
-    fields_of,
-    objective_of,
-    router_coef,
-    unnamed_parts,
-)
+from dppo.trl.grpo import objective
 from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
-FILLED = {*SETTINGS, *CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
+FILLED = {*objective.SETTINGS, *objective.CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
 """Fields that get a value of the method if they are None."""
-CHOICES_OF_TRL = CHOICES | {
-    "loss_type": LOSS_TYPES,
-    "importance_sampling_level": RATIOS,
+CHOICES_OF_TRL = checks.CHOICES | {
+    "loss_type": objective.LOSS_TYPES,
+    "importance_sampling_level": objective.RATIOS,
     "scale_rewards": ADVANTAGE_RULES,
 }
 """Fields that name a part of the method or of the objective, and the parts there are."""
@@ -78,7 +59,7 @@ def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
         )
     if values is not None and not (rule.from_values or rule.from_history):
         yield f"method={args.method!r} has no use for prompt_values={values!r}. Leave it out."
-    yield from fill_problems(args) if own else method_problems(args, base)
+    yield from checks.fill_problems(args) if own else checks.method_problems(args, base)
     longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
     if longest and args.max_completion_length is None:
         yield (
@@ -105,12 +86,12 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
                 f"method is the value {self.method.name!r}, and a configuration holds names. Give it to the trainer: "
                 "DPPOTrainer(..., method=mine). In a file write method: package.module:mine."
             )
-        read_rates(self)
+        checks.read_rates(self)
         self.prompt_prior = read_prior(self.prompt_prior)
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
         deepspeed = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
-        _refuse(*deepspeed, *setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
+        _refuse(*deepspeed, *checks.setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self.method_given, self.method = self.method, self.method or DEFAULT_METHOD
         own = method_named(self.method) if is_own(self.method) else None
@@ -138,7 +119,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
                 setattr(other, field, None)
         other.method = other.method_given = name
         if isinstance(method, str):
-            _refuse(*setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
+            _refuse(*checks.setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
             own = method_named(name) if is_own(name) else None
         else:
             own = method
@@ -151,7 +132,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
     def _check(self, own: Method | None) -> None:
         base = METHODS[self.method] if own is None else own
         _refuse(*(list(field_problems(self, base, own=own is not None)) or unsupported_options(self)))
-        _refuse(*bias_problems(self, self.build_method(own).selection_bias))
+        _refuse(*checks.bias_problems(self, self.build_method(own).selection_bias))
 
     @contextmanager
     def _groups_of_one(self, rule: AdvantageRule) -> Iterator[None]:
@@ -185,17 +166,17 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         defaults = {field.name: field.default for field in fields(GRPOConfig)}
         if own is None:
             method, unset = METHODS[self.method], {field.name: field.default for field in fields(DPPOConfig)}
-            fill_in(self, method)
-            given = {name: value for name in OBJECTIVE if (value := getattr(self, name)) != unset[name]}
-            _refuse(*contradictions(method, given))
-            found = {name: defaults[name] for name in (*SETTINGS, *CONSTANTS)} | fields_of(method) | given
-            for name in (*SETTINGS, *CONSTANTS):
+            checks.fill_in(self, method)
+            given = {name: value for name in objective.OBJECTIVE if (value := getattr(self, name)) != unset[name]}
+            _refuse(*objective.contradictions(method, given))
+            found = defaults | objective.fields_of(method) | given
+            for name in (*objective.SETTINGS, *objective.CONSTANTS):
                 setattr(self, name, found[name])
         else:
-            given = {name: defaults[name] for name in OBJECTIVE} | fields_of(own, PARTS)
+            given = {name: defaults[name] for name in objective.OBJECTIVE} | objective.fields_of(own, PARTS)
             # As with TRL, a mixture of experts brings its own coefficient if none is given.
             given |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
-            _refuse(*settle(self, own, given, (*DECIDED, *OBJECTIVE)))
+            _refuse(*settle(self, own, given, (*DECIDED, *objective.OBJECTIVE)))
         self._left_out = {name: getattr(self, name) for name in left_out}
 
     def build_method(
@@ -214,9 +195,9 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             own = method_named(self.method)
         if own is None:
             base = METHODS[self.method]
-            return self._built(base, unnamed_parts(base), sampler_log_probs, model_config)
+            return self._built(base, objective.unnamed_parts(base), sampler_log_probs, model_config)
         if model_config is not None:
-            own = replace(own, router_coef=router_coef(self.router_aux_loss_coef, model_config))
+            own = replace(own, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
         return own if self.rollout_cost is None else with_rollout_cost(own, self.rollout_cost)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
@@ -234,9 +215,9 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         return other._built(base, own, sampler_log_probs, None)
 
     def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
-        objective = objective_of(self, model_config) | own
-        objective["advantages"] = emphasised(objective["advantages"], self.advantage_power)
-        return pruned(self, replace(base, **objective), sampler_log_probs)
+        parts = objective.objective_of(self, model_config) | own
+        parts["advantages"] = emphasised(parts["advantages"], self.advantage_power)
+        return pruned(self, replace(base, **parts), sampler_log_probs)
 
 
 def _refuse(*problems: str) -> None:

@@ -27,7 +27,7 @@ FIELDS: Mapping[losses.TokenLoss, Mapping[str, str]] = {
     losses.vespo: {name: f"vespo_{name}" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
 }
 """Fields with the constants of each loss."""
-WORDS: Mapping[Part, tuple[str, ...]] = {
+WORDS: Mapping[str, tuple[str, ...]] = {
     "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high", "delta", "off_policy_mask_threshold"),
     "advantages": ("scale_rewards", "multi_objective_aggregation"),
     "normaliser": ("loss_type",),
