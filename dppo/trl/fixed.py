@@ -6,15 +6,13 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.settings import TABLE
+from dppo.trl.grpo.objective import OBJECTIVE
 
 READ_LATER = {"max_tokens_per_row", "accept_missing", "record_completions"}
 """Our settings that are read at each use."""
 OF_TRL = {
-    *("epsilon_high", "delta", "off_policy_mask_threshold", "use_bias_correction_kl", "router_aux_loss_coef"),
-    *("sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg"),
-    *("vespo_lambda_neg", "num_generations", "num_iterations", "steps_per_generation", "reward_weights"),
-    *("beta", "loss_type", "loss_weights", "label_smoothing", "ld_alpha", "use_weighting"),
-    *("f_divergence_type", "f_alpha_divergence_coef"),
+    *(*OBJECTIVE, "num_generations", "num_iterations", "steps_per_generation", "reward_weights", "loss_weights"),
+    *("label_smoothing", "ld_alpha", "use_weighting", "f_divergence_type", "f_alpha_divergence_coef"),
 }
 """Fields of TRL's GRPO and DPO that describe the objective."""
 ATTRIBUTES = (
