@@ -47,8 +47,6 @@ class RequestsAhead(PrunedTrainer):
             updates=self.parameter_sync_step,
         )
 
-    # -- requests -----------------------------------------------------------------------------------------------------
-
     def _add_async_warmup_batches(self, num_warmup_batches: int | float) -> None:
         """Request the blocks that should be ahead, less those that a checkpoint has in flight."""
         for _ in range(int(num_warmup_batches) - len(self.ahead.due)):
@@ -98,8 +96,6 @@ class RequestsAhead(PrunedTrainer):
         queued = self._queued
         return [uid for uid in self.ahead.uids if uid not in queued]
 
-    # -- updates ------------------------------------------------------------------------------------------------------
-
     def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> Any:
         """verl's, which waits for as many groups as the oldest block's part has."""
         return super()._step_once(metrics, timing_raw, self.ahead.groups)
@@ -108,8 +104,6 @@ class RequestsAhead(PrunedTrainer):
         self.requested = self.session.returned(self._gone, self.global_steps)
         metrics["rollout/in_flight"] = float(len(self.ahead.flights))
         return super()._balance_batch(batch, metrics, **options)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _load_checkpoint(self) -> None:
         """verl's; prompts in flight that would be trained on without their weights are refused."""
