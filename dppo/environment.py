@@ -20,11 +20,7 @@ PACKAGES = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
 
 
 def environment(**facts: Any) -> dict[str, Any]:
-    """Machine, versions and commit as JSON values.
-
-    Args:
-        **facts: further facts of the measurement, such as ``seeds`` or the command.
-    """
+    """Machine, versions and commit as JSON values, with further ``facts`` of a measurement."""
     cuda = torch.cuda.is_available()
     return {
         "processor": _processor(),
@@ -54,11 +50,7 @@ def _processor() -> str:
 
 @contextmanager
 def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
-    """One torch thread while active: on a small model several threads lose more time by waiting than they save.
-
-    Args:
-        model: threads stay unchanged if it has more than ``SMALL`` parameters; None for small work.
-    """
+    """One torch thread while active, if ``model`` has at most ``SMALL`` parameters: more would lose time by waiting."""
     before = torch.get_num_threads()
     if model is None or sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
         torch.set_num_threads(1)
@@ -69,11 +61,7 @@ def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
 
 
 def load_vllm(setting: str, otherwise: str) -> Any:
-    """The module ``vllm``.
-
-    Args:
-        setting: the setting that needs it, for the error.
-        otherwise: a setting without it, for the error.
+    """The module ``vllm``; errors name the ``setting`` that needs it and one that works ``otherwise``.
 
     Raises:
         ConfigError: it is not installed, or TRL or transformers does not support its version.

@@ -22,10 +22,7 @@ COMMIT_FILE = Path(__file__).with_name("commit.txt")
 
 
 def commit() -> str | None:
-    """The commit of this copy, as recorded by its build or of the clone, with ``+`` for uncommitted changes.
-
-    None for a copy that is neither.
-    """
+    """The commit of this copy by its build or clone, with ``+`` for uncommitted changes; None without either."""
     if COMMIT_FILE.is_file():
         return COMMIT_FILE.read_text(encoding="utf-8").strip()
     folder = Path(__file__).parent
@@ -52,14 +49,13 @@ def install_line(extra: str) -> str:
 
 
 def _source() -> str:
-    """Source of pip's installation by its record (PEP 610): a repository with its commit, or an archive; else ""."""
+    """Source of pip's installation (PEP 610): a repository with its commit, or an archive; else ""."""
     try:
         text = importlib.metadata.distribution(NAME).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
         text = None
     noted: dict[str, Any] = json.loads(text) if text else {}
-    repository = noted.get("vcs_info")
-    if repository:
+    if repository := noted.get("vcs_info"):
         return f"{repository['vcs']}+{noted['url']}@{repository['commit_id']}"
     return str(noted.get("url", ""))
 

@@ -1,9 +1,7 @@
-"""The table of settings: name, type, default, text, range and choices of every setting that this library adds.
+"""The table of settings, one class for each kind of trainer; ``same`` takes a setting over from the first one.
 
-Each kind of trainer has a class: ``OwnSettings`` for GRPO on TRL, ``RowSettings`` for supervised training and
-preferences, ``VerlSettings`` for verl. What several of them have is declared in the first, and the others take it over
-with ``same``. Fields, checks, help, the reference and what a checkpoint remembers come from here. Nothing but the
-standard library is imported, so that help comes at once.
+Fields, checks, help, the reference and what a checkpoint remembers come from here. Only the standard library is
+imported, so that help comes at once.
 """
 
 import inspect
@@ -85,18 +83,12 @@ class OwnSettings:
 
     method: str = setting(
         LEFT_OUT,
-        "How completions and prompts are pruned: `dppo` (the default: probability proportional to the "
-        "score, unbiased), `dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's "
-        "Algorithm 1, biased), `infobatch` (prompts only), `cppo`, `cppo_trl`, `cppo_verl`, `pods` "
-        "(biased), `dapo` (rounds of rollouts until enough groups have rewards that differ, biased), `greso` (such "
-        "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
-        "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
-        "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
-        "`grpo_history` (the same, nothing pruned), `a_star_po` (regression on an advantage against a value of "
-        "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
-        "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
-        "others work on the objective that TRL's fields describe. `package.module:name` is a method of your own. It is "
-        "complete: rates and objective are its own, and a setting that contradicts it is refused (docs/extending.md).",
+        "How completions and prompts are pruned. `dppo` (the default): probability proportional to the score; "
+        "`dppo_history`: the same with a baseline from each prompt's history, for 1, 2 or 4 completions a prompt; "
+        "`grpo`: nothing is pruned. All others are in docs/methods.md, such as `infobatch` (prompts), `cppo`, `pods`, "
+        "`dapo`, `greso` (biased) and `a_star_po`. Names with an objective of their own, such as `dr_grpo` or "
+        "`dppo_gspo`, fill in TRL's fields where they are left out. `package.module:name` is a method of your own: it "
+        "is complete, and a setting that contradicts it is refused (docs/extending.md).",
         remembered=BATCH,
     )
     loss_type: str = setting(
@@ -110,8 +102,7 @@ class OwnSettings:
         remembered=UPDATE,
     )
     scale_rewards: str = setting(
-        LEFT_OUT,
-        "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`.",
+        LEFT_OUT, "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."
     )
     multi_objective_aggregation: str = setting(
         LEFT_OUT,
@@ -137,143 +128,133 @@ class OwnSettings:
     )
     completion_prune_rate: float | str | None = setting(
         LEFT_OUT,
-        "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
-        "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
-        "the scores, before the draw, 0 where nothing is to be had. Default: `auto` where the method "
-        "draws as `dppo` does, 0.5 for others that prune completions, 0 for the rest.",
+        "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without a gradient "
+        "(zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from the scores, 0 if "
+        "nothing is gained. Default: `auto` if the method draws as `dppo` does, 0.5 for others that prune completions, "
+        "0 for the rest.",
         **RATE,
     )
     prompt_prune_rate: float | str | None = setting(
         LEFT_OUT,
-        "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
-        "seen are always rolled out, so this does nothing in the first epoch. `auto`: starts unpruned and is "
-        "chosen from what prompts gave when they came back, 0 where nothing is to be had. Default: the method's, "
-        "0 for all but `infobatch`, which has 0.5.",
+        "Share of the candidate prompts with a history that is not rolled out, in [0, 1). New prompts are always "
+        "rolled out, so nothing is pruned in the first epoch. `auto`: chosen from earlier visits, 0 if nothing is "
+        "gained. Default: the method's, 0 for all but `infobatch`, which has 0.5.",
         **RATE,
     )
     token_prune_rate: float | str | None = setting(
         LEFT_OUT,
-        "Share of the completion tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on. Each "
-        "completion is trained on up to a random place, farther where the sampler was unsure; one that is cut at 0 is "
-        "dropped, so completion_prune_rate is 0 where it is left out. Needs the sampler's log-probabilities (vLLM, "
-        "rollout_func) and a loss of one token at a time. `auto`: chosen in each step, 0 where nothing is to be had. "
+        "Mean share of the completion tokens behind a random cut, in [0, 1): neither forwarded nor trained on. A cut "
+        "at 0 drops a completion, so completion_prune_rate is 0 if left out. Needs the sampler's log-probabilities "
+        "(vLLM, rollout_func) and a loss of one token at a time. `auto`: chosen in each step, 0 if nothing is gained. "
         "Default: the method's own, 0 for all but `nat_rpc`.",
         **RATE,
     )
     head_prune_rate: float | None = setting(
         LEFT_OUT,
-        "Share of the forwarded completion tokens that do not reach the head of the model and carry no loss, in "
-        "[0, 1): drawn with a probability proportional to 1 - p, weighted by one over it. Saves the vocabulary's part "
-        "of the compute. Needs what token_prune_rate needs. Default: the method's own, 0 for all but `nat_urs`.",
+        "Share of the forwarded completion tokens that skip the head of the model and carry no loss, in [0, 1). Saves "
+        "the vocabulary's part of the compute. Needs what token_prune_rate needs. Default: the method's own, 0 for all "
+        "but `nat_urs`.",
         range="[0, 1)",
         example=0.85,
     )
     prune_schedule: str = setting(
         AUTO,
-        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (down to 0 "
-        "in a straight line from prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` "
-        "and `constant` for all others.",
+        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (linear to 0 from "
+        "prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` and `constant` for all others.",
     )
     prune_until: float = setting(
         FULL_SHARE,
-        "Share of the run, in [0, 1], with the full rates where prune_schedule is not `constant`.",
+        "Share of the run, in [0, 1], with the full rates if prune_schedule is not `constant`.",
         range="[0, 1]",
     )
     advantage_power: float = setting(
         0.0,
-        "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare "
-        "outcomes. That is another objective than the reward's; pruning it is as unbiased as pruning its own.",
+        "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare outcomes. That is "
+        "another objective than the reward's.",
         range="(-1, inf)",
     )
     prompt_mode: str = setting(
         "thin",
-        "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
-        "`fill`: blocks are longer and rollout batches stay full; a run takes as many steps and sees more prompts "
-        "(`candidates/epoch` counts its epochs).",
+        "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. `fill`: blocks "
+        "are longer and rollout batches stay full, so a run sees more prompts (`candidates/epoch` counts its epochs).",
         choices=("thin", "fill"),
     )
     max_rounds: int | None = setting(
         None,
-        "Most rounds of rollouts per generation where the method has rounds, >= 0; 0 is no limit. There "
-        "`dapo` saves the run and stops, `greso` trains on the groups there are. Default: the method's, 10.",
+        "Most rounds of rollouts per generation if the method has rounds, >= 0; 0 is no limit. There `dapo` saves the "
+        "run and stops, `greso` trains on the groups there are. Default: the method's, 10.",
         range="[0, inf)",
     )
     round_factor: float | None = setting(
         None,
-        "Prompts of a round as a multiple of those of a generation, > 0, where the method has rounds. "
-        "Default: the method's, 1 for `dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller.",
+        "Prompts of a round over those of a generation, > 0, if the method has rounds. Default: the method's, 1 for "
+        "`dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller.",
         range="(0, inf)",
     )
     prune_floor: float | None = setting(
         None,
         "Smallest probability of keeping a prompt or completion, or of reaching a token or the head, in (0, 1 - rate]; "
-        "no weight exceeds one over it per level. With `auto` at most 0.45, and no rate above 1 - 2 * prune_floor is "
-        "chosen. Default: 0.2, with `auto` 0.1 of completions and 0.3 of prompts, 0.05 of tokens, or half of what "
-        "is kept where that is smaller; for completions drawn as `dppo` does that is the floor of a mean score, and it "
-        "falls to 0.02 where the score says that nothing is lost.",
+        "no weight exceeds one over it per level. With `auto` at most 0.45. Default: 0.2, with `auto` 0.1 of "
+        "completions and 0.3 of prompts, 0.05 of tokens, or half of what is kept if that is smaller. A completion "
+        "that has nothing to lose by its score has 0.02, if it is drawn as `dppo` does.",
         range="(0, 1]",
     )
     completion_score: str = setting(
         AUTO,
-        "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `uncertainty` "
-        "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
-        "that shows what a score is worth), or `auto`: the score of the "
-        "method's paper, and for `dppo` `uncertainty` where rollouts come with log-probabilities (vLLM, "
-        "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over each completion (grpo).",
+        "Score of a completion: `advantage`, `length` (abs(A) * sqrt(tokens)), `uncertainty` (abs(A) * sqrt(sum (1 - "
+        "p)^2), needs the sampler's log-probabilities), `uniform` (a baseline), or `auto`: that of the method's paper, "
+        "and for `dppo` `uncertainty` if rollouts have log-probabilities (vLLM, rollout_func), else `length`, or "
+        "`advantage` if the loss is a mean over each completion (grpo).",
     )
     completion_budget: str = setting(
         LEFT_OUT,
-        "What completion_prune_rate is a share of: `rows` (completions) or `tokens` (long completions then "
-        "cost more). Default: the method's own, or `rows`.",
+        "Unit of completion_prune_rate: `rows` (completions) or `tokens` (long completions then cost more). Default: "
+        "the method's own, or `rows`.",
         choices=("rows", "tokens"),
     )
     sampling_design: str = setting(
         LEFT_OUT,
-        "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
-        "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`.",
+        "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. Prompts are always "
+        "drawn with a fixed size. Default: the method's own, or `pivotal`.",
     )
     rollout_cost: float | None = setting(
         None,
-        "Cost of a generated token over one more that is scored and trained on, >= 0. Completions that are rolled out "
-        "are paid for, so `completion_prune_rate: auto` drops less if rollouts are dear. Default: fitted to the "
-        "seconds, passes and tokens of the first generations of a run, on one process, rounded to a power of two, and "
-        "kept in its checkpoints; 1 until then. With a number the choices of a run depend on no clock.",
+        "Cost of a generated token over one more that is scored and trained on, >= 0. `completion_prune_rate: auto` "
+        "drops less if rollouts are dear. Default: measured in the first generations, on one process, rounded to a "
+        "power of two, and kept in checkpoints; 1 until then. With a number the choices depend on no clock.",
         range="[0, inf)",
         example=1.0,
     )
     history_half_life: float | None = setting(
         None,
-        "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. "
-        "Default: those of three epochs, since a prompt comes back once an epoch.",
+        "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: those of "
+        "three epochs.",
         range="(0, inf]",
     )
     prompt_prior: dict | str | None = setting(  # noqa: RUF009
         None,
-        "What a column of the dataset says of prompts before their first visit: `{column: solve_rate, completions: "
-        "4}` believes a pass rate in [0, 1] as much as 4 of the run's own completions, so that prompts are pruned "
-        "before they have come back. Unbiased whatever the column says; one that misleads is turned off. Default: "
-        "none. docs/prior.md.",
+        "Pass rates of prompts before their first visit, from a column of the dataset: `{column: solve_rate, "
+        "completions: 4}` counts each as much as 4 completions of the run, so that prompts are pruned in the first "
+        "epoch. Unbiased even if they are wrong; misleading ones are turned off. Default: none. docs/prior.md.",
     )
     prompt_values: str | None = setting(
         None,
-        "File that `dppo values` writes and, where it exists, training reads: what the model did on each "
-        "prompt before training. `a_star_po` needs it; a baseline from history has it as a prompt's prior until "
-        "the first visit. Default: none.",
+        "File that `dppo values` writes and training reads: what the model did on each prompt before training. "
+        "`a_star_po` needs it; a baseline from history has it as a prompt's prior. Default: none.",
     )
     max_tokens_per_row: int | None = setting(
         None,
-        "Tokens of one forward pass, >= 1: what bounds memory, whatever per_device_train_batch_size is. "
-        "Default: per_device_train_batch_size times the longest sequence of the batch, which is what TRL itself "
-        "would forward at once. On a GPU 8 to 16 thousand are good: docs/packing.md.",
+        "Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times the longest "
+        "sequence of the batch, as TRL itself would forward at once. On a GPU 8 to 16 thousand are good: "
+        "docs/packing.md.",
         range="[1, inf)",
         remembered="",
     )
     layout: str = setting(
         "rows",
-        "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
-        "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. "
-        "`auto`: `rows`, and padded too if the self-check at the start fails, which otherwise stops the run. "
-        "`padded`: length-sorted padding.",
+        "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model that rows "
+        "cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. `auto`: `rows`, and "
+        "padded if the self-check at the start fails. `padded`: length-sorted padding.",
         choices=("rows", "packed", "auto", "padded"),
         remembered="",
     )
@@ -285,8 +266,8 @@ class OwnSettings:
     )
     record_completions: int = setting(
         16,
-        "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (one group "
-        "at least where it is not 0).",
+        "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (at least one if it is "
+        "not 0).",
         range="[0, inf)",
         remembered="",
     )
@@ -297,8 +278,8 @@ class OwnSettings:
     )
     accept_missing: bool = setting(
         False,
-        "Must be set to resume from a checkpoint that has lost its optimizer, scheduler, random numbers, "
-        "history or generation in use, with new ones: the run is then another one.",
+        "Must be set to resume from a checkpoint that has lost its optimizer, scheduler, random numbers, history or "
+        "generation in use, with new ones: the run is then another one.",
         remembered="",
     )
 
@@ -316,30 +297,30 @@ class RowSettings:
     method: str = same(
         "method",
         default=DEFAULT_METHOD,
-        text="How rows are pruned: `dppo` (probability proportional to the recorded score, unbiased), `uniform` "
-        "(all alike: the control), `infobatch` (once an epoch, rows below the mean score, the last eighth of the "
-        "run unpruned), or `infobatch_kept` (the same, averaged over what is kept as in its code: biased). "
-        "`package.module:name` is a `RowMethod` of your own, which is complete (docs/extending.md).",
+        text="How rows are pruned: `dppo` (probability proportional to the recorded score), `uniform` (a baseline), "
+        "`infobatch` (once an epoch, rows below the mean score, the last eighth of the run unpruned), or "
+        "`infobatch_kept` (the same, averaged over what is kept: biased). `package.module:name` is a `RowMethod` of "
+        "your own, which is complete (docs/extending.md).",
     )
     row_prune_rate: float = setting(
         LEFT_OUT,
-        "Share of the rows with a recorded score that is not trained on, in [0, 1): of their tokens for "
-        "`dppo` and `uniform`, of the rows below the mean for `infobatch`. Rows without a score are always "
-        "trained on, so this does nothing in the first epoch. Default: the method's, 0.5; of a streamed dataset, and "
-        "with a router loss and no `accept_bias`, 0.",
+        "Share of the rows with a recorded score that is not trained on, in [0, 1): of their tokens for `dppo` and "
+        "`uniform`, of the rows below the mean for `infobatch`. Rows without a score are always trained on, so nothing "
+        "is pruned in the first epoch. Default: the method's, 0.5; of a streamed dataset, and with a router loss and "
+        "no `accept_bias`, 0.",
         range="[0, 1)",
         example=0.5,
     )
     row_score: str = setting(
         AUTO,
-        "What is recorded of a visit: `norm` (about the norm of the row's gradient), `loss`, or `auto`: "
-        "the method's own, `norm` for `dppo` and `loss` for `infobatch`.",
+        "What is recorded of a visit: `norm` (about the norm of the row's gradient), `loss`, or `auto`: the method's "
+        "own, `norm` for `dppo` and `loss` for `infobatch`.",
         choices=(AUTO, "norm", "loss"),
     )
     prune_floor: float | None = same(
         "prune_floor",
-        text="Smallest probability of keeping a row, in (0, 1 - rate]; no weight exceeds one over it. Default: "
-        "0.2, or half of 1 - rate where that is smaller.",
+        text="Smallest probability of keeping a row, in (0, 1 - rate]; no weight exceeds one over it. Default: 0.2, or "
+        "half of 1 - rate if that is smaller.",
     )
     sampling_design: str = same(
         "sampling_design",
@@ -350,19 +331,19 @@ class RowSettings:
     prune_until: float = same("prune_until")
     recorded_scores: str | None = setting(
         None,
-        "File with the scores that an earlier run recorded (`dppo_rows.npz` in its checkpoints): the first "
-        "epoch is then pruned too. Default: none.",
+        "Scores that an earlier run recorded (`dppo_rows.npz` in its checkpoints), to prune the first epoch too. "
+        "Default: none.",
         remembered="",
     )
     max_tokens_per_row: int | None = same(
         "max_tokens_per_row",
-        text="Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times "
-        "the longest sequence of the step.",
+        text="Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times the "
+        "longest sequence of the step.",
     )
     layout: str = same(
         "layout",
-        text="How kept rows are forwarded. `rows`: dense, nothing padded, equal prompts once; `packed`: the "
-        "same without sharing prompts; `auto`: `rows`, and padded if the self-check at the start fails; `padded`: "
+        text="How kept rows are forwarded. `rows`: dense, nothing padded, equal prompts once; `packed`: the same "
+        "without sharing prompts; `auto`: `rows`, and padded if the self-check at the start fails; `padded`: "
         "length-sorted padding.",
     )
     accept_bias: bool = same("accept_bias")
@@ -376,8 +357,8 @@ class VerlSettings:
     method: str = same(
         "method",
         text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `dppo_history`, ...; "
-        "`grpo` leaves out what has no gradient, and nothing else. `package.module:name` is a method of your own: its "
-        "pruning is used as it is, and the objective is that of verl's options (docs/extending.md).",
+        "`grpo` skips only what has no gradient. `package.module:name` is a method of your own: its pruning is used "
+        "as it is, and the objective is that of verl's options (docs/extending.md).",
     )
     completion_prune_rate: float | str | None = same("completion_prune_rate")
     prompt_prune_rate: float | str | None = same("prompt_prune_rate")
@@ -393,8 +374,8 @@ class VerlSettings:
     prune_floor: float | None = same("prune_floor")
     rollout_cost: float | None = same(
         "rollout_cost",
-        text="What a generated token costs over one that is trained on, scoring included, >= 0: `auto` drops fewer "
-        "completions where rollouts are dear. Default: 1.",
+        text="Cost of a generated token over one that is scored and trained on, >= 0: `auto` drops fewer completions "
+        "if rollouts are dear. Default: 1.",
     )
     prune_schedule: str = same("prune_schedule")
     prune_until: float = same("prune_until")
@@ -404,12 +385,7 @@ class VerlSettings:
 
 
 def with_default(text: str, default: Any) -> str:
-    """A field's text with its default, unless the text speaks of it.
-
-    Args:
-        text: of the field.
-        default: what takes effect where the field is left out.
-    """
+    """A field's text with its default, unless the text names it."""
     if "default" in text.lower():
         return text
     value = f"{default}".lower() if default is None or isinstance(default, bool) else default
@@ -417,12 +393,7 @@ def with_default(text: str, default: Any) -> str:
 
 
 def described(kind: type, own: type) -> str:
-    """The docstring of a class with the texts of its fields.
-
-    Args:
-        kind: a dataclass with a docstring.
-        own: the dataclass among its bases, or itself, whose fields are listed.
-    """
+    """The docstring of a dataclass with the texts of the fields of ``own``: itself, or one of its bases."""
     lines = [inspect.cleandoc(kind.__doc__ or ""), "", "Attributes:"]
     for each in fields(own):
         annotation = each.type.__name__ if isinstance(each.type, type) else str(each.type)

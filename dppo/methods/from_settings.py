@@ -7,23 +7,9 @@ from typing import Any
 from dppo.methods.method import Method
 from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
-from dppo.pruning import (
-    COMPLETION_AUTO,
-    DESIGNS,
-    PROMPT_AUTO,
-    SCHEDULES,
-    SCORES,
-    TOKEN_AUTO,
-    Auto,
-    Pruning,
-    Schedule,
-    Score,
-    TokenPruning,
-    constant,
-    of_sums,
-    spends_budget,
-)
-from dppo.pruning.ceiling import PROMPT_FLOOR
+from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Schedule, Score, constant, of_sums, spends_budget
+from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, PROMPT_FLOOR, Auto
+from dppo.pruning.tokens import TOKEN_AUTO, TokenPruning
 from dppo.settings import AUTO
 
 RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO, "token_prune_rate": TOKEN_AUTO}
@@ -31,17 +17,13 @@ RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_A
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level."""
 LEAST = 0.02
-"""The floor of a completion that has nothing to lose, by its score: weights of 50 at most, where a rate leaves room
-(docs/estimators.md)."""
+"""Floor of a completion with score 0: weights of at most 50 (docs/estimators.md)."""
 
 
 def with_rollout_cost(method: Method, cost: float) -> Method:
-    """The method whose levels choose their rates by this cost of a generated token, if they choose.
-
-    ``cost`` is that of one that is trained on, >= 0.
-    """
-    level, tokens = method.completions, method.tokens
-    if isinstance(level, Pruning) and level.auto is not None:
+    """The method whose levels choose their rates by this cost of a generated token over one trained on, >= 0."""
+    level, tokens = method.drawn, method.tokens
+    if level is not None and level.auto is not None:
         method = replace(method, completions=replace(level, auto=replace(level.auto, rollout_cost=cost)))
     if tokens.auto is not None:
         method = replace(method, tokens=replace(tokens, auto=replace(tokens.auto, rollout_cost=cost)))
@@ -65,15 +47,16 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
     rate, auto = _rate_of(args, "completion_prune_rate")
     completions = method.completions.at_rate(rate)
     design = DESIGNS[args.sampling_design]
-    if isinstance(completions, Pruning):
+    if method.drawn is not None:
+        level = method.drawn.at_rate(rate)
         completions = replace(
-            completions,
+            level,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            least=LEAST if args.prune_floor is None and spends_budget(completions.rule) else None,
+            least=LEAST if args.prune_floor is None and spends_budget(level.rule) else None,
             auto=auto,
             budget=args.completion_budget,
-            design=design if completions.design.unbiased else completions.design,
+            design=design if level.design.unbiased else level.design,
         )
     floor = _floor(args, prompt_rate, prompt_auto, DEFAULT_FLOOR if prompt_auto is None else PROMPT_FLOOR)
     prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
@@ -90,7 +73,6 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
 
 
 def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
-    """Token pruning of a run."""
     rate, auto = _rate_of(args, "token_prune_rate")
     # At rate 0, since a method's own may not allow this floor.
     level = replace(replace(own, rate=0.0).at_rate(rate, args.head_prune_rate), auto=auto)
@@ -98,7 +80,7 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
 
 
 def row_method(args: Any) -> RowMethod:
-    """The method that a preset and the settings of a trainer on rows describe."""
+    """The method of a trainer on rows, from a preset and settings."""
     base = ROW_METHODS[args.method]
     rate = row_rate(args)
     floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor
@@ -117,7 +99,7 @@ def row_rate(args: Any) -> float:
 
 
 def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
-    """The rate of a level, or the most that it may choose and how it chooses."""
+    """The rate of a level, or the largest that it may choose, and how it chooses."""
     rate = getattr(args, name)
     if rate != AUTO:
         return rate, None
@@ -129,7 +111,7 @@ def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
 
 
 def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
-    """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
+    """The score asked for; ``auto`` keeps a paper's own score and picks the best at hand for ours."""
     if args.completion_score != AUTO:
         return SCORES[args.completion_score]
     if not of_sums(method.score):

@@ -132,6 +132,11 @@ class Method:
         return [part for part, holds in parts.items() if holds]
 
     @property
+    def drawn(self) -> Pruning | None:
+        """The choice of completions if it is a draw by probabilities; None for a ranking."""
+        return self.completions if isinstance(self.completions, Pruning) else None
+
+    @property
     def score(self) -> Score:
         """Guess of the norm of a completion's gradient: the selection's score, ``abs(A)`` without one."""
         return getattr(self.completions, "score", absolute_advantage)

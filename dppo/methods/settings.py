@@ -1,7 +1,4 @@
-"""Checks of settings, and values of those left out: the same for every engine.
-
-Adapters have the same fields by the same names.
-"""
+"""Checks of settings, values of those left out, and lines about a run: the same for every engine."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -15,17 +12,7 @@ from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
 from dppo.methods.method import Method
 from dppo.methods.own import is_own
 from dppo.methods.registry import METHODS, ROW_METHODS
-from dppo.pruning import (
-    DESIGNS,
-    PIVOTAL,
-    SCHEDULES,
-    SCORES,
-    Pruning,
-    Schedule,
-    constant,
-    spends_budget,
-    stated,
-)
+from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, constant, spends_budget, stated
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
 from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
@@ -37,14 +24,14 @@ CHOICES: dict[str, Collection[str]] = {
     "prune_schedule": (AUTO, *SCHEDULES),
     "sampling_design": tuple(name for name, design in DESIGNS.items() if design.unbiased),
 }
-"""Settings that name a part, and the parts there are; other choices are in the table."""
+"""Settings that name a part; other choices are in the table."""
 ROW_CHOICES = CHOICES | {
     "method": ROW_METHODS,
     "sampling_design": tuple(name for name, each in DESIGNS.items() if each.unbiased and each.fixed_size),
 }
 """The same of trainers on the rows of a dataset."""
 FEW = 16
-"""Choices that an error lists; of more, which are methods, it names the page."""
+"""Most choices that an error lists; for more it names the page."""
 
 
 # -- one setting by itself --------------------------------------------------------------------------------------------
@@ -56,9 +43,9 @@ def setting_problems(
     """One sentence per field of another type than its annotation's, out of its range, or none of its choices.
 
     Args:
-        args: a dataclass of settings, with other fields beside them or not. What has its default is not checked.
+        args: a dataclass of settings, perhaps with other fields. A field with its default is not checked.
         choices: of settings that name a part.
-        ranges: intervals of fields that are not in the table of settings: those of an engine.
+        ranges: intervals of an engine's fields, which are not in the table of settings.
     """
     problems, hints = [], get_type_hints(type(args))
     for each in fields(args):
@@ -86,7 +73,7 @@ def setting_problems(
 
 
 def _number_in(value: Any) -> str:
-    """The number that a text reads as; empty where it is no text, or reads as none."""
+    """The number that a text reads as, else ""."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
     except ValueError:
@@ -110,7 +97,7 @@ def fill_in(args: Any, base: Method) -> None:
     """Give settings that were left out the values of a preset."""
     if args.token_prune_rate and args.completion_prune_rate is None and not base.completions.bias:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
-    drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
+    drawn = base.drawn or Pruning()
     own = {
         "prompt_prune_rate": base.prompts.rate,
         "completion_prune_rate": AUTO if drawn == METHODS["dppo"].completions else base.completions.rate,
@@ -125,7 +112,7 @@ def fill_in(args: Any, base: Method) -> None:
 
 
 def read_rates(args: Any) -> None:
-    """Rates that are numbers in words, as flags have them, become numbers; anything else stays as it is."""
+    """Convert rates that flags give as text; other values stay."""
     for name in RATES:
         try:
             setattr(args, name, float(rate) if isinstance(rate := getattr(args, name), str) else rate)
@@ -135,16 +122,14 @@ def read_rates(args: Any) -> None:
 
 def method_problems(args: Any, base: Method) -> list[str]:
     """One sentence per rate, floor or setting of draws that contradicts another or that a preset has no use for."""
-    problems = []
-    prunes = prunes_anything(base)
-    pruned = f"dppo_{args.method.removesuffix('_loss')}"
-    pruned = pruned if pruned in METHODS else "dppo"
+    problems, prunes, pruned = [], prunes_anything(base), f"dppo_{args.method.removesuffix('_loss')}"
     for name in (*RATES, "head_prune_rate"):
         rate = getattr(args, name)
         text = rate if rate == AUTO else f"{rate:g}"
         if rate and not prunes:
+            instead = pruned if pruned in METHODS else "dppo"
             problems.append(
-                f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
+                f"method={args.method!r} prunes nothing, but {name}={text}. Use method={instead!r}, or {name}: 0."
             )
         elif args.prune_floor is not None:
             # A floor that is asked for is kept: of the rates that are looked at, the smallest must have room for it.
@@ -162,14 +147,13 @@ def method_problems(args: Any, base: Method) -> list[str]:
 
 
 def not_chosen(name: str, base: Method) -> str:
-    """Why a level of a method does not choose its own rate; empty where it does."""
+    """The reason why a level of a method does not choose its own rate; empty if it does."""
     if name == "token_prune_rate":
         rule = base.tokens.cut_rule
-        return (
-            "" if stated(rule).chooses_rate else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
-        )
-    level = base.prompts if name == "prompt_prune_rate" else base.completions
-    if level is base.completions and not isinstance(level, Pruning):
+        chooses = stated(rule).chooses_rate
+        return "" if chooses else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
+    level = base.prompts if name == "prompt_prune_rate" else base.drawn
+    if level is None:
         return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
     biased = level.at_rate(RATES[name].largest).bias
     return f"what method={base.name!r} drops costs bias ({biased}), which a choice does not weigh" if biased else ""
@@ -177,13 +161,13 @@ def not_chosen(name: str, base: Method) -> str:
 
 def _unread_problems(args: Any, base: Method) -> list[str]:
     """One sentence per setting of draws that the method does not make."""
-    draws, prunes = isinstance(base.completions, Pruning), prunes_anything(base)
-    any_level = prunes and (draws or args.prompt_prune_rate)
+    level, prunes = base.drawn, prunes_anything(base)
+    any_level = prunes and (level is not None or args.prompt_prune_rate)
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
-    by_cost = isinstance(base.completions, Pruning) and spends_budget(base.completions.rule)
     unread = {
-        "completion_score": args.completion_score != AUTO and not (draws and prunes),
-        "completion_budget": args.completion_budget == "tokens" and not (by_cost and prunes),
+        "completion_score": args.completion_score != AUTO and (level is None or not prunes),
+        "completion_budget": args.completion_budget == "tokens"
+        and (level is None or not prunes or not spends_budget(level.rule)),
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
         "prune_floor": args.prune_floor is not None and not (any_level and base.tokens.reads_floor),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
@@ -193,20 +177,18 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
         for name, is_unread in unread.items()
         if is_unread
     ]
-    if prunes:
-        problems += _schedule_problems(args, base.schedule)
-    return problems + (fill_problems(args) if prunes else [])
+    return problems + (_schedule_problems(args, base.schedule) + fill_problems(args) if prunes else [])
 
 
 def fill_problems(args: Any) -> list[str]:
-    """The sentence that refuses longer blocks of which no prompt is pruned."""
+    """The sentence that refuses longer blocks if no prompt is pruned."""
     if args.prompt_mode != "fill" or args.prompt_prune_rate:
         return []
     return ["prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto, or leave it out."]
 
 
 def _schedule_problems(args: Any, own: Schedule) -> list[str]:
-    """The sentence that refuses an end of full rates where these have none."""
+    """The sentence that refuses an end of constant rates."""
     if args.prune_until == FULL_SHARE or schedule_of(args, own) is not constant:
         return []
     return [
@@ -215,7 +197,7 @@ def _schedule_problems(args: Any, own: Schedule) -> list[str]:
 
 
 def row_problems(args: Any) -> list[str]:
-    """One sentence per setting of draws among rows that the method or another setting leaves without effect."""
+    """One sentence per setting of draws among rows that has no effect."""
     base = ROW_METHODS[args.method]
     problems = _schedule_problems(args, base.schedule)
     if base.per_epoch and args.sampling_design != PIVOTAL.name:
@@ -227,9 +209,29 @@ def row_problems(args: Any) -> list[str]:
 
 
 def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
-    """The sentence that refuses a biased choice which was not accepted; none where it was, or nothing is biased."""
+    """The sentence that refuses a biased choice which was not accepted."""
     if args.accept_bias or not reasons:
         return []
     advice = "Set" if args.method == "dppo" else "Use method='dppo', or set"
     why = "; ".join(reasons)
     return [f"method={args.method!r} is biased: {why}. {advice} accept_bias=True to train with it on purpose."]
+
+
+def start_lines(method: Method, reasons: Collection[str], prompts: str) -> list[str]:
+    """Lines about a method that every engine prints at the start of a run.
+
+    ``reasons`` are for a biased gradient, ``prompts`` words about the prompts that are rolled out.
+    """
+    kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
+    if method.drawn is not None and method.drawn.auto is not None:
+        kept = f"at least {kept}, chosen in each step"
+    lines = [
+        f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}",
+        f"prompts: {prompts}",
+        f"completions: {kept}, score {method.score_name}",
+    ]
+    if method.tokens.active:
+        lines.append(f"tokens: {method.tokens}")
+    if method.schedule is not constant:
+        lines.append(f"rates follow a schedule over the run: {in_words(method.schedule)}")
+    return lines

@@ -1,7 +1,4 @@
-"""The correction between the policy that the rollout engine samples with and the one that is trained.
-
-Source: truncated importance sampling of rollout engines, TRL's ``vllm_importance_sampling_correction``.
-"""
+"""Correction between the sampling policy and the trained one: TRL's ``vllm_importance_sampling_correction``."""
 
 import math
 from dataclasses import dataclass
@@ -48,10 +45,7 @@ class Correction:
         )
 
     def __call__(self, old_logp_BT: Tensor, sampling_logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """(B, T) ratios of tokens, or (B, 1) of sequences; 1 where ``mask_BT`` is 0.
-
-        NaN of the sampler, a log-probability that it did not report, counts as no difference.
-        """
+        """(B, T) ratios of tokens, or (B, 1) of sequences; 1 where ``mask_BT`` is 0 or the sampler reported NaN."""
         difference = torch.nan_to_num((old_logp_BT - sampling_logp_BT) * mask_BT, nan=0.0)
         if self.mode.startswith("sequence"):
             difference = difference.sum(1, keepdim=True)
@@ -63,10 +57,7 @@ class Correction:
 
 
 class CorrectionMetrics:
-    """TRL's ``sampling/*`` metrics over the completions kept: the rollout engine against the trained policy.
-
-    They show stale weights: with the trainer's own weights in the engine, differences are those of rounding.
-    """
+    """TRL's ``sampling/*`` metrics over the completions kept. Differences beyond rounding show stale weights."""
 
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
@@ -79,16 +70,13 @@ class CorrectionMetrics:
         difference = torch.where(known_BT, (old_logp_BT - sampling_logp_BT).abs(), 0.0)
         kept = mask_BT if ratio.shape[1] > 1 else mask_BT.any(1, keepdim=True)
         sums = difference.sum(), known_BT.sum(), torch.where(kept, ratio, 0.0).sum(), kept.sum()
-        largest = (
-            difference.max(),
-            ratio.masked_fill(~kept, -math.inf).max(),
-            (-ratio).masked_fill(~kept, -math.inf).max(),
-        )
+        ends = (each.masked_fill(~kept, -math.inf).max() for each in (ratio, -ratio))
+        largest = difference.max(), *ends
         self._sums.append(torch.stack([each.detach().float() for each in sums]))
         self._largest.append(torch.stack([each.detach().float() for each in largest]))
 
     def reduced(self, accelerator: Any) -> dict[str, float]:
-        """The metrics over all ranks, which call together; empty if nothing was added. Then start again."""
+        """The metrics over all ranks, which call together; empty if nothing was added. Start again."""
         nothing = torch.tensor([0.0, -math.inf, -math.inf], device=accelerator.device)
         sums = torch.stack([torch.zeros(4, device=accelerator.device), *self._sums]).sum(0)
         largest = torch.stack([nothing, *self._largest]).amax(0)

@@ -6,17 +6,15 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.settings import TABLE
+from dppo.trl.grpo.objective import OBJECTIVE
 
 READ_LATER = {"max_tokens_per_row", "accept_missing", "record_completions"}
-"""Settings of this library that are read at each use: a change has an effect."""
+"""Our settings that are read at each use."""
 OF_TRL = {
-    *("epsilon_high", "delta", "off_policy_mask_threshold", "use_bias_correction_kl", "router_aux_loss_coef"),
-    *("sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg"),
-    *("vespo_lambda_neg", "num_generations", "num_iterations", "steps_per_generation", "reward_weights"),
-    *("beta", "loss_type", "loss_weights", "label_smoothing", "ld_alpha", "use_weighting"),
-    *("f_divergence_type", "f_alpha_divergence_coef"),
+    *(*OBJECTIVE, "num_generations", "num_iterations", "steps_per_generation", "reward_weights", "loss_weights"),
+    *("label_smoothing", "ld_alpha", "use_weighting", "f_divergence_type", "f_alpha_divergence_coef"),
 }
-"""Fields of TRL's GRPO and DPO that describe the objective. transformers changes others of its own during a run."""
+"""Fields of TRL's GRPO and DPO that describe the objective."""
 ATTRIBUTES = (
     *("beta", "epsilon_low", "epsilon_high", "entropy_coef", "loss_type", "scale_rewards", "num_generations"),
     *("num_iterations", "importance_sampling_level", "multi_objective_aggregation", "off_policy_mask_threshold"),
@@ -29,22 +27,14 @@ OF_CONFIG = {"epsilon_low": "epsilon"}
 
 
 class FixedSettings:
-    """Settings of a trainer at its construction.
-
-    Args:
-        trainer: one of ours, with its method.
-    """
+    """Settings of one of our trainers at its construction."""
 
     def __init__(self, trainer: Any) -> None:
         self._values, self._dataset = _values(trainer), trainer.train_dataset
         self._kinds = {name: type(getattr(trainer, name)) for name in OWN if hasattr(trainer, name)}
 
     def check(self, trainer: Any) -> None:
-        """Refuse values that were set on the trainer or its arguments after it was made.
-
-        Raises:
-            ConfigError: a setting or the dataset has changed, or an attribute of ``OWN`` is not ours.
-        """
+        """Raise ``ConfigError`` if a setting or the dataset has changed, or an attribute of ``OWN`` is not ours."""
         another = "after the trainer was made, and its method, prompts and history are of the first. Make another"
         if trainer.train_dataset is not self._dataset:
             raise ConfigError(f"trainer.train_dataset was changed {another} trainer, with it.")
@@ -63,7 +53,7 @@ class FixedSettings:
 
 
 def _values(trainer: Any) -> dict[str, Any]:
-    """Copies of the values that the method is made of, by attribute; those of the arguments as ``args.field``."""
+    """Copies of the values that the method is made of, by attribute or ``args.field``."""
     args, ours = trainer.args, {each.name for each in fields(trainer.args) if each in TABLE} - READ_LATER
     of_args = {f"args.{name}": copy.deepcopy(vars(args)[name]) for name in sorted((ours | OF_TRL) & vars(args).keys())}
     return {name: getattr(trainer, name) for name in ATTRIBUTES if hasattr(trainer, name)} | of_args

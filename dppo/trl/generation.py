@@ -1,13 +1,12 @@
 """Generation by transformers that reads a prompt once for all its completions.
 
-``generate`` reads each row of its batch from the first token on, and a group is as many rows with the same prompt.
-Here the prompts go through the model once, without their last token. Their keys and values are repeated for each
-completion, and ``generate`` goes on from them (transformers, "Reuse a cache for multiple generations"). Logits are
-equal to rounding, and random numbers are drawn as before.
+Prompts go through the model once, without their last token; ``generate`` goes on from their keys and values, repeated
+for each completion (transformers, "Reuse a cache for multiple generations"). Logits are equal to rounding, and random
+numbers are drawn as before.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,6 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
-
-from dppo.trl.instead import method_replaced
 
 INPUTS = {"input_ids", "attention_mask", "generation_config"}
 """Arguments that TRL passes to ``generate`` for text. A prompt with pictures has more of them."""
@@ -28,8 +25,7 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
     """A context in which ``generate`` of a trainer's model reads equal prompts of neighbouring rows once.
 
-    It has no effect with sharded weights, pictures, and models or settings with another cache than one of all keys
-    and values. ``trainer`` is TRL's or ours.
+    No effect with sharded weights, pictures, or another cache than one of all keys and values.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     if trainer.accelerator.distributed_type in SHARDED or not _keeps_all_keys(model):
@@ -38,7 +34,7 @@ def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
 
 
 def _keeps_all_keys(model: Any) -> bool:
-    """True if the cache of every layer holds the keys of all earlier tokens: rows can be taken from such a cache."""
+    """True if the cache of every layer holds the keys of all earlier tokens."""
     config = model.config
     if config.is_encoder_decoder or not getattr(model, "_supports_default_dynamic_cache", lambda: False)():
         return False
@@ -85,3 +81,15 @@ def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:
     if count == len(run_B):
         return None
     return torch.searchsorted(run_B, torch.arange(count, device=run_B.device)), run_B
+
+
+@contextmanager
+def method_replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """A context in which ``owner.name`` is ``method``; then it is again as it was, on the object or on its class."""
+    before = {name: vars(owner)[name]} if name in vars(owner) else {}
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        vars(owner).update(before)

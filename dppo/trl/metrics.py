@@ -13,18 +13,7 @@ from torch import Tensor
 from transformers import IntervalStrategy, TrainerCallback, TrainerState, TrainingArguments
 
 from dppo.methods import Method
-from dppo.objective import (
-    DAPO_TOKENS,
-    Tokens,
-    cispo,
-    clipped_surrogate,
-    clipped_tokens,
-    off_policy_masked,
-    sequence_ratio,
-    vespo,
-    weighted_sum,
-)
-from dppo.objective.losses import bound, vespo_weight
+from dppo.objective import DAPO_TOKENS, Tokens, losses, weighted_sum
 from dppo.trl.batch import MicroBatch
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
@@ -80,8 +69,7 @@ class PhaseClock:
     def __call__(self, phase: str, *, wait: bool | None = None) -> Iterator[None]:
         """Add the time of a ``with`` block to ``phase``, less what inner phases took.
 
-        Start and end wait for the accelerator. If ``wait`` is given, the start does not, and the end only if it is
-        True: a phase of several blocks then waits once.
+        Start and end wait for the accelerator. If ``wait`` is given, only the end does, if it is True.
         """
         start = self._read(wait is None)
         self._inner.append(0.0)
@@ -121,18 +109,17 @@ class StepSeconds(TrainerCallback):
         self.trainer = trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` once the batches of a step are there."""
+        """Begin the time of a step, once its batches are there."""
         self.trainer.clock.start(STEP)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after an optimizer step, before it logs, saves or evaluates."""
+        """End it, before ``Trainer`` logs, saves or evaluates."""
         self.trainer.clock.stop(STEP)
 
 
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}
-"""Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Within a
-micro-batch, of which one or two completions are kept, the weights would cancel. Other metrics are shares of all tokens,
-or completions, of the full batch: a completion without an advantage is never clipped."""
+"""Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Others are
+shares of all tokens, or completions, of the full batch: a completion without an advantage is never clipped."""
 SHARES = {"tokens": 0, "sequences": 1}
 """Columns of ``RankBatch.share_UB4`` by the unit of a metric; those of metrics ``OF_KEPT`` are 2 further."""
 OF_STEP = {"prune/effective_rows", "prune/tokens_trained", "prune/tokens_skipped"}
@@ -146,11 +133,36 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
     return {name: value * together if name in OF_STEP else value for name, value in metrics.items()}
 
 
+def _clipped(
+    tokens: Tokens, *, ratio: losses.Ratio, clip_low: float, clip_high: float, delta: float | None
+) -> dict[str, Tensor]:
+    def capped(tokens: Tokens) -> Tensor:
+        return ratio(tokens) if delta is None else ratio(tokens).clamp(max=delta)
+
+    low, high = losses.clipped_tokens(tokens, ratio=capped, clip_low=clip_low, clip_high=clip_high)
+    return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
+
+
+def _capped(tokens: Tokens, *, ratio: losses.Ratio, ratio_max: float) -> dict[str, Tensor]:
+    return {"cispo_clip_ratio": (ratio(tokens) > ratio_max) & (tokens.advantage_B[:, None] > 0)}
+
+
+def _damped(tokens: Tokens, **constants: float) -> dict[str, Tensor]:
+    return {"vespo/phi_seq_mean": losses.vespo_weight(tokens, **constants)}
+
+
+CUT_OFF: Mapping[losses.TokenLoss, Callable[..., dict[str, Tensor]]] = {
+    losses.clipped_surrogate: _clipped,
+    losses.cispo: _capped,
+    losses.vespo: _damped,
+}
+"""TRL's metrics of what a loss cuts off, (B, T) or (B, 1) each, from tokens and the loss's constants."""
+
+
 class LossMetrics:
     """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
 
-    A mean over micro-batches of means over their tokens is one weighted sum. So it does not depend on how completions
-    fall into forward passes.
+    Each is one weighted sum, so it does not depend on how completions fall into forward passes.
 
     Args:
         method: whose loss is measured.
@@ -159,10 +171,14 @@ class LossMetrics:
     """
 
     def __init__(self, method: Method, calls: int, together: int = 1) -> None:
-        loss = method.token_loss
-        if isinstance(loss, partial) and loss.func is off_policy_masked:
-            loss = loss.keywords["loss"]
-        self._loss, self._constants = bound(loss)
+        loss, constants = losses.bound(method.token_loss)
+        if loss is losses.off_policy_masked:
+            loss, constants = losses.bound(constants["loss"])
+        measured = next((found for known, found in CUT_OFF.items() if known is loss), None)
+        self._cut_off = None if measured is None else partial(measured, **constants)
+        of_sequences = loss is losses.vespo or constants.get("ratio") is losses.sequence_ratio
+        # A value's shape does not show its unit: completions may all be one token long.
+        self._unit = "sequences" if of_sequences else "tokens"
         self._method, self._calls = method, calls
         self._parts = calls * together if method.normaliser.name == DAPO_TOKENS.name else 1
         self._sums: dict[str, Tensor] = {}
@@ -174,21 +190,24 @@ class LossMetrics:
     def add(
         self, tokens: Tokens, batch: MicroBatch, draw: int, entropy_BT: Tensor | None, router_loss: Tensor | None
     ) -> None:
-        """Add a forward pass of an optimizer step, the one of ``draw``. Nothing waits for the device.
-
-        Entropies are of tokens, and the router loss of the pass; each is None if it is not measured.
-        """
+        """Add a forward pass of the optimizer step of ``draw``. Nothing waits for the device."""
         whole, weight = batch.rank_batch, batch.loss_weight
         share_B4, call_B = whole.share_UB4[draw, batch.rows], whole.call_B[batch.rows]
         weight_B, weight_BT = weight, weight if weight.dim() == 2 else weight[:, None]
         if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
             counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
             weight_B = (weight * tokens.mask_BT).sum(1) / counted_B.clamp(min=1)
-        values = self._clipping(tokens, weight_B, call_B) | ({} if entropy_BT is None else {"entropy": entropy_BT})
+        values = {} if self._cut_off is None else self._cut_off(tokens)
+        if "clip_ratio/low_mean" in values:
+            ends = torch.stack([values["clip_ratio/low_mean"], values["clip_ratio/high_mean"]])
+            self._add_ends(ends, tokens.mask_BT, weight_B > 0, call_B)
+        self._units |= dict.fromkeys(values, self._unit)
+        if entropy_BT is not None:
+            values["entropy"] = entropy_BT
         if self._method.beta:
             values["kl"] = self._method.kl(tokens)
         for name, value in values.items():
-            self._units[name] = unit = self._unit(name)
+            unit = self._units.setdefault(name, "tokens")
             of_tokens = unit == "tokens"
             value_B = (value * tokens.mask_BT * weight_BT).sum(1) if of_tokens else value[:, 0] * weight_B
             self._add(name, value_B * share_B4[:, SHARES[unit] + 2 * (name in OF_KEPT)])
@@ -213,46 +232,19 @@ class LossMetrics:
         value = value.detach().float().sum()
         self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _clipping(self, tokens: Tokens, weight_B: Tensor, call_B: Tensor) -> dict[str, Tensor]:
-        """Values that the loss cuts off, (B, T) or (B, 1) each."""
-        constants = self._constants
-        if self._loss is clipped_surrogate:
-            bounds = {key: constants[key] for key in ("clip_low", "clip_high")}
-            low, high = clipped_tokens(tokens, ratio=self._capped_ratio, **bounds)
-            self._add_ends(torch.stack([low, high]), tokens.mask_BT, weight_B > 0, call_B)
-            return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
-        if self._loss is cispo:
-            clipped = constants["ratio"](tokens) > constants["ratio_max"]
-            return {"cispo_clip_ratio": clipped & (tokens.advantage_B[:, None] > 0)}
-        return {"vespo/phi_seq_mean": vespo_weight(tokens, **constants)} if self._loss is vespo else {}
-
     def _add_ends(self, clipped_2BX: Tensor, mask_BT: Tensor, kept_B: Tensor, call_B: Tensor) -> None:
-        """Take in shares of the tokens of each completion that are clipped from below, and from above."""
         share_2B = (clipped_2BX * mask_BT).sum(2) / mask_BT.sum(1).clamp(min=1)
         share_2B = torch.stack([share_2B[0], -share_2B[1]]).masked_fill(~kept_B, torch.inf)
         if self._ends_2C is None:
             self._ends_2C = share_2B.new_full((2, self._calls), torch.inf)
         self._ends_2C.scatter_reduce_(1, call_B.expand(2, -1), share_2B, "amin")
 
-    def _capped_ratio(self, tokens: Tokens) -> Tensor:
-        """The ratio that is clipped: after the cap of ``delta``, if there is one."""
-        ratio, delta = self._constants["ratio"](tokens), self._constants.get("delta")
-        return ratio if delta is None else ratio.clamp(max=delta)
-
-    def _unit(self, name: str) -> str:
-        """Unit of a metric's mean. Its shape does not show it: completions may all be one token long."""
-        of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
-        return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
-
     def reduced(
         self, accelerator: Any, unclipped_C: Tensor, *, denominator: float
     ) -> tuple[dict[str, float], tuple[float, float]]:
         """The metrics over all ranks, and the sums of ``add_others``. All ranks call together.
 
-        Args:
-            accelerator: of the run.
-            unclipped_C: bool, ``RankBatch.unclipped_UC`` of the optimizer step.
-            denominator: of the share's loss.
+        ``unclipped_C`` is ``RankBatch.unclipped_UC`` of the optimizer step, ``denominator`` that of the share's loss.
         """
         names = sorted(self._sums)
         if not names:

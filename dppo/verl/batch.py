@@ -1,7 +1,7 @@
 """Fields of a step in verl's queue: read for a plan, and for values over all rows that are estimated from kept ones.
 
 ``batch`` is verl's ``KVBatchMeta`` of B rows, ``actor`` its configuration of the actor, ``weight_BT`` (B, 1) weights of
-rows or (B, T) of their completion tokens, ``tokens_B`` (B,) the tokens with loss of each row before it is cut.
+rows or (B, T) of completion tokens, ``tokens_B`` (B,) the tokens with loss of each row before a cut.
 """
 
 from dataclasses import dataclass, replace
@@ -58,9 +58,7 @@ class Returned:
 
 
 def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Returned:
-    """The completions of the requested prompts, read from a batch with advantages.
-
-    ``tokens`` adds the log-probabilities of single tokens, for draws among these.
+    """The completions of the requested prompts, read from a batch with advantages; ``tokens`` adds single tokens.
 
     Raises:
         ShapeError: a session with several outputs.
@@ -112,17 +110,14 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Retur
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:
-    """Put other advantages, (B,) one for each row, in place of verl's."""
+    """Put other advantages (B,) in place of verl's."""
     masks = _read(batch, [MASK])[MASK].unbind()
     spread = jagged([mask.float() * value for mask, value in zip(masks, advantage_B.tolist(), strict=True)])
     write(batch, {ADVANTAGES: spread, RETURNS: spread.clone()})
 
 
 def corrected(batch: Any, settings: Any) -> dict[str, float]:
-    """Metrics of verl's rollout correction of rows with old log-probabilities; importance ratios are written.
-
-    ``settings`` is verl's ``algorithm.rollout_correction``, without rejection.
-    """
+    """Metrics of verl's rollout correction, whose importance ratios are written; ``settings`` is its configuration."""
     data = _read(batch, [MASK, OLD, SAMPLED])
     padded, correct = data.to_padded_tensor(), rollout_corr_helper.compute_rollout_correction_and_add_to_batch
     found, metrics = correct(DataProto(batch=padded), settings)
@@ -154,12 +149,9 @@ def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) ->
 def term_sizes(
     batch: Any, weight_BT: Tensor, tokens_B: Tensor, method: Method, actor: Any
 ) -> tuple[float, float] | None:
-    """Gradient sizes of the KL term and the entropy bonus in all rows with a gradient, estimated from the kept ones.
+    """Sums for ``OtherTerms.after``: gradient sizes of the KL term and the entropy bonus, estimated from kept rows.
 
-    The batch has old log-probabilities, and those of a reference if a KL term counts.
-
-    Returns:
-        The sums that ``OtherTerms.after`` takes; None if entropies that count are missing, as in bypass mode.
+    None if entropies that count are missing, as in bypass mode.
     """
     data = _read(batch, [MASK, OLD, REFERENCE, ENTROPY]).to_padded_tensor()
     if method.entropy_coef and ENTROPY not in data:
@@ -180,10 +172,7 @@ def term_sizes(
 
 
 def cut_batch(batch: Any, keys: list[str], completion_B: Tensor, partition: str) -> Any:
-    """Some rows of a batch up to a cut, in another partition of TransferQueue; the whole ones stay as they are.
-
-    ``completion_B`` has the completion tokens, >= 1, that the row of each key keeps.
-    """
+    """Rows of a batch up to a cut, in another partition of TransferQueue; ``completion_B`` tokens, >= 1, are kept."""
     names = ["prompts", *OF_ROW, *OF_COMPLETION]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=names)
     sizes = list(zip(data["prompts"].offsets().diff().tolist(), completion_B.tolist(), strict=True))
@@ -205,11 +194,11 @@ def jagged(rows: list[Tensor]) -> Tensor:
 
 
 def write(batch: Any, fields: dict[str, Tensor]) -> Any:
-    """Write fields of all rows of a batch; the batch with them."""
+    """The batch with fields of all rows written."""
     columns = TensorDict(fields, batch_size=len(batch.keys))
     return transfer_queue.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=columns)
 
 
 def _read(batch: Any, names: list[str]) -> TensorDict:
-    """Of these fields those that the rows of a batch have, since verl reads fields that a step may lack so."""
+    """Those of the fields that the rows of a batch have."""
     return transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)

@@ -1,7 +1,6 @@
 """Our part of a checkpoint, in verl's ``global_step_N``: the place of a run among its prompts, and their history.
 
-It is written before verl writes its part and names the folder in ``latest_checkpointed_iteration.txt``, so each folder
-that verl resumes from has it. JSON and npz only.
+It is written before verl's part, so each folder that verl resumes from has it. JSON and npz only.
 """
 
 import warnings
@@ -21,17 +20,15 @@ from dppo.verl.support import ACTOR, ROLLOUT, Get
 STATE_FILE = "dppo_state.json"
 NAME = "dynamic_pruning"
 """The trainers here, in ``trainer.v1.trainer_mode``."""
-OF_ACTOR = ("ppo_mini_batch_size", "ppo_epochs", "loss_agg_mode", "loss_scale_factor", "policy_loss.loss_mode")
-OF_ACTOR += ("policy_loss.dro_beta", "use_kl_loss", "kl_loss_coef", "entropy_coeff", "clip_ratio_low")
-OF_ACTOR += ("clip_ratio_high", "optim.lr")
-OF_ALGORITHM = ("adv_estimator", "norm_adv_by_std_in_grpo", "use_kl_in_reward", "filter_groups.enable")
-OF_VERL = (
-    "trainer.v1.trainer_mode",
-    *(f"data.{name}" for name in ("train_batch_size", "max_response_length", "shuffle")),
-    *(f"{ROLLOUT}.{name}" for name in ("n", "temperature", "calculate_log_probs")),
-    *(f"{ACTOR}.{name}" for name in OF_ACTOR),
-    *(f"algorithm.{name}" for name in OF_ALGORITHM),
-)
+SECTIONS = {
+    "trainer.v1": "trainer_mode",
+    "data": "train_batch_size max_response_length shuffle",
+    ROLLOUT: "n temperature calculate_log_probs",
+    ACTOR: "ppo_mini_batch_size ppo_epochs loss_agg_mode loss_scale_factor policy_loss.loss_mode policy_loss.dro_beta "
+    "use_kl_loss kl_loss_coef entropy_coeff clip_ratio_low clip_ratio_high optim.lr",
+    "algorithm": "adv_estimator norm_adv_by_std_in_grpo use_kl_in_reward filter_groups.enable",
+}
+OF_VERL = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names.split()]
 """Options of verl that prompts and draws depend on."""
 
 
@@ -48,25 +45,20 @@ class VerlState(Checked):
 
 
 def settings_to_save(settings: PruningSettings, get: Get, ranks: int) -> dict[str, Any]:
-    """Settings, as JSON has them, that a resumed run should share with the one that was saved.
-
-    ``get`` gives the value of an option of verl; ``ranks`` are data-parallel.
-    """
+    """Settings, as JSON has them, that a resumed run should share; ``ranks`` are data-parallel."""
     own = parts_in_words(settings.base) if is_own(settings.method) else {}
     return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks} | own)
 
 
 def save(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
-    """Write our part into ``global_step_N``, which is made if it is missing; the state comes last."""
+    """Write our part into ``global_step_N``; the state comes last."""
     folder.mkdir(parents=True, exist_ok=True)
     state = VerlState(step=step, session=session.save(folder), settings=settings)
     write_json(folder / STATE_FILE, asdict(state))
 
 
 def load(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
-    """Read our part of ``global_step_N``, the checkpoint after ``step``, into ``session``.
-
-    Warnings name settings that differ from those of this run, or a folder without our part.
+    """Read our part of ``global_step_N``, the checkpoint after ``step``, into ``session``; warn of changed settings.
 
     Raises:
         CheckpointError: our part is damaged, of another step, or has prompts in flight that this trainer would lose.

@@ -85,8 +85,7 @@ def live_rows(
 ) -> Dispatched:
     """verl's own mini-batches without the rows that have no gradient; the unchanged batch if all have one.
 
-    ``plan`` drops nothing. ``epochs`` are verl's over a batch, ``rows_per_step`` rows of its mini-batches on all ranks.
-    The rest is as for ``drawn_rows``.
+    ``rows_per_step`` are those of a mini-batch on all ranks. The rest is as for ``drawn_rows``.
     """
     count, live_N = len(whole.keys), found.by_row(plan.completions.live_N)
     if bool(plan.completions.live_N[found.row_N >= 0].all()):

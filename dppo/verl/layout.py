@@ -1,8 +1,7 @@
-"""Rows of a batch that each rank trains on in each optimizer step, from the weights of a plan.
+"""Rows that each rank trains on in each optimizer step, from the weights of a plan. Tensors and lists, without verl.
 
-Tensors and lists, without verl. verl cuts a batch into equal contiguous parts, one per data-parallel rank, and each of
-these into equal mini-batches. So each rank needs equally many rows in each mini-batch. Gaps are filled with rows of
-weight 0: the shortest of those that were dropped.
+verl cuts a batch into equal contiguous parts, one for each data-parallel rank, and these into equal mini-batches. Gaps
+are filled with rows of weight 0: the shortest of those that were dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,13 +41,10 @@ class Prefixes:
         return (self.scored_NT & reached_NT).sum(1)
 
     def cut(self, draws: Sequence[TokenDraw], row_N: Tensor) -> "Prefixes":
-        """Rows of one pass, each up to the last token that is drawn.
+        """Rows of one pass, each up to the last token that is drawn in one of the optimizer steps.
 
         A row that is not drawn ends after its first token with loss: it may be needed as a filler, and is cheap so.
-
-        Args:
-            draws: of the optimizer steps of the pass; a completion is drawn in one of them at most.
-            row_N: (N,) int64 the row of each completion, -1 if it has none.
+        ``row_N`` (N,) is the row of each completion, -1 if it has none.
         """
         found_N = row_N >= 0
         length_N, weight_NT = torch.zeros_like(self.prompt_N), torch.zeros(self.scored_NT.shape, dtype=torch.float64)
@@ -59,14 +55,9 @@ class Prefixes:
 
 
 def furthest(passes: Sequence[Prefixes], weight_PN: Tensor) -> Prefixes:
-    """Rows as far as any of P passes forwards them. Weights are means over the passes, those of rows included.
+    """Rows as far as any of P passes forwards them, whose weights are means over the passes.
 
-    Args:
-        passes: rows of each.
-        weight_PN: (P, N) weight of each row in each pass.
-
-    Returns:
-        Rows whose ``weight_NT`` is (N, 1) if no token is left out.
+    ``weight_PN`` is the weight of each row in each pass. ``weight_NT`` is (N, 1) if no token is left out.
     """
     weights = [torch.ones(1, 1) if rows.weight_NT is None else rows.weight_NT for rows in passes]
     weight_NT = (torch.stack(weights) * weight_PN[:, :, None]).mean(0)
@@ -96,12 +87,11 @@ def place(
     """The rows with a weight, dealt to ranks: equally many to each in each optimizer step, with similar tokens.
 
     Args:
-        weight_UN: (U, N) weight of each row in each optimizer step, 0 if it is left out; a row has a weight in one step
-            at most.
+        weight_UN: (U, N) weight of each row in each optimizer step, 0 if it is left out; in one step at most.
         rows: of the batch.
         ranks: data-parallel ranks, >= 1.
         tokens_U: (U,) tokens of each step's share of the full batch, if the engine divides the loss by the tokens that
-            it is sent: weights then make up for the difference. None if it divides by a fixed number.
+            it is sent: weights make up for the difference. None if it divides by a fixed number.
         scale: factor of all weights: that fixed number over the completions that the step stands for.
 
     Raises:
@@ -140,10 +130,7 @@ def forwarded(placements: Sequence[Placement], rows: Prefixes, ranks: int) -> li
 
 
 def engine_shares(count: int, rows_per_step: int, ranks: int) -> Tensor:
-    """(U, N) bool, the mini-batch of each of N rows if the engine is sent the unchanged batch.
-
-    ``count`` is N, a multiple of ``rows_per_step``: rows of a mini-batch, of all ranks together.
-    """
+    """(U, N) bool, the mini-batch of each of ``count`` rows if the engine is sent the unchanged batch."""
     share_N = torch.arange(count) % (count // ranks) // (rows_per_step // ranks)
     return share_N == torch.arange(count // rows_per_step)[:, None]
 
@@ -165,7 +152,7 @@ def _filled(kept_UN: Tensor, rows: Prefixes, per_step: int) -> list[list[int]]:
 
 
 def _dealt(steps: Sequence[Sequence[int]], length_N: Tensor, ranks: int) -> list[int]:
-    """Rows of all steps, rank after rank: each rank gets as many of each step, and a similar sum of tokens."""
+    """Rows of all steps, rank after rank: as many of each step, and a similar sum of tokens."""
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for step in steps:
         rows, before = sorted(step), [float(length_N[rank].sum()) for rank in dealt]
@@ -176,10 +163,7 @@ def _dealt(steps: Sequence[Sequence[int]], length_N: Tensor, ranks: int) -> list
 
 
 def rows_needed(completions: int, steps: int, ranks: int) -> int:
-    """Rows that a batch must have so that any choice among its completions can be dealt evenly to the ranks.
-
-    ``completions`` are those of the largest of so many ``steps``.
-    """
+    """Rows of a batch so that any choice can be dealt evenly; ``completions`` are of the largest of the ``steps``."""
     return -(-completions // ranks) * ranks * steps
 
 
@@ -187,11 +171,7 @@ def places(keys: Mapping[int, str], uid_Q: Sequence[str], size_Q: Sequence[int])
     """(N,) the row of each requested completion, or -1 if it failed, in the order of the prompts.
 
     A batch lists rows in the order in which they were finished; draws must not depend on the speed of a sampler.
-
-    Args:
-        keys: ``{prompt}_{session}_{output}`` by row.
-        uid_Q: the requested prompts.
-        size_Q: completions of each.
+    ``keys`` are ``{prompt}_{session}_{output}`` by row; ``uid_Q`` are the requested prompts, of ``size_Q`` completions.
 
     Raises:
         ShapeError: a session has several outputs, or a row is of no requested prompt.

@@ -1,7 +1,7 @@
-"""verl's own loss with a gradient that is weighted by completion: policy, KL and entropy terms at once, nothing copied.
+"""verl's own loss with a gradient that is weighted by completion: policy, KL and entropy terms at once.
 
-verl's own weights, ``rollout_is_weights``, reach the policy term alone. Each term of ``ppo_loss`` is a function of
-log-probabilities and entropies of one row, so weights on their gradient reach all terms.
+Each term of ``ppo_loss`` is a function of log-probabilities and entropies of one row, so weights on their gradient
+reach all terms. verl's ``rollout_is_weights`` reach the policy term alone.
 """
 
 from typing import Any
@@ -27,8 +27,8 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
     Args:
         config: verl's ``ActorConfig``.
         model_output: ``log_probs``, and ``entropy`` if it is computed: nested (B, tokens of each row).
-        data: verl's micro-batch, with ``pruning_weight`` (B,). If tokens are left out it has ``pruning_token_weight``,
-            nested (B, completion tokens of each row).
+        data: verl's micro-batch, with ``pruning_weight`` (B,), and ``pruning_token_weight``, nested (B, completion
+            tokens of each row), if tokens are left out.
         dp_group: as for ``ppo_loss``.
 
     Raises:

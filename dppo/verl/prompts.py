@@ -1,8 +1,4 @@
-"""The prompts of a run: the rows of verl's dataset as a ``PromptSource``.
-
-verl's loader decides a batch without a history. So it is left unused; candidates, draws and examples are functions of
-the seed, the step and the history.
-"""
+"""The prompts of a run: rows of verl's dataset as a ``PromptSource``. verl's own loader is unused."""
 
 from typing import Any
 
@@ -21,9 +17,7 @@ GENERATIONS = "__rollout_n__"
 
 
 def prompt_source(dataset: Any, settings: PruningSettings, data: Any) -> PromptSource:
-    """The prompts of a run, in an order by the seed in ``settings`` if they are shuffled.
-
-    ``dataset`` is verl's training set, ``data`` its section of that name.
+    """The prompts of a run. ``dataset`` is verl's training set, ``data`` its section of that name.
 
     Raises:
         ConfigError: a dataset without a table of rows, or with numbers of completions of its own.
@@ -55,10 +49,7 @@ def prompt_source(dataset: Any, settings: PruningSettings, data: Any) -> PromptS
 
 
 def examples(dataset: Any, row_Q: Tensor, size_Q: Tensor | None) -> list[dict[str, Any]]:
-    """The examples of (Q,) rows of verl's training set, for its ``collate_fn``.
-
-    ``size_Q`` has the completions of each; None if all have ``rollout.n``.
-    """
+    """The examples of rows of verl's training set; ``size_Q`` completions each, or ``rollout.n``."""
     found = [dict(dataset[row]) for row in row_Q.tolist()]
     if size_Q is not None:
         found = [example | {GENERATIONS: size} for example, size in zip(found, size_Q.tolist(), strict=True)]

@@ -4,18 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dppo.errors import ConfigError, did_you_mean, in_words, raise_problems
+from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
+from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.methods.settings import bias_problems, fill_in, fill_problems, method_problems, read_rates, setting_problems
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
-from dppo.pruning import Pruning
 from dppo.settings import DEFAULT_METHOD, VerlSettings
 from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
-"""The place of our options in verl's configuration; verl passes that dictionary on unread."""
+"""The place of our options in verl's configuration, which verl does not read."""
 NORMALISERS = {
     "token-mean": replace(
         DAPO_TOKENS,
@@ -46,25 +45,25 @@ class PruningSettings(VerlSettings):
     """
 
     def __post_init__(self) -> None:
-        read_rates(self)
-        raise_problems(WHERE, setting_problems(self))
+        checks.read_rates(self)
+        raise_problems(WHERE, checks.setting_problems(self))
         self.method = self.method or DEFAULT_METHOD
         base = self.base
         if is_own(self.method):
-            problems = settle(self, base, own_settings(base), DECIDED) + fill_problems(self)
+            problems = settle(self, base, own_settings(base), DECIDED) + checks.fill_problems(self)
         else:
-            fill_in(self, base)
-            problems = method_problems(self, base)
+            checks.fill_in(self, base)
+            problems = checks.method_problems(self, base)
         raise_problems(WHERE, problems + self._unserved(base))
-        raise_problems(WHERE, bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
+        raise_problems(WHERE, checks.bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
 
     @property
     def base(self) -> Method:
-        """The preset, or the method of one's own, by the name in ``method``."""
+        """The preset, or the method of one's own, that ``method`` names."""
         return method_named(self.method)
 
     def drops(self, method: Method, *, sampler_log_probs: bool) -> Method:
-        """A method with the run's pruning: of these settings for a preset; its own, if it is a method of one's own."""
+        """A method with the run's pruning, which a method of one's own has already."""
         if not is_own(self.method):
             return pruned(self, method, sampler_log_probs=sampler_log_probs)
         return method if self.rollout_cost is None else with_rollout_cost(method, self.rollout_cost)
@@ -82,8 +81,9 @@ class PruningSettings(VerlSettings):
                 f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
                 "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
             )
-        of_verl = [name for name in OBJECTIVE if name != "advantages" or not base.advantages.from_history]
-        own = [name for name in of_verl if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        if base.advantages.from_history:
+            own = [name for name in own if name != "advantages"]
         if own:
             problems.append(
                 f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here verl's options set "
@@ -94,11 +94,7 @@ class PruningSettings(VerlSettings):
 
 
 def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> PruningSettings:
-    """The settings under ``WHERE``, by name. ``seed`` is ``data.seed``, the default of ours.
-
-    Raises:
-        ConfigError: an option that does not exist, or as for ``PruningSettings``.
-    """
+    """The settings under ``WHERE``, whose default seed is ``data.seed``; ``ConfigError`` for unknown ones."""
     known = [field.name for field in fields(PruningSettings)]
     if not isinstance(options, Mapping):
         raise ConfigError(f"{WHERE}={options!r} holds no options. Write {WHERE}.method=dppo.")
@@ -112,7 +108,7 @@ def method_of(settings: PruningSettings, get: Get) -> Method:
     """The method of a run: its pruning is from the settings, its normaliser, penalty and entropy bonus from verl.
 
     Raises:
-        ConfigError: an option of verl cannot be read, or does not go with verl's filter of groups.
+        ConfigError: an option of verl cannot be read, or contradicts verl's filter of groups.
     """
     rules = [*_readable(get), *(_filter_rules(settings) if get(FILTER) else ())]
     raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", refusals(get, rules))
@@ -150,8 +146,8 @@ def _filter_rules(settings: PruningSettings) -> Iterator[Rule]:
 
 def keeps_all(method: Method) -> bool:
     """True if a method leaves the step to verl: it drops nothing, and has no advantages of its own."""
-    level = method.completions
-    plain = isinstance(level, Pruning) and replace(level, score=NO_PRUNING.score) == NO_PRUNING
+    level = method.drawn
+    plain = level is not None and replace(level, score=NO_PRUNING.score) == NO_PRUNING
     return plain and (method.prompts, method.tokens, method.advantages.from_history) == (ALL_PROMPTS, ALL_TOKENS, False)
 
 
@@ -159,7 +155,7 @@ def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[s
     """Reasons why the expected gradient of a run is not the full batch's.
 
     ``optimizer_steps`` are those of one draw of prompts. ``ahead`` is the number of blocks that are requested ahead,
-    whose groups may be trained in several; None if the prompts of a step are requested when it begins.
+    whose groups may be trained in several steps; None without.
     """
     return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
 
@@ -167,29 +163,22 @@ def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[s
 def lines(
     method: Method, *, prompts: int, generations: int, optimizer_steps: int, parts: int = 1, ahead: float | None = None
 ) -> list[str]:
-    """Lines about a run, printed at its start.
+    """Lines about a run, printed at its start. ``ahead`` is as for ``biases``.
 
     A block of ``prompts``, each with ``generations`` completions, is drawn in ``parts`` and trained on in
-    ``optimizer_steps``. ``ahead`` is as for ``biases``.
+    ``optimizer_steps``.
     """
     reasons = biases(method, optimizer_steps // parts, ahead)
-    found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
+    each = "by their history" if method.sizes is not None else f"{generations} each"
+    drawn = method.prompts if method.prompts.rate else "all"
+    found = checks.start_lines(method, reasons, f"{drawn} of a block of {prompts}, {each}")
     if keeps_all(method):
-        found.append("completions: all with a gradient, in verl's own mini-batches and our order of prompts")
-    else:
-        share = "by their history" if method.sizes is not None else f"{generations} each"
-        found.append(f"prompts: {method.prompts if method.prompts.rate else 'all'} of a block of {prompts}, {share}")
-        kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
-        if getattr(method.completions, "auto", None) is not None:
-            kept = f"at least {kept}, chosen in each step"
-        found.append(f"completions: {kept}, score {method.score_name}")
-        if method.tokens.active:
-            found.append(f"tokens: {method.tokens}")
-        if optimizer_steps > 1:
-            found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
-            if method.prompts.rate and parts > 1:
-                found.append(f"prompts are drawn for each of {parts} mini-batches")
+        found.append("order: completions with a gradient, in verl's own mini-batches")
+    elif optimizer_steps > 1:
+        found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
+        if method.prompts.rate and parts > 1:
+            found.append(f"prompts are drawn for each of {parts} mini-batches")
     if ahead is not None:
         found.append(f"prompts are requested {ahead:g} blocks ahead, each weighted by the probability of its draw")
-    found.append(f"loss: verl's, {method.normaliser.name} normaliser, rates by schedule {in_words(method.schedule)}")
+    found.append(f"loss: verl's, {method.normaliser.name} normaliser")
     return found + [f"biased: {reason}" for reason in reasons]

@@ -34,11 +34,8 @@ ROW_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "ci
 """Losses whose terms are of one row each, over a denominator of the whole mini-batch."""
 MIXING_LOSSES = ("gspo",)
 """Those of ``ROW_LOSSES`` whose terms depend on several tokens of a row, as ``mixes_tokens`` finds."""
-OTHER_LOSSES = {
-    "clip_cov": "it picks tokens by their covariance over all rows of a micro-batch",
-    "kl_cov": "it picks tokens by their covariance over all rows of a micro-batch",
-    "geo_mean": "it divides by the rows of each micro-batch",
-}
+OTHER_LOSSES = dict.fromkeys(("clip_cov", "kl_cov"), "it picks tokens by their covariance over a micro-batch")
+OTHER_LOSSES |= {"geo_mean": "it divides by the rows of each micro-batch"}
 GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
 """Advantages that are one number per completion, from the rewards of its own group. ``opo`` divides by the tokens of a
 group and ``grpo_passk`` needs two rows of each: verl's padding rows have no tokens, and may be alone in a group."""
@@ -59,8 +56,8 @@ ALWAYS: tuple[Rule, ...] = (
     ("skip.rollout_tq.enable", OFF, "it trains on the rollouts of another run", False),
     *((f"{where}.rollout_rs", OFF, "it masks tokens that denominators still count", "null") for where in CORRECTIONS),
     *(
-        (f"{where}.rollout_is_batch_normalize", OFF, "it divides by a mean over the batch", False)
-        for where in CORRECTIONS
+        (f"{each}.rollout_is_batch_normalize", OFF, "it divides by a mean over the batch", False)
+        for each in CORRECTIONS
     ),
 )
 MEGATRON: tuple[Rule, ...] = (
@@ -75,11 +72,7 @@ MEGATRON: tuple[Rule, ...] = (
 
 
 def check_verl_version(installed: str, mode: str = "sync") -> None:
-    """Return if ``installed`` is in the supported range of verl for its trainer ``mode``.
-
-    Raises:
-        ConfigError: naming the installed version, the range, and the command that installs one from it.
-    """
+    """Raise ``ConfigError`` if ``installed`` is outside the supported range of verl for its trainer ``mode``."""
     numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
     first = OLDEST if mode == "sync" else OLDEST_ASYNC
     if not first <= numbers < BEFORE:
@@ -91,17 +84,16 @@ def check_verl_version(installed: str, mode: str = "sync") -> None:
 
 
 def waits_for(get: Get) -> str:
-    """Reason why verl's passes go over all rows before a step is planned; empty if advantages need no pass."""
+    """Reason why verl's passes go over all rows before a step is planned; empty if they do not."""
     return f"{KL_REWARD}=True makes rewards of the reference's log-probabilities" if get(KL_REWARD) else ""
 
 
 def has_log_probs(get: Get) -> bool:
-    """True if log-probabilities of sampled tokens are there when a step is planned: the sampler's, or verl's own."""
+    """True if log-probabilities of sampled tokens are known when a step is planned."""
     return bool(get(LOG_PROBS) or waits_for(get))
 
 
 def order_lines(method: Method, get: Get) -> list[str]:
-    """Lines about when a step is planned, and about an option of verl that gives a better score."""
     if reason := waits_for(get):
         return [f"order: verl's passes go over all rows, then the draw: {reason}"]
     found = ["order: rewards, draw, then old log-probabilities, reference and update over the kept rows"]
@@ -122,12 +114,9 @@ def refusals(get: Get, rules: Iterable[Rule]) -> list[str]:
 
 
 def unsupported_options(get: Get, method: Method, mode: str = "sync") -> list[str]:
-    """One sentence per option of verl that would be silently wrong here; empty if all are served.
+    """One sentence per option of verl that would be silently wrong with its trainer ``mode``; empty if all are served.
 
-    Args:
-        get: options of verl.
-        method: of the run.
-        mode: verl's own trainer: ``sync``, ``colocate_async`` or ``separate_async``.
+    Modes are ``sync``, ``colocate_async`` and ``separate_async``.
     """
     rules: list[Rule] = [*ALWAYS, *_loss_rules(get), *_advantage_rules(get, method), *_step_rules(get, mode)]
     if get(f"{ACTOR}.strategy") == "megatron":
@@ -176,7 +165,6 @@ def _token_rules(get: Get, method: Method) -> Iterator[Rule]:
 
 
 def _ahead_rules(get: Get, method: Method, section: str) -> Iterator[Rule]:
-    """Rules of trainers that request prompts ahead of the step that trains on them."""
     warm_up = get(name := f"{section}.num_warmup_batches")
     if isinstance(warm_up, bool) or not isinstance(warm_up, int | float) or warm_up < 0 or warm_up != int(warm_up):
         yield name, NEVER, f"prompts are drawn in whole blocks of {BLOCK}", 1

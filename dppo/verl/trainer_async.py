@@ -1,7 +1,7 @@
 """verl's asynchronous trainers with pruning: prompts are requested ahead of the step that trains on them.
 
-verl requests a block of prompts in each step, trains on whichever groups are back, and puts other prompts in the place
-of groups that failed or are stale. The session keeps the probability of each prompt in flight.
+verl trains on whichever groups are back, and replaces groups that failed or are stale by other prompts. The session
+keeps the probability of each prompt in flight.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ class RequestsAhead(PrunedTrainer):
 
     @property
     def ahead(self) -> InFlight:
-        """Prompts that were requested and have not been trained on; there once the dataset is."""
+        """Prompts that were requested and have not been trained on."""
         assert self.session.in_flight is not None, "verl requests prompts before its dataset is there"
         return self.session.in_flight
 
@@ -46,8 +46,6 @@ class RequestsAhead(PrunedTrainer):
             generations=self.session.generations,
             updates=self.parameter_sync_step,
         )
-
-    # -- requests -----------------------------------------------------------------------------------------------------
 
     def _add_async_warmup_batches(self, num_warmup_batches: int | float) -> None:
         """Request the blocks that should be ahead, less those that a checkpoint has in flight."""
@@ -68,10 +66,7 @@ class RequestsAhead(PrunedTrainer):
         return batch
 
     def _request_instead(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:
-        """Prompts in place of ``count`` dropped ones, with the probabilities of these.
-
-        ``gone`` has verl's names of the dropped prompts; ``row_Q`` are rows of the dataset, by default the next ones.
-        """
+        """Prompts in place of ``gone``, with the probabilities of these; default of ``row_Q``: the next rows."""
         if len(gone) != count:
             raise EngineError(
                 f"verl asks for {count} prompts in place of others, and {len(gone)} of those in flight have left its "
@@ -101,22 +96,17 @@ class RequestsAhead(PrunedTrainer):
         queued = self._queued
         return [uid for uid in self.ahead.uids if uid not in queued]
 
-    # -- updates ------------------------------------------------------------------------------------------------------
-
     def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> Any:
-        """verl's, which waits for the groups of the oldest block's part, whichever groups come back first."""
+        """verl's, which waits for as many groups as the oldest block's part has."""
         return super()._step_once(metrics, timing_raw, self.ahead.groups)
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
-        """The base's: this is the first hook after verl has taken groups."""
         self.requested = self.session.returned(self._gone, self.global_steps)
         metrics["rollout/in_flight"] = float(len(self.ahead.flights))
         return super()._balance_batch(batch, metrics, **options)
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
-
     def _load_checkpoint(self) -> None:
-        """Load, and refuse prompts in flight that would be trained on without their weights."""
+        """verl's; prompts in flight that would be trained on without their weights are refused."""
         super()._load_checkpoint()
         if not self.global_steps:
             return
@@ -136,7 +126,7 @@ class RequestsAhead(PrunedTrainer):
             )
 
     def _reissue_inflight_prompts(self, partition_id: str = TRAIN) -> int:
-        """Request prompts in flight again. verl does so for those in its queue; the others are requested here."""
+        """verl's, for prompts in its queue; the others are requested again here."""
         again = super()._reissue_inflight_prompts(partition_id)
         if lost := self._gone:
             row_Q = torch.tensor([each.candidate.row for each in self.ahead.taken(lost)])

@@ -1,8 +1,8 @@
-"""The part of pruning that is the same for verl's synchronous and asynchronous trainers: hooks on verl's methods.
+"""Hooks that are the same for verl's synchronous and asynchronous trainers.
 
 A step of verl is: sample, reward, balance, old log-probabilities, reference, advantages, update. It is planned at the
 balance, the first hook after the rewards, so later passes go over the kept rows. If rewards are made of
-log-probabilities (``support.waits_for``), it is planned before the update, and passes before that go over all rows.
+log-probabilities (``support.waits_for``), it is planned before the update.
 """
 
 import copy
@@ -45,8 +45,7 @@ SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd
 class PrunedTrainer(PPOTrainer):
     """GRPO that skips prompts before rollout and completions before the update, and reweights the kept ones.
 
-    Args:
-        config: verl's; options of pruning are under ``trainer.v1.sampler.sampler_kwargs.pruning``.
+    Options of pruning are in verl's ``config`` under ``trainer.v1.sampler.sampler_kwargs.pruning``.
 
     Raises:
         ConfigError: an unsupported verl, an option of verl that would be silently wrong, or one of ours out of range.
@@ -55,7 +54,7 @@ class PrunedTrainer(PPOTrainer):
     mode = "sync"
     """verl's own trainer that this one extends."""
     requested: Requested
-    """The prompts that are being rolled out or trained on, from the first step on."""
+    """The prompts that are being rolled out or trained on."""
     dispatched: Dispatched
     """The step that is trained on, once it is planned."""
 
@@ -77,26 +76,16 @@ class PrunedTrainer(PPOTrainer):
             rollout_cost=self.settings.rollout_cost,
         )
         """Its source of prompts is there once the dataset is. Its shares are verl's mini-batches."""
-        self.waits_for = waits_for(get)
-        """Reason why passes go over all rows before the step is planned; empty if they do not."""
-        self.filters_groups = bool(get(FILTER))
-        """True if verl takes prompts until enough groups differ in reward."""
+        self.waits_for, self.filters_groups = waits_for(get), bool(get(FILTER))
         with open_dict(config):  # this class is found by its name already; verl asks for the name of its own trainer
             config.trainer.v1.trainer_mode = self.mode
         super().__init__(config)
         self._announce()
 
     def _announce(self) -> None:
-        """Print the plan of the run; warn of biases that were not accepted."""
         steps = self.session.passes.steps * self.parameter_sync_step
-        said = lines(
-            self.method,
-            prompts=self.config.data.train_batch_size,
-            generations=self.session.generations,
-            optimizer_steps=steps,
-            parts=self._parts,
-            ahead=self.blocks_ahead,
-        )
+        sizes = {"prompts": self.config.data.train_batch_size, "generations": self.session.generations}
+        said = lines(self.method, **sizes, optimizer_steps=steps, parts=self._parts, ahead=self.blocks_ahead)
         for line in said + order_lines(self.method, partial(OmegaConf.select, self.config)):
             print(f"dppo | {line}")
         for reason in biases(self.method, steps // self._parts, self.blocks_ahead):
@@ -135,7 +124,7 @@ class PrunedTrainer(PPOTrainer):
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     def _init_dataloader(self) -> None:
-        """verl's, which counts epochs and validates; prompts to train on come from the session."""
+        """verl's, which counts epochs and validates; prompts come from the session."""
         data, optim = self.config.data, self.config.actor_rollout_ref.actor.optim
         with open_dict(self.config):
             if data.get("seed") is None:  # verl would take other rows for ``train_max_samples`` at each start
@@ -148,13 +137,13 @@ class PrunedTrainer(PPOTrainer):
                     optim[name] *= self.session.passes.passes
 
     def _fetch_rows(self, row_Q: Any, size_Q: Any) -> tuple[Any, list[str]]:
-        """Rows of the dataset as verl sends them to samplers, by way of its loader, and verl's names of them."""
+        """Rows of the dataset as verl sends them to samplers, and verl's names of them."""
         self.train_dataloader_it = iter([collate_fn(examples(self.train_dataset, row_Q, size_Q))])
         batch = super()._fetch_one_gen_batch()
         return batch, [str(uid) for uid in batch["uid"]]
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Rows are padded so that any choice among them can be dealt to ranks; verl asks for whole mini-batches."""
+        """Rows are padded so that any choice among them can be dealt to ranks."""
         if keeps_all(self.method):
             return super()._get_required_batch_multiple(dp_size)
         shares = self.session.passes.shares
@@ -190,7 +179,7 @@ class PrunedTrainer(PPOTrainer):
         super().on_init_end()
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
-        """The rows that later passes go over: this is the first hook after the rewards."""
+        """The first hook after the rewards: the rows that later passes go over."""
         batch = super()._balance_batch(batch, metrics, **options)
         if self.waits_for:
             return batch
@@ -215,7 +204,7 @@ class PrunedTrainer(PPOTrainer):
         return rows.weight_NT[row_B], rows.scored_NT[row_B].sum(1)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """verl's, of whole groups; importance ratios of the kept rows if only these have old log-probabilities."""
+        """verl's; if the step is planned, importance ratios of the kept rows alone."""
         if self.waits_for:
             return super()._compute_advantage(batch, metrics)
         correction, rollout = self.config.algorithm.get("rollout_correction"), self.config.actor_rollout_ref.rollout
@@ -242,7 +231,6 @@ class PrunedTrainer(PPOTrainer):
         return self.dispatched.whole
 
     def _observe_terms(self, batch: Any, metrics: dict[str, Any]) -> None:
-        """Remember the gradient sizes of the KL term and the entropy bonus, for the scores of later steps."""
         actor, method = self.config.actor_rollout_ref.actor, self.method
         dro = actor.policy_loss.loss_mode == "dro"  # whose beta is no KL
         if keeps_all(method) or dro or not (method.beta or method.entropy_coef):
@@ -251,25 +239,23 @@ class PrunedTrainer(PPOTrainer):
             metrics.update(self.session.observe_terms(*found))
 
     def _rows_of(self, placement: Placement, batch: Any) -> Any:
-        """The rows of a pass of the update: those of the passes before it, copied if it cuts them shorter."""
         if len(self.dispatched.passes) == 1 and not self.waits_for:
             return batch.select_keys(self.dispatched.keys(placement.row_B))
         return self._copied(batch, placement.row_B, placement.rows, "update")
 
     def _copied(self, batch: Any, row_B: list[int], rows: Any, name: str) -> Any:
-        """Some rows of a batch, in a partition of their own if tokens are left out of them."""
+        """Some rows of a batch, copied if tokens are left out of them."""
         keys = self.dispatched.keys(row_B)
         if not self.dispatched.cut:
             return batch.select_keys(keys)
         return queue.cut_batch(batch, keys, rows.completion_N[row_B], f"{self.dispatched.whole.partition_id}_{name}")
 
     def _clear(self, rows: Any, source: Any) -> None:
-        """Clear rows in TransferQueue that were copied from a source; whole rows are verl's to clear."""
+        """Clear rows that were copied from a source; whole rows are verl's to clear."""
         if rows.partition_id not in (source.partition_id, self.dispatched.whole.partition_id):
             transfer_queue.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
 
     def _plan_rows(self, batch: Any, metrics: dict[str, Any]) -> None:
-        """Plan the step with everything that came back, and choose the rows to send."""
         found = queue.returned(batch, self.requested, tokens=self.method.tokens.active)
         plan = self._plan(found)
         for line in self.session.messages():
@@ -294,7 +280,6 @@ class PrunedTrainer(PPOTrainer):
         metrics.update(plan.metrics | self.session.metrics | sent.metrics)
 
     def _plan(self, found: queue.Returned) -> StepPlan:
-        """The plan of the step, with verl's advantages or those from history."""
         own = None
         if not self.method.advantages.from_history:
             name = f"verl's {self.config.algorithm.adv_estimator}"
@@ -309,7 +294,7 @@ class PrunedTrainer(PPOTrainer):
         )
 
     def _weighted(self, placement: Placement, rows: Any) -> Any:
-        """The rows of a pass as a batch of verl, with their weights in the queue."""
+        """The rows of a pass, with their weights in the queue."""
         fields, cut = {WEIGHT: placement.weight_B}, placement.rows
         if cut.weight_NT is not None:
             ends = zip(placement.row_B, cut.completion_N[placement.row_B].tolist(), strict=True)

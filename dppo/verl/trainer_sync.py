@@ -43,7 +43,7 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
         return super()._step_once(metrics, timing_raw, wanted)
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
-        """The base's. If verl filters groups, the prompts of the step are those left, in the order of the requests."""
+        """If verl filters groups, the prompts of the step are those left, in the order of the requests."""
         if self.filters_groups:
             left = {key.rsplit("_", 2)[0] for key in batch.keys}
             row_of, self._row_of = {uid: row for uid, row in self._row_of.items() if uid in left}, {}

@@ -11,8 +11,8 @@ from transformers import AutoConfig
 
 from answer_judge.evaluation import choose
 from dppo.install import VLLM_LINE
-from dppo.trl.grpo.describe import describe_steps
 from dppo.trl.grpo.prompts import column_prior
+from dppo.trl.grpo.start import describe_steps
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.errors import EXPLAINED
 from dppo_lab.runs.adapters import adapters_of

@@ -19,9 +19,9 @@ from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, MomentSamples, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.describe import describe_steps
 from dppo.trl.grpo.lines import CeilingLines
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
+from dppo.trl.grpo.start import describe_steps
 from dppo.trl.metrics import PhaseClock
 from dppo.types import Work
 from dppo_lab.runs.ceilings import run_ceilings

@@ -11,7 +11,7 @@ from trl_recorder_runs import make
 from dppo.costs import MEASURED_GENERATIONS
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo.unpruned import unpruned_passes
+from dppo.trl.grpo.savings import unpruned_passes
 from dppo.types import Work
 
 PROMPTS, ROWS, BUDGET = 8, 24, 24
@@ -123,16 +123,16 @@ def test_a_step_that_drops_nothing_is_the_plan_of_an_unpruned_one(tiny_path, tmp
     trainer, _ = trained(tiny_path, tmp_path, monkeypatch, 1, reward=none_silent, max_steps=2, beta=0.1)
     assert trainer.savings.run == trainer.savings.unpruned and trainer.savings.run[0].passes > 2
     plan, own = trainer.in_use.plan, trainer.in_use.batch
-    once = unpruned_passes(trainer.forwards, own, plan, 0).trained[0]
+    once = unpruned_passes(trainer.forwards, own, plan, 0)[1][0]
     trainer.args.max_tokens_per_row = None
     few = unpruned_passes(trainer.forwards, own, plan, 0)
-    assert [work.passes for work in (*few.scored, *few.trained)] == [1.0, 1.0] and once.passes > 1
+    assert [work.passes for work in (*few[0], *few[1])] == [1.0, 1.0] and once.passes > 1
     half = SimpleNamespace(**{name: getattr(plan, name) for name in ("completions", "share_UN", "prompts", "method")})
     half.tokens_U = 2 * plan.tokens_U  # every prompt stands for two
-    twice = unpruned_passes(trainer.forwards, own, half, 0).trained[0]
-    assert twice.tokens == 2 * few.trained[0].tokens and twice.passes == pytest.approx(1.0, abs=0.5)
+    twice = unpruned_passes(trainer.forwards, own, half, 0)[1][0]
+    assert twice.tokens == 2 * few[1][0].tokens and twice.passes == pytest.approx(1.0, abs=0.5)
     trainer.args.max_tokens_per_row = BUDGET
-    more = unpruned_passes(trainer.forwards, own, half, 0).trained[0]
+    more = unpruned_passes(trainer.forwards, own, half, 0)[1][0]
     assert 2 * once.passes - 1 <= more.passes <= 2 * once.passes
 
 

@@ -16,8 +16,7 @@ from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
 from dppo.trl.grpo.lines import closing_lines
-from dppo.trl.grpo.savings import Savings, trained_tokens
-from dppo.trl.grpo.unpruned import unpruned_rows
+from dppo.trl.grpo.savings import Savings, trained_tokens, unpruned_rows
 from dppo.types import Block, Candidates, Rewards, Work
 
 PROMPTS, GROUP = 6, 4

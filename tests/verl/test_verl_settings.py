@@ -382,7 +382,9 @@ def test_the_plan_says_what_is_dropped_and_what_is_biased():
     said = lines(method(prompt_prune_rate=0.3), prompts=8, generations=4, optimizer_steps=2)
     assert "gradient BIASED" in said[0] and any("block of 8, 4 each" in line for line in said)
     assert sum(line.startswith("biased: ") for line in said) == 2
-    assert "own mini-batches" in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)[1]
+    assert any(
+        "own mini-batches" in line for line in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)
+    )
 
 
 # A method of one's own.

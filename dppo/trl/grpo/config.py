@@ -11,118 +11,64 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
+from dppo.methods import settings as checks
 from dppo.methods.from_settings import RATES, pruned, with_rollout_cost
+from dppo.methods.method import PARTS
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.methods.settings import (
-    CHOICES,
-    bias_problems,
-    fill_in,
-    fill_problems,
-    method_problems,
-    read_rates,
-    setting_problems,
-)
 from dppo.objective import ADVANTAGE_RULES, DR_GRPO, AdvantageRule, emphasised
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import DEFAULT_METHOD, OwnSettings, described
-from dppo.trl.grpo.objective import (
-    CONSTANTS,
-    LOSS_TYPES,
-    OBJECTIVE,
-    PARTS,
-    RATIOS,
-    SETTINGS,
-    WORDS,
-    fields_of,
-    objective_of,
-    router_coef,
-    unnamed_parts,
-    unread_by,
-)
+from dppo.trl.grpo import objective
 from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
-FILLED = {*SETTINGS, *CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
+FILLED = {*objective.SETTINGS, *objective.CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
 """Fields that get a value of the method if they are None."""
-
-CHOICES_OF_TRL = CHOICES | {
-    "loss_type": LOSS_TYPES,
-    "importance_sampling_level": RATIOS,
+CHOICES_OF_TRL = checks.CHOICES | {
+    "loss_type": objective.LOSS_TYPES,
+    "importance_sampling_level": objective.RATIOS,
     "scale_rewards": ADVANTAGE_RULES,
 }
 """Fields that name a part of the method or of the objective, and the parts there are."""
 
 
-def contradictions(method: str, given: dict[str, Any]) -> list[str]:
-    """One sentence per field that describes another objective than a preset's; empty if there is none."""
-    own, any_objective = fields_of(METHODS[method]), "dppo" if METHODS[method].completions.rate else "grpo"
-    other = f"or name a method that works on any objective: method: {any_objective}."
-    return [
-        f"method={method!r} has an objective of its own, {name}: {own[name]}, and {name}={given[name]!r} is another. "
-        f"Leave {name} out, {other}"
-        for name in SETTINGS
-        if name in own and name in given and given[name] != own[name]
-    ] + [
-        f"method={method!r} brings its own {part}, which TRL's fields do not describe, so {name}={given[name]!r} would "
-        f"change nothing of it. Leave {name} out, {other}"
-        for name, part in unread_by(METHODS[method], given).items()
-        if name in given
-    ]
+def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
+    """One sentence per field that contradicts the method or another field.
 
-
-def field_problems(args: Any, own: Method | None = None) -> list[str]:
-    """One sentence per field that contradicts the method or another field; empty if there is none.
-
-    ``own`` is a method of one's own, which ``settle`` has compared with the fields; None for a preset.
+    ``own`` is True for a method of one's own, which ``settle`` has compared with the fields.
     """
-    base = METHODS[args.method] if own is None else own
-    problems = _prior_problems(args, base) + _value_problems(args, base)
-    problems += method_problems(args, base) if own is None else fill_problems(args)
-    longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
-    if longest and args.max_completion_length is None:
-        problems.append(
-            "max_completion_length is null, and dr_grpo divides by it. Write max_completion_length: 512, or another "
-            "loss_type."
-        )
-    return problems + [
-        f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
-        for name in ("max_rounds", "round_factor")
-        if (value := getattr(args, name)) is not None and base.rounds is None
-    ]
-
-
-def _prior_problems(args: Any, base: Method) -> list[str]:
-    """Problems of pass rates from a column, which must be used by some choice."""
-    if (given := args.prompt_prior) is None:
-        return []
-    problems = prior_problems(given)
-    if not (args.prompt_prune_rate or base.advantages.from_history):
-        problems.append(
-            f"prompt_prior={given!r:.80} has no use: no prompts are pruned, and no baseline is from history. Set "
-            "prompt_prune_rate: auto, or leave it out."
-        )
-    if args.prompt_values is not None:
-        problems.append("prompt_prior and prompt_values are two priors of the same prompts. Leave prompt_values out.")
-    return problems
-
-
-def _value_problems(args: Any, base: Method) -> list[str]:
-    """Problems of values estimated before training, and of the reference policy that they need."""
-    problems = []
+    rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
+    if prior is not None:
+        yield from prior_problems(prior)
+        if not (args.prompt_prune_rate or rule.from_history):
+            yield (
+                f"prompt_prior={prior!r:.80} has no use: no prompts are pruned, and no baseline is from history. Set "
+                "prompt_prune_rate: auto, or leave it out."
+            )
+        if values is not None:
+            yield "prompt_prior and prompt_values are two priors of the same prompts. Leave prompt_values out."
     if base.needs_reference and not args.beta:
-        problems.append(
+        yield (
             f"method={args.method!r} regresses on the log-ratio to a reference, times beta, and beta=0. Write beta: "
             f"{base.beta or 1e-3:g}, or leave it out."
         )
-    rule, given = base.advantages, args.prompt_values
-    if rule.from_values and given is None:
-        problems.append(
+    if rule.from_values and values is None:
+        yield (
             f"method={args.method!r} needs the value of every prompt. Set prompt_values: FILE, and let dppo values "
             "CONFIG.yaml write that file before training."
         )
-    if given is not None and not (rule.from_values or rule.from_history):
-        problems.append(f"method={args.method!r} has no use for prompt_values={given!r}. Leave it out.")
-    return problems
+    if values is not None and not (rule.from_values or rule.from_history):
+        yield f"method={args.method!r} has no use for prompt_values={values!r}. Leave it out."
+    yield from checks.fill_problems(args) if own else checks.method_problems(args, base)
+    longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
+    if longest and args.max_completion_length is None:
+        yield (
+            "max_completion_length is null, and dr_grpo divides by it. Write max_completion_length: 512, or another "
+            "loss_type."
+        )
+    for name in ("max_rounds", "round_factor"):
+        if (value := getattr(args, name)) is not None and base.rounds is None:
+            yield f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
 
 
 @dataclass
@@ -136,18 +82,16 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Method):  # a configuration is written to files
-            advice = (
-                "Give it to the trainer: DPPOTrainer(..., method=mine). In a file write method: package.module:mine."
+            _refuse(
+                f"method is the value {self.method.name!r}, and a configuration holds names. Give it to the trainer: "
+                "DPPOTrainer(..., method=mine). In a file write method: package.module:mine."
             )
-            raise_problems(
-                "DPPOConfig", [f"method is the value {self.method.name!r}, and a configuration holds names. {advice}"]
-            )
-        read_rates(self)
+        checks.read_rates(self)
         self.prompt_prior = read_prior(self.prompt_prior)
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
-        problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
-        raise_problems("DPPOConfig", problems + setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
+        deepspeed = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
+        _refuse(*deepspeed, *checks.setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self.method_given, self.method = self.method, self.method or DEFAULT_METHOD
         own = method_named(self.method) if is_own(self.method) else None
@@ -175,20 +119,20 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
                 setattr(other, field, None)
         other.method = other.method_given = name
         if isinstance(method, str):
-            raise_problems("DPPOConfig", setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
+            _refuse(*checks.setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
             own = method_named(name) if is_own(name) else None
         else:
             own = method
         other._fill_in(own)
         if other.num_generations == 1:
-            raise_problems("DPPOConfig", _alone((own or METHODS[name]).advantages))
+            _refuse_alone((own or METHODS[name]).advantages)
         other._check(own)
         return other
 
     def _check(self, own: Method | None) -> None:
-        """Check the fields against a method of one's own, or against the preset that ``method`` names."""
-        raise_problems("DPPOConfig", field_problems(self, own) or unsupported_options(self))
-        raise_problems("DPPOConfig", bias_problems(self, self.build_method(own).selection_bias))
+        base = METHODS[self.method] if own is None else own
+        _refuse(*(list(field_problems(self, base, own=own is not None)) or unsupported_options(self)))
+        _refuse(*checks.bias_problems(self, self.build_method(own).selection_bias))
 
     @contextmanager
     def _groups_of_one(self, rule: AdvantageRule) -> Iterator[None]:
@@ -200,12 +144,12 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if self.num_generations != 1:
             yield
             return
-        raise_problems("DPPOConfig", _alone(rule))
+        _refuse_alone(rule)
         per_step = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
         # Any number above 1 that divides what TRL counts on all processes.
         self.num_generations = self.generation_batch_size or per_step * int(os.environ.get("WORLD_SIZE", "1"))
         if self.num_generations == 1:
-            raise_problems("DPPOConfig", ["a generation of one completion. Write per_device_train_batch_size: 16."])
+            _refuse("a generation of one completion. Write per_device_train_batch_size: 16.")
         evaluated, self.num_generations_eval = self.num_generations_eval, self.num_generations_eval or 1
         yield
         self.num_generations, self.num_generations_eval = 1, evaluated
@@ -218,26 +162,22 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         Raises:
             ConfigError: a field contradicts the method.
         """
-        left_out = [each.name for each in fields(self) if each.name in FILLED and getattr(self, each.name) is None]
+        left_out = [name for name in FILLED if getattr(self, name) is None]
         defaults = {field.name: field.default for field in fields(GRPOConfig)}
         if own is None:
-            self._fill_in_preset(METHODS[self.method], defaults)
+            method, unset = METHODS[self.method], {field.name: field.default for field in fields(DPPOConfig)}
+            checks.fill_in(self, method)
+            given = {name: value for name in objective.OBJECTIVE if (value := getattr(self, name)) != unset[name]}
+            _refuse(*objective.contradictions(method, given))
+            found = defaults | objective.fields_of(method) | given
+            for name in (*objective.SETTINGS, *objective.CONSTANTS):
+                setattr(self, name, found[name])
         else:
-            given = {name: defaults[name] for name in OBJECTIVE} | fields_of(replace(own, fixes=PARTS))
+            given = {name: defaults[name] for name in objective.OBJECTIVE} | objective.fields_of(own, PARTS)
             # As with TRL, a mixture of experts brings its own coefficient if none is given.
             given |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
-            raise_problems("DPPOConfig", settle(self, own, given, (*DECIDED, *OBJECTIVE)))
+            _refuse(*settle(self, own, given, (*DECIDED, *objective.OBJECTIVE)))
         self._left_out = {name: getattr(self, name) for name in left_out}
-
-    def _fill_in_preset(self, method: Method, defaults: dict[str, Any]) -> None:
-        fill_in(self, method)
-        given = {name: value for name in (*SETTINGS, *CONSTANTS) if (value := getattr(self, name)) is not None}
-        others = {name for names in WORDS.values() for name in names} - {*SETTINGS, *CONSTANTS}
-        given |= {name: value for name in sorted(others) if (value := getattr(self, name)) != defaults[name]}
-        raise_problems("DPPOConfig", contradictions(self.method, given))
-        own = fields_of(method)
-        for name in (*SETTINGS, *CONSTANTS):
-            setattr(self, name, given.get(name, own.get(name, defaults[name])))
 
     def build_method(
         self, own: Method | None = None, *, sampler_log_probs: bool = False, model_config: Any = None
@@ -255,9 +195,9 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             own = method_named(self.method)
         if own is None:
             base = METHODS[self.method]
-            return self._built(base, unnamed_parts(base), sampler_log_probs, model_config)
+            return self._built(base, objective.unnamed_parts(base), sampler_log_probs, model_config)
         if model_config is not None:
-            own = replace(own, router_coef=router_coef(self.router_aux_loss_coef, model_config))
+            own = replace(own, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
         return own if self.rollout_cost is None else with_rollout_cost(own, self.rollout_cost)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
@@ -266,27 +206,31 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if is_own(name):
             return replace(base.with_rates(prompt=0.0, completion=0.0), tokens=base.tokens.at_rate(0.0, 0.0))
         other = copy.copy(self)
-        other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
-        other.token_prune_rate, other.head_prune_rate = 0.0, 0.0
+        other.method = name
+        for rate in (*RATES, "head_prune_rate"):
+            setattr(other, rate, 0.0)
         own = {part: getattr(base, part) for part in base.fixes}
         # Emphasised advantages mean something else in groups of another size: then all are of one.
         base = replace(base, sizes=None) if self.advantage_power else base
         return other._built(base, own, sampler_log_probs, None)
 
     def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
-        objective = objective_of(self, model_config) | own
-        objective["advantages"] = emphasised(objective["advantages"], self.advantage_power)
-        return pruned(self, replace(base, **objective), sampler_log_probs)
+        parts = objective.objective_of(self, model_config) | own
+        parts["advantages"] = emphasised(parts["advantages"], self.advantage_power)
+        return pruned(self, replace(base, **parts), sampler_log_probs)
 
 
-def _alone(rule: AdvantageRule) -> list[str]:
-    """The sentence that refuses groups of one completion whose advantages would all be 0."""
-    if rule.of_one:
-        return []
-    return [
-        f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with itself. "
-        "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
-    ]
+def _refuse(*problems: str) -> None:
+    raise_problems("DPPOConfig", list(problems))
+
+
+def _refuse_alone(rule: AdvantageRule) -> None:
+    """Refuse groups of one completion whose advantages would all be 0."""
+    if not rule.of_one:
+        _refuse(
+            f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with "
+            "itself. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+        )
 
 
 DPPOConfig.__doc__ = described(DPPOConfig, OwnSettings)

@@ -13,22 +13,16 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import PADDED
-from dppo.trl.generation import prompts_read_once
+from dppo.trl.generation import method_replaced, prompts_read_once
 from dppo.trl.grpo.rollouts import GeneratedBatch
-from dppo.trl.instead import method_replaced
 from dppo.trl.safeguards import failures_named
 
 
 class GRPOHooks(TrainingLoop, GRPOTrainer):
-    """``GRPOTrainer`` with public names for what a subclass overrides in training. Evaluation is TRL's own.
-
-    A subclass defines the inputs of a call of the loss (``next_inputs``) and that loss (``loss_of``).
-    """
+    """``GRPOTrainer`` with public names for what a subclass overrides in training. Evaluation is TRL's own."""
 
     _deferring = False
     """True while completions are rolled out: their log-probabilities are computed later, for those kept."""
-
-    # -- for a subclass to define ------------------------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """Inputs of the next call of the loss."""
@@ -43,17 +37,11 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         """A context around every generation of completions."""
         yield
 
-    # -- for a subclass to call ---------------------------------------------------------------------------------
-
     def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> GeneratedBatch:
         """Completions of this rank's examples, with the rewards of all ranks.
 
-        Log-probabilities of old and reference policies, and the correction between sampler and trainer, are computed
-        later, for the completions that are kept.
-
-        Args:
-            examples: rows of the dataset, each repeated for every completion; equal numbers on all ranks.
-            equal_groups: True if each is repeated ``num_generations`` times; else each completion is requested alone.
+        Log-probabilities, and the correction between sampler and trainer, are computed later, for completions kept.
+        Without ``equal_groups`` of ``num_generations`` repeated examples each completion is requested alone.
         """
         correction, generations = self.vllm_importance_sampling_correction, self.num_generations
         self._deferring, self.vllm_importance_sampling_correction = True, False
@@ -97,7 +85,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         self._metrics["train"][name][-1] = value
 
     def clear_samples(self) -> None:
-        """Clear TRL's table of completions: with other numbers of rows it would mix two generations."""
+        """Clear TRL's table of completions, which would mix two generations."""
         whole = [self._logs[name] for name in ("prompt", "completion", "advantages")]
         for log in (*whole, *self._logs["rewards"].values(), self._logs["extra"]):
             log.clear()  # of extra columns the names too: a reward may log them in some generations only
@@ -110,7 +98,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     @contextmanager
     def without_empty_table(self) -> Iterator[None]:
-        """A context in which TRL logs no table without completions; those of a checkpoint were logged before it."""
+        """A context in which TRL logs no empty table."""
         shown = self.log_completions
         self.log_completions = shown and bool(self._logs["prompt"])
         try:

@@ -24,12 +24,12 @@ class CeilingLines:
         """By level that has a line: True if no other will follow."""
 
     def observe(self, method: Method, plan: StepPlan, visits: MomentSamples | None) -> None:
-        """Look at a generation that was planned. ``visits`` are of prompts with a history; None for a stream."""
-        prompts, completions, found = method.prompts, method.completions, plan.completions
+        """Look at a planned generation. ``visits`` are of prompts with a history; None for a stream."""
+        prompts, completions, found = method.prompts, method.drawn, plan.completions
         rounds = method.rounds is not None
         if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
             self._level("prompts", prompts, visits, plan.metrics["prune/prompt_rate"])
-        if not isinstance(completions, Pruning) or plan.samples is None:
+        if completions is None or plan.samples is None:
             return
         samples, completions = plan.samples, completions.informed(found)
         if found.live_N.any() and len(samples) >= (completions.auto or COMPLETION_AUTO).fewest:
@@ -41,7 +41,6 @@ class CeilingLines:
     def _level(
         self, name: str, level: Pruning | PromptPruning, samples: MomentSamples, dropped: float, skipped: str = ""
     ) -> None:
-        """Print a line the first time, and again if a level that was left off begins to drop."""
         if name in self._last and (self._last[name] or not dropped):
             return
         chosen = None if level.auto is None else level.choice(samples)
@@ -79,11 +78,7 @@ def closing_lines(
 ) -> list[str]:
     """Lines about the share that each level dropped, and the setting that gains more.
 
-    Args:
-        method: of the run.
-        savings: of the run: the shares that were dropped are from here.
-        completions: with a gradient, of the last generations; None if there are none.
-        visits: of prompts that came back; None for a streamed dataset.
+    ``completions`` with a gradient are of the last generations, ``visits`` of prompts that came back.
     """
     rolled, live, kept = savings.completions
     if rolled and not live:
@@ -93,14 +88,13 @@ def closing_lines(
         ]
     candidates, rolled_out = savings.prompts
     levels = (
-        ("completions", method.completions, completions, live, kept),
+        ("completions", method.drawn, completions, live, kept),
         ("prompts", method.prompts, visits if method.rounds is None else None, candidates, rolled_out),
     )
     lines = []
     for name, level, samples, units, left in levels:
-        pruned_by_rate = isinstance(level, Pruning | PromptPruning)
         by_cuts = name == "completions" and method.tokens.rate  # these drop completions too
-        if not rolled or not pruned_by_rate or by_cuts or samples is None or len(samples) < FEWEST:
+        if not rolled or level is None or by_cuts or samples is None or len(samples) < FEWEST:
             continue
         if line := _closing(name, level, samples, 1 - left / units if units else 0.0):
             lines.append(f"{name}: {line}")

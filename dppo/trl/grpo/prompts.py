@@ -1,7 +1,6 @@
-"""The prompts of a run: rows of its dataset as a ``PromptSource``, with their priors.
+"""The prompts of a run: rows of its dataset as a ``PromptSource``, with their priors, equal on all ranks.
 
-TRL's sampler cannot prune for us: it chooses a block too early, and loses its place on resume. So TRL's loader only
-counts steps. Candidates, draws and examples come from here, equal on all ranks.
+TRL's sampler chooses a block before anything can be pruned, and loses its place on resume: it only counts steps.
 """
 
 from collections.abc import Iterable, Iterator
@@ -63,11 +62,7 @@ def prompt_source(
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
-    """Refuse prompts other than a text or a list of messages: TRL's templates would write a number as text.
-
-    Raises:
-        DataError: the first such row.
-    """
+    """Raise ``DataError`` for a prompt that is no text or list of messages: TRL would write a number as text."""
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt)):
             raise DataError(
@@ -77,13 +72,10 @@ def check_prompts(prompts: Iterable[Any]) -> None:
 
 
 def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed: int) -> None:
-    """Refuse a prompt that fills the positions of a model, which would end in an error about memory, or in nonsense.
+    """Raise ``DataError`` for a prompt that fills the positions of a model: the run would fail late, or be nonsense.
 
     The longest prompts are tokenized, if they may be too long by their characters. ``most_completed`` is the limit of
     tokens of a completion, for the advice.
-
-    Raises:
-        DataError: such a prompt.
     """
     text = config.get_text_config()
     scaled = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
@@ -106,7 +98,6 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
 
 
 def _text_of(prompt: Any) -> str:
-    """The text of a prompt, without a template and without pictures."""
     if isinstance(prompt, str):
         return prompt
     parts = [message.get("content") or "" for message in prompt]
@@ -122,10 +113,7 @@ def prompts_of(dataset: Dataset) -> Iterator[Any]:
 
 
 def content_of(dataset: Any, identities: np.ndarray) -> str:
-    """A fingerprint of a training set: all prompts in their order, and all columns of ``ROWS_HASHED`` of its rows.
-
-    Pictures and sounds are left out: reading them takes longer than loading the model.
-    """
+    """A fingerprint of a training set: all prompts, and columns of ``ROWS_HASHED`` rows without pictures and sounds."""
     table = dataset.with_format("arrow")
     rows = table[np.unique(np.linspace(0, len(dataset) - 1, ROWS_HASHED).astype(int)).tolist()]
     names = [field.name for field in rows.schema if "binary" not in str(field.type)]
@@ -134,32 +122,23 @@ def content_of(dataset: Any, identities: np.ndarray) -> str:
 
 def _check_streamed(args: Any, method: Method) -> None:
     """Refuse settings that need rows which can be read again."""
-    rules = (
-        (
-            bool(method.prompts.rate),
-            f"prompt_prune_rate={args.prompt_prune_rate} needs rows to come back to. Set prompt_prune_rate: 0",
-        ),
-        (
-            method.advantages.from_history,
-            f"method={args.method!r} has a baseline from each prompt's history. Set method: dppo",
-        ),
-        (args.prompt_prior is not None, "prompt_prior is a column of a dataset's rows. Leave it out"),
-        (
-            args.prompt_values is not None,
-            f"prompt_values={args.prompt_values!r} are of a dataset's rows. Leave them out with method: dppo",
-        ),
-        (
-            method.rounds is not None,
-            f"method={args.method!r} rolls out prompts until enough groups count. Set method: grpo",
-        ),
-    )
-    for wrong, sentence in rules:
-        if wrong:
-            raise ConfigError(f"The dataset is streamed, and {sentence}, or load the dataset without streaming.")
+    why = ""
+    if method.prompts.rate:
+        why = f"prompt_prune_rate={args.prompt_prune_rate} needs rows to come back to. Set prompt_prune_rate: 0"
+    elif method.advantages.from_history:
+        why = f"method={args.method!r} has a baseline from each prompt's history. Set method: dppo"
+    elif args.prompt_prior is not None:
+        why = "prompt_prior is a column of a dataset's rows. Leave it out"
+    elif args.prompt_values is not None:
+        why = f"prompt_values={args.prompt_values!r} are of a dataset's rows. Leave them out with method: dppo"
+    elif method.rounds is not None:
+        why = f"method={args.method!r} rolls out prompts until enough groups count. Set method: grpo"
+    if why:
+        raise ConfigError(f"The dataset is streamed, and {why}, or load the dataset without streaming.")
 
 
 def _check_functions(args: Any, method: Method, functions: int) -> None:
-    """Refuse priors of the total reward if a history has each of several reward functions by itself."""
+    """Refuse priors of the total reward if a history keeps several reward functions apart."""
     for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
         if getattr(args, name) is not None and method.advantages.from_history and functions > 1:
             raise ConfigError(

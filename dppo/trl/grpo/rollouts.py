@@ -1,9 +1,7 @@
 """Conversion between TRL's tensors of one rank and records of all ranks; and the rank that trains each completion.
 
-Draws may keep few completions of a rank, or none, and the other ranks would wait for it. So kept rows move between
-ranks until all have about equally many tokens to forward. A row takes its weight along, and the denominator was fixed
-before. Gradients are sums over ranks: the rank of a row changes the order of a sum, and nothing else. (A router loss
-balances each forward pass by itself, here as in TRL.)
+Kept rows move between ranks, with their weights, until all ranks have about equally many tokens to forward. Gradients
+are sums over ranks, so that changes only the order of a sum. (A router loss balances each pass by itself, as in TRL.)
 """
 
 import copy
@@ -72,7 +70,6 @@ def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *,
 
 
 def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledTokens:
-    """The tokens of all ranks, padded to the longest of them."""
     known = torch.full(mask.shape, torch.nan, device=mask.device) if logp is None else logp
     wide = [accelerator.pad_across_processes(each, dim=1) for each in (known.float(), mask)]
     logp_NT, mask_NT = (accelerator.gather(each).cpu() for each in wide)
@@ -82,11 +79,8 @@ def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledToke
 def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
     """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in TRL's order.
 
-    Args:
-        place_N: (N,) place of each completion in the order of the rank that rolled it out.
-        process_N: (N,) that rank.
-        share_UN: (U, N) bool completions of each optimizer step.
-        calls: micro-batches of a step.
+    ``place_N`` are places in the order of the rank ``process_N`` that rolled the completion out, ``share_UN`` the
+    completions of each optimizer step, and ``calls`` its micro-batches.
     """
     call_N = torch.zeros_like(place_N)
     for share_N, process in itertools.product(share_UN, process_N.unique()):
@@ -140,7 +134,7 @@ def metric_shares(plan: StepPlan, call_N: Tensor, calls: int) -> tuple[Tensor, T
 
 
 def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]:
-    """Weights of tokens, and lengths of completions, in each optimizer step; empty if all tokens are trained on."""
+    """Token weights and lengths of completions in each optimizer step; empty if all tokens are trained on."""
     if not plan.token_draws:
         return {}
     width = mask.shape[1]
@@ -152,7 +146,7 @@ def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
     """(Q,) numbers of groups, counted round after round, in the order in which the rows of all ranks are gathered.
 
-    ``groups`` are those of each round, multiples of ``processes``: each rank holds an equal, contiguous part.
+    ``groups`` of each round are a multiple of ``processes``.
     """
     numbers = torch.arange(sum(groups)).split(list(groups))
     return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
@@ -187,7 +181,7 @@ def _padded_cat(parts: Sequence[Tensor], *, dim: int = 0, left: bool, fill: int 
 NOWHERE = -1
 """The rank of a completion that no draw keeps."""
 PARTS_OF_A_RANK = 2
-"""A group is dealt in parts, each with the prompt, if it costs more than a rank's mean over this number."""
+"""A group is dealt in parts if it costs more than a rank's mean over this number."""
 OF_PROMPTS = ("prompt_ids", "prompt_mask")
 PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "token_weight_UBT")
 """Tensors with a value for each token of a completion."""
@@ -212,7 +206,7 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     """(N,) int64 the rank that trains each completion; ``NOWHERE`` for those that are dropped.
 
     The cost of a rank is the tokens that it forwards in all optimizer steps. With ``shares_prompts`` a row holds the
-    prompt of a group once, so its completions stay together. Each rank rolled out an equal, contiguous part of all.
+    prompt of a group once, so its completions stay together.
     """
     times_N = (weight_UN > 0).sum(0)
     kept = times_N.nonzero()[:, 0].tolist()
@@ -256,14 +250,11 @@ def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_pro
     return dealt(batch, rank_N, accelerator.process_index, gather_object)
 
 
-Exchange = Callable[[list[Any]], list[Any]]
-"""A function that concatenates the lists of all ranks, in rank order."""
-
-
-def dealt(batch: RankBatch, rank_N: Tensor, rank: int, exchange: Exchange) -> RankBatch:
+def dealt(batch: RankBatch, rank_N: Tensor, rank: int, exchange: Callable[[list[Any]], list[Any]]) -> RankBatch:
     """The batch of a rank after rows have moved: its own that stay, in order, then those that came.
 
     Rows that no draw keeps are left out. A rank without any row keeps one: others may wait for its forward passes.
+    ``exchange`` concatenates the lists of all ranks, in rank order.
     """
     size = len(batch.completion_ids)
     to_B = rank_N[rank * size : (rank + 1) * size]
@@ -289,14 +280,13 @@ def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
 
 
 def _of_rows(batch: RankBatch) -> Iterator[tuple[str, int, Tensor]]:
-    """Name, dimension of rows and value of each tensor with a value for each row."""
+    """Name, dimension of rows and value of each tensor of rows."""
     for name in (*OF_PROMPTS, *PER_TOKEN, *PER_ROW):
         if (value := getattr(batch, name)) is not None:
             yield name, int(name in PER_STEP), value
 
 
 def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) -> RankBatch:
-    """Some rows of a batch, then rows that came, padded to the widest."""
     here = torch.tensor(stay, dtype=torch.int64, device=batch.completion_ids.device)
     together = {}
     for name, dim, value in _of_rows(batch):

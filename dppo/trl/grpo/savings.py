@@ -1,18 +1,17 @@
-"""Costs of a run's generations, and the work and seconds that pruning saved so far.
-
-Costs are measured on the first process, sent to all, and constant once they are fixed.
-"""
+"""Costs of a run's generations, their forward passes if nothing were dropped, and the work and seconds saved so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dppo.costs import MEASURED_GENERATIONS, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
 from dppo.session import Session
 from dppo.step import StepPlan
+from dppo.trl.batch import RankBatch
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import CHECK, LOADING, RECORD, STEP, PhaseClock
 from dppo.types import Work
@@ -21,7 +20,7 @@ GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward
 
 
 class CostMeter:
-    """Seconds and forward passes between two generations, added up over a run; equal on all processes."""
+    """Seconds and passes of a run, equal on all processes: measured on the first one, constant once they are fixed."""
 
     def __init__(self, clock: PhaseClock, accelerator: Any, forwards: ForwardPasses) -> None:
         self._clock, self._accelerator, self._forwards = clock, accelerator, forwards
@@ -32,12 +31,9 @@ class CostMeter:
         """Generations that are in the savings."""
 
     def account(self, session: Session, plan: StepPlan | None, *, ended: bool) -> None:
-        """Add seconds and passes since the last call, and a generation once. All processes call together.
+        """Add seconds and passes since the last call, and the generation of ``plan`` once. All processes call together.
 
-        Args:
-            session: of the run; it observes the costs of a generation that has ``ended``.
-            plan: of the generation in use; None if there is none, or a run was resumed within it.
-            ended: True if all calls of the loss on the generation have been made.
+        The session observes the costs of a generation that has ``ended``.
         """
         spent = self.spent()
         self.savings = self.savings.after(spent)
@@ -49,15 +45,12 @@ class CostMeter:
             session.observe_costs(spent, float(plan.completions.tokens_N.sum()), trained_tokens(plan))
 
     def plan(self, *, scored: Sequence[Work] = (), trained: Sequence[Work] = ()) -> None:
-        """Add passes of an unpruned step, one entry for each layout of completions."""
+        """Add passes of an unpruned step, one for each layout of completions."""
         for found, more in zip(self._unpruned, (scored, trained), strict=True):
             found.extend(more)
 
     def spent(self) -> Spent:
-        """Seconds and passes since the last call; all processes call together.
-
-        Seconds are those of the first process. Passes are those of the process with most, because others wait for it.
-        """
+        """Seconds and passes since the last call: those of the first process, and of the one with most passes."""
         now = self._so_far()
         scored, trained = self._unpruned
         works = [a - b for a, b in zip(now.run, self._before.run, strict=True)]
@@ -82,6 +75,46 @@ class CostMeter:
         )
 
 
+def unpruned_rows(plan: StepPlan) -> tuple[Tensor, list[float]]:
+    """(U, N) bool completions of each optimizer step before any is dropped, and the number that each stands for.
+
+    The number is above 1 if prompts were not rolled out, unless rounds have replaced them.
+    """
+    found = plan.completions
+    row_UN = plan.share_UN & (plan.prompts.weight_Q[found.group_N] > 0) & (found.tokens_N > 0)
+    if plan.method.rounds is not None:
+        return row_UN, [1.0] * len(row_UN)
+    tokens_U = (row_UN * found.tokens_N).sum(1).double()
+    return row_UN, torch.where(tokens_U > 0, plan.tokens_U / tokens_U, 1.0).tolist()
+
+
+def unpruned_passes(
+    forwards: ForwardPasses, own: RankBatch, plan: StepPlan, rank: int
+) -> tuple[list[Work], list[Work]]:
+    """Forward passes over all completions of a generation that ``rank`` rolled out, ``own``: laid out, and not run.
+
+    Returns:
+        Passes of each policy that scores without gradient, and (U,) passes of each optimizer step.
+    """
+    row_UN, times_U = unpruned_rows(plan)
+    size = len(own.completion_ids)
+    row_UB = row_UN[:, rank * size : (rank + 1) * size].float()
+    mean = sum(times_U) / len(times_U)
+    scored = [_planned(forwards, own, row_B, mean) for row_B in forwards.scored(row_UB).values()]
+    trained = [_planned(forwards, own, *each) for each in zip(row_UB, times_U, strict=True)]
+    return scored, trained
+
+
+def _planned(forwards: ForwardPasses, own: RankBatch, row_B: Tensor, times: float) -> Work:
+    """Passes over the rows of positive weight, each of which stands for ``times`` rows."""
+    budget = forwards.budget(own)
+    places = forwards.layout.places(own, row_B.nonzero().flatten().tolist(), budget)
+    if not places:
+        return Work()
+    tokens = times * sum(forwards.layout.tokens(own, here) for here in places)
+    return Work(passes=max(1 + times * (len(places) - 1), tokens / budget), tokens=tokens)
+
+
 def trained_tokens(plan: StepPlan) -> float:
     """Completion tokens that the draws of a generation keep; each optimizer step counts its own."""
     if plan.token_draws:
@@ -95,10 +128,7 @@ def _added(sums: tuple[float, ...], *more: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Sums over a run: of the work that was done, and of the work of steps that prune nothing.
-
-    Pairs of passes are without and with a gradient. A prompt that was rolled out stands for one over its probability.
-    """
+    """Sums over a run: work done, and work of steps that prune nothing. Pairs are without and with a gradient."""
 
     unpruned_tokens: float = 0.0
     """Completion tokens that steps without pruning would have generated, >= 0."""
@@ -144,11 +174,7 @@ class Savings:
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
-        """The savings that ``dataclasses.asdict`` made a dictionary of.
-
-        Raises:
-            CheckpointError: the dictionary is damaged.
-        """
+        """The savings that ``dataclasses.asdict`` made a dictionary of; ``CheckpointError`` if it is damaged."""
         try:
             values: Any = {name: tuple(each) if isinstance(each, list) else each for name, each in saved.items()}
             for name in {"unpruned", "run"} & values.keys():
@@ -161,7 +187,7 @@ class Savings:
             ) from error
 
     def saved_seconds(self, costs: TokenCosts) -> float | None:
-        """Seconds that were saved, by the costs of the run so far; None before these are known."""
+        """Seconds that were saved; None before costs are known."""
         if not costs.known:
             return None
         passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]

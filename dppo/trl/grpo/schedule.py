@@ -22,14 +22,10 @@ class AccumulationSchedule:
 
     @classmethod
     def of_arguments(cls, args: GRPOConfig, steps: int | None = None) -> "AccumulationSchedule":
-        """The schedule of a run's arguments.
+        """The schedule of a run; ``steps`` are calls in one pass, by default ``steps_per_generation``.
 
         If ``gradient_accumulation_steps`` and the calls of a generation do not divide one another, an optimizer step
         takes shares of two generations. Each share has its own draw.
-
-        Args:
-            args: of the run.
-            steps: calls of the loss in one pass over a generation; default: ``steps_per_generation``.
         """
         steps = steps or args.steps_per_generation or 1
         calls = math.gcd(steps, args.gradient_accumulation_steps)
@@ -42,24 +38,17 @@ class AccumulationSchedule:
         return self.passes.steps * self.calls
 
     def locate(self, phase: int) -> tuple[int, int]:
-        """``(draw, call)``: the draw that call number ``phase`` of a generation trains on, and its part of it."""
+        """Draw that call number ``phase`` of a generation trains on, and the call's number within it."""
         return divmod(phase, self.calls)
 
     def prompt_parts(self, prompts: int, generations: int, processes: int) -> tuple[int, int]:
-        """Draws that a block of prompts is made of, and a number that divides the prompts of each draw.
-
-        A multiple of that number makes equal numbers of completions on all processes, ``generations`` of each prompt.
-        """
+        """Draws of a block of prompts, and the multiple of prompts in each that all processes can share equally."""
         multiple = processes // math.gcd(generations, processes)
         return self.passes.parts(prompts, multiple), multiple
 
 
 def generation_sizes(args: Any, processes: int) -> tuple[int, AccumulationSchedule]:
-    """Completions of a generation, and the schedule of its calls.
-
-    Raises:
-        ConfigError: the processes cannot share ``generation_batch_size`` equally.
-    """
+    """Completions of a generation and its schedule; ``ConfigError`` if the processes cannot share it equally."""
     per_call = args.per_device_train_batch_size * processes
     steps = args.steps_per_generation or 1
     if args.generation_batch_given:

@@ -31,7 +31,7 @@ class GenerationInUse:
 
 
 def save_run(trainer: Any, folder: Path) -> None:
-    """Write the state of a ``DPPOTrainer``: shared state once, each rank's generation in use by itself."""
+    """Write the state of a ``DPPOTrainer``, and each rank's generation in use."""
     folder.mkdir(parents=True, exist_ok=True)
     calls, rank = trainer.calls % trainer.schedule.length, trainer.accelerator.process_index
     in_use: GenerationInUse | None = trainer.in_use if calls else None
@@ -54,12 +54,11 @@ def save_run(trainer: Any, folder: Path) -> None:
 def load_run(trainer: Any, folder: Path) -> None:
     """Put a ``DPPOTrainer`` at the place of a checkpoint, also within a generation.
 
-    From a checkpoint of TRL's own trainer the run goes on with an empty history, with a warning. Settings may differ,
-    with a warning of each. If they change batches, the generation in use is rolled out again.
+    Warnings name changed settings; if they change batches, the generation in use is rolled out again. A checkpoint of
+    TRL's own trainer has no history.
 
     Raises:
-        CheckpointError: a file is damaged or missing, the history is of another dataset, or the generation in use is of
-            another number of processes.
+        CheckpointError: a file is damaged or missing, or of another dataset or number of processes.
     """
     start = "training goes on from its weights with an empty prompt history and the prompt order of a new run."
     state = read_state(folder, lambda found: RunState(**found), without=start)

@@ -16,33 +16,18 @@ from dppo.methods.own import assigned, is_own, parts_in_words
 from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.correction import CorrectionMetrics
+from dppo.trl.grpo import rollouts
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.describe import announce, card_section
 from dppo.trl.grpo.hooks import GRPOHooks
 from dppo.trl.grpo.lines import CeilingLines, closing_lines
 from dppo.trl.grpo.prompts import check_prompts, content_of
-from dppo.trl.grpo.rollouts import (
-    GeneratedBatch,
-    gathered_order,
-    joined,
-    over_ranks,
-    rank_batch,
-    read_examples,
-    rolled_out,
-)
-from dppo.trl.grpo.savings import CostMeter, Savings
+from dppo.trl.grpo.rollouts import GeneratedBatch
+from dppo.trl.grpo.savings import CostMeter, Savings, unpruned_passes
 from dppo.trl.grpo.schedule import AccumulationSchedule
-from dppo.trl.grpo.start import score_without_log_probs, start_session
+from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
 from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
-from dppo.trl.grpo.unpruned import unpruned_passes
 from dppo.trl.metrics import CHECK, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
-from dppo.trl.safeguards import (
-    EmptySignalWarning,
-    guarded_rewards,
-    models_named,
-    saved_at_the_limit,
-    start_named,
-)
+from dppo.trl.safeguards import EmptySignalWarning, guarded_rewards, models_named, saved_at_the_limit, start_named
 from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
 from dppo.types import Block, Rewards
@@ -55,9 +40,8 @@ class DPPOTrainer(GRPOHooks):
     pruned for map-style datasets. A streamed dataset has no rows to come back to: ``prompt_prune_rate`` must be 0.
 
     Args:
-        model: as for ``GRPOTrainer``.
-        reward_funcs: as for ``GRPOTrainer``; functions are guarded against wrong counts and, with
-            ``reward_time_limit``, against hanging.
+        model: as for ``GRPOTrainer``, like all arguments that are not listed.
+        reward_funcs: functions are guarded against wrong counts and, with ``reward_time_limit``, against hanging.
         args: a ``DPPOConfig``.
         method: a ``Method``, or a name as for ``DPPOConfig(method=...)``; None for the method of ``args``. Fields of
             ``args`` that were left out get its values, and others must agree with it.
@@ -171,7 +155,7 @@ class DPPOTrainer(GRPOHooks):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def card(self) -> str:
-        """Method, rates, biases and paper, for the card of the model."""
+        """Section about the method for the card of the model."""
         return card_section(self.method, self.steps_of_prompts)
 
     @cached_property
@@ -195,7 +179,7 @@ class DPPOTrainer(GRPOHooks):
         save_run(self, folder)
 
     def load_extra(self, folder: Path) -> None:
-        """Read our part of a checkpoint: ``load_run``."""
+        """Read our part of a checkpoint."""
         self.drop_step()
         load_run(self, folder)
 
@@ -229,7 +213,7 @@ class DPPOTrainer(GRPOHooks):
         return {"batch": batch, "micro_batches": self._dealt[call]}
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> GenerationInUse:
-        """The next generation: rolled out, drawn, dealt to ranks, with the log-probabilities that later steps need."""
+        """The next generation: rolled out, drawn, dealt to ranks, with log-probabilities."""
         self.fixed.check(self)
         self.clear_samples()
         self._account()
@@ -239,16 +223,17 @@ class DPPOTrainer(GRPOHooks):
             plan = self._plan(prompts, generated)
             if self.method.rounds is None:  # TRL's table has the rounds in another order
                 self.show_advantages(plan.advantage_N)
-            ours = rank_batch(generated, plan, self.accelerator, self.schedule.calls)
-            batch = over_ranks(ours, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
-            unpruned = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
-            self.meter.plan(scored=unpruned.scored)
+            ours = rollouts.rank_batch(generated, plan, self.accelerator, self.schedule.calls)
+            batch = rollouts.over_ranks(
+                ours, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts
+            )
+            scored, trained = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
+            self.meter.plan(scored=scored)
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
-        return GenerationInUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=unpruned.trained)
+        return GenerationInUse(batch=ready, plan=plan, draw_metrics=plan.draw_metrics, unpruned=trained)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
-        """Prompts of a generation and their completions: of a stream's loader, of one block, or of rounds."""
         source = self.session.source
         if source is None:
             check_prompts(each.get("prompt", "") for each in examples)
@@ -262,7 +247,6 @@ class DPPOTrainer(GRPOHooks):
         return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
 
     def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, GeneratedBatch]:
-        """Rounds of rollouts as one generation, in the order in which the rows of all ranks are gathered."""
         rounds: list[GeneratedBatch] = []
         sizes: list[int] = []
         processes = self.accelerator.num_processes
@@ -274,8 +258,9 @@ class DPPOTrainer(GRPOHooks):
 
         with saved_at_the_limit(self, source):
             prompts = self.session.prompts_in_rounds(one_round, multiple=processes)
-        order_Q = gathered_order(sizes, processes)
-        return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.session.generations, self.pad_token)
+        order_Q = rollouts.gathered_order(sizes, processes)
+        batch = rollouts.joined(rounds, order_Q, self.session.generations, self.pad_token)
+        return prompts.groups_reordered(order_Q), batch
 
     def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
         sizes = self.session.generations if size_Q is None else size_Q
@@ -284,14 +269,14 @@ class DPPOTrainer(GRPOHooks):
     def _examples(self, row_Q: Tensor, size_Q: Tensor | None = None) -> list[dict[str, Any]]:
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         sizes = self.session.generations if size_Q is None else size_Q
-        return read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
+        return rollouts.read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
 
     def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
-        """The draws of a generation, one for each optimizer step, equal on all ranks. The history learns from it."""
+        """The draws of a generation, equal on all ranks. The history learns from it."""
         rewards = self._rewards_of(generated, prompts.size_Q)
         level, unknown = self.method.tokens, generated.sampler_logp is None
         tokens = level.active and not (unknown and level.needs_log_probs)  # without them the plan raises an error
-        everything = rolled_out(generated, rewards, self.accelerator, tokens=tokens)
+        everything = rollouts.rolled_out(generated, rewards, self.accelerator, tokens=tokens)
         if everything.uncertainty_N is None:
             score_without_log_probs(self)
         plan = self.session.plan(prompts, everything, done=share_done(self.state))
@@ -329,11 +314,10 @@ class DPPOTrainer(GRPOHooks):
         self._loss_metrics = self._no_metrics()
 
     def _no_metrics(self) -> LossMetrics:
-        """Metrics of an optimizer step that has not begun."""
         return LossMetrics(self.method, self.schedule.calls, self.schedule.together)
 
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, metrics: LossMetrics) -> Tensor:
-        """() a micro-batch's part of the loss, scaled so that the parts of all calls and ranks add up to the step's."""
+        """() a micro-batch's part of the loss; those of all calls and ranks add up to the step's."""
         whole = batch.rank_batch
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
