@@ -1,8 +1,6 @@
 """Versions, ranges of fields, options, models and overrides of methods of TRL that are served; others are refused.
 
-An override that our step never calls, or calls with other inputs than TRL's, would not change the gradient.
-``REFUSED`` has these methods, and ``tests/trl/trl_methods.json`` all others that TRL defines on its trainers. A test
-compares both with TRL.
+A test compares ``REFUSED``, and the served methods in ``tests/trl/trl_methods.json``, with all that TRL defines.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,11 +61,7 @@ DEEPSPEED = (
 
 
 def check_trl_version(installed: str = trl.__version__) -> None:
-    """Refuse a TRL outside the supported range.
-
-    Raises:
-        ConfigError: the range, and the command that installs such a version.
-    """
+    """Raise ``ConfigError`` for a TRL outside the supported range."""
     if not OLDEST <= Version(installed) < BEFORE:
         raise ConfigError(
             f"TRL {installed} is not supported: DPPOTrainer overrides private methods that were checked on "
@@ -77,46 +71,31 @@ def check_trl_version(installed: str = trl.__version__) -> None:
 
 def unsupported_options(args: GRPOConfig) -> list[str]:
     """One sentence per TRL option in ``args`` that would be silently wrong here; empty if all are served."""
-    problems = [sentence for wrong, sentence in unserved_in_rows(args) if wrong]
-    if args.top_entropy_quantile < 1.0:
-        problems.append(
-            f"top_entropy_quantile={args.top_entropy_quantile:g} needs the entropies of all tokens of the batch, most "
-            "of which are not forwarded here. Use top_entropy_quantile: 1.0."
-        )
-    if args.use_adaptive_entropy:
-        problems.append(
-            "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
-            "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01."
-        )
-    return problems
+    served = served_in_rows(args) | {
+        f"top_entropy_quantile={args.top_entropy_quantile:g} needs the entropies of all tokens of the batch, most of "
+        "which are not forwarded here. Use top_entropy_quantile: 1.0.": args.top_entropy_quantile >= 1.0,
+        "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
+        "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.": not args.use_adaptive_entropy,
+    }
+    return [sentence for sentence, fine in served.items() if not fine]
 
 
-def unserved_in_rows(args: Any) -> list[tuple[bool, str]]:
-    """Options of transformers that would have another meaning on dense rows: (True if set, the sentence)."""
+def served_in_rows(args: Any) -> dict[str, bool]:
+    """By the sentence that refuses an option of transformers in dense rows, True if its value is served."""
     optimizer = OptimizerNames(args.optim).value
-    return [
-        (
-            args.neftune_noise_alpha is not None,
-            "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it "
-            "out.",
+    return {
+        "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it out.": (
+            args.neftune_noise_alpha is None
         ),
-        (
-            any(kind in optimizer for kind in ("lomo", "layerwise")),
-            f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.",
+        f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.": (
+            "lomo" not in optimizer and "layerwise" not in optimizer
         ),
-        (
-            args.use_liger_kernel,
-            "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.",
-        ),
-    ]
+        "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.": not args.use_liger_kernel,
+    }
 
 
 def check_processes(trainer: Any) -> None:
-    """Refuse processes that share completions, rows or backward passes.
-
-    Raises:
-        ConfigError: DeepSpeed, or parallelism within a model.
-    """
+    """Raise ``ConfigError`` for DeepSpeed, and for processes that share completions or rows."""
     if trainer.is_deepspeed_enabled:
         raise ConfigError(DEEPSPEED)
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
@@ -147,6 +126,10 @@ _LOADER_OF_ROWS = (
     "the loader gives indices of the dataset, and only drawn rows are read. Override _get_train_sampler for another "
     "order, or change the dataset."
 )
+_OF_ROWS = {
+    "compute_loss": _LOSS_OF_ROWS,
+    **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
+}
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "GRPOTrainer": {
@@ -160,24 +143,14 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights"), _LOSS_OF_GRPO),
         **dict.fromkeys(LOADER, _LOADER_OF_GRPO),
     },
-    "SFTTrainer": {
-        "compute_loss": _LOSS_OF_ROWS,
-        **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
-    },
-    "DPOTrainer": {
-        **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_ROWS),
-        **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
-    },
+    "SFTTrainer": _OF_ROWS,
+    "DPOTrainer": _OF_ROWS | {"_compute_loss": _LOSS_OF_ROWS},
 }
-"""Reasons why an override would be ignored, and what to use instead; by trainer of TRL and method."""
+"""By trainer of TRL and method, why an override would be ignored, and what to use instead."""
 
 
 def check_overrides(kind: type, *, streamed: bool = False) -> None:
-    """Refuse overrides of a class of trainers that would have no effect.
-
-    Raises:
-        ConfigError: each of them, with what to use instead.
-    """
+    """Raise ``ConfigError`` for overrides of a class of trainers that would have no effect."""
     classes = kind.__mro__
     base = next(each for each in classes if each.__name__ in REFUSED and each.__module__.startswith("trl."))
     own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in LIBRARIES]
@@ -205,7 +178,7 @@ def unserved_models(trainer: Any) -> Iterator[str]:
             "the tokenizer has no end-of-sequence token, so no completion would end. Set one of its tokens: "
             "tokenizer.eos_token = '<|endoftext|>'."
         )
-    if _lacks_chat_template(trainer):
+    if trainer.rollout_func is None and _lacks_chat_template(trainer):
         yield (
             "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts as "
             "text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template."
@@ -229,9 +202,9 @@ def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> Iterator[s
 
 
 def _lacks_chat_template(trainer: Any) -> bool:
-    """True if the first prompt is a conversation that the tokenizer cannot write as text, and no rollout_func does."""
+    """True if the first prompt is a conversation that the tokenizer cannot write as text."""
     data = trainer.train_dataset
-    if trainer.rollout_func is not None or not isinstance(data, Dataset) or "prompt" not in data.column_names:
+    if not isinstance(data, Dataset) or "prompt" not in data.column_names or not len(data):
         return False
     template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
-    return len(data) > 0 and is_conversational({"prompt": data[0]["prompt"]}) and template is None
+    return template is None and is_conversational({"prompt": data[0]["prompt"]})
