@@ -145,9 +145,8 @@ class _Call:
                 raise self.fault(wrong) from None
             if isinstance(error, KeyError) and error.args and error.args[0] in self.dropped:
                 raise self.fault(_removed(error.args[0])) from error
-            batch = (
-                f" on a batch of {len(self.kwargs['completions'])} completions" if "completions" in self.kwargs else ""
-            )
+            count = len(self.kwargs.get("completions", ()))
+            batch = f" on a batch of {count} completions" if count else ""
             raise self.fault(
                 f"raised {type(error).__name__}: {error}{batch}. "
                 "Return None for a completion that cannot be scored: the others still count."
@@ -183,15 +182,15 @@ class _Call:
         if hasattr(values, "tolist"):
             values = values.tolist()
         if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-            raise self.fault(f"returned {_short(values)}, not a list. {HINT}")
+            raise self.fault(f"returned {values!r:.120}, not a list. {HINT}")
         values = list(values)
         if len(values) != len(completions):
             raise self.fault(f"returned {len(values)} values for {len(completions)} completions. {HINT}")
         for row, value in enumerate(values):
             if not _is_score(value):
                 raise self.fault(
-                    f"returned {_short(value)} for completion {row} of {len(values)}, expected a finite number, "
-                    f"NaN or None. The completion: {_short(completions[row])}. {HINT}"
+                    f"returned {value!r:.120} for completion {row} of {len(values)}, expected a finite number, "
+                    f"NaN or None. The completion: {completions[row]!r:.120}. {HINT}"
                 )
         return [None if value is None else float(value) for value in values]
 
@@ -210,11 +209,6 @@ def _is_score(value: Any) -> bool:
         return not math.isinf(float(cast(Any, value)))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def identities(prompts: Iterable[Any]) -> np.ndarray:

@@ -67,10 +67,6 @@ class TrainingLoop(_BaseTrainer):
         """Markdown for the card of a saved model, below TRL's own text."""
         return ""
 
-    def lacks(self, name: str) -> bool:
-        """True if the resumed checkpoint had lost the file of that name, and that was accepted."""
-        return name in self.lacking
-
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
         folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
-from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
@@ -166,20 +165,14 @@ class ForwardPasses:
         return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
 
     def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, *, whole: bool = False) -> list[MicroBatch]:
-        """Forward passes of the rows of positive weight; in one pass if ``whole`` and no budget is set."""
+        """Forward passes of the rows of positive weight, laid out once in a generation.
+
+        If ``whole`` and no budget is set, it is one pass.
+        """
         limit, budget = self._trainer.args.max_tokens_per_row, self.budget(rank_batch)
         whole = whole and limit is None
         if whole:
             budget = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
-        batches = self._laid_out(rank_batch, weight_B, budget)
-        most = max((batch.tokens for batch in batches), default=0)
-        self.memory.budget = max(most, 1) if whole else budget
-        if limit is not None:
-            self.memory.warn_if_beyond(most)
-        return batches
-
-    def _laid_out(self, rank_batch: RankBatch, weight_B: Tensor, budget: int) -> list[MicroBatch]:
-        """Forward passes of the rows of positive weight, laid out once in a generation."""
         if self._latest is None or self._latest.prompt_ids is not rank_batch.prompt_ids:
             self._planned.clear()
         self._latest = rank_batch
@@ -188,7 +181,12 @@ class ForwardPasses:
         if key not in self._planned:
             places = self.layout.places(rank_batch, kept, budget)
             self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
-        return [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
+        batches = [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
+        most = max((batch.tokens for batch in batches), default=0)
+        self.memory.budget = max(most, 1) if whole else budget
+        if limit is not None:
+            self.memory.warn_if_beyond(most)
+        return batches
 
     def idle_pass(self) -> MicroBatch:
         """The shortest row of the latest batch at weight 0, for a rank that other ranks wait for."""
@@ -210,7 +208,10 @@ class ForwardPasses:
         if not isinstance(layout, RowLayout):
             return
         for kernel in (layout.kernel, *layout.others):
-            problem = self._problem(kernel)
+            with torch.set_grad_enabled(not self._sharded):  # shards can only be differentiated in a training step
+                found, problem = self._found(partial(check_rows, kernel=kernel))
+            if found is not None and not found.passed:
+                problem = str(found)
             if not self._largest(len(problem)):
                 if problems:
                     reason = f"not {'; not '.join(problems)}"
@@ -244,12 +245,6 @@ class ForwardPasses:
                 "linear head to its last hidden states, TRL's forward and every layout here would train on wrong ones. "
                 "Use another model."
             )
-
-    def _problem(self, kernel: Kernel) -> str:
-        """Why rows fail the self-check on this rank, or ""."""
-        with torch.set_grad_enabled(not self._sharded):  # in shards it can only be differentiated in a training step
-            found, failed = self._found(partial(check_rows, kernel=kernel))
-        return failed if found is None else "" if found.passed else str(found)
 
     def _found(self, check: Callable[..., Any]) -> tuple[Any, str]:
         """The result of a self-check of the model, or None and its error; memory that runs out stays an error."""

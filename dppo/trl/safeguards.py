@@ -46,9 +46,13 @@ class NonFiniteGuard(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Clear a gradient that is not finite, after clipping."""
-        trainer = self.trainer
+        trainer, accelerator, broken = self.trainer, self.trainer.accelerator, False
         trainer.clock.start("optimizer")
-        broken = trainer.accelerator.scaler is None and not _finite_gradient(trainer)
+        if accelerator.scaler is None:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            here = (~norm.isfinite()).to(accelerator.device, torch.float32).reshape(1)
+            broken = bool(accelerator.reduce(here, reduction="sum").item())
         if broken:
             self.skipped += 1
             trainer.model.zero_grad(set_to_none=True)
@@ -63,14 +67,6 @@ class NonFiniteGuard(TrainerCallback):
         """Log the time of each phase, after the update."""
         self.trainer.clock.stop("optimizer")
         self.trainer.add_metrics(self.trainer.clock.flush())
-
-
-def _finite_gradient(trainer: Any) -> bool:
-    """True if the gradient is finite on all processes, which call together."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    broken = (~norm.isfinite()).to(trainer.accelerator.device, torch.float32).reshape(1)
-    return not bool(trainer.accelerator.reduce(broken, reduction="sum").item())
 
 
 class EmptySignalWarning:

@@ -69,10 +69,8 @@ def sole_writer_of(folder: Path, report: Callable[[str], None] = print) -> Itera
                 with suppress(OSError):  # the note is for messages alone: a full disk must not stop the run here
                     write_json(note, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
         except Timeout:
-            raise ConfigError(
-                f"output_dir={folder} is being written by {_noted(note) or 'another process'}. Wait until it ends, "
-                f"stop it, or train elsewhere: output_dir: {folder}-2"
-            ) from None
+            writer = _noted(note) or "another process"
+            raise ConfigError(f"output_dir={folder} is written by {writer}. Write output_dir: {folder}-2") from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise ConfigError(f"output_dir={folder} cannot be locked: {error.strerror or error}") from error

@@ -108,10 +108,7 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
     differing, in_use = changed(state.settings, settings), state.calls > 0
     if in_use and "processes" in differing:
         before, now = differing["processes"]
-        raise CheckpointError(
-            f"{folder} was saved by {before} processes amid a generation, and this run has {now}. Start {before} "
-            "processes, or resume from a checkpoint between two generations."
-        )
+        raise CheckpointError(f"{folder} was saved amid a generation by {before} processes, not {now}. Start {before}.")
     warn_of(differing, partial(_effect, in_use=in_use, new_optimizer=new_optimizer))
     return in_use and not any(EFFECTS.get(name) == BATCH for name in differing)
 

@@ -87,10 +87,8 @@ def check_dataset(dataset: Any, trainer: str, rate: float | None) -> int | None:
         return len(dataset)
     if isinstance(dataset, datasets.IterableDataset):
         if rate:
-            raise ConfigError(
-                f"train_dataset is streamed, and row_prune_rate={rate:g} needs a map-style dataset: rows are chosen by "
-                "their last visit. Write row_prune_rate: 0, or load it with streaming=False."
-            )
+            why = f"row_prune_rate={rate:g} needs a map-style dataset: rows are chosen by their last visit"
+            raise ConfigError(f"train_dataset is streamed, and {why}. Write row_prune_rate: 0, or streaming=False.")
         return None
     advice = "Write train_dataset=datasets.Dataset.from_list(rows)."
     if isinstance(dataset, dict):

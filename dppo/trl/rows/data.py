@@ -85,13 +85,12 @@ class RowTable:
             identities[place], counts[place] = found.identity, found.counts
             if found.problem:
                 problems[found.problem].append(place)
-        if problems:
-            raise DataError(
-                "\n".join(
-                    f"{len(places)} of {len(rows)} rows (from 0: {', '.join(map(str, places[:5]))}) {problem}"
-                    for problem, places in problems.items()
-                )
-            )
+        lines = [
+            f"{len(places)} of {len(rows)} rows (from 0: {', '.join(map(str, places[:5]))}) {problem}"
+            for problem, places in problems.items()
+        ]
+        if lines:
+            raise DataError("\n".join(lines))
         return cls(rows=rows, identities=identities, counts=counts)
 
 
@@ -120,10 +119,6 @@ class StepRows:
     def call_N(self) -> Tensor:
         """(N,) int64 call of the loss that each row belongs to, on its rank."""
         return self.part_N % self.stride
-
-    def of_rank(self, rank: int) -> list[int]:
-        """Places among the N rows of those that a rank has loaded."""
-        return (self.part_N // self.stride == rank).nonzero().flatten().tolist()
 
 
 @dataclass(frozen=True, kw_only=True)

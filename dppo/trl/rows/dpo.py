@@ -172,11 +172,10 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         answer_BT = batch["completion_mask"].bool()
         prompt_BT = batch["attention_mask"].bool() & ~answer_BT
         ids_BT, pairs = batch["input_ids"], len(answer_BT) // 2  # the preferred answers are the first half
-        masks = ((prompt_BT, 0), (answer_BT, 0), (answer_BT, pairs))
-        return [
-            {name: ids_BT[at + pair][mask[at + pair]].tolist() for name, (mask, at) in zip(IDS, masks, strict=True)}
-            for pair in range(pairs)
-        ]
+        columns = []
+        for mask_BT, first in ((prompt_BT, 0), (answer_BT, 0), (answer_BT, pairs)):
+            columns.append([ids_BT[at][mask_BT[at]].tolist() for at in range(first, first + pairs)])
+        return [dict(zip(IDS, pair, strict=True)) for pair in zip(*columns, strict=True)]
 
     def shares(self, rows: StepRows, draw: Draw) -> Tensor:
         """(2, N) of a mean over pairs and of one over the preferred answers' tokens, each of TRL's micro-batches."""
@@ -250,11 +249,8 @@ def _is_whole(row: Mapping[str, Any]) -> bool:
         raise ConfigError(PICTURES)
     whole = all(len(row[name]) for name in IDS)
     if not whole:
-        warnings.warn(
-            "pairs of the stream have no prompt or no answer, and are left out. To leave them out yourself: "
-            f"dataset.filter(lambda row: {IF_WHOLE})",
-            stacklevel=2,
-        )
+        left_out = "pairs of the stream have no prompt or no answer, and are left out"
+        warnings.warn(f"{left_out}. Do so yourself: dataset.filter(lambda row: {IF_WHOLE})", stacklevel=2)
     return whole
 
 

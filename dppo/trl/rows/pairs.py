@@ -115,10 +115,7 @@ def weights_of(reward: MarginReward, rows: Any, scale: float, end: str | None) -
     """(size,) float64 MADPO-style weight of each pair by its margin; ``end`` is TRL's text behind every answer."""
     check("margin_reward", reward, Callable, "margin_reward=my_reward")
     if is_async(reward):
-        raise ConfigError(
-            "margin_reward is async, and is called before the loop that would wait for it. Wrap it: "
-            "margin_reward=lambda **given: asyncio.run(my_reward(**given))."
-        )
+        raise ConfigError("margin_reward is async. Write margin_reward=lambda **given: asyncio.run(mine(**given)).")
     columns = {name: list(rows[name]) for name in rows.column_names if name not in GIVEN_OTHERWISE}
     values = []
     for name in ("chosen", "rejected"):
@@ -126,10 +123,8 @@ def weights_of(reward: MarginReward, rows: Any, scale: float, end: str | None) -
         found = guarded(reward)(prompts=list(rows["prompt"]), completions=answers, **columns)
         missing = [place for place, value in enumerate(found) if value is None or value != value]
         if missing:
-            raise RewardError(
-                f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). "
-                "A margin needs both: leave those pairs out, or return a number."
-            )
+            wrong = f"{len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...)"
+            raise RewardError(f"margin_reward gave no number for {wrong}. Return one, or leave those pairs out.")
         values.append(torch.tensor(found, dtype=torch.float64))
     margin_P = values[0] - values[1]
     return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale)

@@ -78,8 +78,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     ) -> None:
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(
-                "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
-                "is weighted. Leave them out, or use trl.SFTTrainer."
+                "data_collator and compute_loss_func are not served. Leave them out: trl.SFTTrainer has them."
             )
         own = _own(args)
         formatted = kwargs.get("formatting_func") is not None  # then columns do not show the answer
@@ -94,10 +93,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     def prepared(self, dataset: Any) -> tuple[Any, tuple[str, ...]]:
         columns = get_dataset_column_names(dataset)
         if "input_ids" not in columns:
-            raise ConfigError(
-                f"the dataset has the columns {', '.join(columns)} and no input_ids: pictures, and "
-                "skip_prepare_dataset without token ids, are not served by DPPOSFTTrainer. Use trl.SFTTrainer."
-            )
+            problem = f"the dataset has the columns {', '.join(columns)} and no input_ids"
+            raise ConfigError(f"{problem}: pictures are not served by DPPOSFTTrainer. Use trl.SFTTrainer.")
         return dataset, tuple(name for name in ("input_ids", "labels", "seq_lengths") if name in columns)
 
     def read(self, row: Mapping[str, Any]) -> ReadRow:

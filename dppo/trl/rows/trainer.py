@@ -44,10 +44,7 @@ class StepCall(dict[str, Any]):
     """Inputs of one call of the loss: its ``micro_batches``, and its number in the step, ``call``."""
 
     def __missing__(self, name: str) -> Any:
-        raise ConfigError(
-            f"a step has no {name!r}: its inputs are packed rows of what was drawn, not TRL's batch. Override "
-            "loss_and_scores for another loss, or use TRL's own trainer."
-        )
+        raise ConfigError(f"a step has no {name!r}: its inputs are rows that were drawn. Override loss_and_scores.")
 
 
 class RowTrainer(TrainingLoop):
@@ -97,10 +94,8 @@ class RowTrainer(TrainingLoop):
         """The rows that TRL has prepared of the ``given`` ones."""
         prepared: Any = self.train_dataset
         if not len(prepared):
-            raise DataError(
-                f"none of the {given} rows is left: TRL drops rows whose prompt alone fills max_length="
-                f"{self.args.max_length}. Raise it, or write max_length: null to cut nothing."
-            )
+            why = f"TRL drops rows whose prompt alone fills max_length={self.args.max_length}"
+            raise DataError(f"none of the {given} rows is left: {why}. Write max_length: null to cut nothing.")
         return RowTable.of(prepared.with_format(None).select_columns(list(self.columns)), self.read)
 
     # -- what a subclass defines --------------------------------------------------------------------------------
@@ -198,7 +193,7 @@ class RowTrainer(TrainingLoop):
         rows, rank = self.rows, self.accelerator.process_index
         kept, tokens_N = draw.keep_N.nonzero().flatten().tolist(), rows.tokens_N
         if self.table is None or self.method.router_coef:  # no other rank has them, or they belong together
-            places = sorted({*kept} & {*rows.of_rank(rank)})
+            places = [place for place in kept if rows.part_N[place] // rows.stride == rank]
         else:
             dealt = longest_processing_time(tokens_N[kept].tolist(), self.accelerator.num_processes)
             places = sorted(kept[which] for which in dealt[rank])
@@ -329,15 +324,12 @@ class RowTrainer(TrainingLoop):
         before, self.guard.skipped, tokens = state
         self._count_tokens(tokens - self._tokens_counted)
         warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
-        if self.table is None or self.lacks(SCORES_FILE):
+        if self.table is None or SCORES_FILE in self.lacking:
             return
         known, rows = self.source.load(folder), len(self.source.scores)
         if known < rows:
-            warnings.warn(
-                f"resumed on another dataset: {known} of its {rows} rows were in the checkpoint's. The others have no "
-                "recorded score, and the order of rows is a new one.",
-                stacklevel=2,
-            )
+            new = "the others have no recorded score, and the order is a new one"
+            warnings.warn(f"resumed with {known} of its {rows} rows in the checkpoint's dataset: {new}", stacklevel=2)
 
     # -- forward passes as TRL's --------------------------------------------------------------------------------
 
