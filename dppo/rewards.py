@@ -133,10 +133,10 @@ class _Call:
             yield
         except _Late:
             limit = self.limit_seconds or 1
+            more = f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
             raise self.fault(
-                f"did not return within {limit:g} seconds. Its thread cannot be killed and ends with the process. Give "
-                "its slow part a limit of its own, or allow a batch more time: "
-                f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
+                f"did not return within {limit:g} seconds. Its thread cannot be killed and ends with the process. "
+                f"Allow more time: {more}"
             ) from None
         except (Exception, SystemExit) as error:  # SystemExit would end the process without a message
             if getattr(error, "explained", False):
@@ -147,10 +147,8 @@ class _Call:
                 raise self.fault(_removed(error.args[0])) from error
             count = len(self.kwargs.get("completions", ()))
             batch = f" on a batch of {count} completions" if count else ""
-            raise self.fault(
-                f"raised {type(error).__name__}: {error}{batch}. "
-                "Return None for a completion that cannot be scored: the others still count."
-            ) from error
+            advice = "Return None for a completion that cannot be scored: the others still count."
+            raise self.fault(f"raised {type(error).__name__}: {error}{batch}. {advice}") from error
 
     def _mismatch(self) -> str:
         """Difference between the parameters of the function and the arguments; empty if they match."""
@@ -168,11 +166,8 @@ class _Call:
         if wanted in self.dropped:
             return _removed(wanted)
         columns = [name for name, value in self.kwargs.items() if isinstance(value, list) and name not in GIVEN]
-        return (
-            f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. "
-            f"{did_you_mean(wanted, columns)}Rename one: "
-            f"dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
-        )
+        near = f"{did_you_mean(wanted, columns)}dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
+        return f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. {near}"
 
     def checked(self, values: Any) -> list[float | None]:
         """The values as float or None, one per completion."""

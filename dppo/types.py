@@ -68,33 +68,26 @@ class Rewards:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
         reward = self.reward_NF
         if reward.dim() != 2 or not reward.shape[1] or not reward.is_floating_point():
-            raise ShapeError(
-                f"reward_NF is {reward.dtype} of shape {tuple(reward.shape)}, expected floats (completions, reward "
-                "functions): of one function write reward_N.double()[:, None]."
-            )
+            found = f"{reward.dtype} of shape {tuple(reward.shape)}"
+            raise ShapeError(f"reward_NF is {found}, expected floats (N, F): write reward_N.double()[:, None].")
         if self.group_N.shape != (len(reward),) or self.group_N.dtype != torch.int64:
             found = f"{self.group_N.dtype} {tuple(self.group_N.shape)}"
             raise ShapeError(f"group_N is {found}, expected torch.int64 ({len(reward)},): write group_N.long().")
         if len(reward) and (int(self.group_N.min()) < 0 or int(group_sizes(self.group_N).min()) < 1):
-            raise ShapeError(
-                "group_N must number the groups from 0 without a gap: group_N.unique(return_inverse=True)[1]"
-            )
+            numbered = "group_N.unique(return_inverse=True)[1]"
+            raise ShapeError(f"group_N must number the groups from 0 without a gap: write {numbered}.")
         if self.weight_F is not None and self.weight_F.shape != (reward.shape[1],):
             raise ShapeError(f"weight_F has shape {tuple(self.weight_F.shape)}, expected ({reward.shape[1]},)")
         if reward.isinf().any():
-            raise RewardError(
-                f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite. Rewards must be finite, or "
-                "NaN for a completion that cannot be scored: return float('nan')."
-            )
+            infinite = f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite"
+            raise RewardError(f"{infinite}. For a completion that cannot be scored return float('nan').")
 
     @classmethod
     def of_groups(cls, reward_PG: Tensor) -> "Rewards":
         """Rewards of one function for groups of equal size >= 1. Integers and booleans become float64."""
         if reward_PG.dim() != 2 or reward_PG.numel() == 0:
-            raise ShapeError(
-                f"reward_PG has shape {tuple(reward_PG.shape)}, expected (groups, completions per group), both >= 1: "
-                "write reward.view(-1, num_generations)."
-            )
+            shape = f"reward_PG has shape {tuple(reward_PG.shape)}, expected (groups, completions of each), both >= 1"
+            raise ShapeError(f"{shape}: write reward.view(-1, num_generations).")
         reward_PG = reward_PG if reward_PG.is_floating_point() else reward_PG.double()
         return cls.in_groups(reward_PG.reshape(-1, 1), reward_PG.shape[1])
 

@@ -254,17 +254,16 @@ class TrainingLoop(_BaseTrainer):
         if checkpoint is None:
             return
         folder, optimizer = Path(checkpoint), cast(Any, self.optimizer)
-        before = [{*group} for group in optimizer.param_groups]
+        known = [{*group} for group in optimizer.param_groups]
         with checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
             super()._load_optimizer_and_scheduler(checkpoint)
         # Torch loads the state of another optimizer, and fails with a KeyError in the first step.
-        lost = {name for had, group in zip(before, optimizer.param_groups, strict=False) for name in had - {*group}}
+        lost = {name for had, group in zip(known, optimizer.param_groups, strict=False) for name in had - {*group}}
         if lost:
-            had = saved_settings(folder).get("optim", "as before")
+            before, now = saved_settings(folder).get("optim", "as before"), OptimizerNames(self.args.optim).value
             raise CheckpointError(
-                f"{folder} holds the state of another optimizer than optim={OptimizerNames(self.args.optim).value!r}: "
-                f"it has no {', '.join(sorted(lost))}. Write optim: {had}, or for a new optimizer delete optimizer.pt "
-                "there and set accept_missing: true."
+                f"{folder} is of another optimizer than optim={now!r}: it has no {', '.join(sorted(lost))}. Write "
+                f"optim: {before}, or delete its optimizer.pt and set accept_missing: true."
             )
         self.load_extra(folder)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -56,8 +56,8 @@ class RankBatch(Padded):
     attended: Tensor
     """() float64 the same with prompts, over which a router loss is a mean."""
     share_UB4: Tensor
-    """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, which are means over its
-    micro-batches: as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
+    """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, means over its micro-batches:
+    as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
     unclipped_UC: Tensor
     """(U, C) bool, True if one of TRL's micro-batches has a completion with tokens and without an advantage."""
     call_B: Tensor
@@ -67,8 +67,7 @@ class RankBatch(Padded):
     ref_logp: Tensor | None = None
     """(B, T) under the reference policy, for completions kept; None if beta is 0."""
     ratio: Tensor | None = None
-    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; None if
-    there is none. In the first draw it comes from the training pass."""
+    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; or None."""
     sampler_logp: Tensor | None = None
     """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     length_UB: Tensor | None = None
@@ -159,14 +158,12 @@ class RankBatch(Padded):
     def load(cls, path: Path, device: torch.device) -> "RankBatch":
         """Read the file that ``save`` wrote."""
         try:
-            found = load_file(path)
+            found: dict[str, Any] = load_file(path)
             # Read first: safetensors has no device cpu:0, which a rank on a CPU has. MPS has no float64.
             wide = torch.float64
             return cls(**{name: each if each.dtype == wide else each.to(device) for name, each in found.items()})
         except (OSError, SafetensorError, TypeError) as error:
-            raise CheckpointError(
-                f"cannot read the generation {path}: {error}. Resume from an earlier checkpoint folder."
-            ) from error
+            raise CheckpointError(f"cannot read {path}: {error}. Resume from an earlier checkpoint.") from error
 
 
 @dataclass(frozen=True)

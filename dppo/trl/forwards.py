@@ -224,12 +224,8 @@ class ForwardPasses:
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
-        self.layout = PaddedLayout(
-            padded_forward=self._padded_forward,
-            reason="rows failed the self-check",
-            scored=layout.last_tokens,
-            autocast=layout.autocast,
-        )
+        of_rows: dict[str, Any] = {"scored": layout.last_tokens, "autocast": layout.autocast}
+        self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check", **of_rows)
 
     def _check_head(self) -> None:
         """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""
@@ -241,9 +237,8 @@ class ForwardPasses:
             problem = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
             name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
             raise ConfigError(
-                f"log-probabilities by the head of {name} {problem}, here or on another rank. If it does more than a "
-                "linear head to its last hidden states, TRL's forward and every layout here would train on wrong ones. "
-                "Use another model."
+                f"log-probabilities by the head of {name} {problem}, here or on another rank. TRL's forward and every "
+                "layout here need a linear head. Use another model."
             )
 
     def _found(self, check: Callable[..., Any]) -> tuple[Any, str]:

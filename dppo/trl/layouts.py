@@ -181,10 +181,8 @@ def choose_layout(
         reason = "as set"
     for model in models:
         if router and (unserved := unsupported_head(model)):
-            raise ConfigError(
-                f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}: "
-                f"{unserved}. Set router_aux_loss_coef: 0.0."
-            )
+            problem = f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}"
+            raise ConfigError(f"{problem}: {unserved}. Set router_aux_loss_coef: 0.0.")
     # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
     wanted = router or (not reason and accelerator.device.type not in TRITON_DEVICES)
     heads = tuple(model for model in models if wanted and not unsupported_head(model))
@@ -192,15 +190,8 @@ def choose_layout(
     if reason:
         return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=autocast), heads
     kernel, *others = _kernels(models[0], accelerator)
-    rows = RowLayout(
-        kernel=kernel,
-        others=tuple(others),
-        models=models,
-        autocast=autocast,
-        shares_prompts=args.layout != "packed",
-        last_tokens=router,
-    )
-    return rows, heads
+    settings: dict[str, Any] = {"shares_prompts": args.layout != "packed", "last_tokens": router, "autocast": autocast}
+    return RowLayout(kernel=kernel, others=tuple(others), models=models, **settings), heads
 
 
 def learns_prompts(policy: Any) -> bool:

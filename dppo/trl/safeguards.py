@@ -56,11 +56,8 @@ class NonFiniteGuard(TrainerCallback):
         if broken:
             self.skipped += 1
             trainer.model.zero_grad(set_to_none=True)
-            warnings.warn(
-                f"step {state.global_step}: the gradient is not finite, the step is skipped ({self.skipped} so far). "
-                "If this repeats, lower learning_rate or max_grad_norm, and look at the rewards.",
-                stacklevel=2,
-            )
+            skipped = f"the gradient is not finite, the step is skipped ({self.skipped} so far)"
+            warnings.warn(f"step {state.global_step}: {skipped}. Lower learning_rate or max_grad_norm.", stacklevel=2)
         trainer.add_metrics({"skipped_step_share": float(broken)})
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -86,8 +83,7 @@ class EmptySignalWarning:
         if self.unscored:
             problem = f"all rewards were NaN or None for {self.unscored} generation(s)"
         warnings.warn(
-            f"{problem} in a row: nothing is being learned. Print completions and rewards: log_completions: true.",
-            stacklevel=2,
+            f"{problem} in a row: nothing is learned. To see completions: log_completions: true.", stacklevel=2
         )
 
 
@@ -109,11 +105,8 @@ class MemoryAdvice:
         """Warn once if a pass that cannot be split is over budget."""
         if tokens > self.budget and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{self._least} is {tokens} tokens, over max_tokens_per_row={self.budget}: it gets a row of its own, "
-                f"nothing is cut. If memory allows, set max_tokens_per_row: {tokens}.",
-                stacklevel=2,
-            )
+            over = f"{self._least} is {tokens} tokens, over max_tokens_per_row={self.budget}"
+            warnings.warn(f"{over}: it gets a row of its own. Set max_tokens_per_row: {tokens}.", stacklevel=2)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -128,10 +121,8 @@ class MemoryAdvice:
             lower = f"max_tokens_per_row: {min(self.budget, self.in_flight) // 2}"
             if self.completions <= self._together:  # a row cannot hold less
                 lower = f"a lower {self._setting}: that is {self._least}"
-            raise OutOfMemoryError(
-                f"out of memory in a forward or backward pass over {self.in_flight} tokens "
-                f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."
-            ) from error
+            failed = f"out of memory in a pass over {self.in_flight} tokens (max_tokens_per_row={self.budget})"
+            raise OutOfMemoryError(f"{failed}. Set {lower}, or gradient_checkpointing: true.") from error
 
 
 def end_at_exit() -> None:
@@ -211,10 +202,8 @@ def precision_line(trainer: Any) -> str | None:
     if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
         return None
     sampled = str(theirs).removeprefix("torch.")
-    return (
-        f"the trainer computes in {trained}, vLLM samples in {sampled}: their log-probabilities differ with the same "
-        f"weights (sampling/sampling_logp_difference/mean). To sample in {trained}, {then}"
-    )
+    differ = "log-probabilities differ (sampling/sampling_logp_difference/mean)"
+    return f"the trainer computes in {trained}, vLLM samples in {sampled}: {differ}. To sample in {trained}, {then}"
 
 
 @contextmanager

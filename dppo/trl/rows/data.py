@@ -150,7 +150,9 @@ def batch_of(
         "completion_mask": ([torch.ones_like(each.completion) for each in sequences], "right"),
         "loss_mask": ([each.scored.long() for each in sequences], "right"),
     }
-    batch = {name: pad_sequence(parts, True, padding_side=side) for name, (parts, side) in columns.items()}
+    batch: dict[str, Any] = {
+        name: pad_sequence(parts, True, padding_side=side) for name, (parts, side) in columns.items()
+    }
     batch |= {"weight_UB": weight_B.float()[None], "row_tokens_B": row_tokens_B.float()}
     unused = torch.ones(1, len(sequences), 4)  # factors of the loss are known by row, and no denominator is needed
     batch |= {"share_UB4": unused, "advantage_B": unused[0, :, 0], "call_B": unused[0, :, 0], "unclipped_UC": unused}

@@ -94,7 +94,7 @@ class RowTrainer(TrainingLoop):
         """The rows that TRL has prepared of the ``given`` ones."""
         prepared: Any = self.train_dataset
         if not len(prepared):
-            why = f"TRL drops rows whose prompt alone fills max_length={self.args.max_length}"
+            why = f"TRL drops rows whose prompt alone fills max_length={cast(Any, self.args).max_length}"
             raise DataError(f"none of the {given} rows is left: {why}. Write max_length: null to cut nothing.")
         return RowTable.of(prepared.with_format(None).select_columns(list(self.columns)), self.read)
 
@@ -328,8 +328,8 @@ class RowTrainer(TrainingLoop):
             return
         known, rows = self.source.load(folder), len(self.source.scores)
         if known < rows:
-            new = "the others have no recorded score, and the order is a new one"
-            warnings.warn(f"resumed with {known} of its {rows} rows in the checkpoint's dataset: {new}", stacklevel=2)
+            found = f"{known} of its {rows} rows were in the checkpoint's"
+            warnings.warn(f"resumed on another dataset: {found}. The others have no recorded score.", stacklevel=2)
 
     # -- forward passes as TRL's --------------------------------------------------------------------------------
 
