@@ -1,7 +1,7 @@
 """Errors of the library. A message names the setting and its value, the rule it breaks, and one line that works."""
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ class DPPOError(Exception):
     """Base of every error this library raises on purpose."""
 
     explained = True
-    """The message is complete: a caller of a reward function need not wrap it."""
+    """The message is complete: ``guarded`` does not wrap it."""
 
 
 class ConfigError(DPPOError, ValueError):
@@ -64,24 +64,17 @@ def in_one_line(error: BaseException) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question with the known names nearest to a misspelt word, and a space behind it; "" if no name is near.
+    """A question with the at most three known names nearest to a misspelt word, and a space; "" if no name is near.
 
-    Args:
-        word: that is not known.
-        known: names. All equally near ones are given, at most three, in this order. A name is near too if the word is
-            a part of it: ``model`` of ``model_name_or_path``.
+    A name is near too if the word is a part of it: ``model`` of ``model_name_or_path``.
     """
     word, names = word.lower(), list(known)
+    likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in names}
+    best = max(likeness.values(), default=0.0)
+    near = [name for name in likeness if likeness[name] == best]
     parts = sorted((name for name in names if f"_{word}_" in f"_{name}_"), key=lambda name: not name.startswith(word))
-    near = _nearest(word, names, 0.8) or parts or _nearest(word, names, 0.7)
+    near = near if best >= 0.8 else parts or (near if best >= 0.7 else [])
     return f"Did you mean {' or '.join(near[:3])}? " if near else ""
-
-
-def _nearest(word: str, names: list[str], least: float) -> list[str]:
-    """All names that are most like a word, with a similarity of ``least`` or more."""
-    best = get_close_matches(word, names, n=1, cutoff=least)
-    likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in (names if best else ())}
-    return [name for name in likeness if likeness[name] == likeness[best[0]]]
 
 
 def raise_problems(where: str, problems: list[str]) -> None:

@@ -1,7 +1,6 @@
 """Files that are complete at every moment: the old one or the new one, also after a kill or a power cut.
 
-The new content is on the disk before it takes the old one's name, and the name before the writer returns. On Windows
-folders cannot be flushed: there a power cut may bring the old file back. Nothing here needs torch.
+On Windows folders cannot be flushed: there a power cut may bring the old file back. Nothing here needs torch.
 """
 
 import json
@@ -18,8 +17,6 @@ from dppo.errors import FileError, did_you_mean
 
 Default = Callable[[Any], Any]
 """The replacement of a value that JSON cannot hold, as in ``json.dumps``."""
-WEIGHT_FILES = (".safetensors", ".bin")
-"""Endings of files that transformers reads weights from."""
 
 
 @contextmanager
@@ -138,18 +135,15 @@ def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
 
 
 def model_problem(name: str) -> str:
-    """The problem with the folder of a model, as a sentence; empty if it is fine or the name may be one of the hub."""
+    """A sentence about the folder of a model; empty if it is fine or the name may be one of the hub."""
     folder = Path(name)
     if not folder.is_dir():
-        if not name.startswith(("/", ".", "~")) and name.count("/") < 2:  # names of the hub have at most one slash
-            return ""
-        return (
-            f"model {name}: no such folder. {near(name)}Give a folder that save_pretrained wrote, or a name of the hub"
-        )
+        of_hub = not name.startswith(("/", ".", "~")) and name.count("/") < 2  # those have at most one slash
+        return "" if of_hub else f"model {name}: no such folder. {near(name)}Give a folder that save_pretrained wrote"
     files = [path for path in folder.iterdir() if path.stem != "training_args"]
     if not any(path.name in ("config.json", "adapter_config.json") for path in files):
-        return f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
-    if not any(path.suffix in WEIGHT_FILES for path in files):
+        return f"model {name}: the folder has no config.json. Give one that save_pretrained or dppo train wrote"
+    if not any(path.suffix in (".safetensors", ".bin") for path in files):
         return f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
     return ""
 

@@ -1,7 +1,6 @@
 """Groups of completions in flat arrays: ``(N,)`` values, and the number of each one's group.
 
-Groups may differ in size. Reductions run on matrices, one for the groups of each size. So a group gives the same bits
-in any company.
+Reductions run on matrices, one for the groups of each size. So a group gives the same bits in any company.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,15 +42,12 @@ def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor) -> Tensor:
-    """(Q,) results of ``reduce`` on the values of each group.
+    """(Q,) results of ``reduce`` on the values of each group; ``found_Q[group_N]`` repeats them for the members.
 
     Args:
         reduce: from (Q, G) matrices, one for each value and with a group in each row, to (Q,).
         group_N: (N,) integer from 0 to Q - 1.
         *value_N: (N,) each, at least one.
-
-    Returns:
-        (Q,) of the dtype that ``reduce`` gives; ``found_Q[group_N]`` repeats it for the members.
     """
     parts = [(group_Q, reduce(*(v[row_QG] for v in value_N))) for group_Q, row_QG in groups_by_size(group_N)]
     if not parts:

@@ -1,8 +1,4 @@
-"""Reward functions whose faults are errors, and identities of prompts.
-
-``guarded`` turns a fault that would hang a run, or fail deep inside it, into an error that names the reward function.
-``identities`` finds a prompt again in a saved history.
-"""
+"""Reward functions whose faults are errors that name them, and identities of prompts for a saved history."""
 
 import asyncio
 import contextvars
@@ -36,8 +32,8 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
 
     Faults are an exception, a wrong number of values, an infinite value, and one that is not a number. None and NaN
     are allowed: the completion cannot be scored. With a limit, each call runs in a thread of its own, and a call that
-    does not return in time is a fault. **That thread cannot be killed**: it runs until the process ends, and a function
-    that uses signals does not work in it. Without a limit no other thread is used.
+    does not return in time is a fault. **That thread cannot be killed**: it runs until the process ends. Functions that
+    use signals do not work in it.
 
     Args:
         reward: a function with TRL's signature, also ``async``.
@@ -51,9 +47,7 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
         ConfigError: ``reward`` cannot be called, or the limit is out of range.
     """
     if not callable(reward):
-        raise ConfigError(
-            f"{reward!r} is no function. Try guarded(my_reward); names of models go to the trainer as they are"
-        )
+        raise ConfigError(f"{reward!r} is no function. Try guarded(my_reward); names of models are given as they are")
     if limit_seconds is not None and not 0 < limit_seconds < math.inf:
         raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
     target = reward
@@ -96,7 +90,7 @@ class _Late(Exception):
 
 
 def _within(limit_seconds: float, reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a reward function in a thread, with the context and CUDA device of the caller; ``_Late`` after the limit."""
+    """Call a reward function in a thread, with the caller's context and CUDA device; ``_Late`` after the limit."""
     future: Future[Any] = Future()
     context = contextvars.copy_context()
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
@@ -134,15 +128,15 @@ class _Call:
 
     @contextmanager
     def faults_named(self) -> Iterator[None]:
-        """Turn what a reward function raises into ``RewardError``; errors of this library pass unchanged."""
+        """Turn errors of a reward function into ``RewardError``; those of this library pass unchanged."""
         try:
             yield
         except _Late:
             limit = self.limit_seconds or 1
+            more = f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
             raise self.fault(
-                f"did not return within {limit:g} seconds. Its thread cannot be killed and ends with the process. Give "
-                "its slow part a limit of its own, or allow a batch more time: "
-                f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
+                f"did not return within {limit:g} seconds. Its thread cannot be killed and ends with the process. "
+                f"Allow more time: {more}"
             ) from None
         except (Exception, SystemExit) as error:  # SystemExit would end the process without a message
             if getattr(error, "explained", False):
@@ -153,10 +147,8 @@ class _Call:
                 raise self.fault(_removed(error.args[0])) from error
             count = len(self.kwargs.get("completions", ()))
             batch = f" on a batch of {count} completions" if count else ""
-            raise self.fault(
-                f"raised {type(error).__name__}: {error}{batch}. "
-                "Return None for a completion that cannot be scored: the others still count."
-            ) from error
+            advice = "Return None for a completion that cannot be scored: the others still count."
+            raise self.fault(f"raised {type(error).__name__}: {error}{batch}. {advice}") from error
 
     def _mismatch(self) -> str:
         """Difference between the parameters of the function and the arguments; empty if they match."""
@@ -169,14 +161,13 @@ class _Call:
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         needed = [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
         wanted = next((name for name in needed if name not in self.kwargs), None)
-        if wanted is None or wanted in self.dropped:
-            return "" if wanted is None else _removed(wanted)
+        if wanted is None:
+            return ""
+        if wanted in self.dropped:
+            return _removed(wanted)
         columns = [name for name, value in self.kwargs.items() if isinstance(value, list) and name not in GIVEN]
-        return (
-            f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. "
-            f"{did_you_mean(wanted, columns)}Rename one: "
-            f"dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
-        )
+        near = f"{did_you_mean(wanted, columns)}dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
+        return f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. {near}"
 
     def checked(self, values: Any) -> list[float | None]:
         """The values as float or None, one per completion."""
@@ -186,15 +177,15 @@ class _Call:
         if hasattr(values, "tolist"):
             values = values.tolist()
         if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-            raise self.fault(f"returned {_short(values)}, not a list. {HINT}")
+            raise self.fault(f"returned {values!r:.120}, not a list. {HINT}")
         values = list(values)
         if len(values) != len(completions):
             raise self.fault(f"returned {len(values)} values for {len(completions)} completions. {HINT}")
         for row, value in enumerate(values):
             if not _is_score(value):
                 raise self.fault(
-                    f"returned {_short(value)} for completion {row} of {len(values)}, expected a finite number, "
-                    f"NaN or None. The completion: {_short(completions[row])}. {HINT}"
+                    f"returned {value!r:.120} for completion {row} of {len(values)}, expected a finite number, "
+                    f"NaN or None. The completion: {completions[row]!r:.120}. {HINT}"
                 )
         return [None if value is None else float(value) for value in values]
 
@@ -215,20 +206,11 @@ def _is_score(value: Any) -> bool:
         return False
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
-
-
 def identities(prompts: Iterable[Any]) -> np.ndarray:
-    """64-bit hashes of prompts, each a text or a list of messages, equal on every machine.
+    """(rows,) uint64 hashes of the content of prompts, each a text or a list of messages, equal on every machine.
 
-    They depend on content alone: rows that repeat a prompt have equal identities. They stay separate rows of the
-    dataset, each with a history of its own; a saved history finds its rows by identity. Fields of a message that are
-    None count as absent, because a table fills them in.
-
-    Returns:
-        (rows,) uint64. Among 10 million different prompts two share an identity with probability 3e-6.
+    Rows that repeat a prompt have equal identities, and each has a history of its own. Among 10 million different
+    prompts two share an identity with probability 3e-6.
     """
     texts = (json.dumps(_present(prompt), sort_keys=True, separators=(",", ":"), default=_text) for prompt in prompts)
     hashes = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
@@ -236,12 +218,12 @@ def identities(prompts: Iterable[Any]) -> np.ndarray:
 
 
 def _text(value: Any) -> str:
-    """Text of a value that JSON cannot hold, such as a date or bytes, without its address, which differs by run."""
+    """Text of a value that JSON cannot hold, without its address, which differs by run."""
     return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _present(value: Any) -> Any:
-    """A value without the fields of dictionaries that are None."""
+    """A value without the fields of dictionaries that are None, which a table fills in."""
     if isinstance(value, dict):
         return {key: _present(entry) for key, entry in value.items() if entry is not None}
     return [_present(entry) for entry in value] if isinstance(value, list) else value

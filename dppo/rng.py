@@ -1,8 +1,4 @@
-"""Random generators as a function of integers: every rank and a resumed run draw the same numbers.
-
-There is no state to save: the run's seed, the global step and the purpose reproduce a draw. Python's ``hash()`` is
-never used, because it is salted per process.
-"""
+"""Random generators as a function of seed, step and purpose: every rank and a resumed run draw the same numbers."""
 
 from collections.abc import Callable
 from enum import IntEnum

@@ -19,13 +19,13 @@ class NamedFields:
     """Mixin for dataclasses of settings: an unknown argument is an error that names the field that was meant."""
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
-        known = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init]
+        known, lists = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init], f"help({cls.__name__})"
         problems = [
-            f"{name}={value!r} is no field. {did_you_mean(name, known) or f'help({cls.__name__}) lists all of them.'}"
+            f"{name}={value!r} is no field. {did_you_mean(name, known) or f'{lists} lists all of them.'}".rstrip()
             for name, value in named.items()
             if name not in known
         ]
-        raise_problems(cls.__name__, [problem.rstrip() for problem in problems])
+        raise_problems(cls.__name__, problems)
         return super().__new__(cls)
 
 
@@ -64,10 +64,8 @@ def mismatch(name: str, value: Any, hint: Any, example: str) -> str:
     kinds = _kinds(hint)
     if type(value) in kinds or any(_is(value, kind) for kind in kinds):  # the first is the usual case, and fast
         return ""
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     words = " or ".join(dict.fromkeys(map(_word, kinds)))
-    return f"{name}={shown} is {type(value).__name__}, expected {words}. Try {example}"
+    return f"{name}={value!r:.80} is {type(value).__name__}, expected {words}. Try {example}"
 
 
 @functools.cache

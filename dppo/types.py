@@ -1,11 +1,9 @@
 """Frozen records that pass between parts. Each checks the shapes of its tensors.
 
-Names of arrays end in their dimensions, one letter each, with one meaning in the whole library: ``P`` candidates for
-prompts, ``Q`` prompts that were rolled out, ``N`` completions, ``G`` completions of a group, ``F`` reward functions,
-``U`` optimizer steps, ``B`` completions of a micro-batch, ``T`` tokens. docs/glossary.md has all letters.
-
-``prob`` is always an inclusion probability, ``weight`` always multiplies a loss, of a completion or of a token,
-``keep`` is always boolean, and ``mask`` is only ever about tokens.
+Names of arrays end in their dimensions: ``P`` candidates for prompts, ``Q`` prompts that were rolled out, ``N``
+completions, ``G`` completions of a group, ``F`` reward functions, ``U`` optimizer steps, ``B`` completions of a
+micro-batch, ``T`` tokens. docs/glossary.md has all letters. ``prob`` is an inclusion probability, ``weight`` multiplies
+a loss, ``keep`` is boolean, and ``mask`` is about tokens.
 """
 
 from collections.abc import Callable
@@ -31,17 +29,12 @@ def each_tensor(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
 
 
 def check_lengths(record: Any, length: int) -> None:
-    """Check that every tensor of a record has the shape ``(length,)``; None is allowed.
-
-    Raises:
-        ShapeError: the first that has another one.
-    """
+    """Raise ``ShapeError`` for the first tensor of a record that is not of shape ``(length,)``."""
     for field in fields(record):
         value = getattr(record, field.name)
         if isinstance(value, Tensor) and value.shape != (length,):
-            raise ShapeError(
-                f"{type(record).__name__}.{field.name} has shape {tuple(value.shape)}, expected ({length},)"
-            )
+            found = tuple(value.shape)
+            raise ShapeError(f"{type(record).__name__}.{field.name} has shape {found}, expected ({length},)")
 
 
 class Columns:
@@ -75,36 +68,26 @@ class Rewards:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
         reward = self.reward_NF
         if reward.dim() != 2 or not reward.shape[1] or not reward.is_floating_point():
-            raise ShapeError(
-                f"reward_NF is {reward.dtype} of shape {tuple(reward.shape)}, expected floats (completions, reward "
-                "functions): of one function write reward_N.double()[:, None]."
-            )
+            found = f"{reward.dtype} of shape {tuple(reward.shape)}"
+            raise ShapeError(f"reward_NF is {found}, expected floats (N, F): write reward_N.double()[:, None].")
         if self.group_N.shape != (len(reward),) or self.group_N.dtype != torch.int64:
             found = f"{self.group_N.dtype} {tuple(self.group_N.shape)}"
             raise ShapeError(f"group_N is {found}, expected torch.int64 ({len(reward)},): write group_N.long().")
         if len(reward) and (int(self.group_N.min()) < 0 or int(group_sizes(self.group_N).min()) < 1):
-            raise ShapeError(
-                "group_N must number the groups from 0 without a gap: group_N.unique(return_inverse=True)[1]"
-            )
+            numbered = "group_N.unique(return_inverse=True)[1]"
+            raise ShapeError(f"group_N must number the groups from 0 without a gap: write {numbered}.")
         if self.weight_F is not None and self.weight_F.shape != (reward.shape[1],):
             raise ShapeError(f"weight_F has shape {tuple(self.weight_F.shape)}, expected ({reward.shape[1]},)")
         if reward.isinf().any():
-            raise RewardError(
-                f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite. Rewards must be finite, or "
-                "NaN for a completion that cannot be scored: return float('nan')."
-            )
+            infinite = f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite"
+            raise RewardError(f"{infinite}. For a completion that cannot be scored return float('nan').")
 
     @classmethod
     def of_groups(cls, reward_PG: Tensor) -> "Rewards":
-        """Rewards of one function for groups of equal size: (groups, completions per group), both >= 1.
-
-        Integers and booleans become float64.
-        """
+        """Rewards of one function for groups of equal size >= 1. Integers and booleans become float64."""
         if reward_PG.dim() != 2 or reward_PG.numel() == 0:
-            raise ShapeError(
-                f"reward_PG has shape {tuple(reward_PG.shape)}, expected (groups, completions per group), both >= 1: "
-                "write reward.view(-1, num_generations)."
-            )
+            shape = f"reward_PG has shape {tuple(reward_PG.shape)}, expected (groups, completions of each), both >= 1"
+            raise ShapeError(f"{shape}: write reward.view(-1, num_generations).")
         reward_PG = reward_PG if reward_PG.is_floating_point() else reward_PG.double()
         return cls.in_groups(reward_PG.reshape(-1, 1), reward_PG.shape[1])
 
@@ -176,20 +159,20 @@ class Completions(Columns):
     live_N: Tensor
     """(N,) bool, False if the gradient of a completion is known to be exactly zero."""
     averaged_N: Tensor | None = None
-    """(N,) divisor of a completion's sum over tokens in the loss, > 0: its tokens if the normaliser takes a mean within
+    """(N,) divisor > 0 of a completion's sum over tokens in the loss: its tokens, if the normaliser takes a mean within
     each completion; None if it takes sums."""
     uncertainty_N: Tensor | None = None
     """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token; None if unknown."""
     process_N: Tensor | None = None
     """(N,) integer process that rolled a completion out; None if unknown or if there is one only."""
     weight_N: Tensor | None = None
-    """(N,) float64 factor of a completion's loss before any is dropped, >= 0: that of its prompt, over the size of its
+    """(N,) float64 factor >= 0 of a completion's loss before any is dropped: its prompt's weight over the size of its
     group; None for 1 each."""
     beta: float = 0.0
     """Coefficient of the KL term in the loss."""
     other: float | None = 0.0
-    """Size of the loss terms without an advantage, >= 0: an advantage of this size would have as large a gradient (root
-    of the mean square). 0 without such terms, None if their size is unknown."""
+    """Size >= 0 of the loss terms without an advantage, as the advantage with as large a gradient (root of the mean
+    square); None if it is unknown."""
 
     def take(self, unit_R: Tensor) -> "Completions":
         """Completions at the given positions."""

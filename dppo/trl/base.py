@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -23,17 +23,15 @@ from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sol
 from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.fixed import FixedSettings
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.hooks import add_metrics
 from dppo.trl.metrics import LOADING, PhaseClock
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 
 
 class TrainingLoop(_BaseTrainer):
-    """TRL's loop around our forward passes: one backward pass each, synchronized once in a step.
+    """TRL's loop around our forward passes, and checkpoints that are written and resumed whole.
 
-    Checkpoints are written whole, and resumed only if they are whole. The class goes before a trainer of TRL among the
-    bases: ``class GRPOHooks(TrainingLoop, GRPOTrainer)``.
+    The class goes before a trainer of TRL among the bases.
     """
 
     length_setting = "max_completion_length"
@@ -50,10 +48,7 @@ class TrainingLoop(_BaseTrainer):
         super().__init__(*args, **kwargs)
 
     def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
-        """Get ready to train; TRL's trainer and the method have been made.
-
-        ``padded_forward`` is TRL's forward, as for ``PaddedLayout``.
-        """
+        """Get ready to train, after TRL's trainer and the method; ``padded_forward`` is that of ``PaddedLayout``."""
         self.forwards = ForwardPasses(self, padded_forward)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
@@ -63,7 +58,7 @@ class TrainingLoop(_BaseTrainer):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def save_extra(self, folder: Path) -> None:
-        """Write into a checkpoint's folder the subclass's part, before TRL writes its own."""
+        """Write the subclass's part of a checkpoint, before TRL writes its own."""
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote, after TRL has read its own."""
@@ -71,10 +66,6 @@ class TrainingLoop(_BaseTrainer):
     def card(self) -> str:
         """Markdown for the card of a saved model, below TRL's own text."""
         return ""
-
-    def lacks(self, name: str) -> bool:
-        """True if the resumed checkpoint had lost the file of that name, and that was accepted."""
-        return name in self.lacking
 
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
@@ -84,22 +75,16 @@ class TrainingLoop(_BaseTrainer):
         return folder
 
     def checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, or None; warnings name missing parts that were accepted.
-
-        ``asked`` is a folder, True for the newest complete checkpoint, or None for ``resume_from_checkpoint`` of the
-        arguments. TRL leaves that field to scripts.
-
-        Raises:
-            CheckpointError: there is no checkpoint, it is damaged, or it lacks a part that was not accepted.
-        """
+        """The checkpoint to resume from, or None; warnings name missing parts that were accepted."""
+        # TRL leaves this argument to scripts.
         asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
         folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
-        if asked is True and folder is None:
-            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
         if not folder:
+            if asked is True:
+                raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
             return None
         faults = self._faults(folder)
-        files.refuse(folder, faults, accept_missing=cast(DPPOConfig, self.args).accept_missing)
+        files.refuse(folder, faults, accept_missing=cast(Any, self.args).accept_missing)
         missing, edited = (sorted(n for n in faults if faults[n] == fault) for fault in (files.MISSING, files.EDITED))
         self.lacking, self.last_checkpoint = missing, folder
         lines = files.passed_over(folder)
@@ -113,7 +98,7 @@ class TrainingLoop(_BaseTrainer):
         return str(folder)
 
     def _faults(self, folder: Path) -> dict[str, str]:
-        """Faults that any process has found. The processes of a node share the reading: nodes may have own folders."""
+        """Faults that any process has found. Processes of a node share the reading: nodes may have own folders."""
         state = self.accelerator.state
         readers = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), state.num_processes)
         reader = state.local_process_index % readers
@@ -128,17 +113,14 @@ class TrainingLoop(_BaseTrainer):
     def drop_step(self) -> None:
         """Forget the step in progress: an exception has ended it, or a checkpoint takes its place."""
 
-    def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics of this step to the next log."""
-        add_metrics(self, metrics)
+    add_metrics = add_metrics
 
     def backward_but_last(
         self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]
     ) -> Tensor:
         """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates.
 
-        Without micro-batches the loss is a leaf. If no rank has one in the whole step, gradients are zeros: an
-        optimizer acts on them as with TRL, and would skip missing ones.
+        If no rank has a micro-batch in the whole step, gradients are zeros: an optimizer would skip missing ones.
         """
         ends_step = self.accelerator.sync_gradients
         if ends_step:
@@ -161,10 +143,9 @@ class TrainingLoop(_BaseTrainer):
             return loss_of(last) + logged
 
     def _unsynchronized(self, model: Any) -> AbstractContextManager[Any]:
-        """A context without synchronization of gradients, which restores the synchronization that it found.
+        """A context without synchronization of gradients.
 
-        Under FSDP2 accelerate's ``no_sync`` ends with synchronization on, and TRL's loop has it off until the last
-        call of a step.
+        Under FSDP2 accelerate's ``no_sync`` ends with it on, and TRL's loop has it off until a step's last call.
         """
         state = self.accelerator.gradient_state
         # With sync_each_batch every pass reduces: the same passes must do so on all ranks, whatever their calls.
@@ -204,15 +185,12 @@ class TrainingLoop(_BaseTrainer):
             return super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's training step. Its time outside the other phases is that of forward and backward.
-
-        A call without a pass adds nothing to ``clock.total``, from which costs of passes are fitted.
-        """
+        """TRL's training step. Its time outside the other phases is that of forward and backward."""
         before, run = self.clock.total["forward_backward"], self.forwards.run
         wait = self.accelerator.sync_gradients  # earlier calls of a step leave their work in the queue
         with self.clock("forward_backward", wait=wait), self.forwards.memory.explained():
             loss = super().training_step(*args, **kwargs)
-        if self.forwards.run is run:
+        if self.forwards.run is run:  # costs of passes are fitted to the total
             self.clock.total["forward_backward"] = before
         self.end_call()
         return loss
@@ -257,17 +235,14 @@ class TrainingLoop(_BaseTrainer):
             write_text(path, f"{path.read_text(encoding='utf-8').rstrip()}\n\n{self.card()}")
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As TRL's, with its card in the run's own folder. Under FSDP with sharded checkpoints it writes the whole
-        model, too: TRL writes nothing there.
-        """
+        """As TRL's, with a card in the run's own folder; and of FSDP's shards the whole model, which TRL leaves out."""
         own = Path(self.args.output_dir or "")
         if not _internal_call and Path(output_dir or own) == own:
             self.create_model_card(own.resolve().name)
         plugin = None if _internal_call else getattr(self.accelerator.state, "fsdp_plugin", None)
-        kind = None if plugin is None else plugin.state_dict_type
         with ExitStack() as after:
             if plugin is not None:
-                after.callback(plugin.set_state_dict_type, kind)
+                after.callback(plugin.set_state_dict_type, plugin.state_dict_type)
                 plugin.set_state_dict_type("FULL_STATE_DICT")
             super().save_model(output_dir, _internal_call)
 
@@ -279,17 +254,16 @@ class TrainingLoop(_BaseTrainer):
         if checkpoint is None:
             return
         folder, optimizer = Path(checkpoint), cast(Any, self.optimizer)
-        before = [{*group} for group in optimizer.param_groups]
+        known = [{*group} for group in optimizer.param_groups]
         with checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
             super()._load_optimizer_and_scheduler(checkpoint)
         # Torch loads the state of another optimizer, and fails with a KeyError in the first step.
-        lost = {name for had, group in zip(before, optimizer.param_groups, strict=False) for name in had - {*group}}
+        lost = {name for had, group in zip(known, optimizer.param_groups, strict=False) for name in had - {*group}}
         if lost:
-            had = saved_settings(folder).get("optim", "as before")
+            before, now = saved_settings(folder).get("optim", "as before"), OptimizerNames(self.args.optim).value
             raise CheckpointError(
-                f"{folder} holds the state of another optimizer than optim={OptimizerNames(self.args.optim).value!r}: "
-                f"it has no {', '.join(sorted(lost))}. Write optim: {had}, or for a new optimizer delete optimizer.pt "
-                "there and set accept_missing: true."
+                f"{folder} is of another optimizer than optim={now!r}: it has no {', '.join(sorted(lost))}. Write "
+                f"optim: {before}, or delete its optimizer.pt and set accept_missing: true."
             )
         self.load_extra(folder)
 
@@ -308,11 +282,7 @@ def fill_gradients(model: nn.Module) -> None:
 
 @contextmanager
 def sole_writers_of(folder: Path) -> Iterator[None]:
-    """``sole_writer_of`` for all processes of a run: the first holds the lock, and all raise its refusal.
-
-    Raises:
-        ConfigError: another process is writing into the folder, or it cannot be written.
-    """
+    """``sole_writer_of`` for all processes of a run: the first holds the lock, and all raise its refusal."""
     state, refusal = PartialState(), list[ConfigError | None]([None])
     with ExitStack() as held:
         if state.is_main_process:

@@ -1,11 +1,7 @@
-"""A rank's completions of one generation with their weights, and parts of them for one forward pass.
-
-Draws are made for all optimizer steps of a generation at once. So old log-probabilities are computed once, for exactly
-the completions that some draw keeps. So is the correction between the policy of the rollout engine and ours.
-"""
+"""A rank's completions of one generation with their weights, and parts of them for one forward pass."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,8 +43,6 @@ class RankBatch(Padded):
 
     together: ClassVar[int] = 1
     """Sequences that must share one forward pass: neighbours."""
-    draws: ClassVar[tuple[int, ...]] = ()
-    """Draws at whose cuts its completions end; empty if nothing is cut."""
     loss_mask: Tensor
     """(B, T) tokens that carry loss: not those of tools, nor of masked truncated completions."""
     advantage_B: Tensor
@@ -62,8 +56,8 @@ class RankBatch(Padded):
     attended: Tensor
     """() float64 the same with prompts, over which a router loss is a mean."""
     share_UB4: Tensor
-    """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, which are means over its
-    micro-batches: as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
+    """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, means over its micro-batches:
+    as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
     unclipped_UC: Tensor
     """(U, C) bool, True if one of TRL's micro-batches has a completion with tokens and without an advantage."""
     call_B: Tensor
@@ -73,14 +67,19 @@ class RankBatch(Padded):
     ref_logp: Tensor | None = None
     """(B, T) under the reference policy, for completions kept; None if beta is 0."""
     ratio: Tensor | None = None
-    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; None if
-    there is none. In the first draw it comes from the training pass."""
+    """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; or None."""
     sampler_logp: Tensor | None = None
     """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     length_UB: Tensor | None = None
     """(U, B) int64 tokens of each completion that are forwarded in each optimizer step; None for all."""
     token_weight_UBT: Tensor | None = None
     """(U, B, T) float32 weight of each token's loss beside ``weight_UB``, 0 if it was not drawn; None for 1 each."""
+    uncut: "RankBatch | None" = None
+    """The batch that it was cut from; None for a whole one."""
+    draws: tuple[int, ...] = ()
+    """Draws at whose cuts its completions end; empty if nothing is cut."""
+    token_weight: Tensor | None = None
+    """(B, T) float32 weight of each token's loss beside its completion's, if it is cut; else None."""
 
     def cut(self, draws: slice) -> "RankBatch":
         """The batch up to the last token of each completion that some of these draws keep; itself if all are kept.
@@ -91,24 +90,19 @@ class RankBatch(Padded):
             return self
         length_B, weight_UBT = self.length_UB[draws].amax(0), self.token_weight_UBT[draws]
         reached_BT = torch.arange(self.completion_ids.shape[1], device=length_B.device) < length_B[:, None]
-        tensors: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        tensors["completion_mask"] = self.completion_mask * reached_BT
-        tensors["loss_mask"] = self.loss_mask * (weight_UBT > 0).any(0)
-        of = tuple(range(*draws.indices(len(self.weight_UB))))
-        return CutBatch(**tensors, token_weight=weight_UBT[0], whole=self, draws=of)
+        return replace(
+            self,
+            completion_mask=self.completion_mask * reached_BT,
+            loss_mask=self.loss_mask * (weight_UBT > 0).any(0),
+            token_weight=weight_UBT[0],
+            uncut=self,
+            draws=tuple(range(*draws.indices(len(self.weight_UB)))),
+        )
 
     @cached_property
     def longest(self) -> int:
         """Tokens of the longest sequence, before anything was cut."""
-        return int(self.lengths.max())
-
-    def loss_weight(self, batch: "MicroBatch") -> Tensor:
-        """(b,) weights of the losses of a micro-batch's rows; (b, T) if tokens have their own."""
-        return batch.weight
-
-    def counted(self, rows: Tensor) -> Tensor | None:
-        """(b,) tokens that carry loss of some completions, those cut off included; None if nothing is cut."""
-        return None
+        return int((self.uncut or self).lengths.max())
 
     @property
     def lengths(self) -> Tensor:
@@ -153,54 +147,23 @@ class RankBatch(Padded):
         """The denominator, ``tokens`` and ``attended`` as numbers."""
         return StepSizes(float(self.denominator), float(self.tokens), float(self.attended))
 
-    def prompt(self, row: int) -> Tensor:
-        """(P,) token ids of a row's prompt, in the host's memory."""
-        ids = self.on_host[0]
-        return ids[row, ids.shape[1] - self.prompt_tokens[row] :]
-
     def save(self, path: Path) -> None:
         """Write every tensor to ``path`` as safetensors."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        tensors = {name: value.detach().cpu() for name, value in values.items() if isinstance(value, Tensor)}
         # Cloned: the loss mask may be the completion mask itself, and safetensors refuses shared memory.
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items() if t is not None}, path)
+        save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, path)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> "RankBatch":
-        """Read the file that ``save`` wrote.
-
-        Raises:
-            CheckpointError: it is missing or damaged.
-        """
+        """Read the file that ``save`` wrote."""
         try:
-            found = load_file(path)
+            found: dict[str, Any] = load_file(path)
             # Read first: safetensors has no device cpu:0, which a rank on a CPU has. MPS has no float64.
             wide = torch.float64
             return cls(**{name: each if each.dtype == wide else each.to(device) for name, each in found.items()})
         except (OSError, SafetensorError, TypeError) as error:
-            raise CheckpointError(
-                f"cannot read the generation {path}: {error}. Resume from an earlier checkpoint folder."
-            ) from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class CutBatch(RankBatch):
-    """A batch whose completions end at a cut, and some of whose tokens carry no loss: ``RankBatch.cut``."""
-
-    token_weight: Tensor
-    """(B, T) float32 weight of each token's loss beside its completion's."""
-    whole: RankBatch
-    """The batch that it was cut from."""
-    draws: tuple[int, ...]  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    @cached_property
-    def longest(self) -> int:
-        return self.whole.longest
-
-    def loss_weight(self, batch: "MicroBatch") -> Tensor:
-        return batch.weight[:, None] * batch.completion(self.token_weight)
-
-    def counted(self, rows: Tensor) -> Tensor:
-        return self.whole.loss_mask[rows].sum(1)
+            raise CheckpointError(f"cannot read {path}: {error}. Resume from an earlier checkpoint.") from error
 
 
 @dataclass(frozen=True)
@@ -229,18 +192,21 @@ class MicroBatch:
     @property
     def loss_weight(self) -> Tensor:
         """(b,) weight of each row's loss; (b, T) if tokens have their own."""
-        return self.rank_batch.loss_weight(self)
+        of_tokens = self.rank_batch.token_weight
+        return self.weight if of_tokens is None else self.weight[:, None] * self.completion(of_tokens)
+
+    @property
+    def counted_B(self) -> Tensor | None:
+        """(b,) tokens that carry loss, those cut off included; None if nothing is cut."""
+        uncut = self.rank_batch.uncut
+        return None if uncut is None else uncut.loss_mask[self.rows].sum(1)
 
     def completion(self, tensor: Tensor) -> Tensor:
         """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""
         return tensor[self.rows, : self.completion_width]
 
     def tokens_of(self, logp_BT: Tensor, *, first: bool, correct: Correction | None = None) -> Tokens:
-        """Inputs of the loss of these rows.
-
-        In the ``first`` step of a generation the policy has not moved: ``logp_BT`` are its old log-probabilities too,
-        and ``correct`` makes the correction between sampler and trainer of them.
-        """
+        """Inputs of the loss. In the ``first`` step of a generation ``logp_BT`` are the old log-probabilities too."""
         whole = self.rank_batch
 
         def cut(value: Tensor | None) -> Tensor | None:
@@ -258,20 +224,14 @@ class MicroBatch:
             ref_logp_BT=cut(whole.ref_logp),
             sampler_logp_BT=sampler,
             correction_B1=ratio,
-            counted_B=whole.counted(self.rows),
+            counted_B=self.counted_B,
         )
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """``input_ids`` and ``attention_mask``, each (b, prompt + completion) without columns that are all padding."""
-        prompt_width = max(1, *(self.rank_batch.prompt_tokens[place] for place in self.places))
-        parts = [
-            torch.cat([prompt[self.rows, -prompt_width:], self.completion(completion)], dim=1)
-            for prompt, completion in (
-                (self.rank_batch.prompt_ids, self.rank_batch.completion_ids),
-                (self.rank_batch.prompt_mask, self.rank_batch.completion_mask),
-            )
-        ]
-        return parts[0], parts[1]
+        whole, width = self.rank_batch, max(1, *(self.rank_batch.prompt_tokens[place] for place in self.places))
+        ids = torch.cat([whole.prompt_ids[self.rows, -width:], self.completion(whole.completion_ids)], 1)
+        return ids, torch.cat([whole.prompt_mask[self.rows, -width:], self.completion(whole.completion_mask)], 1)
 
 
 @torch.no_grad()

@@ -1,8 +1,4 @@
-"""The forward passes of a run.
-
-Only kept completions are forwarded. The exceptions are passes at weight 0 that a rank runs because other ranks wait for
-it: ``ForwardPasses.calls``.
-"""
+"""The forward passes of a run: of kept completions, and at weight 0 of a rank that other ranks wait for."""
 
 import warnings
 from collections.abc import Callable
@@ -14,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
-from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
@@ -27,12 +22,7 @@ from dppo.types import Work
 
 
 class ForwardPasses:
-    """All forward passes of kept completions, with gradient or without.
-
-    Args:
-        trainer: one of ours.
-        padded_forward: TRL's forward, as for ``PaddedLayout``.
-    """
+    """All forward passes of a trainer, with gradient or without; ``padded_forward`` is that of ``PaddedLayout``."""
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
@@ -58,12 +48,12 @@ class ForwardPasses:
 
     @property
     def correction(self) -> Correction | None:
-        """The correction between sampler and trainer; None without one."""
+        """As ``Correction.of_trainer``."""
         return Correction.of_trainer(self._trainer)
 
     @property
     def measures_freely(self) -> bool:
-        """True if the head computes metrics of tokens in any case, as TRL's does, and not in another pass over them."""
+        """True if the head computes metrics of tokens in any case, as TRL's does."""
         return not self._heads
 
     def enter(self) -> None:
@@ -82,18 +72,17 @@ class ForwardPasses:
             remove_scored_head(model)
 
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
-        """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
+        """(B, T) log-probabilities without gradient of the rows of positive weight; 0 elsewhere."""
         batches = self._micro_batches(rank_batch, weight_B)
         if self._sharded:
-            batches += [self.idle_pass()] * (self._most(len(batches), weight_B.device) - len(batches))
+            batches += [self.idle_pass()] * (self._largest(len(batches)) - len(batches))
         with self.memory.explained():
             return fill_log_probs(rank_batch, batches, partial(self, model))
 
     def with_log_probs(self, batch: RankBatch) -> RankBatch:
         """The batch with reference log-probabilities of kept rows, and old ones of rows that later draws keep.
 
-        The first draw is trained on before the policy moves: its training passes give the old log-probabilities, and
-        with them the correction between sampler and trainer.
+        In the first draw the policy has not moved: its training passes give old log-probabilities and the correction.
         """
         part, trainer = batch.cut(slice(None)), self._trainer
         scored, old, ref, ratio = self.scored(batch.weight_UB), None, None, None
@@ -109,7 +98,7 @@ class ForwardPasses:
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def scored(self, weight_UB: Tensor) -> dict[str, Tensor]:
-        """(B,) weights, positive for rows that are scored without gradient; by the policy that scores them."""
+        """By the policy that scores rows without gradient, (B,) weights, positive for these rows."""
         found = {"old": weight_UB[1:].sum(0)} if len(weight_UB) > 1 else {}
         return found | ({"reference": weight_UB.sum(0)} if self._trainer.method.beta else {})
 
@@ -121,19 +110,14 @@ class ForwardPasses:
     def calls(
         self, rank_batch: RankBatch, weight_B: Tensor, calls: int, *, call_B: Tensor | None = None
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
-        """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and metrics of them.
+        """The forward passes of one optimizer step, dealt to ``calls`` >= 1 calls of the loss, and metrics of them.
 
-        A call without a row has no pass. Passes lie in the last calls, because the last call synchronizes gradients.
-        Under DDP a rank without a row runs one pass at weight 0 there, if any rank has a row: for the synchronization,
-        and because metrics are summed over ranks by their names. Under FSDP2 every pass gathers parameters from all
-        ranks, so all ranks run equal numbers of passes.
+        Passes lie in the last calls, because the last call synchronizes gradients. Under DDP a rank without a row runs
+        one pass at weight 0 there, if any rank has a row: for the synchronization, and because metrics are summed over
+        ranks by their names. Under FSDP2 every pass gathers parameters, so all ranks run equal numbers of passes.
 
-        Args:
-            rank_batch: of this rank.
-            weight_B: (B,) of the optimizer step.
-            calls: of the loss, >= 1.
-            call_B: (B,) the call of each sequence, for a loss over all tokens of a call: they share one forward pass,
-                unless ``max_tokens_per_row`` is set. None if calls may be of any sequences.
+        ``call_B`` is (B,) the call of each sequence, for a loss over all tokens of a call: they share one forward pass,
+        unless ``max_tokens_per_row`` is set.
         """
         if call_B is None:
             batches = self._micro_batches(rank_batch, weight_B)
@@ -146,7 +130,7 @@ class ForwardPasses:
             self.memory.budget = max(budgets)
         filled = [part for part in parts if part]
         passes = sum(map(len, filled))
-        most = self._most(passes, weight_B.device)
+        most = self._largest(passes)
         self.begun |= most > 0
         missing = most - passes if self._sharded else int(most > 0 and not passes)
         parts = [[] for _ in range(calls - len(filled))] + filled
@@ -158,44 +142,37 @@ class ForwardPasses:
         """``rows/*`` of docs/metrics.md, over all ranks; ``most`` is the largest number of passes of a rank."""
         batches = [batch for part in parts for batch in part]
         kept = [place for batch in batches if not batch.idle for place in batch.places]
-        padded, unpadded = _plain_tokens(rank_batch, kept)
-        counts = [sum(batch.tokens for batch in batches), len(batches) * self.memory.budget, padded, unpadded]
-        gathered = (
-            self._trainer.accelerator.gather(torch.tensor([counts], device=rank_batch.weight_UB.device)).sum(0).tolist()
-        )
-        tokens, room, padded, unpadded = map(float, gathered)
-        metrics = {
-            "rows/tokens": tokens,
-            "rows/forwards": float(most),
-            "rows/padded_tokens": padded,
-            "rows/sequence_tokens": unpadded,
+        counts = {
+            "rows/tokens": sum(batch.tokens for batch in batches),
+            "rows/padded_tokens": len(kept) * rank_batch.padded_width,
+            "rows/sequence_tokens": sum(rank_batch.prompt_tokens[i] + rank_batch.completion_tokens[i] for i in kept),
+            "room": len(batches) * self.memory.budget,
         }
-        return metrics | ({"rows/fill": tokens / room} if room else {})
+        counted = torch.tensor([list(counts.values())], device=rank_batch.weight_UB.device)
+        summed = self._trainer.accelerator.gather(counted).sum(0).tolist()
+        metrics = dict(zip(counts, map(float, summed), strict=True)) | {"rows/forwards": float(most)}
+        room = metrics.pop("room")
+        return metrics | ({"rows/fill": metrics["rows/tokens"] / room} if room else {})
 
     @property
     def _sharded(self) -> bool:
         """True if every forward pass is a collective operation: under FSDP."""
         return self._trainer.is_fsdp_enabled
 
-    def _most(self, passes: int, device: torch.device) -> int:
-        """Passes of the rank that has most; all ranks call together."""
-        return int(self._trainer.accelerator.gather(torch.tensor([passes], device=device)).max())
+    def _largest(self, number: int) -> int:
+        """The largest number of a rank; all ranks call together."""
+        accelerator = self._trainer.accelerator
+        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
 
     def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, *, whole: bool = False) -> list[MicroBatch]:
-        """Forward passes of the rows of positive weight; in one pass if ``whole`` and no budget is set."""
-        args, budget = self._trainer.args, self.budget(rank_batch)
-        if whole and args.max_tokens_per_row is None:
-            budget = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
-        batches = self._laid_out(rank_batch, weight_B, budget)
-        if whole and args.max_tokens_per_row is None:
-            budget = max((batch.tokens for batch in batches), default=1)
-        self.memory.budget = budget
-        if args.max_tokens_per_row is not None:
-            self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
-        return batches
+        """Forward passes of the rows of positive weight, laid out once in a generation.
 
-    def _laid_out(self, rank_batch: RankBatch, weight_B: Tensor, budget: int) -> list[MicroBatch]:
-        """Forward passes of the rows of positive weight, laid out once in a generation."""
+        If ``whole`` and no budget is set, it is one pass.
+        """
+        limit, budget = self._trainer.args.max_tokens_per_row, self.budget(rank_batch)
+        whole = whole and limit is None
+        if whole:
+            budget = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
         if self._latest is None or self._latest.prompt_ids is not rank_batch.prompt_ids:
             self._planned.clear()
         self._latest = rank_batch
@@ -204,7 +181,12 @@ class ForwardPasses:
         if key not in self._planned:
             places = self.layout.places(rank_batch, kept, budget)
             self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
-        return [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
+        batches = [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
+        most = max((batch.tokens for batch in batches), default=0)
+        self.memory.budget = max(most, 1) if whole else budget
+        if limit is not None:
+            self.memory.warn_if_beyond(most)
+        return batches
 
     def idle_pass(self) -> MicroBatch:
         """The shortest row of the latest batch at weight 0, for a rank that other ranks wait for."""
@@ -217,23 +199,24 @@ class ForwardPasses:
     def check_once(self) -> None:
         """Compare the head with the model, and rows with padding, before the first training step; all ranks together.
 
-        Later calls do nothing. A kernel that was probed on other shapes than this model has may fail here: then the
-        next one is tried.
+        Kernels were probed on other shapes than this model has. If one fails here, the next is tried.
         """
-        layout, self.checked, first = self.layout, True, not self.checked
-        if not first:
+        if self.checked:
             return
+        self.checked, layout, problems = True, self.layout, []
         self._check_head()
         if not isinstance(layout, RowLayout):
             return
-        accelerator, problems = self._trainer.accelerator, []
         for kernel in (layout.kernel, *layout.others):
-            problem = self._problem(kernel)
-            if self._on_all_ranks(not problem):
+            with torch.set_grad_enabled(not self._sharded):  # shards can only be differentiated in a training step
+                found, problem = self._found(partial(check_rows, kernel=kernel))
+            if found is not None and not found.passed:
+                problem = str(found)
+            if not self._largest(len(problem)):
                 if problems:
                     reason = f"not {'; not '.join(problems)}"
                     self.layout = replace(layout, kernel=replace(kernel, reason=reason), others=())
-                    accelerator.print(f"dppo | {self.layout}")
+                    self._trainer.accelerator.print(f"dppo | {self.layout}")
                 return
             problems.append(f"{kernel.name}: {problem or 'passed here, but not on every rank'}")
         problem = "; ".join(problems)
@@ -241,17 +224,8 @@ class ForwardPasses:
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
-        self.layout = PaddedLayout(
-            padded_forward=self._padded_forward,
-            reason="rows failed the self-check",
-            scored=layout.last_tokens,
-            autocast=layout.autocast,
-        )
-
-    def _on_all_ranks(self, passed: bool) -> bool:
-        """True if every rank passed; all ranks call together."""
-        accelerator = self._trainer.accelerator
-        return bool(accelerator.gather(torch.tensor([float(passed)], device=accelerator.device)).min())
+        of_rows: dict[str, Any] = {"scored": layout.last_tokens, "autocast": layout.autocast}
+        self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check", **of_rows)
 
     def _check_head(self) -> None:
         """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""
@@ -259,20 +233,13 @@ class ForwardPasses:
         if learns_prompts(trainer.model):
             return  # its sequences are longer than its inputs
         found, failed = self._found(check_head)
-        problem = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
-        name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
-        if not self._on_all_ranks(found is not None and found.passed):
+        if self._largest(int(found is None or not found.passed)):
+            problem = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
+            name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
             raise ConfigError(
-                f"log-probabilities by the head of {name} {problem}, here or on another rank. If it does more than a "
-                "linear head to its last hidden states, TRL's forward and every layout here would train on wrong ones. "
-                "Use another model."
+                f"log-probabilities by the head of {name} {problem}, here or on another rank. TRL's forward and every "
+                "layout here need a linear head. Use another model."
             )
-
-    def _problem(self, kernel: Kernel) -> str:
-        """Why rows fail the self-check on this rank, or ""."""
-        with torch.set_grad_enabled(not self._sharded):  # in shards it can only be differentiated in a training step
-            found, failed = self._found(partial(check_rows, kernel=kernel))
-        return failed if found is None else "" if found.passed else str(found)
 
     def _found(self, check: Callable[..., Any]) -> tuple[Any, str]:
         """The result of a self-check of the model, or None and its error; memory that runs out stays an error."""
@@ -284,9 +251,3 @@ class ForwardPasses:
             raise
         except Exception as error:  # unexpected inputs make a forward fail in any way
             return None, f"{type(error).__name__}: {error}"
-
-
-def _plain_tokens(rank_batch: RankBatch, kept: list[int]) -> tuple[int, int]:
-    """Tokens of some rows, padded to the widest of the generation as by TRL, and without padding."""
-    tokens = sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
-    return len(kept) * rank_batch.padded_width, tokens

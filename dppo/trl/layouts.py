@@ -23,7 +23,44 @@ MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddedLayout:
+class Layout:
+    """Forward passes, each of some rows of a batch."""
+
+    autocast: Callable[[], Any] = nullcontext
+    models: tuple[PreTrainedModel, ...] = ()
+    """Models that attend over rows of segments: the policy, and the reference model if there is one."""
+
+    def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
+        """Tokens of one forward pass over ``rows``, padding included."""
+        raise NotImplementedError
+
+    def row(self, rank_batch: RankBatch, rows: list[int]) -> Row | None:
+        """The row of segments of these completions, in the host's memory; None if they are padded."""
+
+    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, places: Sequence[list[int]]) -> list[MicroBatch]:
+        """Forward passes of the rows at ``places``; all index tensors reach the device in one transfer."""
+        rows = [self.row(rank_batch, here) for here in places]
+        indices = [index for row in rows if row is not None for index in row.indices]
+        moved = iter(on_device([*(torch.tensor(here) for here in places), *indices], weight_B.device))
+        at_places = [next(moved) for _ in places]
+        there = [None if row is None else row.moved([next(moved) for _ in row.indices]) for row in rows]
+        return [
+            MicroBatch(rank_batch, here, at, weight_B[at], self.tokens(rank_batch, here), row)
+            for here, at, row in zip(places, at_places, there, strict=True)
+        ]
+
+    def enter(self) -> None:
+        """Let the models attend over rows."""
+        for model in self.models:
+            use_rows(model)
+
+    def leave(self) -> bool:
+        """Restore the attention of the models; True if one attended over rows."""
+        return True in [leave_rows(model) for model in self.models]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedLayout(Layout):
     """Length-sorted micro-batches, each padded to its own longest prompt and completion."""
 
     shares_prompts: ClassVar[bool] = False
@@ -33,29 +70,16 @@ class PaddedLayout:
     reason: str
     scored: bool = False
     """True if the models have ``add_scored_head``, whose router loss has weights: every forward goes through it."""
-    autocast: Callable[[], Any] = nullcontext
 
     def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
-        """Rows of each forward pass of at most ``max_tokens`` tokens, padding included; the longest pass first.
-
-        Sequences that belong together stay together.
-        """
+        """Rows of each forward pass of at most ``max_tokens`` tokens, padding included; the longest pass first."""
         together = rank_batch.together
         sizes = torch.tensor([(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in kept])
         widths = sizes.view(-1, together, 2).amax(1) if kept else sizes.view(0, 2)
         units = torch.tensor(kept, dtype=torch.int64).view(-1, together)
         return [units[batch].flatten().tolist() for batch in sorted_micro_batches(widths, max_tokens // together)]
 
-    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, places: Sequence[list[int]]) -> list[MicroBatch]:
-        """Forward passes of the rows at ``places``."""
-        index = on_device([torch.tensor(here) for here in places], weight_B.device)
-        return [
-            MicroBatch(rank_batch, here, rows, weight_B[rows], self.tokens(rank_batch, here))
-            for here, rows in zip(places, index, strict=True)
-        ]
-
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
-        """Tokens of one forward pass over ``rows``, padding included."""
         completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
         return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
@@ -82,29 +106,19 @@ class PaddedLayout:
             metrics_of(output, lambda value: value[:, predicts]) if metrics else None,
         )
 
-    def enter(self) -> None:
-        """No effect: models are trained as they are."""
-
-    def leave(self) -> bool:
-        """No effect; returns False."""
-        return False
-
     def __str__(self) -> str:
         return f"layout: length-sorted padding ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLayout:
+class RowLayout(Layout):
     """Rows of segments: no padding, and the prompt of a group once."""
 
     kernel: Kernel
-    shares_prompts: bool = True
-    """True if completions of one prompt are forwarded behind one copy of it."""
-    autocast: Callable[[], Any]
     others: tuple[Kernel, ...]
     """Kernels to try in order, if this one fails on the model itself."""
-    models: tuple[PreTrainedModel, ...]
-    """Models that attend over rows: the policy, and the reference model if there is one."""
+    shares_prompts: bool = True
+    """True if completions of one prompt are forwarded behind one copy of it."""
     last_tokens: bool = False
     """True if tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
@@ -114,34 +128,16 @@ class RowLayout:
         planned = plan_rows(group, prompts, completions, max_tokens, whole=rank_batch.together > 1)
         return sorted(([kept[at] for at in row] for row in planned), key=lambda here: -self.tokens(rank_batch, here))
 
-    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, places: Sequence[list[int]]) -> list[MicroBatch]:
-        """As ``PaddedLayout.micro_batches``; all index tensors reach the device in one transfer."""
-        rows = [self._row(rank_batch, here) for here in places]
-        tensors = [tensor for row in rows for tensor in row.indices]
-        moved = on_device([*(torch.tensor(here) for here in places), *tensors], weight_B.device)
-        index, parts = moved[: len(places)], iter(moved[len(places) :])
-        return [
-            MicroBatch(
-                rank_batch,
-                here,
-                at,
-                weight_B[at],
-                self.tokens(rank_batch, here),
-                row.moved([next(parts) for _ in row.indices]),
-            )
-            for here, at, row in zip(places, index, rows, strict=True)
-        ]
-
-    def _row(self, rank_batch: RankBatch, rows: list[int]) -> Row:
-        """The row of these completions, in the host's memory."""
-        tokens = [max(1, rank_batch.completion_tokens[i]) for i in rows]  # an idle pass may have no token of its own
-        _, completion_ids, scored = rank_batch.on_host
-        cut = list(zip(rows, tokens, strict=True))
+    def row(self, rank_batch: RankBatch, rows: list[int]) -> Row:
+        prompt_ids, completion_ids, scored = rank_batch.on_host
+        width = prompt_ids.shape[1]
+        # An idle pass may have no token of its own.
+        cut = [(i, slice(max(1, rank_batch.completion_tokens[i]))) for i in rows]
         return build_row(
-            [rank_batch.prompt(i) for i in rows],
-            [completion_ids[i, :n] for i, n in cut],
+            [prompt_ids[i, width - rank_batch.prompt_tokens[i] :] for i in rows],
+            [completion_ids[at] for at in cut],
             self._groups(rank_batch, rows),
-            None if rank_batch.all_scored else [scored[i, :n] for i, n in cut],
+            None if rank_batch.all_scored else [scored[at] for at in cut],
             last_tokens=self.last_tokens,
         )
 
@@ -166,13 +162,6 @@ class RowLayout:
         with self.autocast():
             return row_log_probs(model, batch.row, batch.completion_width, kernel=self.kernel, **measured)
 
-    def enter(self) -> None:
-        for model in self.models:
-            use_rows(model)
-
-    def leave(self) -> bool:
-        return True in [leave_rows(model) for model in self.models]
-
     def __str__(self) -> str:
         prompts = "" if self.shares_prompts else ", prompts not shared"
         return f"layout: rows of segments{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
@@ -181,36 +170,27 @@ class RowLayout:
 def choose_layout(
     trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]
 ) -> tuple[PaddedLayout | RowLayout, tuple[PreTrainedModel, ...]]:
-    """Rows if the model and its reference allow it, else padding with the reason; and the models for our own head.
-
-    Raises:
-        ConfigError: the model's router loss is not served.
-    """
+    """Rows if the model and its reference allow it, else padding with the reason; and the models for our own head."""
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
-    reason = "as set" if args.layout == "padded" else _unserved(trainer.model, models)
+    reason = next((reason for reason in map(unsupported, models) if reason), "")
+    if learns_prompts(trainer.model):
+        reason = "its adapter puts tokens of its own before every sequence"
+    if args.layout == "padded":
+        reason = "as set"
     for model in models:
         if router and (unserved := unsupported_head(model)):
-            raise ConfigError(
-                f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}: "
-                f"{unserved}. Set router_aux_loss_coef: 0.0."
-            )
+            problem = f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}"
+            raise ConfigError(f"{problem}: {unserved}. Set router_aux_loss_coef: 0.0.")
     # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
     wanted = router or (not reason and accelerator.device.type not in TRITON_DEVICES)
     heads = tuple(model for model in models if wanted and not unsupported_head(model))
     autocast = accelerator.autocast
     if reason:
         return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=autocast), heads
-    kernel, others = _kernels(models[0], accelerator)
-    rows = RowLayout(
-        kernel=kernel,
-        shares_prompts=args.layout != "packed",
-        others=others,
-        autocast=autocast,
-        models=models,
-        last_tokens=router,
-    )
-    return rows, heads
+    kernel, *others = _kernels(models[0], accelerator)
+    settings: dict[str, Any] = {"shares_prompts": args.layout != "packed", "last_tokens": router, "autocast": autocast}
+    return RowLayout(kernel=kernel, others=tuple(others), models=models, **settings), heads
 
 
 def learns_prompts(policy: Any) -> bool:
@@ -218,19 +198,11 @@ def learns_prompts(policy: Any) -> bool:
     return bool(getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False))
 
 
-def _unserved(policy: Any, models: Sequence[PreTrainedModel]) -> str:
-    """Why rows cannot serve these models, or ""."""
-    if learns_prompts(policy):
-        return "its adapter puts tokens of its own before every sequence"
-    return next((reason for reason in map(unsupported, models) if reason), "")
-
-
-def _kernels(policy: PreTrainedModel, accelerator: Any) -> tuple[Kernel, tuple[Kernel, ...]]:
+def _kernels(policy: PreTrainedModel, accelerator: Any) -> list[Kernel]:
     """The kernel for this model on this device, and those to try after it."""
-    config, device = policy.config, accelerator.device
+    config, device, dtype = policy.config, accelerator.device, MIXED.get(accelerator.mixed_precision, policy.dtype)
     heads = int(config.num_attention_heads)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    dtype = MIXED.get(accelerator.mixed_precision, policy.dtype)
     grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
-    kernel = choose_kernel(device, dtype, int(head_dim), heads=grouped)
-    return kernel, kernels_after(kernel, device, dtype)
+    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    kernel = choose_kernel(device, dtype, head_dim, heads=grouped)
+    return [kernel, *kernels_after(kernel, device, dtype)]

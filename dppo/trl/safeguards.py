@@ -5,6 +5,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, cast
@@ -36,8 +37,7 @@ SERVE = (
 class NonFiniteGuard(TrainerCallback):
     """Skips an optimizer step if its gradient is not finite, warns of it, and logs ``skipped_step_share``.
 
-    The gradients are cleared: neither weights nor the optimizer's moments change, and the schedule goes on. Under fp16
-    the loss scaler skips such steps itself.
+    Without gradients neither weights nor moments change. Under fp16 the loss scaler skips such steps itself.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -45,41 +45,29 @@ class NonFiniteGuard(TrainerCallback):
         self.skipped = 0
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Clear a gradient that is not finite. ``Trainer`` calls this after gradient clipping."""
-        trainer = self.trainer
+        """Clear a gradient that is not finite, after clipping."""
+        trainer, accelerator, broken = self.trainer, self.trainer.accelerator, False
         trainer.clock.start("optimizer")
-        broken = trainer.accelerator.scaler is None and not _finite_gradient(trainer)
+        if accelerator.scaler is None:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            here = (~norm.isfinite()).to(accelerator.device, torch.float32).reshape(1)
+            broken = bool(accelerator.reduce(here, reduction="sum").item())
         if broken:
             self.skipped += 1
             trainer.model.zero_grad(set_to_none=True)
-            warnings.warn(
-                f"step {state.global_step}: the gradient is not finite, the step is skipped ({self.skipped} so far). "
-                "If this repeats, lower learning_rate or max_grad_norm, and look at the rewards.",
-                stacklevel=2,
-            )
+            skipped = f"the gradient is not finite, the step is skipped ({self.skipped} so far)"
+            warnings.warn(f"step {state.global_step}: {skipped}. Lower learning_rate or max_grad_norm.", stacklevel=2)
         trainer.add_metrics({"skipped_step_share": float(broken)})
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Log the time of each phase. ``Trainer`` calls this after the update."""
+        """Log the time of each phase, after the update."""
         self.trainer.clock.stop("optimizer")
         self.trainer.add_metrics(self.trainer.clock.flush())
 
 
-def _finite_gradient(trainer: Any) -> bool:
-    """True if the gradient is finite on all processes, which call together."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    broken = (~norm.isfinite()).to(trainer.accelerator.device, torch.float32).reshape(1)
-    return not bool(trainer.accelerator.reduce(broken, reduction="sum").item())
-
-
 class EmptySignalWarning:
-    """Warns if no completion has a gradient for 10 generations in a row, and again after 20, 40, ...
-
-    If no reward function gave a number, it warns after 1, 2, 4, ...: the functions are at fault.
-    """
-
-    FIRST = 10
+    """Warns if no completion has a gradient for 10, 20, 40, ... generations in a row, or no reward for 1, 2, 4, ..."""
 
     def __init__(self) -> None:
         self.empty = self.unscored = 0
@@ -88,22 +76,21 @@ class EmptySignalWarning:
         """Count one generation. ``signal``: some completion has a gradient; ``scored``: some has a reward."""
         self.empty = 0 if signal else self.empty + 1
         self.unscored = 0 if scored else self.unscored + 1
-        times, rest = (self.unscored, 0) if self.unscored else divmod(self.empty, self.FIRST)
+        times, rest = (self.unscored, 0) if self.unscored else divmod(self.empty, 10)
         if rest or times.bit_count() != 1:
             return
         problem = f"all groups had zero variance for {self.empty} generations"
         if self.unscored:
             problem = f"all rewards were NaN or None for {self.unscored} generation(s)"
         warnings.warn(
-            f"{problem} in a row: nothing is being learned. Print completions and rewards: log_completions: true.",
-            stacklevel=2,
+            f"{problem} in a row: nothing is learned. To see completions: log_completions: true.", stacklevel=2
         )
 
 
 class MemoryAdvice:
     """Names the setting to lower if a pass runs out of memory, and warns if a row is over budget.
 
-    ``setting`` is for passes that cannot be split: ``together`` is the least number of sequences in one.
+    Passes of ``together`` sequences cannot be split: there it is ``setting``.
     """
 
     def __init__(self, setting: str = "max_completion_length", together: int = 1) -> None:
@@ -115,18 +102,15 @@ class MemoryAdvice:
         """Tokens and completions of the current forward pass; 0 before the first."""
 
     def warn_if_beyond(self, tokens: int) -> None:
-        """Warn once that sequences that cannot be split are longer than a row."""
+        """Warn once if a pass that cannot be split is over budget."""
         if tokens > self.budget and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{self._least} is {tokens} tokens, over max_tokens_per_row={self.budget}: it gets a row of its own, "
-                f"nothing is cut. If memory allows, set max_tokens_per_row: {tokens}.",
-                stacklevel=2,
-            )
+            over = f"{self._least} is {tokens} tokens, over max_tokens_per_row={self.budget}"
+            warnings.warn(f"{over}: it gets a row of its own. Set max_tokens_per_row: {tokens}.", stacklevel=2)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """A context that turns an out-of-memory error of a training pass into one that names the setting to lower."""
+        """Turn an out-of-memory error of a training pass into one that names the setting to lower."""
         self.in_flight = 0
         try:
             yield
@@ -137,14 +121,12 @@ class MemoryAdvice:
             lower = f"max_tokens_per_row: {min(self.budget, self.in_flight) // 2}"
             if self.completions <= self._together:  # a row cannot hold less
                 lower = f"a lower {self._setting}: that is {self._least}"
-            raise OutOfMemoryError(
-                f"out of memory in a forward or backward pass over {self.in_flight} tokens "
-                f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."
-            ) from error
+            failed = f"out of memory in a pass over {self.in_flight} tokens (max_tokens_per_row={self.budget})"
+            raise OutOfMemoryError(f"{failed}. Set {lower}, or gradient_checkpointing: true.") from error
 
 
 def end_at_exit() -> None:
-    """Register the end of a gloo group: if the interpreter ends it, its threads sometimes abort the process."""
+    """Register the end of a gloo group: ended by the interpreter, its threads sometimes abort the process."""
     if distributed.is_initialized() and distributed.get_backend() == "gloo":
         atexit.unregister(_end_group)
         atexit.register(_end_group)
@@ -161,7 +143,7 @@ def _end_group() -> None:
 
 @contextmanager
 def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
-    """A context of rounds: before their error is raised, the run is saved as it was before them."""
+    """Save the run as it was before its rounds, if they raise an error."""
     before, step = source.stream.state_dict(), trainer.state.global_step
     try:
         yield
@@ -173,7 +155,7 @@ def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
 
 @contextmanager
 def failures_named(trainer: Any) -> Iterator[None]:
-    """A context around vLLM's generation: its failure names the last checkpoint and how to resume from it."""
+    """Turn a failure of vLLM's generation into an error that names the last checkpoint."""
     try:
         yield
     except Exception as error:  # of its engine, its workers, or the connection to its server
@@ -182,7 +164,7 @@ def failures_named(trainer: Any) -> Iterator[None]:
 
 
 def _way_on(folder: Path | None) -> str:
-    """A sentence about how to resume a run that failed, from its last checkpoint if there is one."""
+    """A sentence about how to resume a run that failed."""
     if folder is None:
         return "There is no checkpoint: start the run again, with save_strategy: steps and a lower save_steps."
     script = f"trainer.train(resume_from_checkpoint='{folder}')"
@@ -191,11 +173,7 @@ def _way_on(folder: Path | None) -> str:
 
 @contextmanager
 def models_named(*models: Any) -> Iterator[None]:
-    """A context that loads models: a failure is one line instead of the 40 of transformers.
-
-    Raises:
-        ConfigError: a folder is missing or holds no model, or a name of the hub cannot be loaded.
-    """
+    """Turn the 40 lines of transformers for a model that cannot be loaded into one line of a ``ConfigError``."""
     names = [each for each in models if isinstance(each, str)]
     for problem in filter(None, map(model_problem, names)):
         raise ConfigError(problem)
@@ -210,10 +188,7 @@ def models_named(*models: Any) -> Iterator[None]:
 
 
 def precision_line(trainer: Any) -> str | None:
-    """A warning if vLLM computes in a coarser precision than the trainer; None if it does not.
-
-    TRL gives no dtype to vLLM in its own process, and vLLM then casts a float32 model to bfloat16.
-    """
+    """A warning if vLLM computes in a coarser precision than the trainer: TRL gives it no dtype."""
     own: torch.dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
     ours = MIXED.get(trainer.accelerator.mixed_precision, own)
     trained = str(ours).removeprefix("torch.")
@@ -227,19 +202,13 @@ def precision_line(trainer: Any) -> str | None:
     if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
         return None
     sampled = str(theirs).removeprefix("torch.")
-    return (
-        f"the trainer computes in {trained}, vLLM samples in {sampled}: their log-probabilities differ with the same "
-        f"weights (sampling/sampling_logp_difference/mean). To sample in {trained}, {then}"
-    )
+    differ = "log-probabilities differ (sampling/sampling_logp_difference/mean)"
+    return f"the trainer computes in {trained}, vLLM samples in {sampled}: {differ}. To sample in {trained}, {then}"
 
 
 @contextmanager
 def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
-    """A context around TRL's constructor, which starts vLLM or connects to its server.
-
-    Raises:
-        EngineError: vLLM failed. Other errors of the constructor stay as they are.
-    """
+    """Turn a failure of vLLM's start in TRL's constructor into an ``EngineError``; other errors stay."""
     try:
         yield
     except Exception as error:  # of its engine, its workers, or the connection to its server
@@ -259,7 +228,7 @@ def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
 
 
 def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:
-    """The problem if ``reward_weights`` are not one number per reward function, as a sentence; else empty."""
+    """A sentence if ``reward_weights`` are not one number per reward function; else empty."""
     if weights is None or len(weights) == rewards:
         return ""
     need = f"must have one number for each of {rewards} reward functions"
@@ -267,13 +236,7 @@ def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:
 
 
 def guarded_rewards(reward_funcs: Any, args: Any, data: Any) -> Any:
-    """Reward functions that check each call; models and names of models are unchanged.
-
-    ``args`` is a ``DPPOConfig``, ``data`` the training set or None.
-
-    Raises:
-        ConfigError: an item is neither text nor a function, or ``reward_weights`` are not one per function.
-    """
+    """Reward functions that check each call, for a ``DPPOConfig``; models and names of models are unchanged."""
     if reward_funcs is None:
         return None
     functions = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
@@ -282,9 +245,5 @@ def guarded_rewards(reward_funcs: Any, args: Any, data: Any) -> Any:
     if wrong := weights_mismatch(args.reward_weights, len(functions)):
         raise ConfigError(wrong)
     columns = {*(getattr(data, "column_names", None) or ())} if args.remove_unused_columns else set()
-    return [
-        function
-        if isinstance(function, str | torch.nn.Module)
-        else guarded(function, args.reward_time_limit, columns - KEPT)
-        for function in functions
-    ]
+    checked = partial(guarded, limit_seconds=args.reward_time_limit, dropped=columns - KEPT)
+    return [each if isinstance(each, str | torch.nn.Module) else checked(each) for each in functions]

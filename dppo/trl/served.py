@@ -1,12 +1,9 @@
 """Versions, ranges of fields, options, models and overrides of methods of TRL that are served; others are refused.
 
-An override that our step never calls, or calls with other inputs than TRL's, would not change the gradient.
-``REFUSED`` has these methods, and ``tests/trl/trl_methods.json`` all others that TRL defines on its trainers. A test
-compares both with TRL.
+A test compares ``REFUSED``, and the served methods in ``tests/trl/trl_methods.json``, with all that TRL defines.
 """
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import trl
@@ -22,26 +19,24 @@ from dppo.methods import Method
 OLDEST, BEFORE = Version("1.16"), Version("1.17")
 """The supported range of TRL, tested at the version in constraints.txt: our hooks use private names."""
 
-RANGES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "epsilon_high"), "[0, inf)"),
-        **dict.fromkeys(("adam_beta1", "adam_beta2"), "[0, 1)"),
-        **dict.fromkeys(("num_train_epochs", "logging_steps", "save_steps", "eval_steps"), "(0, inf)"),
-        **dict.fromkeys(("temperature", "repetition_penalty"), "(0, inf)"),
-        **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), "(0, 1]"),
-        **dict.fromkeys(("min_p", "ref_model_mixup_alpha", "top_entropy_quantile"), "[0, 1]"),
-        **dict.fromkeys(("max_steps", "top_k"), "[-1, inf)"),
-        **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers"), "[0, inf)"),
-        **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "[1, inf)"),
-        **dict.fromkeys(("max_completion_length", "num_iterations", "num_generations_eval"), "[1, inf)"),
-        **dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), "[1, inf)"),
-        **dict.fromkeys(("num_generations", "ref_model_sync_steps"), "[1, inf)"),
-        "max_grad_norm": "[0, inf]",  # inf: never clipped
-        "delta": "(0, inf]",
-        "router_aux_loss_coef": "[0, inf)",
-        "off_policy_mask_threshold": "[-inf, inf]",
-    }
-)
+RANGES: Mapping[str, str] = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "epsilon_high"), "[0, inf)"),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), "[0, 1)"),
+    **dict.fromkeys(("num_train_epochs", "logging_steps", "save_steps", "eval_steps"), "(0, inf)"),
+    **dict.fromkeys(("temperature", "repetition_penalty"), "(0, inf)"),
+    **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), "(0, 1]"),
+    **dict.fromkeys(("min_p", "ref_model_mixup_alpha", "top_entropy_quantile"), "[0, 1]"),
+    **dict.fromkeys(("max_steps", "top_k"), "[-1, inf)"),
+    **dict.fromkeys(("seed", "data_seed", "dataloader_num_workers"), "[0, inf)"),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "[1, inf)"),
+    **dict.fromkeys(("max_completion_length", "num_iterations", "num_generations_eval"), "[1, inf)"),
+    **dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), "[1, inf)"),
+    **dict.fromkeys(("num_generations", "ref_model_sync_steps"), "[1, inf)"),
+    "max_grad_norm": "[0, inf]",  # inf: never clipped
+    "delta": "(0, inf]",
+    "router_aux_loss_coef": "[0, inf)",
+    "off_policy_mask_threshold": "[-inf, inf]",
+}
 """Intervals of fields that TRL and transformers do not check: a run would fail late, or train on nonsense."""
 SAMPLING = ("top_k", "top_p", "min_p", "repetition_penalty")
 """Fields that are off if they are None, although they are annotated as numbers."""
@@ -56,73 +51,48 @@ def ranges_of(args: Any) -> dict[str, str]:
     return {name: interval for name, interval in RANGES.items() if name not in off}
 
 
-DEEPSPEED = (
-    "DeepSpeed is not served: its engine steps inside backward, and a step here has several. Use DDP or FSDP2 "
-    "(accelerate config)."
-)
+DEEPSPEED = "DeepSpeed is not served: its engine steps inside backward. Use DDP or FSDP2 (accelerate config)."
 
 
 def check_trl_version(installed: str = trl.__version__) -> None:
-    """Refuse a TRL outside the supported range.
-
-    Raises:
-        ConfigError: the range, and the command that installs such a version.
-    """
+    """Raise ``ConfigError`` for a TRL outside the supported range."""
     if not OLDEST <= Version(installed) < BEFORE:
-        raise ConfigError(
-            f"TRL {installed} is not supported: DPPOTrainer overrides private methods that were checked on "
-            f"{OLDEST} <= TRL < {BEFORE} only. Install one: pip install 'trl>={OLDEST},<{BEFORE}'"
-        )
+        why = f"private methods are overridden, checked on {OLDEST} <= TRL < {BEFORE} only"
+        raise ConfigError(f"TRL {installed} is not supported: {why}. pip install 'trl>={OLDEST},<{BEFORE}'")
 
 
 def unsupported_options(args: GRPOConfig) -> list[str]:
     """One sentence per TRL option in ``args`` that would be silently wrong here; empty if all are served."""
-    problems = [sentence for wrong, sentence in unserved_in_rows(args) if wrong]
-    if args.top_entropy_quantile < 1.0:
-        problems.append(
-            f"top_entropy_quantile={args.top_entropy_quantile:g} needs the entropies of all tokens of the batch, most "
-            "of which are not forwarded here. Use top_entropy_quantile: 1.0."
-        )
-    if args.use_adaptive_entropy:
-        problems.append(
-            "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
-            "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01."
-        )
-    return problems
+    served = served_in_rows(args) | {
+        f"top_entropy_quantile={args.top_entropy_quantile:g} needs the entropies of all tokens of the batch, most of "
+        "which are not forwarded here. Use top_entropy_quantile: 1.0.": args.top_entropy_quantile >= 1.0,
+        "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
+        "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.": not args.use_adaptive_entropy,
+    }
+    return [sentence for sentence, fine in served.items() if not fine]
 
 
-def unserved_in_rows(args: Any) -> list[tuple[bool, str]]:
-    """Options of transformers that would have another meaning on dense rows: (True if set, the sentence)."""
+def served_in_rows(args: Any) -> dict[str, bool]:
+    """By the sentence that refuses an option of transformers in dense rows, True if its value is served."""
     optimizer = OptimizerNames(args.optim).value
-    return [
-        (
-            args.neftune_noise_alpha is not None,
-            "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it "
-            "out.",
+    return {
+        "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it out.": (
+            args.neftune_noise_alpha is None
         ),
-        (
-            any(kind in optimizer for kind in ("lomo", "layerwise")),
-            f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.",
+        f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.": (
+            "lomo" not in optimizer and "layerwise" not in optimizer
         ),
-        (
-            args.use_liger_kernel,
-            "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.",
-        ),
-    ]
+        "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.": not args.use_liger_kernel,
+    }
 
 
 def check_processes(trainer: Any) -> None:
-    """Refuse processes that share completions, rows or backward passes.
-
-    Raises:
-        ConfigError: DeepSpeed, or parallelism within a model.
-    """
+    """Raise ``ConfigError`` for DeepSpeed, and for processes that share completions or rows."""
     if trainer.is_deepspeed_enabled:
         raise ConfigError(DEEPSPEED)
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
         raise ConfigError(
-            "tensor, context and sequence parallelism are not served: each process gets rows of its own. Use DDP or "
-            "FSDP2 (accelerate config)."
+            "tensor, context and sequence parallelism are not served. Use DDP or FSDP2 (accelerate config)."
         )
 
 
@@ -131,63 +101,43 @@ LIBRARIES = ("dppo", "trl", "transformers")
 LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
 """Methods that give a step its examples; with a streamed dataset TRL's are used."""
 
-_LOSS_OF_GRPO = (
-    "the loss is made of the method's parts, over packed rows of the completions kept. Set loss_type, or give a method "
-    "its own token_loss: docs/extending.md."
-)
-_LOADER_OF_GRPO = (
-    "prompts come from the dataset itself, in an order of seed and epoch. Put the dataset in order and set "
-    "shuffle_dataset: false."
-)
-_LOSS_OF_ROWS = (
-    "the loss is computed over packed rows of drawn sequences, each with its weight. Override loss_and_scores, or use "
-    "TRL's own trainer."
-)
-_LOADER_OF_ROWS = (
-    "the loader gives indices of the dataset, and only drawn rows are read. Override _get_train_sampler for another "
-    "order, or change the dataset."
-)
+_LOSS_OF_GRPO = "the method has the loss. Set loss_type, or give a method its own token_loss: docs/extending.md."
+_LOADER_OF_GRPO = "prompts are in an order of seed and epoch. Put the dataset in order and set shuffle_dataset: false."
+_LOSS_OF_ROWS = "each drawn sequence has a weight in the loss. Override loss_and_scores, or use TRL's own trainer."
+_LOADER_OF_ROWS = "only drawn rows are read. Override _get_train_sampler for another order, or change the dataset."
+_OF_ROWS = {
+    "compute_loss": _LOSS_OF_ROWS,
+    **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
+}
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "GRPOTrainer": {
-        "_generate_and_score_completions": "advantages are computed from rewards of whole groups, before any is "
-        "dropped. Override _calculate_rewards, or give a method its own advantages: docs/extending.md.",
+        "_generate_and_score_completions": "advantages are of whole groups, before any completion is dropped. Override "
+        "_calculate_rewards, or give a method its own advantages: docs/extending.md.",
         "_get_per_token_logps_and_entropies": "log-probabilities are those of packed rows, by the model's own forward. "
         "Set layout: padded and change the model's forward.",
-        "_prepare_inputs": "a call of the loss trains on completions that were drawn, in packed rows. Change examples "
-        "in the dataset, and completions in _generate or a rollout_func.",
+        "_prepare_inputs": "a call of the loss trains on completions that were drawn. Change examples in the dataset, "
+        "and completions in _generate or a rollout_func.",
         **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_GRPO),
         **dict.fromkeys(("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights"), _LOSS_OF_GRPO),
         **dict.fromkeys(LOADER, _LOADER_OF_GRPO),
     },
-    "SFTTrainer": {
-        "compute_loss": _LOSS_OF_ROWS,
-        **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
-    },
-    "DPOTrainer": {
-        **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_ROWS),
-        **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
-    },
+    "SFTTrainer": _OF_ROWS,
+    "DPOTrainer": _OF_ROWS | {"_compute_loss": _LOSS_OF_ROWS},
 }
-"""Reasons why an override would be ignored, and what to use instead; by trainer of TRL and method."""
+"""By trainer of TRL and method, why an override would be ignored, and what to use instead."""
 
 
 def check_overrides(kind: type, *, streamed: bool = False) -> None:
-    """Refuse overrides of a class of trainers that would have no effect.
-
-    Raises:
-        ConfigError: each of them, with what to use instead.
-    """
+    """Raise ``ConfigError`` for overrides of a class of trainers that would have no effect."""
     classes = kind.__mro__
     base = next(each for each in classes if each.__name__ in REFUSED and each.__module__.startswith("trl."))
     own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in LIBRARIES]
-    problems = [
-        f"{each.__name__}.{name} would be ignored: {why}"
-        for each in own
-        for name, why in REFUSED[base.__name__].items()
-        if name in vars(each) and not (streamed and name in LOADER)
-    ]
-    raise_problems(kind.__name__, problems)
+    refused = {name: why for name, why in REFUSED[base.__name__].items() if not (streamed and name in LOADER)}
+    ignored = [(each, name) for each in own for name in refused if name in vars(each)]
+    raise_problems(
+        kind.__name__, [f"{each.__name__}.{name} would be ignored: {refused[name]}" for each, name in ignored]
+    )
 
 
 def unserved_models(trainer: Any) -> Iterator[str]:
@@ -197,41 +147,31 @@ def unserved_models(trainer: Any) -> Iterator[str]:
         yield "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model."
     if hasattr(model.get_output_embeddings(), "base_layer"):
         yield (
-            "the adapter covers lm_head, whose own weight the fused head uses: the adapter would never train. Remove "
-            "lm_head from target_modules, or train it in full: modules_to_save=['lm_head']."
+            "the adapter covers lm_head, and the fused head uses the weight below it: it would never train. Remove "
+            "lm_head from target_modules, or write modules_to_save=['lm_head']."
         )
     if trainer._tokenizer.eos_token_id is None:
-        yield (
-            "the tokenizer has no end-of-sequence token, so no completion would end. Set one of its tokens: "
-            "tokenizer.eos_token = '<|endoftext|>'."
-        )
-    if _lacks_chat_template(trainer):
-        yield (
-            "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts as "
-            "text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template."
-        )
+        yield "the tokenizer has no end-of-sequence token. Set one of its own: tokenizer.eos_token = '<|endoftext|>'."
+    if trainer.rollout_func is None and _lacks_chat_template(trainer):
+        texts = "dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']})"
+        yield f"prompts are conversations, and the tokenizer has no chat template. Set it, or write {texts}."
 
 
 def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> Iterator[str]:
     """Reasons why tokens cannot be left out of completions in this run, one sentence each; none if they can."""
     level, mode = method.tokens, trainer.vllm_importance_sampling_mode
     if level.needs_log_probs and not log_probs:
-        yield (
-            f"token pruning ({level}) needs the sampler's log-probabilities, which transformers' generate does not "
-            "give. Set use_vllm: true, or token_prune_rate: 0 and head_prune_rate: 0."
-        )
+        instead = "Set use_vllm: true, or token_prune_rate: 0 and head_prune_rate: 0"
+        yield f"token pruning ({level}) needs the sampler's log-probabilities: generate gives none. {instead}."
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
     if level.active and corrected and mode.startswith("sequence"):
-        yield (
-            f"vllm_importance_sampling_mode={mode!r} is a ratio of all tokens of a completion, and some are left out. "
-            "Set vllm_importance_sampling_mode: token_truncate."
-        )
+        yield f"vllm_importance_sampling_mode={mode!r} needs all tokens of a completion. Set it to token_truncate."
 
 
 def _lacks_chat_template(trainer: Any) -> bool:
-    """True if the first prompt is a conversation that the tokenizer cannot write as text, and no rollout_func does."""
+    """True if the first prompt is a conversation that the tokenizer cannot write as text."""
     data = trainer.train_dataset
-    if trainer.rollout_func is not None or not isinstance(data, Dataset) or "prompt" not in data.column_names:
+    if not isinstance(data, Dataset) or "prompt" not in data.column_names or not len(data):
         return False
     template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
-    return len(data) > 0 and is_conversational({"prompt": data[0]["prompt"]}) and template is None
+    return template is None and is_conversational({"prompt": data[0]["prompt"]})

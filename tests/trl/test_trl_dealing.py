@@ -20,7 +20,7 @@ def rows_of(batch):
         found.append(
             (
                 batch.completion_ids[row, :n].tolist(),
-                batch.prompt(row).tolist(),
+                batch.prompt_ids[row, batch.prompt_mask[row].bool()].tolist(),
                 batch.loss_mask[row, :n].tolist(),
                 None if batch.sampler_logp is None else batch.sampler_logp[row, :n].tolist(),
                 batch.advantage_B[row].item(),

@@ -111,8 +111,6 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     alike = Dataset.from_list([{"prompt": "w1 w2 w3", "chosen": " w4", "rejected": " w4 w5"}])
     with refused(DataError, "equal answers", "max_length=4"):
         ours(tiny_path, tmp_path, data=alike, max_length=4)
-    with refused(ConfigError, "max_tokens_per_row"):
-        ours(tiny_path, tmp_path, max_tokens_per_row=3)
 
 
 def test_a_reward_model_that_fails_is_named(tiny_path, tmp_path):

@@ -24,7 +24,7 @@ CALLS = (1, 2, 4, 8, 16, 32)
 def passes(monkeypatch):
     """Forward passes with a gradient, counted by a hook on every model that is trained."""
     count, enter = [0], ForwardPasses.enter
-    hooked = set()
+    hooked = {}  # holds the models: the number of a model that is gone may be given again
 
     def counted(module, *_):
         count[0] += torch.is_grad_enabled()
@@ -33,7 +33,7 @@ def passes(monkeypatch):
         enter(self)
         model = self._trainer.model
         if id(model) not in hooked:
-            hooked.add(id(model))
+            hooked[id(model)] = model
             model.register_forward_pre_hook(counted)
 
     monkeypatch.setattr(ForwardPasses, "enter", hook)

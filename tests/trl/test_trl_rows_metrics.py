@@ -15,7 +15,7 @@ from dppo.objective.losses import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import rollouts
 from dppo.trl.metrics import LossMetrics
-from dppo.trl.rows.metrics import RowMetrics
+from dppo.trl.rows.data import RowMetrics
 
 TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos")
 OF_RUN = {"sft": (stock, ours), "dpo": (dpo.stock, dpo.ours)}

@@ -101,14 +101,14 @@ def test_the_mean_over_all_draws_is_the_full_gradient(case, tiny_path, tmp_path)
 
 def test_a_weight_forgotten_is_found(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: the loss of drawn tokens at the weight of their completion alone."""
-    monkeypatch.setattr("dppo.trl.batch.CutBatch.loss_weight", lambda self, batch: batch.weight)
+    monkeypatch.setattr("dppo.trl.batch.MicroBatch.loss_weight", property(lambda self: self.weight))
     mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY)
     assert relative_difference(mean[0], whole[0]) > BIASED
 
 
 def test_a_mean_over_what_is_left_is_found(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: a completion's sum divided by its tokens before the cut."""
-    monkeypatch.setattr("dppo.trl.batch.CutBatch.counted", lambda self, rows: None)
+    monkeypatch.setattr("dppo.trl.batch.MicroBatch.counted_B", None)
     mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY | {"loss_type": "grpo"})
     assert relative_difference(mean[0], whole[0]) > BIASED
 

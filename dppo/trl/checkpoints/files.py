@@ -51,8 +51,7 @@ PARTS = {
 def sole_writer_of(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
     """Hold the lock of ``folder``, which is made if needed. An inner context of the same thread has no effect.
 
-    The system releases the lock when the process ends. ``report`` gets a line if a killed process left the folder, or
-    if its file system has no locks.
+    ``report`` gets a line if a killed process left the folder, or if its file system has no locks.
 
     Raises:
         ConfigError: another process is writing into the folder, or it cannot be written.
@@ -70,10 +69,8 @@ def sole_writer_of(folder: Path, report: Callable[[str], None] = print) -> Itera
                 with suppress(OSError):  # the note is for messages alone: a full disk must not stop the run here
                     write_json(note, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
         except Timeout:
-            raise ConfigError(
-                f"output_dir={folder} is being written by {_noted(note) or 'another process'}. Wait until it ends, "
-                f"stop it, or train elsewhere: output_dir: {folder}-2"
-            ) from None
+            writer = _noted(note) or "another process"
+            raise ConfigError(f"output_dir={folder} is written by {writer}. Write output_dir: {folder}-2") from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise ConfigError(f"output_dir={folder} cannot be locked: {error.strerror or error}") from error
@@ -88,7 +85,7 @@ def _noted(note: Path) -> str:
 
 
 def seal(folder: Path) -> None:
-    """Flush a checkpoint's files to the disk and list them. One process calls it when all have written."""
+    """Flush a checkpoint's files to the disk and list them, in one process when all have written."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LIST_FILE]
     for path in files:
         with path.open("rb") as file:
@@ -122,8 +119,15 @@ def find_faults(folder: Path, *, same_ranks: bool = True, reader: int = 0, reade
             listed = {name: [int(size), str(checksum)] for name, (size, checksum) in entries}
         except (FileError, KeyError, TypeError, ValueError, AttributeError):
             return {LIST_FILE: UNUSABLE}
-    names = sorted(listed, key=lambda name: -listed[name][0])  # the largest first, for equal shares
-    found = {name: fault for name in names[reader::readers] if (fault := _fault(folder, name, listed[name]))}
+    found = {}
+    for name in sorted(listed, key=lambda name: -listed[name][0])[reader::readers]:  # largest first, for equal shares
+        binary, path, same = name.endswith(BINARY), folder / name, False
+        with suppress(OSError):
+            same = measured(path) == listed[name]
+        if not path.exists() and (binary or name == OUR_STATE) and not name.startswith(MODEL):
+            found[name] = MISSING
+        elif not same:
+            found[name] = UNUSABLE if binary else EDITED
     for part, files in PARTS.items():
         there = all(any(any(folder.glob(name)) for name in names) for names in files)
         if not there and (same_ranks or part != RANDOM):
@@ -131,24 +135,8 @@ def find_faults(folder: Path, *, same_ranks: bool = True, reader: int = 0, reade
     return found | ({STATE: UNUSABLE} if content(folder / STATE) is None else {})
 
 
-def _fault(folder: Path, name: str, listed: list[Any]) -> str | None:
-    """The fault of a listed file; None if it is as it was written."""
-    binary, path = name.endswith(BINARY), folder / name
-    if not path.exists() and (binary or name == OUR_STATE) and not name.startswith(MODEL):
-        return MISSING
-    try:
-        same = measured(path) == listed
-    except OSError:
-        same = False
-    return None if same else UNUSABLE if binary else EDITED
-
-
 def refuse(folder: Path, faults: dict[str, str], *, accept_missing: bool = False) -> None:
-    """Refuse a checkpoint that cannot be resumed as it was written.
-
-    Raises:
-        CheckpointError: a file is unusable, or missing without ``accept_missing``.
-    """
+    """Raise ``CheckpointError`` if a file is unusable, or missing without ``accept_missing``."""
     accepted = (EDITED, MISSING) if accept_missing else (EDITED,)
     wrong = [f"{name} is {fault}" for name, fault in sorted(faults.items()) if fault not in accepted]
     if wrong:
@@ -159,7 +147,7 @@ def refuse(folder: Path, faults: dict[str, str], *, accept_missing: bool = False
 
 @contextmanager
 def checkpoint_errors(folder: Path, problem: str) -> Iterator[None]:
-    """A context that turns any error into a ``CheckpointError`` with folder, ``problem`` and a checkpoint to use."""
+    """Turn any error into a ``CheckpointError`` with folder, ``problem`` and a checkpoint to use."""
     try:
         yield
     except (CheckpointError, MemoryError, torch.OutOfMemoryError):
@@ -169,7 +157,7 @@ def checkpoint_errors(folder: Path, problem: str) -> Iterator[None]:
 
 
 def advice(folder: Path) -> str:
-    """A sentence with the newest other sound checkpoint. It reads all contents: for errors and warnings only."""
+    """A sentence with the newest other sound checkpoint. Reads all contents: for errors and warnings only."""
     others = (path for path in reversed(complete_checkpoints(folder.parent)) if path != folder)
     sound = next((path for path in others if {*find_faults(path).values()} <= {EDITED}), None)
     return f"Resume from {sound}." if sound else "There is no other whole checkpoint beside it."

@@ -1,7 +1,4 @@
-"""Our part of a checkpoint: the place among prompts or rows, the settings, and a generation in use.
-
-It is written before TRL's part, so a folder with TRL's state has ours too. JSON, npz and safetensors only.
-"""
+"""Our part of a checkpoint, written before TRL's. JSON, npz and safetensors only."""
 
 import hashlib
 import warnings
@@ -37,11 +34,8 @@ OF_TRL = {
     **dict.fromkeys(("gradient_accumulation_steps", "router_aux_loss_coef"), BATCH),
 }
 """Effect of a change of TRL's fields and of the trainer's arguments, if it is not ``UPDATE``."""
-EFFECTS = (
-    OF_TRL
-    | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
-    | {f"method.{name}": BATCH for name in part_names(Method)}
-)
+EFFECTS = OF_TRL | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
+EFFECTS |= {f"method.{name}": BATCH for name in part_names(Method)}
 
 State = TypeVar("State")
 
@@ -51,19 +45,19 @@ class RunState:
     """The part of a run's state that TRL does not save."""
 
     session: dict[str, Any]
-    """Place among the prompts, and statistics of them, from ``Session.save``."""
+    """From ``Session.save``."""
     calls: int
     """Calls of the loss since the current generation; 0 if a new one is due."""
     skipped: int
     """Optimizer steps skipped because the gradient was not finite."""
     settings: dict[str, Any]
-    """Settings that draws and batches depend on. A resumed run warns of changes."""
+    """From ``settings_of``. A resumed run warns of changes."""
     draw_metrics: list[Any]
-    """Metrics of each draw of the generation in use, for the logs."""
+    """As of ``GenerationInUse``."""
     unpruned: list[Any]
-    """Passes of each of its optimizer steps if nothing were dropped, as ``dataclasses.asdict`` gives ``Work``."""
+    """As of ``GenerationInUse``, each by ``dataclasses.asdict``."""
     savings: dict[str, Any]
-    """Savings so far."""
+    """``Savings`` by ``dataclasses.asdict``."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")
@@ -76,12 +70,12 @@ def settings_of(trainer: Any) -> dict[str, Any]:
     models = {"model": trainer.accelerator.unwrap_model(trainer.model), "ref_model": trainer.ref_model}
     more = {name: getattr(getattr(model, "config", None), "_name_or_path", None) for name, model in models.items()}
     more |= {"processes": trainer.accelerator.num_processes, "dataset": trainer.content}
-    more |= {"reward_funcs": getattr(trainer, "reward_func_names", None)} | getattr(trainer, "method_in_words", {})
+    more |= {"reward_funcs": getattr(trainer, "reward_func_names", None)} | trainer.method_in_words
     return remembered(trainer.args, {name: value for name, value in more.items() if value is not None})
 
 
 def fingerprint(*parts: np.ndarray | str) -> str:
-    """A short hash of the content of a dataset: identities of all rows in order, and further parts."""
+    """A short hash of a dataset's content: identities of all rows in order, and further parts."""
     digest = hashlib.blake2b(digest_size=6)
     for part in parts:
         digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.tobytes())
@@ -91,12 +85,9 @@ def fingerprint(*parts: np.ndarray | str) -> str:
 def read_state(
     folder: Path, made: Callable[[dict[str, Any]], State], *, trainer: str = "DPPOTrainer", without: str
 ) -> State | None:
-    """The state in a checkpoint's folder, ``made`` from its JSON; None for a checkpoint of TRL's own trainer.
+    """The state in a checkpoint's folder, ``made`` from its JSON.
 
-    In that case a warning ends with ``without``: how the run goes on without the state.
-
-    Raises:
-        CheckpointError: the state is damaged.
+    For a checkpoint of TRL's own trainer None, with a warning that ends with ``without``: how the run goes on.
     """
     path = folder / OUR_STATE
     if not path.exists():
@@ -113,18 +104,11 @@ def saved_settings(folder: Path) -> dict[str, Any]:
 
 
 def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, new_optimizer: bool = False) -> bool:
-    """True if the generation in use can go on. Warnings name changed settings.
-
-    Raises:
-        CheckpointError: it was dealt to another number of processes.
-    """
+    """True if the generation in use can go on. Warnings name changed settings."""
     differing, in_use = changed(state.settings, settings), state.calls > 0
     if in_use and "processes" in differing:
         before, now = differing["processes"]
-        raise CheckpointError(
-            f"{folder} was saved by {before} processes amid a generation, and this run has {now}. Start {before} "
-            "processes, or resume from a checkpoint between two generations."
-        )
+        raise CheckpointError(f"{folder} was saved amid a generation by {before} processes, not {now}. Start {before}.")
     warn_of(differing, partial(_effect, in_use=in_use, new_optimizer=new_optimizer))
     return in_use and not any(EFFECTS.get(name) == BATCH for name in differing)
 

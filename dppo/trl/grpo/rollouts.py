@@ -133,7 +133,7 @@ def metric_shares(plan: StepPlan, call_N: Tensor, calls: int) -> tuple[Tensor, T
     return share_U4C[:, :, call_N].transpose(1, 2), plan.counted_UN * unclipped_N @ call_NC > 0
 
 
-def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]:
+def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Any]:
     """Token weights and lengths of completions in each optimizer step; empty if all tokens are trained on."""
     if not plan.token_draws:
         return {}

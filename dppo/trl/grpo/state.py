@@ -66,11 +66,11 @@ def load_run(trainer: Any, folder: Path) -> None:
         return
     lost = any("optimizer" in part for part in trainer.lacking)
     goes_on = batch_goes_on(folder, state, settings_of(trainer), new_optimizer=lost)
-    trainer.session.load(folder, state.session, history=not trainer.lacks(HISTORY_FILE))
+    trainer.session.load(folder, state.session, history=HISTORY_FILE not in trainer.lacking)
     trainer.meter.savings, trainer.meter.accounted = Savings.of_saved(state.savings), trainer.session.number
     trainer.guard.skipped = state.skipped
     ranks = range(trainer.accelerator.num_processes)
-    if goes_on and not any(trainer.lacks(batch_file(folder, rank).name) for rank in ranks):
+    if goes_on and not any(batch_file(folder, rank).name in trainer.lacking for rank in ranks):
         file = batch_file(folder, trainer.accelerator.process_index)
         trainer.in_use = GenerationInUse(
             batch=RankBatch.load(file, trainer.accelerator.device),

@@ -6,14 +6,14 @@ from typing import Any, Self, cast
 
 import datasets
 
-from dppo.errors import ConfigError, DataError, raise_problems
+from dppo.errors import ConfigError, DataError, raise_problems, require
 from dppo.methods import RowMethod
 from dppo.methods.from_settings import row_method, row_rate
 from dppo.methods.own import ROW_DECIDED, is_own, row_method_named, settle
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_problems, setting_problems
 from dppo.pruning.level import floor_problems
 from dppo.settings import DEFAULT_METHOD, RowSettings
-from dppo.trl.served import DEEPSPEED, ranges_of, unserved_in_rows
+from dppo.trl.served import DEEPSPEED, ranges_of, served_in_rows
 from dppo.typed import NamedFields
 
 
@@ -25,12 +25,12 @@ class RowConfig(NamedFields, RowSettings):
         problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
         self._refuse(problems + setting_problems(self, ROW_CHOICES, ranges_of(self)))
         cast(Any, super()).__post_init__()
-        self._refuse([sentence for wrong, sentence in [*_unserved(self), *self.unserved()] if wrong])
+        require(type(self).__name__, _served(self) | self.served())
         self._check_method(self.build_method() if is_own(self.method) else None)
 
-    def unserved(self) -> list[tuple[bool, str]]:
-        """Pairs for options of TRL: True if the value is not served, and the sentence that refuses it."""
-        return []
+    def served(self) -> dict[str, bool]:
+        """By the sentence that refuses an option of TRL, True if its value is served."""
+        return {}
 
     def build_method(self, own: RowMethod | None = None) -> RowMethod:
         """The ``RowMethod`` of a run: ``own``, or the one that ``method`` names, completed by these settings."""
@@ -39,11 +39,7 @@ class RowConfig(NamedFields, RowSettings):
         return row_method_named(self.method) if is_own(self.method) else row_method(self)
 
     def with_method(self, method: RowMethod | str) -> Self:
-        """A copy for another method. Settings that were left out get its values.
-
-        Raises:
-            ConfigError: the configuration names another method, or a setting contradicts this one.
-        """
+        """A copy for another method, which no setting may contradict. Settings that were left out get its values."""
         name, own = (method, None) if isinstance(method, str) else (method.name, method)
         if self.method not in (DEFAULT_METHOD, method):
             self._refuse([f"method={name!r} beside args.method={self.method!r}. Leave method out of the arguments."])
@@ -70,42 +66,29 @@ class RowConfig(NamedFields, RowSettings):
         raise_problems(type(self).__name__, problems)
 
 
-def _unserved(args: Any) -> list[tuple[bool, str]]:
-    """``RowConfig.unserved`` for the options that all trainers of TRL have."""
-    return [
-        *unserved_in_rows(args),
-        (
-            args.auto_find_batch_size,
-            "auto_find_batch_size: max_tokens_per_row bounds the memory and does not change the steps. Use "
-            "auto_find_batch_size: false.",
+def _served(args: Any) -> dict[str, bool]:
+    """``RowConfig.served`` for the options that all trainers of TRL have."""
+    return served_in_rows(args) | {
+        "auto_find_batch_size: max_tokens_per_row bounds the memory and does not change the steps. Use "
+        "auto_find_batch_size: false.": not args.auto_find_batch_size,
+        "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.": (
+            args.include_num_input_tokens_seen in ("no", False)
         ),
-        (
-            args.include_num_input_tokens_seen not in ("no", False),
-            "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.",
-        ),
-        (
-            args.train_sampling_strategy not in ("random", "sequential"),
-            f"train_sampling_strategy={args.train_sampling_strategy!r} makes batches of similar lengths. Dense rows do "
-            "not need them. Use train_sampling_strategy: random.",
-        ),
-    ]
+        f"train_sampling_strategy={args.train_sampling_strategy!r} makes batches of similar lengths. Dense rows do "
+        "not need them. Use train_sampling_strategy: random.": args.train_sampling_strategy in ("random", "sequential"),
+    }
 
 
 def check_dataset(dataset: Any, trainer: str, rate: float | None) -> int | None:
-    """Number of rows of a training set; None for a stream, which cannot be pruned.
-
-    ``trainer`` is the name for errors. ``rate`` is ``row_prune_rate`` as given, None if it was left out.
-    """
+    """Number of rows of a training set; None for a stream, whose ``rate`` as given must be 0 or None."""
     if isinstance(dataset, datasets.Dataset):
         if not len(dataset):
             raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
         return len(dataset)
     if isinstance(dataset, datasets.IterableDataset):
         if rate:
-            raise ConfigError(
-                f"train_dataset is streamed, and row_prune_rate={rate:g} needs a map-style dataset: rows are chosen by "
-                "their last visit. Write row_prune_rate: 0, or load it with streaming=False."
-            )
+            why = f"row_prune_rate={rate:g} needs a map-style dataset: rows are chosen by their last visit"
+            raise ConfigError(f"train_dataset is streamed, and {why}. Write row_prune_rate: 0, or streaming=False.")
         return None
     advice = "Write train_dataset=datasets.Dataset.from_list(rows)."
     if isinstance(dataset, dict):
@@ -115,21 +98,8 @@ def check_dataset(dataset: Any, trainer: str, rate: float | None) -> int | None:
     raise ConfigError(f"train_dataset is {type(dataset).__name__}, and {trainer} needs a datasets.Dataset. {advice}")
 
 
-def check_prepared(dataset: Any, given: int, max_length: int | None) -> None:
-    """Return if rows are left of the ``given`` ones that TRL has prepared."""
-    if not len(dataset):
-        raise DataError(
-            f"none of the {given} rows is left: TRL drops rows whose prompt alone fills max_length={max_length}. "
-            "Raise it, or write max_length: null to cut nothing."
-        )
-
-
 def method_of_run(args: Any, own: RowMethod | None, *, router_coef: float, streamed: bool) -> tuple[RowMethod, str]:
-    """The method of a run, and the reason for a rate of 0 if ``row_prune_rate`` was left out; "" if rows are pruned.
-
-    Raises:
-        ConfigError: the method is biased, and ``accept_bias`` is not set.
-    """
+    """The method of a run, and the reason for a rate of 0 if ``row_prune_rate`` was left out; "" if rows are pruned."""
     method, reason = replace(args.build_method(own), router_coef=router_coef), ""
     if args.row_prune_rate is None and streamed:
         reason = "nothing pruned: a stream has no row to come back to"

@@ -1,8 +1,8 @@
-"""Rows of a dataset: their sequences and counts, the rows of one optimizer step, and this rank's batch of them."""
+"""Rows of a dataset: their sequences and counts, those of one optimizer step, this rank's batch, and TRL's metrics."""
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dppo.errors import DataError
 from dppo.packing.rows import UNSCORED
-from dppo.trl.batch import PADDED, RankBatch
+from dppo.trl.batch import RankBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,9 @@ IDLE = Sequence(prompt=torch.tensor([0]), completion=torch.tensor([0]), scored=t
 
 
 def trained(ids: list[int], labels: list[int], *, whole: bool = False) -> Sequence | None:
-    """A sequence from TRL's columns; None if no token is trained on.
+    """A sequence from TRL's columns; None if no token is trained on. Nothing predicts the first token.
 
-    The first token is never trained on, because nothing predicts it. With ``whole``, tokens after the last trained one
-    stay, and so do sequences without one: a router loss counts them.
+    With ``whole``, tokens after the last trained one stay, and so do sequences without one: a router loss counts them.
     """
     ids_T, scored_T = torch.as_tensor(ids), torch.as_tensor(labels) != UNSCORED
     places = scored_T[1:].nonzero().flatten() + 1
@@ -45,14 +44,6 @@ def trained(ids: list[int], labels: list[int], *, whole: bool = False) -> Sequen
     first = int(places[0]) if len(places) else 1
     end = len(ids_T) if whole else int(places[-1]) + 1
     return Sequence(prompt=ids_T[:first], completion=ids_T[first:end], scored=scored_T[first:end])
-
-
-def content_key(*parts: list[int]) -> int:
-    """64 bits of a hash of a row's token ids, the same in every process."""
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(np.asarray(part, np.int64).tobytes() + b"|")
-    return int.from_bytes(digest.digest(), "little")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +58,12 @@ class ReadRow:
     problem: str = ""
     """End of the sentence "n rows ...", if the row cannot be trained on."""
 
+    @property
+    def identity(self) -> int:
+        """64 bits of a hash of ``ids``, the same in every process."""
+        content = b"".join(np.asarray(part, np.int64).tobytes() + b"|" for part in self.ids)
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTable:
@@ -80,22 +77,18 @@ class RowTable:
 
     @classmethod
     def of(cls, rows: Any, read: Callable[[Any], ReadRow]) -> "RowTable":
-        """Read all rows once.
-
-        Raises:
-            DataError: some rows cannot be trained on.
-        """
+        """Read all rows once; ``DataError`` names those that cannot be trained on."""
         identities, counts = np.empty(len(rows), np.uint64), np.zeros((len(rows), 3))
         problems: dict[str, list[int]] = defaultdict(list)
         for place, row in enumerate(rows):
             found = read(row)
-            identities[place], counts[place] = content_key(*found.ids), found.counts
+            identities[place], counts[place] = found.identity, found.counts
             if found.problem:
                 problems[found.problem].append(place)
-        lines = []
-        for problem, places in problems.items():
-            first = ", ".join(map(str, places[:5]))
-            lines.append(f"{len(places)} of {len(rows)} rows (from 0: {first}) {problem}")
+        lines = [
+            f"{len(places)} of {len(rows)} rows (from 0: {', '.join(map(str, places[:5]))}) {problem}"
+            for problem, places in problems.items()
+        ]
         if lines:
             raise DataError("\n".join(lines))
         return cls(rows=rows, identities=identities, counts=counts)
@@ -115,36 +108,17 @@ class StepRows:
     """Calls of the loss on this rank, one for each micro-batch of TRL's loader."""
     stride: int
     """At least the calls of every rank: ranks may differ in the last step of an epoch."""
-    count_3N: Tensor
-    """(3, N) float64 ``tokens_N``, ``attended_N`` and ``trained_N``."""
-
-    @property
-    def tokens_N(self) -> Tensor:
-        """(N,) tokens in the forward pass of each row."""
-        return self.count_3N[0]
-
-    @property
-    def attended_N(self) -> Tensor:
-        """(N,) tokens as TRL counts them: those of every sequence, prompts included."""
-        return self.count_3N[1]
-
-    @property
-    def trained_N(self) -> Tensor:
-        """(N,) tokens that carry loss; of a pair those of the preferred answer."""
-        return self.count_3N[2]
+    tokens_N: Tensor
+    """(N,) float64 tokens in the forward pass of each row."""
+    attended_N: Tensor
+    """(N,) float64 tokens as TRL counts them: those of every sequence, prompts included."""
+    trained_N: Tensor
+    """(N,) float64 tokens that carry loss; of a pair those of the preferred answer."""
 
     @property
     def call_N(self) -> Tensor:
         """(N,) int64 call of the loss that each row belongs to, on its rank."""
         return self.part_N % self.stride
-
-    def of_rank(self, rank: int) -> list[int]:
-        """Places among the N rows of those that a rank has loaded."""
-        return (self.part_N // self.stride == rank).nonzero().flatten().tolist()
-
-    def row(self, place: int) -> Any:
-        """The row at one of the N places."""
-        return self.data[int(self.row_N[place])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,29 +142,75 @@ class RowBatch(RankBatch):
 def batch_of(
     kind: type[RowBatch], sequences: list[Sequence], weight_B: Tensor, row_tokens_B: Tensor, device: torch.device
 ) -> RowBatch:
-    """The batch of this rank's B >= 1 sequences in one optimizer step.
-
-    ``weight_B`` is (B,) the factor of each sequence's loss, ``row_tokens_B`` (B,) the tokens of its row.
-    """
-    prompts = _padded([each.prompt for each in sequences], side="left")
-    completions = _padded([each.completion for each in sequences], side="right")
-    unused = torch.tensor(1.0)  # factors of the loss are known by row, and no denominator is needed
-    batch = {
-        **dict(zip(PADDED, (*prompts, *completions), strict=True)),
-        "loss_mask": pad_sequence([each.scored.long() for each in sequences], batch_first=True),
-        "advantage_B": torch.ones(len(sequences)),
-        "weight_UB": weight_B.float()[None],
-        **dict.fromkeys(("denominator", "tokens", "attended"), unused),
-        "share_UB4": unused.expand(1, len(sequences), 4),
-        "unclipped_UC": unused.expand(1, 1),
-        "call_B": torch.zeros(len(sequences), dtype=torch.int64),
-        "row_tokens_B": row_tokens_B.float(),
+    """The batch of this rank's B >= 1 sequences in one optimizer step, with factors (B,) of their losses."""
+    columns: dict[str, tuple[list[Tensor], str]] = {
+        "prompt_ids": ([each.prompt for each in sequences], "left"),
+        "prompt_mask": ([torch.ones_like(each.prompt) for each in sequences], "left"),
+        "completion_ids": ([each.completion for each in sequences], "right"),
+        "completion_mask": ([torch.ones_like(each.completion) for each in sequences], "right"),
+        "loss_mask": ([each.scored.long() for each in sequences], "right"),
     }
+    batch: dict[str, Any] = {
+        name: pad_sequence(parts, True, padding_side=side) for name, (parts, side) in columns.items()
+    }
+    batch |= {"weight_UB": weight_B.float()[None], "row_tokens_B": row_tokens_B.float()}
+    unused = torch.ones(1, len(sequences), 4)  # factors of the loss are known by row, and no denominator is needed
+    batch |= {"share_UB4": unused, "advantage_B": unused[0, :, 0], "call_B": unused[0, :, 0], "unclipped_UC": unused}
+    batch |= dict.fromkeys(("denominator", "tokens", "attended"), unused[0, 0, 0])
     return kind(**{name: tensor.to(device) for name, tensor in batch.items()})
 
 
-def _padded(parts: list[Tensor], *, side: str) -> tuple[Tensor, Tensor]:
-    """Padded token ids and the mask of tokens, each (B, T)."""
-    ones = [torch.ones_like(part) for part in parts]
-    ids, mask = (pad_sequence(each, batch_first=True, padding_side=side) for each in (parts, ones))
-    return ids, mask
+OF_TOKENS = ("entropy", "mean_token_accuracy")
+"""TRL's metrics of tokens. The head computes them in steps that are logged, or in all if that is free."""
+
+
+class RowMetrics:
+    """TRL's metrics of one optimizer step: weighted means over its rows. Sums stay on the device until its end.
+
+    ``counts`` has for each metric the (N,) units of each row that its mean is over, dropped rows included: tokens, or
+    1. Micro-batches of equal number ``call_N`` on all ranks are one. ``place_B`` is the row, among the N, of each
+    sequence of this rank. ``sums`` are further metrics, of which only ``add_sum`` adds.
+    """
+
+    def __init__(
+        self,
+        counts: Mapping[str, Tensor],
+        call_N: Tensor,
+        weight_N: Tensor,
+        place_B: list[int],
+        device: torch.device,
+        sums: Iterable[str] = (),
+    ) -> None:
+        factors = {name: mean_factors(count_N, call_N, weight_N)[place_B] for name, count_N in counts.items()}
+        self._factor = {name: factor_B.float().to(device) for name, factor_B in factors.items()}
+        names = [*counts, *sums] if weight_N.any() else []  # equal on all ranks, which reduce them together
+        self._sums = {name: torch.zeros((), device=device) for name in names}
+
+    def add(self, name: str, value_U: Tensor, weight_U: Tensor, row_U: Tensor) -> None:
+        """Add the (u,) sums over some rows, with their weights; ``row_U`` are their first sequences on this rank."""
+        self.add_sum(name, (value_U.detach() * weight_U * self._factor[name][row_U]).sum())
+
+    def add_sum(self, name: str, value: Tensor) -> None:
+        """Add a term of a metric that is a sum over all ranks."""
+        if name in self._sums:
+            self._sums[name] = self._sums[name] + value.detach().float()
+
+    def reduced(self, accelerator: Any) -> dict[str, float]:
+        """The metrics over all ranks, which call together."""
+        if not self._sums:
+            return {}
+        found: Any = accelerator.reduce(torch.stack([*self._sums.values()]), reduction="sum")
+        return dict(zip(self._sums, found.tolist(), strict=True))
+
+
+def mean_factors(count_N: Tensor, call_N: Tensor, weight_N: Tensor) -> Tensor:
+    """(N,) factors that make weighted sums over each kept row a mean over all rows of a step.
+
+    With nothing dropped it is the mean over micro-batches of their own means, as TRL logs it. Micro-batches count as
+    before the draw: over one kept row of a micro-batch its weight would cancel.
+    """
+    total_C = torch.zeros(int(call_N.max()) + 1, dtype=torch.float64).index_add(0, call_N, count_N.double())
+    factor_N = total_C.clamp(min=1.0)[call_N].reciprocal()
+    # Weights add up to the number of rows on average only: their sum is divided out, once for the whole step.
+    kept = (factor_N * count_N * weight_N).sum()
+    return factor_N / kept if kept > 0 else torch.zeros_like(factor_N)

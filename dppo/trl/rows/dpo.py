@@ -23,17 +23,9 @@ from dppo.trl.checkpoints.state import fingerprint
 from dppo.trl.hooks import reference_model
 from dppo.trl.rows.config import RowConfig
 from dppo.trl.rows.data import ReadRow, RowBatch, StepRows, trained
-from dppo.trl.rows.pairs import (
-    OF_ANSWERS,
-    OF_BATCHES,
-    OF_PAIRS,
-    SERVED_LOSSES,
-    MarginReward,
-    pair_losses,
-    weights_of,
-)
+from dppo.trl.rows.pairs import OF_ANSWERS, OF_BATCHES, OF_PAIRS, SERVED_LOSSES, MarginReward, pair_losses, weights_of
 from dppo.trl.rows.trainer import RowTrainer
-from dppo.typed import check
+from dppo.typed import check, is_number
 from dppo.types import Draw
 
 PICTURES = "datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer."
@@ -62,25 +54,20 @@ class DPPODPOConfig(RowConfig, DPOConfig):
         remembered=UPDATE,
     )
 
-    def unserved(self) -> list[tuple[bool, str]]:
+    def served(self) -> dict[str, bool]:
         losses, beta = list(self.loss_type or []), self.beta
-        return [
-            (
-                not losses or not {*losses} <= {*SERVED_LOSSES},
-                f"loss_type={losses}: {', '.join(OF_BATCHES)} sort the pairs of a micro-batch, so there is no term "
-                f"for each pair. Write loss_type: sigmoid, or one of {', '.join(SERVED_LOSSES)}.",
+        return {
+            f"loss_type={losses}: {', '.join(OF_BATCHES)} sort the pairs of a micro-batch, so there is no term for "
+            f"each pair. Write loss_type: sigmoid, or one of {', '.join(SERVED_LOSSES)}.": (
+                bool(losses) and {*losses} <= {*SERVED_LOSSES}
             ),
-            (
-                not (isinstance(beta, int | float) and 0 < beta < math.inf),
-                f"beta={beta!r} must be a number > 0. Write beta: 0.1.",
+            f"beta={beta!r} must be a number > 0. Write beta: 0.1.": is_number(beta) and 0 < beta < math.inf,
+            "use_weighting with the sft loss: TRL multiplies two means over a micro-batch. Use one of them.": (
+                not self.use_weighting or "sft" not in losses
             ),
-            (
-                self.use_weighting and "sft" in losses,
-                "use_weighting with the sft loss: TRL multiplies two means over a micro-batch. Use one of them.",
-            ),
-            (self.truncation_mode != "keep_start", "truncation_mode: only keep_start is served."),
-            (self.layout == "packed", "layout='packed' tears pairs apart, which share a prompt. Write layout: rows."),
-        ]
+            "truncation_mode: only keep_start is served.": self.truncation_mode == "keep_start",
+            "layout='packed' tears pairs apart, which share a prompt. Write layout: rows.": self.layout != "packed",
+        }
 
 
 class PairBatch(RowBatch):
@@ -147,12 +134,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             self._keep = IF_TEXTS_SHARED if isinstance(first.get("chosen"), str) else IF_SHARED
         super().__init__(model, args, train_dataset, method, ref_model=ref_model, **kwargs)
         self._margin_weight = None
-        if self.table is None:
-            return
-        longest, limit = int(self.table.counts[:, 0].max()), self.args.max_tokens_per_row
-        if limit is not None and limit < longest:
-            raise ConfigError(f"a pair has {longest} tokens, and stays in one row. Set max_tokens_per_row: {longest}.")
-        if margin_reward is not None:
+        if self.table is not None and margin_reward is not None:
             processor: Any = self.processing_class
             tokenizer = getattr(processor, "tokenizer", processor)  # that of a vision model has one for texts
             pairs = cast(Any, self.train_dataset).with_format(None)
@@ -170,11 +152,11 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     def read(self, row: Mapping[str, Any]) -> ReadRow:
         """The two sequences of a pair, cut as TRL's collator does."""
         prompt, limit = row["prompt_ids"], self.args.max_length
-        found = []
+        pair, problem = [], ""
         for answer in (row["chosen_ids"], row["rejected_ids"]):
             ids = [*prompt, *answer][:limit]
-            found.append(trained(ids, [UNSCORED] * len(prompt) + ids[len(prompt) :]))
-        pair, problem = [each for each in found if each is not None], ""
+            found = trained(ids, [UNSCORED] * len(prompt) + ids[len(prompt) :])
+            pair += [] if found is None else [found]
         if len(pair) < 2 or not prompt:
             problem = f"have no prompt or no answer. Leave them out: dataset.filter(lambda row: {self._keep})"
         elif pair[0].completion.equal(pair[1].completion) and not {*self.args.loss_type} & {*OF_ANSWERS}:
@@ -190,11 +172,10 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         answer_BT = batch["completion_mask"].bool()
         prompt_BT = batch["attention_mask"].bool() & ~answer_BT
         ids_BT, pairs = batch["input_ids"], len(answer_BT) // 2  # the preferred answers are the first half
-        masks = ((prompt_BT, 0), (answer_BT, 0), (answer_BT, pairs))
-        return [
-            {name: ids_BT[at + pair][mask[at + pair]].tolist() for name, (mask, at) in zip(IDS, masks, strict=True)}
-            for pair in range(pairs)
-        ]
+        columns = []
+        for mask_BT, first in ((prompt_BT, 0), (answer_BT, 0), (answer_BT, pairs)):
+            columns.append([ids_BT[at][mask_BT[at]].tolist() for at in range(first, first + pairs)])
+        return [dict(zip(IDS, pair, strict=True)) for pair in zip(*columns, strict=True)]
 
     def shares(self, rows: StepRows, draw: Draw) -> Tensor:
         """(2, N) of a mean over pairs and of one over the preferred answers' tokens, each of TRL's micro-batches."""
@@ -210,12 +191,11 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         return counts
 
     @property
-    def metrics_needed(self) -> bool:
-        """True if the loss has WPO's weights, which are made of them."""
+    def metrics_needed(self) -> bool:  # WPO's weights are made of them
         return self.use_weighting
 
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted losses of pairs, TRL's own, and the score of each pair."""
+        """The weighted sum of TRL's losses of pairs, and the score of each pair."""
         mask_BT, logp_BT = batch.completion(batch.rank_batch.loss_mask), scored.logp_BT
         with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
             reference = self._reference(batch)
@@ -231,7 +211,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
         # In units of a pair's loss: its denominator depends on its micro-batch, and its score does not.
         total_P = loss_P - sft * (token_P / pair_P) * logp_BT[::2].sum(1)
-        self._add_metrics(batch, mask_BT, of_pairs, metrics)
+        for name, value_P in (dict(of_pairs) | _token_metrics(metrics, mask_BT)).items():
+            self.add_metric(batch, name, value_P)
         loss = (weight_P * pair_P * total_P).sum()
         if self.method.score == "loss":
             return loss, total_P.clamp(min=0.0)
@@ -243,19 +224,6 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         """Rows of the dataset that the pairs of a micro-batch are."""
         return self.rows.row_N[self.places_of(batch)].tolist()
 
-    def _add_metrics(
-        self, batch: MicroBatch, mask_BT: Tensor, of_pairs: Mapping[str, Tensor], of_head: Mapping[str, Tensor]
-    ) -> None:
-        """Add TRL's metrics of pairs, and those of the head if it measured them."""
-        sums = dict(of_pairs)
-        if of_head:
-            names = ("entropy", "mean_logits", "is_top1")
-            entropy_B, logits_B, right_B = ((of_head[name] * mask_BT).sum(1) for name in names)
-            sums |= {"entropy": entropy_B[::2] + entropy_B[1::2], "mean_token_accuracy": right_B[::2]}
-            sums |= {"logits/chosen": logits_B[::2], "logits/rejected": logits_B[1::2]}
-        for name, value_P in sums.items():
-            self.add_metric(batch, name, value_P)
-
     def _reference(self, batch: MicroBatch) -> dict[str, Tensor]:
         """Log-probabilities under the reference, as ``pair_losses`` takes them; not used in an idle pass."""
         if len(self.columns) > len(IDS):
@@ -266,17 +234,23 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             return {"ref_BT": self.forwards(model, batch).logp_BT}
 
 
+def _token_metrics(of_head: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, Tensor]:
+    """TRL's metrics of tokens, summed over each of P pairs; empty if the head did not measure them."""
+    if not of_head:
+        return {}
+    entropy_B, logits_B, right_B = ((of_head[name] * mask_BT).sum(1) for name in ("entropy", "mean_logits", "is_top1"))
+    found = {"entropy": entropy_B[::2] + entropy_B[1::2], "mean_token_accuracy": right_B[::2]}
+    return found | {"logits/chosen": logits_B[::2], "logits/rejected": logits_B[1::2]}
+
+
 def _is_whole(row: Mapping[str, Any]) -> bool:
     """True if a pair of a stream can be trained on; a warning says that others are left out."""
     if IDS[0] not in row:
         raise ConfigError(PICTURES)
     whole = all(len(row[name]) for name in IDS)
     if not whole:
-        warnings.warn(
-            "pairs of the stream have no prompt or no answer, and are left out. To leave them out yourself: "
-            f"dataset.filter(lambda row: {IF_WHOLE})",
-            stacklevel=2,
-        )
+        left_out = "pairs of the stream have no prompt or no answer, and are left out"
+        warnings.warn(f"{left_out}. Do so yourself: dataset.filter(lambda row: {IF_WHOLE})", stacklevel=2)
     return whole
 
 

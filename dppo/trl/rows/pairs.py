@@ -1,7 +1,6 @@
 """TRL's own loss with one value for each pair of answers, so that each can be weighted; and weights of their margins.
 
-``DPOTrainer`` takes the mean over a micro-batch inside its loss. Here its inputs are tensors whose mean over pairs
-does nothing. So losses, divergences, weights and metrics that treat pairs one by one come from TRL's code.
+``DPOTrainer`` takes the mean over a micro-batch inside its loss. Here its inputs are tensors whose mean does nothing.
 """
 
 import copy
@@ -47,10 +46,7 @@ class PerPair(torch.Tensor):
 
 
 class Unread(torch.Tensor):
-    """A tensor for TRL's metrics of tokens, which are not used, that cannot be indexed.
-
-    To choose its elements by a mask would wait for the device in every pass.
-    """
+    """A tensor for TRL's unused metrics of tokens: choosing elements by a mask would wait for the device."""
 
     def __getitem__(self, index: Any) -> Tensor:
         """Itself."""
@@ -79,7 +75,7 @@ def pair_losses(
     per_pair = [each for each in zip(trainer.loss_types, trainer.loss_weights, strict=True) if each[0] != "sft"]
     logp_BT, mask_BT = _by_answer(logp_BT), _by_answer(mask_BT)
     answer_BT = F.pad(mask_BT, (1, 0))  # TRL's masks have a first position, which nothing predicts
-    inputs: dict[str, Tensor] = {"input_ids": answer_BT, "attention_mask": answer_BT, "completion_mask": answer_BT}
+    inputs: dict[str, Tensor] = dict.fromkeys(("input_ids", "attention_mask", "completion_mask"), answer_BT)
     if ref_P2 is not None:
         inputs |= {"ref_chosen_logps": ref_P2[:, 0], "ref_rejected_logps": ref_P2[:, 1]}
     unread = torch.zeros_like(logp_BT).as_subclass(Unread)
@@ -91,11 +87,10 @@ def pair_losses(
     alone: Any = copy.copy(trainer)
     model: Any = torch.nn.Module()
     model.is_gradient_checkpointing = False
-    alone.model = model
+    alone.model, alone.ref_model, alone.precompute_ref_logps = model, lambda **_: reference, reference is None
     # Metrics of other processes, and those of tokens, are not used: a number of the host takes their place.
-    alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=lambda value: value, gather_for_metrics=_zero)
-    alone.ref_model = lambda **_: reference
-    alone.precompute_ref_logps = reference is None
+    zero = {"gather_for_metrics": lambda value: np.float64(0.0)}
+    alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=lambda value: value, **zero)
     alone.aux_loss_enabled = False
     alone.loss_types, alone.loss_weights = [name for name, _ in per_pair], [weight for _, weight in per_pair]
     loss, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
@@ -104,34 +99,23 @@ def pair_losses(
     return plain, metrics
 
 
-def _zero(value: Tensor) -> np.float64:
-    return np.float64(0.0)
-
-
 def _by_answer(value_BT: Tensor) -> Tensor:
     """(2P, T) with all preferred answers first, as TRL's batches have them."""
     return torch.cat([value_BT[::2], value_BT[1::2]])
 
 
 MarginReward = Callable[..., list[float | None]]
-"""``margin_reward(prompts=..., completions=..., **columns)``: one number per completion, as a reward function of TRL.
-The columns are the dataset's others."""
+"""``margin_reward(prompts=..., completions=..., **columns)``: one number per completion, with the other columns."""
 GIVEN_OTHERWISE = ("prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids")
 GIVEN_OTHERWISE += ("ref_chosen_logps", "ref_rejected_logps", "prompts", "completions")
 """Columns of a prepared dataset that ``margin_reward`` gets under other names, or does not need."""
 
 
 def weights_of(reward: MarginReward, rows: Any, scale: float, end: str | None) -> Tensor:
-    """(size,) float64 MADPO-style weight of each pair, by the difference of its margin from the mean margin.
-
-    ``end`` is the text that TRL puts behind every answer.
-    """
+    """(size,) float64 MADPO-style weight of each pair by its margin; ``end`` is TRL's text behind every answer."""
     check("margin_reward", reward, Callable, "margin_reward=my_reward")
     if is_async(reward):
-        raise ConfigError(
-            "margin_reward is async, and is called before the loop that would wait for it. Wrap it: "
-            "margin_reward=lambda **given: asyncio.run(my_reward(**given))."
-        )
+        raise ConfigError("margin_reward is async. Write margin_reward=lambda **given: asyncio.run(mine(**given)).")
     columns = {name: list(rows[name]) for name in rows.column_names if name not in GIVEN_OTHERWISE}
     values = []
     for name in ("chosen", "rejected"):
@@ -139,10 +123,8 @@ def weights_of(reward: MarginReward, rows: Any, scale: float, end: str | None) -
         found = guarded(reward)(prompts=list(rows["prompt"]), completions=answers, **columns)
         missing = [place for place, value in enumerate(found) if value is None or value != value]
         if missing:
-            raise RewardError(
-                f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). "
-                "A margin needs both: leave those pairs out, or return a number."
-            )
+            wrong = f"{len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...)"
+            raise RewardError(f"margin_reward gave no number for {wrong}. Return one, or leave those pairs out.")
         values.append(torch.tensor(found, dtype=torch.float64))
     margin_P = values[0] - values[1]
     return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale)

@@ -18,8 +18,7 @@ from dppo.pruning import mean_loss, uncertainty
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.config import RowConfig
-from dppo.trl.rows.data import ReadRow, StepRows, trained
-from dppo.trl.rows.metrics import OF_TOKENS
+from dppo.trl.rows.data import OF_TOKENS, ReadRow, StepRows, trained
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.typed import check
 from dppo.types import Draw
@@ -34,24 +33,21 @@ class DPPOSFTConfig(RowConfig, SFTConfig):
             or an option of TRL that this trainer does not serve.
     """
 
-    def unserved(self) -> list[tuple[bool, str]]:
-        return [
-            (self.loss_type not in ("nll", "dft"), f"loss_type={self.loss_type!r} is not served. Use loss_type: nll."),
-            (bool(self.label_smoothing_factor), "label_smoothing_factor needs all logits. Use 0.0."),
-            (
-                self.world_size > 1 and not self.average_tokens_across_devices,
-                "average_tokens_across_devices: a step is a mean over the tokens of all processes. Use "
-                "average_tokens_across_devices: true.",
-            ),
-        ]
+    def served(self) -> dict[str, bool]:
+        return {
+            f"loss_type={self.loss_type!r} is not served. Use loss_type: nll.": self.loss_type in ("nll", "dft"),
+            "label_smoothing_factor needs all logits. Use 0.0.": not self.label_smoothing_factor,
+            "average_tokens_across_devices: a step is a mean over the tokens of all processes. Use "
+            "average_tokens_across_devices: true.": self.world_size == 1 or self.average_tokens_across_devices,
+        }
 
 
 class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     """Supervised fine-tuning that skips rows by chance and reweights those it keeps.
 
     A TRL script runs with this class and ``DPPOSFTConfig`` in place of ``SFTTrainer`` and ``SFTConfig``. As in TRL, a
-    step is the mean over the trained tokens of all its rows. Their number is known before the draw, so dropping
-    rows leaves the expected gradient as it is. Evaluation is TRL's own.
+    step is the mean over the trained tokens of all its rows. Their number is known before the draw, so the expected
+    gradient stays. Evaluation is TRL's own.
 
     Args:
         model: as for ``SFTTrainer``.
@@ -82,23 +78,23 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     ) -> None:
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(
-                "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
-                "is weighted. Leave them out, or use trl.SFTTrainer."
+                "data_collator and compute_loss_func are not served. Leave them out: trl.SFTTrainer has them."
             )
         own = _own(args)
         formatted = kwargs.get("formatting_func") is not None  # then columns do not show the answer
         had = () if formatted else getattr(train_dataset, "column_names", None) or ()
         of_text = {own.dataset_text_field: f"row[{own.dataset_text_field!r}]"}
-        self._answer = next((answer for name, answer in (ANSWERS | of_text).items() if name in had), "")
+        answer = next((answer for name, answer in (ANSWERS | of_text).items() if name in had), "")
+        keep = f": dataset.filter(lambda row: {answer})" if answer else " of the dataset"
+        self._untrained = "have no token to train on: their completion is empty, or beyond max_length. Leave them out"
+        self._untrained += f"{keep}."
         super().__init__(model, own, train_dataset, method, **kwargs)
 
     def prepared(self, dataset: Any) -> tuple[Any, tuple[str, ...]]:
         columns = get_dataset_column_names(dataset)
         if "input_ids" not in columns:
-            raise ConfigError(
-                f"the dataset has the columns {', '.join(columns)} and no input_ids: pictures, and "
-                "skip_prepare_dataset without token ids, are not served by DPPOSFTTrainer. Use trl.SFTTrainer."
-            )
+            problem = f"the dataset has the columns {', '.join(columns)} and no input_ids"
+            raise ConfigError(f"{problem}: pictures are not served by DPPOSFTTrainer. Use trl.SFTTrainer.")
         return dataset, tuple(name for name in ("input_ids", "labels", "seq_lengths") if name in columns)
 
     def read(self, row: Mapping[str, Any]) -> ReadRow:
@@ -111,17 +107,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
             start += tokens
         sequences = [each for each in found if each is not None]
         count = sum(int(each.scored.sum()) for each in sequences)
-        return ReadRow(
-            sequences=sequences,
-            ids=(ids, labels),
-            counts=(len(ids), len(ids), count),
-            problem="" if count or self.args.packing else self._untrained,
-        )
-
-    @property
-    def _untrained(self) -> str:
-        keep = f": dataset.filter(lambda row: {self._answer})" if self._answer else " of the dataset"
-        return f"have no token to train on: their completion is empty, or beyond max_length. Leave them out{keep}."
+        problem = "" if count or self.args.packing else self._untrained
+        return ReadRow(sequences=sequences, ids=(ids, labels), counts=(len(ids), len(ids), count), problem=problem)
 
     def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         if "attention_mask" in batch:
@@ -142,8 +129,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted negative log-likelihood over the step's tokens, and the score of each row."""
         logp_BT, mask_BT = scored.logp_BT, batch.completion(batch.rank_batch.loss_mask)
-        for name, of_head in zip(OF_TOKENS, ("entropy", "is_top1"), strict=True):
-            if scored.metrics is not None:
+        if scored.metrics is not None:
+            for name, of_head in zip(OF_TOKENS, ("entropy", "is_top1"), strict=True):
                 self.add_metric(batch, name, (scored.metrics[of_head] * mask_BT).sum(1))
         loss_BT = -logp_BT
         if self.args.loss_type == "dft":

@@ -1,7 +1,6 @@
 """The trainer that SFT and DPO share: TRL's loop and order of rows, with a draw before each optimizer step.
 
-TRL's loader gives indices of rows. The draw keeps some of them, and only those are read and forwarded. A stream gives
-the rows themselves, and all are trained on.
+TRL's loader gives indices of rows, and only drawn ones are read. A stream gives the rows, and all are trained on.
 """
 
 import warnings
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dppo import __version__
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, DataError
 from dppo.files import write_json
 from dppo.methods import RowMethod
 from dppo.methods.own import assigned, is_own, parts_in_words
@@ -33,9 +32,8 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
 from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import logs_next_step, share_done
-from dppo.trl.rows.config import check_dataset, check_prepared, method_of_run
-from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowTable, StepRows, batch_of
-from dppo.trl.rows.metrics import RowMetrics
+from dppo.trl.rows.config import check_dataset, method_of_run
+from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowMetrics, RowTable, StepRows, batch_of
 from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
@@ -43,26 +41,24 @@ from dppo.types import Draw
 
 
 class StepCall(dict[str, Any]):
-    """Inputs of one call of the loss: its ``micro_batches``, and the number of the ``call`` in its step."""
+    """Inputs of one call of the loss: its ``micro_batches``, and its number in the step, ``call``."""
 
     def __missing__(self, name: str) -> Any:
-        raise ConfigError(
-            f"a step has no {name!r}: its inputs are packed rows of what was drawn, not TRL's batch. Override "
-            "loss_and_scores for another loss, or use TRL's own trainer."
-        )
+        raise ConfigError(f"a step has no {name!r}: its inputs are rows that were drawn. Override loss_and_scores.")
 
 
 class RowTrainer(TrainingLoop):
     """A trainer of TRL whose rows are drawn by recorded scores, weighted, and forwarded as dense rows.
 
-    It goes before TRL's trainer among the bases. A subclass defines its rows, its loss and its metrics.
+    It goes before TRL's trainer among the bases. A subclass defines what raises ``NotImplementedError`` here.
     """
 
     loss_is_scaled_for_ga = True
     temperature = 1.0
     length_setting = "max_length"
     batch_kind: type[RowBatch] = RowBatch
-    """Type of a step's batch, which fixes the sequences that share a forward pass."""
+    metrics_needed = False
+    """True if the loss itself needs the head's metrics of tokens."""
 
     def __init__(
         self, model: Any, args: Any, train_dataset: Any, method: RowMethod | str | None, **kwargs: Any
@@ -76,27 +72,31 @@ class RowTrainer(TrainingLoop):
             super().__init__(model, args=args, train_dataset=train_dataset, **kwargs)
         check_processes(self)
         self.train_dataset, self.columns = self.prepared(self.train_dataset)
-        prepared, self.table = cast(Any, self.train_dataset), None
-        if size is not None:
-            check_prepared(prepared, size, args.max_length)
-            self.table = RowTable.of(prepared.with_format(None).select_columns(list(self.columns)), self.read)
-        own = method if isinstance(method, RowMethod) else None
-        router = float(trl.router_aux_loss_coef) if trl.aux_loss_enabled else 0.0
-        made, self._unpruned = method_of_run(args, own, router_coef=router, streamed=self.table is None)
-        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(made)
-        self.content = ""
-        """Fingerprint of all rows as they are trained on; empty for a stream."""
+        self.table, self.content = None, ""
+        """``content`` is a fingerprint of all rows as they are trained on; empty for a stream."""
         scores = RecordedScores(np.ones(1, np.uint64), np.ones(1))  # of a stream, before its first step
-        if self.table is not None:
+        if size is not None:
+            self.table = self._read_all(size)
             self.content = fingerprint(self.table.identities)
             scores = RecordedScores(self.table.identities, self.table.counts[:, 0])
             if args.recorded_scores is not None:
                 scores.load(args.recorded_scores)
+        own = method if isinstance(method, RowMethod) else None
+        router = float(trl.router_aux_loss_coef) if trl.aux_loss_enabled else 0.0
+        made, unpruned = method_of_run(args, own, router_coef=router, streamed=self.table is None)
+        self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(made)
         self.source = RowSource(scores, made, seed=args.seed)
-        self._tokens_counted = 0
-        self._ended = False
+        self._tokens_counted, self._ended = 0, False
         self.start_loop(self._padded_forward)
-        self._announce()
+        self._announce(unpruned)
+
+    def _read_all(self, given: int) -> RowTable:
+        """The rows that TRL has prepared of the ``given`` ones."""
+        prepared: Any = self.train_dataset
+        if not len(prepared):
+            why = f"TRL drops rows whose prompt alone fills max_length={cast(Any, self.args).max_length}"
+            raise DataError(f"none of the {given} rows is left: {why}. Write max_length: null to cut nothing.")
+        return RowTable.of(prepared.with_format(None).select_columns(list(self.columns)), self.read)
 
     # -- what a subclass defines --------------------------------------------------------------------------------
 
@@ -117,23 +117,16 @@ class RowTrainer(TrainingLoop):
         raise NotImplementedError
 
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
-        """() the weighted loss of a micro-batch, and (u,) or (u, n) terms that it adds to the scores of u rows.
+        """() the weighted loss of b sequences, and (u,) or (u, n) terms that they add to the scores of u rows.
 
-        There is one row for ``together`` sequences. Scores by the norm of a gradient are sums of squares.
-
-        Args:
-            batch: some sequences of this rank.
-            scored: (b, T) log-probabilities of their tokens, and metrics if they are measured.
-            share_KB: (K, b) ``shares`` of their rows.
+        There is one row for ``together`` sequences. Scores by the norm of a gradient are sums of squares. ``scored``
+        has (b, T) log-probabilities and metrics if they are measured, ``share_KB`` the ``shares`` of their rows.
         """
         raise NotImplementedError
 
     def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor]:
         """By metric of TRL, (N,) the units of each row that its mean is over; metrics of tokens only if asked for."""
         raise NotImplementedError
-
-    metrics_needed = False
-    """True if the loss itself needs the head's metrics of tokens."""
 
     # -- a step -------------------------------------------------------------------------------------------------
 
@@ -192,25 +185,24 @@ class RowTrainer(TrainingLoop):
             own, row_N = iter([row for each in found for row in each]), torch.arange(len(part_N))
             data = [next(own) if part // stride == rank else None for part in part_N.tolist()]
             self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
-        return StepRows(data=data, row_N=row_N, part_N=part_N, calls=calls, stride=stride, count_3N=count_3N.double())
+        counts = dict(zip(("tokens_N", "attended_N", "trained_N"), count_3N.double(), strict=True))
+        return StepRows(data=data, row_N=row_N, part_N=part_N, calls=calls, stride=stride, **counts)
 
     def _dealt(self, draw: Draw) -> RowBatch:
         """The sequences of this rank's share of the kept rows, in about equal tokens per rank."""
         rows, rank = self.rows, self.accelerator.process_index
         kept, tokens_N = draw.keep_N.nonzero().flatten().tolist(), rows.tokens_N
         if self.table is None or self.method.router_coef:  # no other rank has them, or they belong together
-            places = sorted({*kept} & {*rows.of_rank(rank)})
+            places = [place for place in kept if rows.part_N[place] // rows.stride == rank]
         else:
             dealt = longest_processing_time(tokens_N[kept].tolist(), self.accelerator.num_processes)
             places = sorted(kept[which] for which in dealt[rank])
-        found = [(place, each) for place in places for each in self.read(rows.row(place)).sequences]
-        weight_N = draw.weight_N
-        if not found:
-            found, weight_N = [(0, IDLE)] * self.together, torch.zeros_like(weight_N)
-        self._place_B = [place for place, _ in found]
-        device, sequences = self.accelerator.device, [each for _, each in found]
+        found = [(place, each) for place in places for each in self.read(rows.data[int(rows.row_N[place])]).sequences]
+        weight_N = draw.weight_N if found else torch.zeros_like(draw.weight_N)
+        here, sequences = zip(*(found or [(0, IDLE)] * self.together), strict=True)
+        self._place_B, device = list(here), self.accelerator.device
         self._share_KB = self.shares(rows, draw)[:, self._place_B].float().to(device)
-        return batch_of(self.batch_kind, sequences, weight_N[self._place_B], tokens_N[self._place_B], device)
+        return batch_of(self.batch_kind, list(sequences), weight_N[self._place_B], tokens_N[self._place_B], device)
 
     def places_of(self, batch: MicroBatch) -> list[int]:
         """Places among the rows of the step, for each group of ``together`` sequences of a micro-batch."""
@@ -219,7 +211,7 @@ class RowTrainer(TrainingLoop):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
+        """() the loss of one call: ``backward_but_last``; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         self._ended = inputs["call"] == self.rows.calls - 1
@@ -264,7 +256,7 @@ class RowTrainer(TrainingLoop):
         self.source.record(rows.row_N[seen_N > 0], score_N[seen_N > 0])
 
     def _started_metrics(self, draw: Draw) -> RowMetrics:
-        """The metrics of this step, in which nothing has been added yet."""
+        """The metrics of this step, all still 0."""
         last = self.state.global_step + 1 >= self.state.max_steps
         due = self.forwards.measures_freely or last or logs_next_step(self.args, self.state)
         self._of_tokens = self.metrics_needed or due
@@ -292,16 +284,14 @@ class RowTrainer(TrainingLoop):
     def method(self, method: RowMethod) -> None:
         raise assigned(method)
 
-    def _announce(self) -> None:
-        """Print once how rows are drawn, and if the first epoch can be pruned."""
-        scores, lines = self.source.scores, self.method.describe().splitlines()
-        if self._unpruned:
-            lines.append(self._unpruned)
-        elif self.method.rows.rate and not scores.seen:
-            lines.append(f"none of the {len(scores)} rows has a recorded score: the first epoch is not pruned")
-        elif self.method.rows.rate:
-            lines.append(f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept")
-        for line in [*lines, str(self.forwards.layout)]:
+    def _announce(self, unpruned: str) -> None:
+        """Print once how rows are drawn, and if the first epoch can be pruned; ``unpruned`` is why none is."""
+        scores = self.source.scores
+        if self.method.rows.rate:
+            unpruned = f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept"
+            if not scores.seen:
+                unpruned = f"none of the {len(scores)} rows has a recorded score: the first epoch is not pruned"
+        for line in filter(None, [*self.method.describe().splitlines(), unpruned, str(self.forwards.layout)]):
             self.accelerator.print(f"dppo | {line}")
 
     def card(self) -> str:
@@ -311,7 +301,7 @@ class RowTrainer(TrainingLoop):
         return "\n".join(["## How it was trained: dppo", "", head, "", *lines, ""])
 
     def save_extra(self, folder: Path) -> None:
-        """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
+        """Write scores, draw of the epoch, and settings that the run depends on."""
         if not self.args.should_save:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -321,11 +311,7 @@ class RowTrainer(TrainingLoop):
         write_json(folder / OUR_STATE, state)
 
     def load_extra(self, folder: Path) -> None:
-        """Read what ``save_extra`` wrote; for a checkpoint of TRL's own trainer a warning says that scores are missing.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or of another dataset.
-        """
+        """Read what ``save_extra`` wrote; warn if TRL's own trainer wrote the checkpoint."""
         lost = any("optimizer" in part for part in self.lacking)
         state = read_state(
             folder,
@@ -338,25 +324,19 @@ class RowTrainer(TrainingLoop):
         before, self.guard.skipped, tokens = state
         self._count_tokens(tokens - self._tokens_counted)
         warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
-        if self.table is None or self.lacks(SCORES_FILE):
+        if self.table is None or SCORES_FILE in self.lacking:
             return
         known, rows = self.source.load(folder), len(self.source.scores)
         if known < rows:
-            warnings.warn(
-                f"resumed on another dataset: {known} of its {rows} rows were in the checkpoint's. The others have no "
-                "recorded score, and the order of rows is a new one.",
-                stacklevel=2,
-            )
+            found = f"{known} of its {rows} rows were in the checkpoint's"
+            warnings.warn(f"resumed on another dataset: {found}. The others have no recorded score.", stacklevel=2)
 
     # -- forward passes as TRL's --------------------------------------------------------------------------------
 
     def _padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
     ) -> tuple[Tensor, None, dict[str, Tensor]]:
-        """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does, and metrics.
-
-        TRL pads on the right here, so that the positions that a model has learned begin at 0.
-        """
+        """As ``PaddedLayout.padded_forward``. TRL pads on the right here: positions begin at 0, as in its training."""
         order_BT = attention_mask.argsort(dim=1, descending=True, stable=True)
         scored = attention_mask.clone()
         scored[:, :-width] = 0
@@ -374,5 +354,5 @@ class RowTrainer(TrainingLoop):
 
 
 def _indices(rows: list[int]) -> dict[str, Tensor]:
-    """A batch of the loader: indices of its rows."""
+    """A batch of the loader: indices of its rows. Processes of the loader need a function of a module."""
     return {"row": torch.tensor(rows)}
