@@ -7,7 +7,7 @@ DOCS = .venv-docs/bin
 # Two processes; each test process computes with one thread (tests/conftest.py).
 PARALLEL = --numprocesses 2 --dist worksteal
 
-.PHONY: setup demo test test-slow test-vllm test-verl docs lint clean
+.PHONY: setup demo test test-slow test-vllm test-verl docs lint tables clean
 
 setup: .venv/.ready  ## make .venv with everything in it
 
@@ -57,10 +57,17 @@ docs: .venv-docs/.ready setup  ## the pages, the API reference and a sample repo
 test-verl: .venv-verl/.ready  ## the adapter for verl, in an environment of its own: verl and TRL need other versions
 	$(VERL)/pytest tests_verl
 
-lint: setup  ## format, rules, types
+# Pages with tables that benchmarks/pages.py draws.
+TABLES = README.md $(wildcard docs/*.md examples/*/README.md)
+
+lint: setup  ## format, rules, types, tables of the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/python -m cogapp --check --diff --verbosity=1 $(TABLES)
+
+tables: setup  ## redraw the tables of the pages from benchmarks/results
+	$(BIN)/python -m cogapp -r --verbosity=1 $(TABLES)
 
 clean:
 	rm -rf .venv .venv-docs .venv-verl .venv-vllm build runs site

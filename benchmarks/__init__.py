@@ -6,7 +6,7 @@
 | ``speed`` | what a step, or its forward and backward, costs |
 | ``scale`` | what grows with size, which models are served, what survives a kill |
 | ``judge`` | whether verifier, sandbox, votes and intervals can be trusted |
-| ``results`` | committed figures, which pages and their tests read |
+| ``results`` | committed figures; ``pages.py`` draws the tables of the pages from them |
 """
 
 import os

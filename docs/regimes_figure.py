@@ -15,7 +15,7 @@ from dppo_lab.palette import colour_of
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "regimes.json"
 PANELS = {"two_passes": "without a KL term", "kl_two_passes": "with a KL term"}
-LINES = {STOCK: ("trl", "TRL"), CONTROL: ("grpo", "GRPO, packed: the control"), "default": ("dppo", "dppo")}
+LINES = {STOCK: ("trl", "TRL"), CONTROL: ("grpo", "plain GRPO, packed"), "default": ("dppo", "dppo")}
 """By contestant, whose colour it has and what it is called."""
 
 

@@ -1,6 +1,4 @@
-"""Draws docs/results.png and docs/arrivals.png from benchmarks/results/embedded_compare.json, a panel for each task.
-
-Held-out accuracy over training seconds, and the share of seeds at the first target over seconds (Kaplan-Meier).
+"""Draws docs/results.png from benchmarks/results/embedded_compare.json: held-out accuracy over seconds, by task.
 
 python docs/results_figure.py
 """
@@ -14,8 +12,6 @@ from matplotlib.axes import Axes
 
 from benchmarks.learning.points import mean_curve
 from benchmarks.learning.tables import LABELS
-from dppo_lab.comparison.curves import Point, reach
-from dppo_lab.comparison.survival import survival
 from dppo_lab.palette import FIXED, SERIES, colour_of
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded_compare.json"
@@ -57,44 +53,16 @@ def colours(results: dict[str, Any]) -> dict[str, str]:
     return shown | ({} if ours in shown else {ours: SHOWN["dppo"] if ours == results["default"] else OURS})
 
 
-def arrivals(axes: Axes, task: dict[str, Any]) -> None:
-    """Share of seeds that have reached the first target, over seconds; a dot where a run ended before."""
-    name, target = next(iter(task["targets"].items()))
-    for method, colour in colours(task).items():
-        runs = [run for run in task["methods"][method]["runs"] if run["status"] == "finished"]
-        places = [target["per_seed"][str(run["seed"])] for run in runs]
-        found = [
-            reach([Point(**point) for point in run["curve"]], place, "seconds")
-            for run, place in zip(runs, places, strict=True)
-            if place is not None
-        ]
-        known = [one for one in found if one is not None]
-        if known:
-            second, share = survival(known)
-            axes.step([0.0, *second], [0.0, *(1 - share[0])], where="post", color=colour, label=called(method))
-            ended = [
-                place
-                for place, one in enumerate(sorted(known, key=lambda one: (one.amount, not one.reached)))
-                if not one.reached
-            ]
-            axes.plot(second[ended], (1 - share[0])[ended], ".", color=colour)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel("training seconds")
-    axes.set_ylabel(f"share of seeds at the final\naccuracy of {called(name)}")
-    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.15))
-
-
 def main() -> None:
     """Draw and save."""
     tasks = json.loads(RESULTS.read_text())["tasks"]
-    for drawn, name in ((curves, "results.png"), (arrivals, "arrivals.png")):
-        figure, places = plt.subplots(1, len(tasks), figsize=(12, 4.4), squeeze=False)
-        for axes, (task, record) in zip(places[0], tasks.items(), strict=True):
-            drawn(axes, record)
-            axes.set_title(task)
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.tight_layout()
-        figure.savefig(Path(__file__).with_name(name), dpi=120)
+    figure, places = plt.subplots(1, len(tasks), figsize=(12, 4.4), squeeze=False)
+    for axes, (task, record) in zip(places[0], tasks.items(), strict=True):
+        curves(axes, record)
+        axes.set_title(task)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(Path(__file__).with_name("results.png"), dpi=120)
 
 
 if __name__ == "__main__":

@@ -95,3 +95,14 @@ def test_methods_of_two_partners_are_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         beside.main()
     assert "--methods cppo,trl_g8 have no one partner. Write --methods cppo,greso" in capsys.readouterr().err
+
+
+def test_methods_of_a_measured_point_take_the_controls_seconds():
+    """Only points that were corrected for it; docs/results.md has how far off the others are."""
+    points = json.loads(regimes.RESULTS.read_text())["regimes"]
+    ratios = {
+        (name, method): each["mean"] for name in points for method, each in points[name].get("seconds", {}).items()
+    }
+    near = {"cppo": beside.ROUGH, "greso": beside.ROUGH}
+    off = {which: abs(ratio - 1) for which, ratio in ratios.items()}
+    assert ratios and [which for which, much in off.items() if round(much, 2) > near.get(which[1], regimes.NEAR)] == []

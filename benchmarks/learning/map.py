@@ -135,38 +135,42 @@ def show(points: Mapping[str, Record]) -> str:
         plans = ["" if gain is None else f"{gain:.2f}" for gain in (planned(name, each), from_logs(name, each))]
         ends = [cell(step, "mean", "{:.2f}"), sooner(each), *seconds, *plans, *shares(each), sooner(each, STOCK)]
         rows.append([f"`{name}`: {described(name)}", *ends])
-    headings = ("regime", "step", "found", "after equal seconds, pp", "within 3 pp", "planned", "from logs")
+    headings = (
+        "regime",
+        "step",
+        "to the same accuracy",
+        "after equal seconds, pp",
+        "within 3 pp",
+        "planned",
+        "from logs",
+    )
     of_map, of_logs = errors(points), errors(points, from_logs)
     said = f"{_median(of_map.values())} over {len(of_map)} points"
     if of_logs:
         same = _median(of_map[name] for name in of_logs)
         said += f"; from logs {_median(of_logs.values())} over {len(of_logs)}, where the map is {same} off"
-    rest = ("pruning can reach", "silent", "than TRL")
+    rest = ("pruning can reach", "zero-variance", "than TRL")
     return f"{table((*headings, *rest), rows)}\n\nMedian error of the plan: {said}"
 
 
 def brief(points: Mapping[str, Record]) -> str:
     """A row for each regime, in Markdown: its two shares, and what was found."""
     rows = [[described(name), *shares(each), sooner(each)] for name, each in in_order(points)]
-    return table(("regime", "pruning can reach", "silent", "times sooner than plain GRPO"), rows)
+    return table(("regime", "pruning can reach", "zero-variance groups", "times faster than plain GRPO"), rows)
 
 
 def biased(points: Mapping[str, Record]) -> str:
     """A row for each regime where CPPO and GRESO ran for the control's seconds, in Markdown: accuracy against it."""
     rows = []
     for name, each in in_order(points):
-        ends, step = each["equal_seconds"], each["step_ratio"]
+        ends = each["equal_seconds"]
         if not set(PAPERS) <= ends.keys():
             continue
-        cells = [
-            text
-            for method in PAPERS
-            for text in (cell(ends[method]["difference"], "mean", "{:+.1f}", 100), f"{step[method]['mean']:.2f}")
-        ]
+        cells = [cell(ends[method]["difference"], "mean", "{:+.1f}", 100) for method in PAPERS]
         default = ends["default"]["difference"]["per_seed"]
         same = [default[seed] for seed in ends[PAPERS[-1]]["difference"]["per_seed"]]
         rows.append([f"`{name}`", *cells, f"{100 * np.mean(same):+.1f}"])
-    return table(("regime", "CPPO, pp", "step", "GRESO, pp", "step", "the default, same seeds"), rows)
+    return table(("regime", "CPPO, pp", "GRESO, pp", "the default, same seeds"), rows)
 
 
 def _median(error: Iterable[float]) -> str:
@@ -186,7 +190,7 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
             label.set_path_effects([withStroke(linewidth=2, foreground="black")])
         axes.set_title("with a KL term" if every else "without a KL term")
         axes.set_xlabel("all seconds but the rollout's, % of the step of plain GRPO")
-    places[0].set_ylabel("silent groups (equal rewards), %")
+    places[0].set_ylabel("zero-variance groups, %")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=places, extend="both", format="%g")
     bar.set_label("times as fast as plain GRPO on packed rows")
     figure.canvas.draw()

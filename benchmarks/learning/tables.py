@@ -7,9 +7,9 @@ PHASES = ("rollout", "forward_backward")
 LABELS = {
     "trl_g8": "TRL, groups of 8",
     "trl": "TRL, group size tuned",
-    "grpo_rows": "GRPO, packed: **the control**",
-    "grpo_rows_centred": "the control, `scale_rewards: none`",
-    "fewer_prompts": "the control, larger steps",
+    "grpo_rows": "plain GRPO, packed",
+    "grpo_rows_centred": "plain GRPO, packed, `scale_rewards: none`",
+    "fewer_prompts": "plain GRPO, packed, larger steps",
     "dppo_default": "dppo, default",
     "dppo_auto": "dppo, `prompt_prune_rate: auto` too",
     "dppo_completions": "dppo, half of the completions",
@@ -23,7 +23,7 @@ LABELS = {
     "greso": "GRESO (biased)",
     "dapo": "DAPO (biased)",
     "dppo_default_16x4": "dppo, default",
-    "grpo_rows_16x4": "nothing drawn: the control",
+    "grpo_rows_16x4": "nothing drawn: plain GRPO, packed",
     "without_packing": "dppo, padded",
     "without_shared_prefixes": "dppo, prompts not shared",
     "without_score": "dppo, drawn without a score",
@@ -32,10 +32,21 @@ LABELS = {
 Found = Mapping[str, Any]
 
 
+SUMMARY = (
+    *("trainer", "prompts x completions, learning rate", "final accuracy", "times faster", "reached"),
+    *("s / step", "rollout"),
+)
+"""Headings of ``summary``."""
+
+
 def summary(record: Found, names: Iterable[str]) -> str:
-    """A row for each method: its setting, final accuracy, how much sooner it is than the first target's, a step."""
+    """A row for each method: setting, final accuracy, times faster to the first target, seconds of a step."""
+    return table(SUMMARY, summary_rows(record, names))
+
+
+def summary_rows(record: Found, names: Iterable[str]) -> list[list[str]]:
+    """Rows of ``summary``."""
     target = next(iter(record["targets"]))
-    headings = ("trainer", "prompts x completions, learning rate", "final accuracy", "times sooner", "reached")
     rows = []
     for name in names:
         fields, found = record["methods"][name]["overrides"], record["speedup"][target][name]
@@ -46,7 +57,7 @@ def summary(record: Found, names: Iterable[str]) -> str:
         sooner = speedup(found, record["targets"][target]["missing"])
         spent = (f"{whole:.2f}", f"{rollout / whole:.0%}") if whole else ("-", "-")  # no run was finished
         rows.append([LABELS.get(name, name), setting, final, sooner, found["reached"], *spent])
-    return table((*headings, "s / step", "rollout"), rows)
+    return rows
 
 
 REGIMES = {
