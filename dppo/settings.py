@@ -252,7 +252,7 @@ class OwnSettings:
         "What a column of the dataset says of prompts before their first visit: `{column: solve_rate, completions: "
         "4}` believes a pass rate in [0, 1] as much as 4 of the run's own completions, so that prompts are pruned "
         "before they have come back. Unbiased whatever the column says; one that misleads is turned off. Default: "
-        "none. docs/prior.md.",
+        "none. docs/savings.md.",
     )
     prompt_values: str | None = setting(
         None,

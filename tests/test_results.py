@@ -215,11 +215,6 @@ def regimes(read):
     yield f"steps {low['step_ratio']['mean']:.2f} times as fast, {points(low['default_ahead'])}"
 
 
-def in_brief(read):
-    found = read("regimes")["regimes"]
-    yield regime_map.brief(found)
-
-
 def test_methods_of_a_regime_take_the_controls_seconds():
     """Where runs were corrected for it: the page says how far off runs of earlier versions were."""
     found = {name: point["seconds"] for name, point in read("regimes")["regimes"].items() if "seconds" in point}
@@ -411,7 +406,6 @@ CASES = {
     "KL term": ("docs/results.md", kl_term),
     "silent groups": ("docs/results.md", silent_groups),
     "regimes": ("docs/results.md", regimes),
-    "regimes, in brief": ("docs/choose.md", in_brief),
     "frozen": ("docs/results.md", frozen),
     "readme": ("README.md", readme),
     "tokens": ("docs/estimators.md", tokens),
