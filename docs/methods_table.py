@@ -48,8 +48,14 @@ class Notes:
         self.number: dict[str, int] = {}
 
     def of(self, texts: Iterable[str]) -> str:
-        """The numbers of these texts, in order."""
-        return ", ".join(str(self.number.setdefault(text, len(self.number) + 1)) for text in texts)
+        """The numbers of these texts in order, three or more in a row as a range."""
+        runs: list[list[int]] = []
+        for number in sorted(self.number.setdefault(text, len(self.number) + 1) for text in texts):
+            if runs and number == runs[-1][-1] + 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
     def written(self) -> str:
         """All of them as a numbered list."""
@@ -107,13 +113,13 @@ def table() -> str:
 
 
 def where_measured() -> str:
-    """Which methods have figures, and where; all others are covered by tests alone."""
+    """Methods with figures, and the pages that have them."""
     found: dict[str, list[str]] = {}
     for name in METHODS:
         for place in filter(None, MEASURED.get(name, "").split(", ")):
             found.setdefault(place, []).append(f"`{name}`")
     said = [f"{place[0].upper() + place[1:]}: {', '.join(names)}." for place, names in found.items()]
-    return " ".join(["Where figures are:", *said, "All others are covered by tests alone."])
+    return " ".join(["Measured:", *said, "All others only have tests."])
 
 
 def row_of(name: str, method: RowMethod, notes: Notes) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ class OwnSettings:
         None,
         "Pass rates of prompts before their first visit, from a column of the dataset: `{column: solve_rate, "
         "completions: 4}` counts each as much as 4 completions of the run, so that prompts are pruned in the first "
-        "epoch. Unbiased even if they are wrong; misleading ones are turned off. Default: none. docs/prior.md.",
+        "epoch. Unbiased even if they are wrong; misleading ones are turned off. Default: none. docs/savings.md.",
     )
     prompt_values: str | None = setting(
         None,

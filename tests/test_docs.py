@@ -194,5 +194,5 @@ def test_the_navigation_has_the_four_kinds_and_every_page_is_in_one():
 def test_a_newcomers_questions_are_two_clicks_from_the_first_page():
     """Each of these is a link of the README, which is the site's first page."""
     readme = (ROOT / "README.md").read_text()
-    asked = ("vllm", "ranks", "own_tasks", "methods", "verify", "savings", "plan", "results", "chat_model", "verl")
+    asked = ("vllm", "ranks", "own_tasks", "methods", "verify", "savings", "choose", "results", "chat_model", "verl")
     assert [page for page in asked if f"](docs/{page}.md" not in readme] == []

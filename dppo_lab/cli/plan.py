@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
         usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER] [--gpu_hour_price X] "
         "[--gpus N] [--watts W] [--output FILE.json]\n       dppo plan --log FILE [--generations N]",
         description="What a run will cost, and what pruning can save, before it starts: seconds, noise, hours, money "
-        "for TRL, dense rows, pruning at both levels and small groups. How it is computed: docs/plan.md.",
+        "for TRL, dense rows, pruning at both levels and small groups. How to read it: docs/savings.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
