@@ -136,13 +136,6 @@ def map_of_regimes() -> str:
     return map.show(regimes())
 
 
-def map_in_brief() -> str:
-    """Every regime: the two shares that decide, and the gain."""
-    from benchmarks.learning import map
-
-    return map.brief(regimes())
-
-
 def biased_methods() -> str:
     """CPPO and GRESO against plain GRPO after equal seconds."""
     from benchmarks.learning import map

@@ -153,12 +153,6 @@ def show(points: Mapping[str, Record]) -> str:
     return f"{table((*headings, *rest), rows)}\n\nMedian error of the plan: {said}"
 
 
-def brief(points: Mapping[str, Record]) -> str:
-    """A row for each regime, in Markdown: its two shares, and what was found."""
-    rows = [[described(name), *shares(each), sooner(each)] for name, each in in_order(points)]
-    return table(("regime", "pruning can reach", "zero-variance groups", "times faster than plain GRPO"), rows)
-
-
 def biased(points: Mapping[str, Record]) -> str:
     """A row for each regime where CPPO and GRESO ran for the control's seconds, in Markdown: accuracy against it."""
     rows = []
@@ -238,7 +232,7 @@ def main() -> None:
     """Print the table, and draw."""
     given = options(__doc__).parse_args()
     points = json.loads(RESULTS.read_text(encoding="utf-8"))["regimes"]
-    print(brief(points), show(points), biased(points), sep="\n\n")
+    print(show(points), biased(points), sep="\n\n")
     if given.output is not None:
         draw(points, given.output)
 
