@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 import torch
 from arrays import rewards_of
-from drafts import taken, with_streaks
 from refusals import refused
 
 from dppo.errors import ConfigError
@@ -22,7 +21,6 @@ from dppo.methods.greso import (
 )
 from dppo.pruning import RoundRequest
 from dppo.pruning.rounds import Collected
-from dppo.rng import Purpose, generator
 from dppo.types import Rewards
 
 UNBIASED = {"greso": False, "greso_compat": False}
@@ -69,14 +67,6 @@ def test_golden_keep_probabilities(explore, expected):
     assert SKIPPING.chances(torch.arange(9), easy)[:, 1].tolist() == ones
     assert SKIPPING.chances(-torch.arange(9), hard)[:, 1].tolist() == pytest.approx(expected, rel=1e-9)
     assert SKIPPING.chances(-torch.arange(9), hard)[:, 0].tolist() == ones
-
-
-def test_easy_and_hard_are_drawn_separately():
-    """The first number of a prompt is held against its easy streak, the second against its hard one."""
-    numbers = generator(5, Purpose.PROMPT_SKIP).random((8, 2))
-    for streak, column in ((EASY, 0), (HARD, 1)):
-        keep_P = taken(with_streaks(*[streak] * 8), 2, seed=5)[0].draw.keep_N
-        assert keep_P.tolist()[:8] == (numbers[: len(keep_P), column] >= 0.5).tolist()
 
 
 # Exploration.

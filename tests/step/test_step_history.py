@@ -146,20 +146,6 @@ def test_wrong_twin_completions_counted_alike_favours_large_groups():
     assert error(found, wanted) > BIASED
 
 
-def test_wrong_twin_a_size_that_looks_at_what_was_rolled_out():
-    """One more completion only where the first one failed, and a plain mean over what is there."""
-    baseline, found = EXPECTED.mean_QF[:, 0].numpy(), np.zeros((P, ANSWERS))
-    for prompt in range(P):
-        for first, second in itertools.product(range(ANSWERS), repeat=2):
-            again = REWARD_PA[prompt, first] == 0
-            used = [first, second] if again else [first]
-            chance = PROB_PA[prompt, first] * PROB_PA[prompt, second]
-            for answer in used:
-                advantage = REWARD_PA[prompt, answer] - baseline[prompt]
-                found[prompt] += chance * advantage * (np.eye(ANSWERS)[answer] - PROB_PA[prompt]) / len(used) / P
-    assert error(found, gradient_of_the_mean_reward()) > BIASED
-
-
 def source_of(method, size=12, prompts=6):
     history = PromptHistory(np.arange(size, dtype=np.uint64))
     return Run(PromptStream(size, 3), history, method, prompts=prompts)
