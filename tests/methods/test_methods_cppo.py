@@ -16,8 +16,7 @@ UNBIASED = {"cppo": False, "cppo_trl": False, "cppo_verl": False}
 BY_HAND = {"cppo_trl": replace(GRPO_BY_HAND, divided="bnpo")}
 CPPO, CPPO_TRL, CPPO_VERL = (METHODS[name] for name in ("cppo", "cppo_trl", "cppo_verl"))
 GROUPS = ([1, 0, 0, 1, 0, 0, 0, 0], [0] * 8, [1, 0, 1, 1, 0, 1, 0, 0.5])
-MINORITY, EVEN = [1] + [0] * 7, [1] * 4 + [0] * 4
-"""Rewards with 1 right of 8 and 4 right of 8."""
+EVEN = [1] * 4 + [0] * 4
 
 
 def ranked(advantage_N, rows):

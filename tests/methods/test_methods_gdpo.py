@@ -12,7 +12,7 @@ from dppo.methods import METHODS
 from dppo.methods.gdpo import decoupled_advantages
 from dppo.objective import group_advantages
 
-GDPO, DPPO_GDPO = METHODS["gdpo"], METHODS["dppo_gdpo"]
+GDPO = METHODS["gdpo"]
 NAN = float("nan")
 
 

@@ -43,9 +43,6 @@ def test_the_description_tells_method_paper_bias_and_deviations(method):
     for variant in (method, method.with_rates(prompt=prompt, completion=0.5)):
         for steps in (1, 2):
             text = variant.describe(steps)
-            assert "\n" not in text
-            assert variant.name in text and variant.paper in text
-            assert ("Completions: all with a gradient." in text) == (variant.completions.rate == 0)
-            assert ("Prompts: all." in text) == (variant.prompts.rate == 0 and variant.rounds is None)
             assert ("Gradient: unbiased." in text) == (not variant.biases(steps))
-            assert all(sentence in text for sentence in variant.biases(steps) + variant.deviations)
+            for named in (variant.name, variant.paper, *variant.biases(steps), *variant.deviations):
+                assert named in text

@@ -1,6 +1,5 @@
 """Cuts and head sampling: outcomes add up to the full batch, the allocation is the best, wrong twins are found."""
 
-
 import numpy as np
 import pytest
 import torch

@@ -1,6 +1,5 @@
 """One step of each trainer on the same completions: equal where they must be, different where the code is wrong."""
 
-
 import pytest
 import torch
 
