@@ -38,9 +38,6 @@ def test_the_largest_of_each_group_are_kept_and_averaged(rate, count):
     assert loss_of(method, plan) == pytest.approx(by_hand, abs=1e-12), "those without a gradient count in the mean"
 
 
-# Its codes: completions of several prompts compete.
-
-
 def test_prompts_without_signal_give_their_places_to_others():
     """They count in a flat ranking and are the first to go: an implicit filter of prompts."""
     for method in (CPPO_TRL, CPPO_VERL):

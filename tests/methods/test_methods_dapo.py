@@ -14,13 +14,7 @@ BY_HAND = {"dapo": DAPO_BY_HAND, "dapo_loss": DAPO_BY_HAND}
 DAPO, DAPO_LOSS = METHODS["dapo"], METHODS["dapo_loss"]
 
 
-GROUPS = [
-    [1.0, 0.0, 1.0, 0.0],
-    [0.1, 0.1, 0.1],
-    [0.0, 0.0, 0.0, 0.1],
-    [1.0, 1.0, 1.0, 1.0, 1.0],
-    [-2.0, -2.5],
-]
+GROUPS = [[1.0, 0.0, 1.0, 0.0], [0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 0.1], [1.0, 1.0, 1.0, 1.0, 1.0], [-2.0, -2.5]]
 
 
 def test_groups_count_when_their_population_deviation_is_positive():

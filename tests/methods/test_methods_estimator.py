@@ -314,9 +314,6 @@ def test_refilling_until_enough_is_kept_is_biased_upwards(wanted, factor):
     assert mean == pytest.approx(factor, rel=2e-3)
 
 
-# The named transform of advantages.
-
-
 @pytest.mark.parametrize("power", [-0.5, 0.5, 1.0])
 @pytest.mark.parametrize("name", ADVANTAGE_RULES)
 @pytest.mark.parametrize("level", ["completions", "both"])

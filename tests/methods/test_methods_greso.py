@@ -9,16 +9,7 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.methods.greso import (
-    EASY,
-    HARD,
-    NEITHER,
-    Exploration,
-    StreakSkipping,
-    by_mean,
-    by_variance,
-    mixed,
-)
+from dppo.methods.greso import EASY, HARD, NEITHER, Exploration, StreakSkipping, by_mean, by_variance, mixed
 from dppo.pruning import RoundRequest
 from dppo.pruning.rounds import Collected
 from dppo.types import Rewards
@@ -29,8 +20,6 @@ SKIPPING, COMPAT_SKIPPING = GRESO.rounds.skipping, COMPAT.rounds.skipping
 START = SKIPPING.start()
 NAN = float("nan")
 
-
-# What is easy, what is hard.
 
 GROUPS = rewards_of([1] * 4, [0] * 3, [0.1] * 4, [0, 0.1, 0.1, 0.1], [1, 1, 1, 0], [1, 0.1], [NAN] * 3)
 
@@ -46,9 +35,6 @@ def test_by_the_mean_a_mixture_of_small_rewards_is_hard():
     for group, kind in (([1] + [0] * 15, HARD), ([1] * 49 + [0], EASY)):
         rewards = rewards_of(group)
         assert by_mean(rewards, 0, 1).tolist() == [kind] and by_variance(rewards, 0, 1).tolist() == [NEITHER]
-
-
-# What it is skipped at.
 
 
 @pytest.mark.parametrize(
@@ -69,21 +55,13 @@ def test_golden_keep_probabilities(explore, expected):
     assert SKIPPING.chances(-torch.arange(9), hard)[:, 0].tolist() == ones
 
 
-# Exploration.
-
-
 def outcomes(easy, hard, between):
     return rewards_of(*[[1, 1]] * easy, *[[0, 0]] * hard, *[[0, 1]] * between)
 
 
 @pytest.mark.parametrize(
     ("easy", "hard", "between", "expected"),
-    [
-        (0, 0, 12, (0.51, 0.51)),
-        (1, 1, 10, (0.49, 0.51)),
-        (0, 2, 10, (0.51, 0.49)),
-        (1, 2, 9, (0.49, 0.49)),
-    ],
+    [(0, 0, 12, (0.51, 0.51)), (1, 1, 10, (0.49, 0.51)), (0, 2, 10, (0.51, 0.49)), (1, 2, 9, (0.49, 0.49))],
     ids=["few of both", "easy at its target", "hard at its target", "both at their target"],
 )
 def test_exploration_goes_down_where_the_target_is_reached(easy, hard, between, expected):
@@ -112,9 +90,6 @@ def test_bad_settings_are_refused_together():
     for wrong in ({"lowest": 0.6}, {"highest": 0.4}, {"change": 1.0}, {"easy_part": Fraction(2)}):
         with refused(ConfigError, f"{next(iter(wrong))}="):
             StreakSkipping(**wrong)
-
-
-# Rounds.
 
 
 def test_only_groups_whose_rewards_differ_count():

@@ -78,9 +78,6 @@ def test_the_gradient_is_unbiased_at_every_point_of_a_schedule(schedule):
         assert relative_error(expectation(method.at(done)), wanted) < 1e-12
 
 
-# Rows.
-
-
 def kept_together(method):
     """Chance that two of the rows below the mean are both kept: of one draw for an epoch, each in a step of its own."""
     seen = replace(BLOCK, **{name: getattr(BLOCK, name)[:4] for name in ("row_P", "signal_P", "tokens_P", "seen_P")})

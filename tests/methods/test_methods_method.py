@@ -18,9 +18,6 @@ GRPO, DPPO, CPPO, DAPO = METHODS["grpo"], METHODS["dppo"], METHODS["cppo"], METH
 PRUNED = DPPO.with_rates(prompt=0.5)
 
 
-# Bias.
-
-
 def test_rounds_are_biased_whatever_else_is_pruned_and_prune_no_prompts_themselves():
     assert [name for name, m in METHODS.items() if m.rounds is not None] == ["dapo", "greso", "greso_compat"]
     assert DAPO.selection_bias == (f"rounds are biased: {DAPO.rounds.bias}",)
@@ -47,9 +44,6 @@ def test_one_draw_of_prompts_for_several_optimizer_steps_is_biased_after_the_fir
     assert PRUNED.biases(2) == (
         "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased",
     )
-
-
-# Rates and schedules.
 
 
 def test_rates_that_are_given_are_not_chosen():
@@ -82,9 +76,6 @@ def test_rates_replace_what_is_given_and_leave_the_rest():
         for name in ("dppo", "cppo"):
             with refused(ConfigError, "[0, 1)"):
                 METHODS[name].with_rates(**rates)
-
-
-# Parts.
 
 
 @pytest.mark.parametrize(("name", "power"), [("grpo", -0.5), ("dapo", 0.5)])

@@ -61,9 +61,6 @@ def test_draws_in_a_row_are_the_full_gradient(method):
     assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
 
 
-# Wrong twins.
-
-
 def biased_by(method, weight_UNT, **options):
     """How far the mean over the outcomes is from the full gradient at other weights of tokens."""
     (every,) = planned(method)
@@ -103,9 +100,6 @@ def test_a_cut_by_the_future_and_a_floor_forgotten_are_found():
     for rule in (up_to_the_largest, without_floor):
         method = replace(GRPO, tokens=TokenPruning(rate=0.4, cut_rule=rule))
         assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) > BIASED
-
-
-# Rules and refusals.
 
 
 def test_a_random_prefix_keeps_the_share_asked_for_and_never_more_than_half_less():

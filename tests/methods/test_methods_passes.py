@@ -4,16 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_policy import (
-    GRPO_BY_HAND,
-    THETA,
-    at_rates,
-    expectation,
-    full_gradient,
-    parts,
-    planned,
-    relative_error,
-)
+from tiny_policy import GRPO_BY_HAND, THETA, at_rates, expectation, full_gradient, parts, planned, relative_error
 
 from dppo.methods import METHODS
 

@@ -259,9 +259,7 @@ CONTEXT = StepContext(value_Q=torch.from_numpy(VALUE_P))
 
 def rewards(keep_N=None) -> Rewards:
     found = Rewards(
-        reward_NF=torch.from_numpy(REWARD_NF),
-        group_N=torch.from_numpy(GROUP_N),
-        weight_F=torch.from_numpy(WEIGHT_F),
+        reward_NF=torch.from_numpy(REWARD_NF), group_N=torch.from_numpy(GROUP_N), weight_F=torch.from_numpy(WEIGHT_F)
     )
     return found if keep_N is None else found.take(keep_N)
 

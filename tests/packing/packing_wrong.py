@@ -74,10 +74,7 @@ WRONG_IN_VALUE = {name: kernel.attend for name, kernel in wrong_kernels().items(
     "the next token is seen": seeing(partial(causal, ahead=1)),
     "a bool mask that is added": seeing(lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool)),
 }
-WRONG_IN_GRADIENT = {
-    "merged by log-sum-exp without its gradient": merged,
-    "keys without a gradient": detached_keys,
-}
+WRONG_IN_GRADIENT = {"merged by log-sum-exp without its gradient": merged, "keys without a gradient": detached_keys}
 
 
 def positions_go_on(row):

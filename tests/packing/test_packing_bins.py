@@ -52,9 +52,6 @@ def next_fit(sizes, capacity):
     return bins
 
 
-# Best fit decreasing.
-
-
 def is_best_fit(packer, sizes, capacity):
     """Equal to the textbook's scan over all bins."""
     bins, room = [], []
@@ -107,9 +104,6 @@ def test_completions_are_packed_within_one_percent_of_the_optimum():
     assert len(next_fit(sizes, 8192)) > 1.03 * bound, "the wrong twin"
 
 
-# Ranks.
-
-
 @given(rows=some_sizes, bins=st.integers(1, 5), counted=st.booleans(), data=st.data())
 def test_lists_take_the_dearest_item_left_into_the_cheapest_list_with_room(rows, bins, counted, data):
     costs = rows[: len(rows) // bins * bins]
@@ -131,9 +125,6 @@ def test_lists_with_a_home_are_near_the_mean(data, costs, bins):
     assert sorted(itertools.chain.from_iterable(lists)) == list(range(len(costs)))
     largest, dearest = max(sums(costs, lists)), max(costs, default=0)
     assert bins * largest <= sum(costs) + (bins - 1) * dearest
-
-
-# Groups larger than a row.
 
 
 @given(shared=st.integers(0, 24), sizes=few_sizes, capacity=capacities)
@@ -194,9 +185,6 @@ def test_by_hand():
 def test_what_makes_no_sense_is_named(call, named):
     with refused(ConfigError, named):
         call()
-
-
-# Micro-batches.
 
 
 def padded_tokens(length_N, batches):

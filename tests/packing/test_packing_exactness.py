@@ -67,10 +67,7 @@ def assert_near(found, setting):
 BOTH = (False, True)
 SMALL_ROWS = ("packed-small-rows", "shared-split-groups")
 """Of layouts that are rows, one without shared prompts and one whose groups are split."""
-PLAIN = [
-    *(Setting(name, tied=True) for name in MODELS),
-    Setting("llama", temperature=1.7),
-]
+PLAIN = [*(Setting(name, tied=True) for name in MODELS), Setting("llama", temperature=1.7)]
 ON_ROWS = [
     *(Setting(name, dtype) for name, dtype in product(MODELS, BARS)),
     *(Setting("qwen3", dtype, tied=tied, lora=True) for dtype, tied in product(BARS, BOTH)),

@@ -40,8 +40,6 @@ EAGER = Auto(fewest=1, least_gain=1.0)
 ONES = torch.ones(400, dtype=torch.float64)
 
 
-# The ceiling.
-
 GOLDEN = {
     "half of the units without a gradient": ([0, 1], [1, 1], 2.0),
     "two sizes": ([1, 9], [1, 1], 5 / 4),
@@ -81,9 +79,6 @@ def test_no_probabilities_save_more_and_the_best_save_all_of_it(units, paid):
     best = (value / cost).sqrt()
     assert efficiency(best / best.max(), value, cost) == pytest.approx(ceiling, rel=1e-9)
     assert efficiency(torch.ones_like(cost), value, cost) == 1.0
-
-
-# Of what history expects, and of what was then found.
 
 
 def visits(chance_P, times, *, seed=0) -> MomentSamples:
@@ -144,9 +139,6 @@ def test_evidence_is_remembered_bit_by_bit_and_the_oldest_is_forgotten():
             MomentSamples.of_saved(found.saved() | damage)
     with pytest.raises(CheckpointError):
         MomentSamples.of_saved([])
-
-
-# The choice.
 
 
 def two_kinds(share: float = 0.5, units: int = 400) -> MomentSamples:

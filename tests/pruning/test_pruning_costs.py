@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict, replace
 
-import numpy as np
 import pytest
 from refusals import refused
 
@@ -94,29 +93,6 @@ def saved_share(costs, live=LIVE, budget=10_000, idle=0):
     return saved / (seconds + saved), by_tokens / (seconds + by_tokens)
 
 
-@pytest.mark.parametrize(
-    ("fixed", "each", "budget"), [(0.4, 0.005, 10_000), (0.02, 0.005, 40), (0.0, 0.01, 60), (0.3, 0.002, 100)]
-)
-def test_the_fit_finds_the_seconds_of_a_pass_and_of_a_token(fixed, each, budget):
-    found = [run_of(fixed, each, budget=budget, noise=0.05, seed=seed).training.each for seed in range(32)]
-    mean = np.mean(found, 0)
-    typical = fixed * np.mean([passes_of(n, budget=budget) for n in LIVE]) + each * np.mean(LIVE)
-    share = mean * [1, np.mean([passes_of(n, budget=budget) for n in LIVE]), np.mean(LIVE)] / typical
-    assert share[2] == pytest.approx(each * np.mean(LIVE) / typical, abs=0.15)
-    assert share.sum() == pytest.approx(1.0, abs=0.02)
-
-
-def test_scoring_and_training_have_a_fit_each():
-    costs = TokenCosts().after(spent(), 1, 1)
-    for tokens in LIVE:
-        generation = spent(5.0, 0.1 + 0.001 * tokens, 0.5 + 0.01 * tokens, scored=tokens, trained=tokens)
-        costs = costs.after(generation, GENERATED, tokens)
-    assert costs.scoring.each[2] == pytest.approx(0.001, rel=0.1) and costs.training.each[2] == pytest.approx(
-        0.01, rel=0.1
-    )
-    assert costs.saved(0.0, (Work(tokens=1), Work(tokens=2))) == pytest.approx(0.021, rel=0.1)
-
-
 def truth(fixed, each, *, budget, idle=0):
     """Share of the seconds that pruning saved, by the rule that made them; idle passes are run in both."""
     done = sum(fixed * passes_of(n, budget=budget, idle=idle) + each * n for n in LIVE)
@@ -138,13 +114,6 @@ def test_all_seconds_booked_on_tokens_miss_the_truth_where_passes_are_idle():
     printed, twin = saved_share(costs, idle=31)
     assert right == pytest.approx(0.29, abs=0.01) and printed == pytest.approx(right, abs=0.05)
     assert twin == pytest.approx(0.84, abs=0.01), "the wrong twin: 84% of the seconds, where 29% were saved"
-
-
-def test_passes_that_hold_nothing_do_not_move_what_is_dear():
-    costs = [run_of(0.02, 0.005, idle=idle).rollout_cost for idle in (0, 1, 3, 7)]
-    assert max(costs) <= 2 * min(costs)
-    by_tokens = [5.0 * 8 / GENERATED / (run_of(0.02, 0.005, idle=n).training.seconds / sum(LIVE)) for n in (0, 31)]
-    assert by_tokens[0] > 2 * by_tokens[1], "the wrong twin: a kept token seems dearer the more passes are idle"
 
 
 def test_what_passes_cost_however_few_are_kept_is_no_cost_of_a_kept_token():

@@ -7,14 +7,7 @@ from refusals import refused
 from scipy.optimize import isotonic_regression, minimize
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning.cuts import (
-    best_cuts,
-    by_uncertainty,
-    draw_cuts,
-    draw_tokens,
-    pool_numbers,
-    token_moments,
-)
+from dppo.pruning.cuts import best_cuts, by_uncertainty, draw_cuts, draw_tokens, pool_numbers, token_moments
 from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
 from dppo.rng import Purpose, generator
 

@@ -143,9 +143,6 @@ def test_a_row_twice_in_one_update_is_two_updates():
     assert first["rollouts"].tolist() == [0, 1, 0, 3, 0]
 
 
-# Streaks: groups of one kind in a row.
-
-
 def observed(*outcomes: int) -> PromptHistory:
     history = PromptHistory(identities(2))
     for outcome in outcomes:
@@ -166,9 +163,6 @@ def observed(*outcomes: int) -> PromptHistory:
 )
 def test_a_streak_is_of_the_most_recent_groups_of_one_kind(outcomes, streak):
     assert observed(*outcomes).streak([0, 1]).tolist() == [streak, 0]
-
-
-# Settings and files.
 
 
 def test_bad_settings_are_refused_together():

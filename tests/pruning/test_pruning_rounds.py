@@ -33,9 +33,6 @@ def scripted(*rounds):
     return roll_out, asked
 
 
-# A step.
-
-
 def test_rounds_go_on_until_enough_groups_count():
     roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [0, 1, 1])
     keep_Q, collected = fill(ROUNDS, 3, roll_out)
@@ -80,9 +77,6 @@ def test_a_round_that_is_said_to_be_the_last_is_unless_nothing_counts_yet():
 def test_bad_settings_are_refused_together():
     with refused(ConfigError, "3 problems", "factor=0", "limit=-1", "at_limit='on'"):
         replace(ROUNDS, factor=0.0, limit=-1, at_limit="on")
-
-
-# The prompts of a round.
 
 
 def test_a_round_takes_as_many_rows_as_it_needs():

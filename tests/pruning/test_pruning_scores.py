@@ -3,13 +3,7 @@
 import torch
 from torch import nn
 
-from dppo.pruning import (
-    SCORES,
-    advantage_with_length,
-    advantage_with_uncertainty,
-    of_sums,
-    uncertainty,
-)
+from dppo.pruning import SCORES, advantage_with_length, advantage_with_uncertainty, of_sums, uncertainty
 from dppo.types import Completions
 
 

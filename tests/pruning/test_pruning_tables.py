@@ -49,11 +49,7 @@ SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "uncertainty": [1, 3], 
 NEEDS_LOG_PROBABILITIES = {"uncertainty"}
 """Scores whose bad example is a rollout without log-probabilities."""
 
-WEIGHTING_EXAMPLES = {
-    "inverse_probability": [4, 0, 1],
-    "unweighted": [1, 0, 1],
-    "kept_mean": [1.5, 0, 1.5],
-}
+WEIGHTING_EXAMPLES = {"inverse_probability": [4, 0, 1], "unweighted": [1, 0, 1], "kept_mean": [1.5, 0, 1.5]}
 """Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
 
 SCHEDULE_EXAMPLES = {"constant": [1, 1, 1], "stop": [1, 0, 0], "fade": [1, 0.5, 0]}

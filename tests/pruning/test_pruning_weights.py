@@ -5,10 +5,7 @@ import torch
 from arrays import tensor
 from pruning_enumeration import all_masks, expectation
 
-from dppo.pruning import (
-    effective_sample_size,
-    relative_added_variance,
-)
+from dppo.pruning import effective_sample_size, relative_added_variance
 
 PROB = tensor([0.5, 0.25, 1.0, 0.8])
 NORM = tensor([1.0, 0.5, 2.0, 1.5])

@@ -66,25 +66,6 @@ def test_the_weight_multiplies_policy_kl_and_entropy(name):
     assert loss(method, weight_B=0 * weight_B) == 0
 
 
-def test_by_hand():
-    """One completion of two tokens at ratio 1, a reference twice as likely, and an entropy of 0.5 and 0.7 nats."""
-    same = torch.tensor([[-1.0, -3.0, 9.0]], dtype=torch.float64)
-    tokens = Tokens(
-        logp_BT=same,
-        old_logp_BT=same,
-        advantage_B=torch.tensor([3.0], dtype=torch.float64),
-        mask_BT=torch.tensor([[1, 1, 0]]),
-        ref_logp_BT=same + torch.tensor(2.0).log(),
-    )
-    kl, entropy_BT = 1 - torch.tensor(2.0).log().item(), torch.tensor([[0.5, 0.7, 100.0]])
-    parts = {"grpo": -3 + 0.2 * kl, "dapo": 2 * (-3 + 0.2 * kl)}
-    for name, part in parts.items():
-        method = replace(METHOD, normaliser=NORMALISERS[name])
-        sizes = StepSizes(denominator=8.0, tokens=40.0)
-        got = micro_batch_loss(method, tokens, torch.tensor([2.5]), sizes, entropy_BT=entropy_BT).item()
-        assert got == pytest.approx(2.5 * part / 8 - 0.1 * 2.5 * 1.2 / 40, abs=1e-6)
-
-
 def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_included():
     """The model gives it times the weights of its tokens, so that micro-batches add up here too."""
     method, settings = replace(METHOD, router_coef=0.01), {"sizes": SIZES._replace(attended=50.0)}

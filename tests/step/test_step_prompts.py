@@ -7,19 +7,16 @@ import numpy as np
 import pytest
 import torch
 from drafts import Run, draft_of
-from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SEED, SIZE, same, source, taught
+from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
 from dppo.errors import CheckpointError, DataError, DesignError
 from dppo.methods import METHODS
-from dppo.methods.greso import EASY, HARD
 from dppo.pruning import PromptHistory, PromptPrior, PromptStream
 from dppo.step import drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
-
-# Blocks.
 
 
 def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
@@ -158,44 +155,10 @@ def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
     assert run.stream.epochs > 2
 
 
-# What is learned.
-
-
 def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
     with refused(DataError, "3 prompts", "generation_batch_size", 4):
         source(size=3)
 
-
-def test_a_rule_that_skips_learns_what_groups_were_and_how_much_to_explore():
-    run = source(GRESO)
-    taught(run, 8, rounds=True)
-    kinds = run.history.streak(torch.arange(SIZE)).sign()
-    expected = torch.where(torch.arange(SIZE) % 3 == 0, torch.where(torch.arange(SIZE) % 2 == 1, EASY, HARD), 0)
-    assert torch.equal(kinds, expected)
-    assert run.learned.low == 0.0 and run.learned.high == pytest.approx(1 + 23 / 100)
-    assert run.metrics == {
-        "candidates/epoch": run.stream.epochs,
-        "prune/explore_easy": run.learned.easy,
-        "prune/explore_hard": run.learned.hard,
-    }
-    assert run.stream.epochs > 1 and run.learned.easy != 0.5
-
-
-# Rounds.
-
-
-def test_a_step_of_rounds_is_made_of_the_first_groups_that_count():
-    run = source(DAPO)
-    (prompts,) = taught(run, 1, rounds=True)
-    counts_Q = prompts.row_Q % 3 != 0
-    assert prompts.collected.rounds > 1 and prompts.collected.rolled_out == len(prompts.row_Q)
-    used_Q = counts_Q & (counts_Q.cumsum(0) <= PROMPTS)
-    assert torch.equal(prompts.weight_Q, used_Q.double()) and prompts.sequences == PROMPTS * GROUP
-    assert prompts.row_Q.tolist() == PromptStream(SIZE, SEED).take(len(prompts.row_Q)).tolist()
-    assert (prompts.prob_Q == 1).all() and prompts.kept_share == 1
-
-
-# A run that goes on where it stopped.
 
 RUNS = {
     "thin": (DPPO, {}),

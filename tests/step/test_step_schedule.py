@@ -48,9 +48,6 @@ def test_prompts_are_drawn_for_each_share_where_they_come_out_even(shares, promp
     assert UpdateSchedule(passes=3, shares=shares).parts(prompts, multiple) == parts
 
 
-# In a step.
-
-
 def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
     """Of every pass. More shares than the pass has are refused."""
     part_Q = torch.arange(P) % 2

@@ -12,14 +12,7 @@ from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.a_star_po import optimal_value
-from dppo.objective import (
-    BATCH_SCALED,
-    DAPO_TOKENS,
-    HISTORY_CENTRED,
-    Tokens,
-    history_advantages,
-    weighted_sum,
-)
+from dppo.objective import BATCH_SCALED, DAPO_TOKENS, HISTORY_CENTRED, Tokens, history_advantages, weighted_sum
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import step_streams
 from dppo.types import Rewards
@@ -69,8 +62,6 @@ def test_statistics_and_counts_of_what_is_left_are_part_of_the_draw(subject):
         ratio = draw_errors(subject, method, 3, 0) / draw_errors(subject, exact, 3, 0)
         assert len(set(ratio[ratio.isfinite()].round(decimals=6).tolist())) > 2
 
-
-# A baseline from history.
 
 HISTORY = [name for name, method in METHODS.items() if method.advantages.from_history]
 
@@ -144,8 +135,6 @@ def test_only_methods_with_a_history_look_at_it(subject):
         assert torch.equal(full_batch(alone, METHODS[name]), full_batch(subject, METHODS[name]))
         assert torch.equal(*(draw_errors(one, METHODS[name], 3, 0) for one in (alone, subject)))
 
-
-# Rounds.
 
 KINDS = ([1.0, 1, 1, 1], [0.0, 0, 0, 0], [1.0, 0, 0, 1], [0.0, 1, 1, 0], [1.0, 1, 1, 1], [1.0, 1, 0, 1])
 REWARD_PG = torch.tensor(KINDS, dtype=torch.float64)
