@@ -39,7 +39,6 @@ def test_the_largest_of_each_group_are_kept_and_averaged(rate, count):
 
 
 def test_prompts_without_signal_give_their_places_to_others():
-    """They count in a flat ranking and are the first to go: an implicit filter of prompts."""
     for method in (CPPO_TRL, CPPO_VERL):
         assert kept(step_of(method, [0.3] * 8, EVEN)) == list(range(8, 16))
     assert kept(step_of(CPPO, [0.3] * 8, EVEN)) == [8, 9, 10, 11], "in the paper a prompt keeps its own places"

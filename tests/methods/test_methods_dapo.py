@@ -24,7 +24,6 @@ def test_groups_count_when_their_population_deviation_is_positive():
 
 
 def test_groups_count_by_the_reward_they_are_trained_with():
-    """A length penalty lets a group count that accuracy, which the paper's code looks at, would not."""
     accuracy = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
     penalty = torch.tensor([[0.0, -0.5], [0.0, -0.5]])
     both = Rewards(reward_NF=torch.stack([accuracy, penalty], -1).view(4, 2), group_N=torch.tensor([0, 0, 1, 1]))

@@ -1,8 +1,4 @@
-"""The central claim, exactly: over every possible selection, the pruned gradient has the full gradient as its mean.
-
-The full gradient is written out by hand for each preset (``tiny_policy``), the pruned one is what ``plan_step`` and
-autograd make of real losses with clipping and KL. There is no sampling noise. What is declared biased is shown to be.
-"""
+"""Exactly: over every possible selection, the mean of the pruned gradient is the full gradient, written by hand."""
 
 from dataclasses import replace
 from functools import partial
@@ -224,7 +220,6 @@ def test_folding_the_weight_into_the_advantage_is_right_without_kl():
 
 
 def test_group_statistics_after_pruning_are_biased():
-    """Means and deviations of the survivors belong to another baseline."""
 
     def survivors(outcome):
         advantages = [GRPO.advantages(rewards().only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
@@ -251,7 +246,6 @@ def test_zero_advantage_is_free_to_drop_without_kl_and_not_with_it():
 
 
 def test_cppo_is_biased_whatever_it_is_multiplied_by():
-    """The best factor in hindsight still leaves an error: no rescaling repairs a deterministic choice."""
     pruned, full = expectation(CPPO), GRPO_BY_HAND.gradient()
     best = (pruned @ full) / (pruned @ pruned)
     assert relative_error(best * pruned, full) > 0.1
@@ -342,7 +336,6 @@ def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
 
 @pytest.mark.parametrize("beta", BETAS)
 def test_a_rate_that_is_chosen_from_the_scores_keeps_the_claim(beta):
-    """Before the draw, from all completions of the step: given the rollout the rate is a number like any other."""
     eager = Auto(fewest=1, least_gain=1.0)
     level = Pruning(rate=0.8, floor=0.2, auto=eager, score=lambda completions: 10.0**completions.group_N)
     method = replace(DPPO, beta=beta, completions=level)

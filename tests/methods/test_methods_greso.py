@@ -29,7 +29,6 @@ def test_by_variance_a_mixture_is_neither():
 
 
 def test_by_the_mean_a_mixture_of_small_rewards_is_hard():
-    """What the code does, and only the compatible variant."""
     assert by_mean(GROUPS, 0.0, 1.0).tolist() == [EASY, HARD, HARD, HARD, NEITHER, NEITHER, NEITHER]
     assert (SKIPPING.streak, COMPAT_SKIPPING.streak) == (by_variance, by_mean)
     for group, kind in (([1] + [0] * 15, HARD), ([1] * 49 + [0], EASY)):
@@ -46,7 +45,6 @@ def test_by_the_mean_a_mixture_of_small_rewards_is_hard():
     ],
 )
 def test_golden_keep_probabilities(explore, expected):
-    """The probability to the power of the streak, 1% at least; of each kind a coin of its own."""
     easy, hard = Exploration(easy=explore, hard=0.3), Exploration(easy=0.3, hard=explore)
     ones = [1.0] * 9
     assert SKIPPING.chances(torch.arange(9), easy)[:, 0].tolist() == pytest.approx(expected, rel=1e-9)
@@ -74,7 +72,6 @@ def test_exploration_goes_down_where_the_target_is_reached(easy, hard, between, 
 
 
 def test_in_the_compatible_variant_groups_of_zeros_leave_the_tally():
-    """They are skipped as hard all the same, while the probability for hard prompts rises."""
     outcome_Q, after = COMPAT_SKIPPING.learn(START, outcomes(0, 12, 0), epochs=2)
     assert outcome_Q.tolist() == [HARD] * 12 and after.hard == pytest.approx(0.51)
     _, variance = SKIPPING.learn(START, outcomes(0, 12, 0), epochs=2)

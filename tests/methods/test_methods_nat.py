@@ -145,7 +145,6 @@ def test_rates_and_floors_out_of_range_are_named(field):
 
 
 def test_what_a_random_prefix_cannot_leave_out_is_refused_before_a_run(tmp_path):
-    """It stopped the run at its first step, after the rollout."""
     with refused(ConfigError, "rate=0.6"):
         TokenPruning(rate=0.6, cut_rule=random_prefix)
     with refused(ConfigError, "random prefix"):

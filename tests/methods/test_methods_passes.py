@@ -31,7 +31,6 @@ def mean(value_SK):
 
 
 def test_a_new_draw_makes_each_pass_unbiased_at_its_own_parameters():
-    """For every outcome of the first draw separately; probabilities do not depend on the parameters."""
     for first_K in FIRST_SK[::10]:
         theta = moved(first_K)
         second = mean(OUTCOME.weight_UN @ parts_at(theta))

@@ -45,7 +45,6 @@ def test_the_largest_deviations_are_not_the_widest_subset():
 
 
 def test_two_are_kept_at_least():
-    """One alone has no variance; a group of one has no second."""
     assert [at_least_two(size, Fraction(9, 10)) for size in (1, 2, 10, 30)] == [1, 2, 2, 3]
 
 
@@ -63,7 +62,6 @@ def test_both_ends_of_each_group_are_trained_with_statistics_of_their_own():
 
 
 def test_statistics_of_those_kept_are_biased_under_any_draw():
-    """Random draws with the right weights do not help: each outcome has another baseline."""
     dppo = METHODS["dppo"]
     method = at_rates(dppo, 0.0, 0.5, statistics=PODS.statistics)
     assert "of the completions kept" in method.selection_bias[0]

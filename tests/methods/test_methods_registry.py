@@ -24,7 +24,6 @@ def test_presets_are_listed_by_their_names_and_each_is_of_a_paper():
 
 @pytest.mark.parametrize("method", [*METHODS.values(), *ROW_METHODS.values()], ids=[*METHODS, *ROW_METHODS])
 def test_presets_go_to_other_processes(method):
-    """Through pickle, which takes no function without a name."""
     assert pickle.loads(pickle.dumps(method)).describe() == method.describe()
 
 

@@ -1,7 +1,4 @@
-"""Padded, sorted, packed and shared-prefix layouts agree with one sequence at a time, in value and in gradient.
-
-The weights of the tokens are arbitrary and of both signs, so that the gradient is generic: an error anywhere shows.
-"""
+"""Padded, sorted, packed and shared-prefix layouts agree with one sequence at a time, in value and in gradient."""
 
 from functools import cache, partial
 from itertools import product
@@ -98,7 +95,6 @@ def test_the_temperature_is_that_of_the_head(name):
 
 
 def test_lora_wrapped_before_the_attention_is_set():
-    """Which of PEFT and the attention comes first does not matter."""
     setting, batch = Setting("qwen3", lora=True), make_batch()
     model = setting.model(partial(prepare_rows, temperature=1.0))
     use_rows(model)
@@ -109,7 +105,6 @@ def test_lora_wrapped_before_the_attention_is_set():
     ("name", "tied", "lora"), [("qwen3", False, True), ("llama", True, True), ("gemma3", True, False)]
 )
 def test_trl_fused_head_on_rows(name, tied, lora):
-    """TRL's head computes in float32; the rows and the attention are ours."""
     setting, batch = Setting(name, torch.float32, tied=tied, lora=lora, temperature=0.8), make_batch()
 
     def prepare(model):
@@ -169,7 +164,6 @@ def test_the_head_in_blocks(monkeypatch, scoring, rows_of_logits):
     ids=["head-in-full", "embeddings"],
 )
 def test_adapters_next_to_the_head(adapters, tied):
-    """A head trained in full beside the adapters, which PEFT replaces by a copy, and adapters on the embeddings."""
     batch, plain, model = make_batch(), *(build("qwen3", tied=tied, dtype=torch.float64) for _ in range(2))
     prepare_rows(model)
     plain, model = with_lora(plain, **adapters), with_lora(model, **adapters)
@@ -191,7 +185,6 @@ def test_autocast_is_as_near_as_padding_is(name):
 
 
 def test_two_rows_then_one_backward():
-    """Rows whose losses are summed before the backward pass: their graphs do not disturb each other."""
     setting, batch = Setting("gemma3"), make_batch()
     model = setting.model(prepare_rows)
     pieces = list(rows(model, batch, max_tokens=40))
@@ -224,7 +217,6 @@ class TestTheTestsCanFail:
 
     @pytest.mark.parametrize("name", ["gemma3", "qwen3-window"])
     def test_the_window_matters(self, name):
-        """A window of the longest sequence changes the reference, so a lost window cannot pass."""
         batch, wide = make_batch(), build(name, dtype=torch.float64, sliding_window=64)
         logp, gradient = run_layout(wide, one_at_a_time(wide, batch), batch).difference(reference(Setting(name)))
         assert logp > 0.1 and gradient > 0.1

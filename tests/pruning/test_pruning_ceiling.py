@@ -121,7 +121,6 @@ def test_the_page_has_the_metrics_of_both():
 
 
 def test_completions_of_a_prompt_are_resampled_together():
-    """Of 30 copies of three groups an interval must not be that of 90 units."""
     value_N, group_N = tensor([0.01, 1, 9]).repeat_interleave(30), torch.arange(3).repeat_interleave(30)
     together = ceiling_of(MomentSamples.known(value_N, torch.ones(90), group_N))
     apart = ceiling_of(MomentSamples.known(value_N, torch.ones(90)))
@@ -181,7 +180,6 @@ def test_what_is_not_sure_or_not_worth_it_is_left_off():
     paid=st.floats(0, 1e5),
 )
 def test_a_look_stops_at_the_first_fall_and_misses_nothing(value, cost, paid):
-    """Variance times cost has one minimum over rates where units are ranked by their own moments."""
     cost_N = tensor(cost[: len(value)])
     samples, rolled_out = MomentSamples.known(tensor(value), cost_N, paid=paid), Auto(rollout_cost=1.0, fewest=1)
 
@@ -208,7 +206,6 @@ def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_ano
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_few_large_groups_are_evidence(groups):
-    """A resample of few groups that has none of them would say that nothing is gained."""
     value_N = two_kinds(units=256).found_N
     samples = MomentSamples.known(value_N, ONES[:256], torch.arange(256) % groups)
     assert PROMPTS.choice(samples).rate > 0.0

@@ -72,7 +72,6 @@ def test_all_problems_are_reported_at_once(level):
 
 @pytest.mark.parametrize("level", [Pruning, PromptPruning])
 def test_another_rate_lowers_the_floor_to_half_of_what_is_kept(level):
-    """A floor of all that is kept would leave the rule no choice."""
     for rate, floor in ((0.0, 0.1), (0.8, 0.1), (0.9, 0.05), (0.95, 0.025)):
         changed = level(rate=0.5, floor=0.1, rule=uniform).at_rate(rate)
         assert (changed.rate, changed.rule) == (rate, uniform) and changed.floor == pytest.approx(floor)

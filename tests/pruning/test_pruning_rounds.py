@@ -89,7 +89,6 @@ def test_a_round_takes_as_many_rows_as_it_needs():
 
 
 def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
-    """Draws belong to places of the stream: more prompts asked for begin with the same ones."""
     few, many = (taken(with_streaks(*[1] * 8), prompts, seed=3)[0] for prompts in (2, 20))
     assert torch.equal(many.draw.keep_N[: len(few.draw.keep_N)], few.draw.keep_N)
     assert torch.equal(many.candidates.row_P[: len(few.candidates.row_P)], few.candidates.row_P)

@@ -1,7 +1,4 @@
-"""Prompt rates that are chosen: from what prompts gave when they came back, and left off where nothing is to be had.
-
-That a resumed run chooses the same is among the runs of ``test_step_prompts``.
-"""
+"""Prompt rates that are chosen from what prompts gave when they came back. ``test_step_prompts.py`` resumes them."""
 
 import json
 from dataclasses import replace

@@ -1,9 +1,4 @@
-"""A baseline from history by enumeration: over all completions, the gradient of the mean reward at every group size.
-
-A policy chooses among three answers to each of two prompts. Every outcome of the rollout and of the draws is gone
-through with its chance, in float64: what ``plan_step`` weights, times the score function, against the derivative of the
-expected reward, written out. Sizes may differ between prompts. The wrong twins are caught by the same figure.
-"""
+"""A baseline from history, by enumeration of all completions and draws: its gradient is that of the mean reward."""
 
 import itertools
 from dataclasses import replace

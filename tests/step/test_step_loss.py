@@ -59,7 +59,6 @@ def test_a_denominator_of_each_micro_batch_would_make_the_cut_matter():
 
 @pytest.mark.parametrize("name", NORMALISERS)
 def test_the_weight_multiplies_policy_kl_and_entropy(name):
-    """The loss is linear in the weights, which is what the proof needs."""
     method, (_, _, weight_B) = replace(METHOD, normaliser=NORMALISERS[name]), batch()
     each = [loss(method, weight_B=one_B) for one_B in torch.eye(ROWS, dtype=torch.float64)]
     assert sum(w * one for w, one in zip(weight_B.tolist(), each, strict=True)) == pytest.approx(loss(method))
@@ -67,7 +66,6 @@ def test_the_weight_multiplies_policy_kl_and_entropy(name):
 
 
 def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_included():
-    """The model gives it times the weights of its tokens, so that micro-batches add up here too."""
     method, settings = replace(METHOD, router_coef=0.01), {"sizes": SIZES._replace(attended=50.0)}
     given = [torch.tensor(value, dtype=torch.float64) for value in (30.0, 12.0, 42.0)]
     first, second, both = (loss(method, router_loss=value, **settings) - loss(METHOD) for value in given)

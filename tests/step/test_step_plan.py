@@ -1,8 +1,4 @@
-"""``plan_step``: over every real draw its gradient has the full batch's as its mean, whatever the sizes of groups.
-
-The draws are those of the designs themselves, each with its chance (``pruning_enumeration``). The full gradient is
-written out by hand (``tiny_policy``). ``test_methods_estimator.py`` has the mistakes, each shown to be biased.
-"""
+"""``plan_step``: over each real draw of the designs the mean gradient is that of the full batch, written by hand."""
 
 from dataclasses import replace
 

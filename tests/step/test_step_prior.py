@@ -155,7 +155,6 @@ def test_columns_that_hold_no_rates_are_refused():
 
 
 def test_a_prior_of_signals_leaves_lengths_alone():
-    """Prompts of 30 tokens among those of 6: a strong prior of signals leaves their expected tokens unchanged."""
     history = PromptHistory(np.arange(8, dtype=np.uint64))
     tokens_N = torch.tensor([30.0] * 4 + [6.0] * 28)
     history.update(range(8), Rewards.of_groups(torch.tensor([[0.0, 0, 1, 1]] * 8)), torch.ones(8), tokens_N, 0)

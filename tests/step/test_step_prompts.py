@@ -94,7 +94,6 @@ def test_prompts_are_drawn_for_each_share_by_itself(fill):
 
 @pytest.mark.parametrize(("rate", "kept"), [(0.25, 6), (0.2, 6), (0.4, 5)])
 def test_shares_of_two_prompts_keep_what_the_rate_says_together(rate, kept):
-    """Each rounded by itself would keep all of them at a rate of 0.25."""
     run = source(METHODS["dppo"].with_rates(prompt=rate), prompts=8)
     taught(run, 3)
     for number in range(5):

@@ -30,7 +30,6 @@ DPPO, GRESO, DAPO = METHODS["dppo"], METHODS["greso"], METHODS["dapo"]
     ids=lambda m: m.normaliser.name,
 )
 def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
-    """Through the model and autograd, all completions at once, against coefficients and inner products."""
     model, count = subject.model, subject.generations
     pairs = [(subject.prompt_tokens[i // count], c) for i, c in enumerate(subject.completion_tokens)]
     logp = torch.nn.utils.rnn.pad_sequence([log_probs(model, *pair) for pair in pairs], batch_first=True).double()

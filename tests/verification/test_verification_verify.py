@@ -94,7 +94,6 @@ def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
 
 
 def test_a_broken_trainer_fails(monkeypatch):
-    """Halved advantages differ from TRL's gradient, weights that are forgotten from the weighted sum."""
 
     class Halved(DPPOTrainer):
         def _plan(self, *args):
@@ -121,7 +120,6 @@ def test_a_broken_trainer_fails(monkeypatch):
 
 
 def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
-    """If what is wrong were not found out, nothing that passes would mean anything."""
     monkeypatch.setattr(checks, "wrong_methods", lambda right, *others: {"not wrong at all": right})
     assert [check.passed for check in checks.control_checks(subject, DPPO, QUICK, 1)] == [False, False]
 
@@ -169,7 +167,6 @@ def test_a_loss_that_is_not_a_number_passes_no_check():
 
 @pytest.mark.parametrize("name", ["dapo", "greso"])
 def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
-    """Its completions, and its rounds as a bias that it declares: nothing that nobody set."""
     method = METHODS[name].with_rates(completion=0.5)
     exact, rounds = checks.enumeration_checks([method]), checks.round_checks([method, DPPO])
     found = [*exact, *rounds, *checks.draw_checks(subject, [method], QUICK)]
