@@ -110,10 +110,7 @@ def test_a_filled_block_is_no_longer_than_an_epoch_whatever_its_parts():
 
 
 def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
-    """The weight of a prompt, over real draws in which the first prompt was kept, and in which it was not.
-
-    The wrong twin is one draw for both shares: the first prompt's own completions are dealt to the second share too.
-    """
+    """Weights where the first prompt was kept, and where it was not. The wrong twin is one draw for both shares."""
     run, blocks = source(prompts=8), 1500
     taught(run, 3)
 

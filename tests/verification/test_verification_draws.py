@@ -152,15 +152,6 @@ def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject)
     assert nothing.prompts == nothing.weight_N.sum() == 0
 
 
-def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
-    """One silent group before is one in a row: half a chance."""
-    known = with_rewards(subject, REWARD_PG[[2, 3, 5, 2, 0, 3]], earlier_rewards=Rewards.of_groups(REWARD_PG))
-    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(400)])
-    assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}
-    share_P = (weight_MN.view(-1, 6, 4) > 0).any(2).double().mean(0)
-    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.1)
-
-
 class Rows(PromptStream):
     """Rows in their own order."""
 
