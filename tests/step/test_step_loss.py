@@ -19,7 +19,7 @@ SIZES = StepSizes(denominator=6.0, tokens=20.0)
 
 
 def batch(seed=0):
-    """Tokens of six completions, the entropy of each token, and their weights, one of them 0."""
+    """Tokens of six completions, one of them empty, the entropy of each token, and weights, one of them 0."""
     rng = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -29,7 +29,7 @@ def batch(seed=0):
         logp_BT=normal(ROWS, LONGEST) - 2,
         old_logp_BT=normal(ROWS, LONGEST) - 2,
         advantage_B=normal(ROWS),
-        mask_BT=torch.arange(LONGEST) < torch.tensor([5, 1, 3, 2, 4, 5])[:, None],
+        mask_BT=torch.arange(LONGEST) < torch.tensor([5, 1, 3, 0, 4, 5])[:, None],
         ref_logp_BT=normal(ROWS, LONGEST) - 2,
     )
     return tokens, normal(ROWS, LONGEST).abs(), torch.tensor([1.0, 2.5, 0, 1, 4, 1.5], dtype=torch.float64)
