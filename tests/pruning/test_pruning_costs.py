@@ -116,6 +116,13 @@ def test_all_seconds_booked_on_tokens_miss_the_truth_where_passes_are_idle():
     assert twin == pytest.approx(0.84, abs=0.01), "the wrong twin: 84% of the seconds, where 29% were saved"
 
 
+def test_passes_that_hold_nothing_do_not_move_what_is_dear():
+    costs = [run_of(0.02, 0.005, idle=idle).rollout_cost for idle in (0, 1, 3, 7)]
+    assert max(costs) <= 2 * min(costs)
+    by_tokens = [5.0 * 8 / GENERATED / (run_of(0.02, 0.005, idle=n).training.seconds / sum(LIVE)) for n in (0, 31)]
+    assert by_tokens[0] > 2 * by_tokens[1], "the wrong twin: a kept token seems dearer the more passes are idle"
+
+
 def test_what_passes_cost_however_few_are_kept_is_no_cost_of_a_kept_token():
     # 0.4 s a pass and as much for the 80 tokens of a mean one: half of it is saved by no choice.
     costs = run_of(0.4, 0.005)
