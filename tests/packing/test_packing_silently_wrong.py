@@ -1,8 +1,14 @@
-"""Calls of transformers that are silently wrong when sequences share a row.
+"""What goes wrong without a word when sequences share a row, and that our path does not do it.
 
-Each trap is wrong by more than 0.1 nats, or as much relative in its gradient, without an error.
-``test_packing_exactness.py`` shows that our rows are exact. Traps of flash attention need CUDA and are left out.
+Every test first shows the trap: the call as one would write it is wrong by more than 0.1 nats (or by as much, relative,
+in its gradient), without an error. Then our path is run in the same situation and is exact.
+
+Left out, since they need CUDA: flash attention with several packed rows in a batch, and with a 4-D mask. A row is one
+forward pass here, so there is no batch of rows. Models that rows cannot serve are in ``test_packing_served_models``;
+what unequal micro-batches do to a loss belongs to the trainer, which divides by the step's own count.
 """
+
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +30,7 @@ from packing_models import (
     visible,
     with_lora,
 )
+from packing_wrong import WRONG_IN_VALUE, merged
 from torch.utils.checkpoint import CheckpointError
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -32,7 +39,7 @@ from trl.trainer.utils import add_fused_lm_head
 from dppo.errors import DPPOError
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
-from dppo.packing.kernels import SEGMENT_SDPA
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 from dppo.packing.rows import Segments, build_row
 
 WRONG, RIGHT = 0.1, 2e-5
@@ -42,6 +49,15 @@ def error(logp_KC, index, setting):
     """Largest difference from one sequence at a time, nats."""
     expected = reference(setting).logp_NC[index][:, : logp_KC.shape[1]]
     return (logp_KC - expected).abs().max().item()
+
+
+def assert_ours_exact(setting, change, train):
+    """Our path in value and gradient, for a model changed by ``change``."""
+    batch = make_batch()
+    model = setting.model(prepare_rows)
+    change(model)
+    logp, gradient = run_layout(model.train(train), rows(model, batch), batch).difference(reference(setting))
+    assert logp < RIGHT and gradient < 1e-5
 
 
 def plain(**inputs):
@@ -89,21 +105,35 @@ WRONG_CALLS = {
     "qwen3, the window for all layers": ("qwen3-window", lambda: of_shared_row(lambda row: visible(row, WINDOW))),
     "a window counted in places of the row": ("gemma3", lambda: of_shared_row(window_in_places)),
 }
-"""Model and inputs by name. Packed rows need positions that restart, or a 4-D mask of each kind of layer."""
+"""Packed rows depend on transformers noticing that positions restart, or on a 4-D mask, which every layer is handed as
+it is. Models by name, and how they are called."""
 
 
 class TestCallsOfTransformers:
     def call(self, model, setting, row, index, inputs):
         return error(packed_call(model, row, **inputs), index, setting)
 
+    @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
     @pytest.mark.parametrize("call", [*RIGHT_CALLS, *WRONG_CALLS])
-    def test_calls_that_are_wrong_without_a_word(self, call):
+    def test_calls_that_are_wrong_without_a_word(self, call, train):
         name, inputs = (RIGHT_CALLS | WRONG_CALLS)[call]
         setting = Setting(name, torch.float32)
-        model = setting.model().train()
+        model = setting.model().train(train)
         assert model.config.use_cache
         off = self.call(model, setting, *inputs())
         assert off < RIGHT if call in RIGHT_CALLS else off > WRONG
+
+    @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+    @pytest.mark.parametrize("name", ["qwen3", "gemma3", "qwen3-window"])
+    def test_ours_are_right(self, name, train):
+        assert_ours_exact(Setting(name, torch.float32), lambda model: setattr(model.config, "use_cache", True), train)
+
+    def test_use_cache_is_hidden_by_gradient_checkpointing(self):
+        """Checkpointing turns the cache off itself, so the same call is right until checkpointing is turned off."""
+        setting = Setting("qwen3", torch.float32)
+        model = setting.model().train()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        assert self.call(model, setting, *plain()) < RIGHT
 
     def test_a_bool_mask_with_eager_attention(self):
         """Eager attention adds the mask, so True counts as 1: everything is seen, the allowed a little more."""
@@ -116,8 +146,28 @@ class TestCallsOfTransformers:
         assert logp < RIGHT and gradient < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("attend", "logp_is_wrong", "gradient_is_wrong"),
+    [
+        (SEGMENT_SDPA.attend, False, False),
+        (WRONG_IN_VALUE["masks aligned at the top left"], True, True),
+        (partial(merged, lse_gradient=True), False, False),
+        (partial(merged, lse_gradient=False), False, True),
+    ],
+    ids=["ours", "top left", "merged by log-sum-exp", "merged without its gradient"],
+)
+def test_kernels_that_are_wrong_for_branches(attend, logp_is_wrong, gradient_is_wrong):
+    """Put in the place of ours; one is right in value, so only a comparison of gradients sees it."""
+    setting, batch = Setting("llama"), make_batch()
+    model, (row, index) = setting.model(prepare_rows), shared_row(batch)
+    logp = row_log_probs(model, row, batch.width, kernel=Kernel(name="on trial", attend=attend))[0]
+    off = run_layout(model, iter([(index, logp)]), batch).difference(reference(setting))
+    for difference, wrong in zip(off, (logp_is_wrong, gradient_is_wrong), strict=True):
+        assert difference > WRONG if wrong else difference < 1e-12
+
+
 def unless_refused(difference):
-    """``difference()``, or infinity if torch notices that the recompute differs."""
+    """What ``difference`` gives, or infinity where the recompute is noticed to differ from the forward pass."""
     try:
         return difference()
     except CheckpointError:
@@ -143,7 +193,7 @@ class TestCheckpointing:
         return run_layout(model, iter([(index, logp)]), batch).difference(reference(self.SETTING))[1]
 
     def test_attention_that_reads_the_segments_from_outside(self):
-        """The wrong twin keeps the segments in a variable, which the next forward changes before the recompute."""
+        """The wrong twin keeps the row's segments in a variable; the next forward changes it before the recompute."""
         held = {}
 
         def attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
@@ -179,7 +229,7 @@ class TestCheckpointing:
         assert self.backward(self.checkpointed(prepare_rows), between) < 1e-12
 
     def test_switching_the_attention_in_between(self):
-        """The trap: with another setting the recompute is another function."""
+        """The trap itself: with the model's setting changed, the recompute is another function. Never switch."""
         model = self.checkpointed(prepare_rows)
         switched = unless_refused(lambda: self.backward(model, lambda model: model.set_attn_implementation("eager")))
         assert switched > WRONG
@@ -201,8 +251,7 @@ class TestHead:
         add_fused_lm_head(base, temperature=1.0)
         fused = with_lora(base, targets=targets)
         row, index = shared_row(batch)
-        inputs = dict(input_ids=row.input_ids, position_ids=row.position_ids, attention_mask=visible(row))
-        naive = fused(**inputs, shift_labels=row.labels, fused_lm_head=True).log_probs
+        naive = fused(**row_inputs(row), fused_lm_head=True).log_probs
         assert (row.unpack(naive, batch.width) - expected.logp_NC[index]).abs().max() > WRONG
 
         model = with_lora(setting.model(prepare_rows), targets=targets)
@@ -237,3 +286,10 @@ class TestHead:
             found.append(row_log_probs(model, row, len(completion))[0][1])
         assert (found[0] - found[1]).abs().max() < RIGHT
         assert (found[0] - scores[0][1:]).abs().max() < RIGHT
+
+
+def row_inputs(row):
+    """What a row gives a model besides its attention: enough for one plain sequence after another."""
+    return dict(
+        input_ids=row.input_ids, position_ids=row.position_ids, shift_labels=row.labels, attention_mask=visible(row)
+    )
