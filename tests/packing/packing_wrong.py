@@ -18,14 +18,15 @@ def attend_with_lse(q, k, v, scale, causal):
     return score.softmax(-1) @ v, score.logsumexp(-1, keepdim=True)
 
 
-def merged(query, key, value, segments, scale, window):
-    """A branch as two calls, itself and its trunk, merged by log-sum-exps that pass no gradient."""
+def merged(query, key, value, segments, scale, window, *, lse_gradient):
+    """A branch as two calls, itself and its trunk, merged by their log-sum-exp."""
     output = []
     for (q, k, v), past in zip(by_segment(query, key, value, segments), segments.past_S, strict=True):
         out, lse = attend_with_lse(q, k[:, :, past:], v[:, :, past:], scale, True)
         if past:
             trunk_out, trunk_lse = attend_with_lse(q, k[:, :, :past], v[:, :, :past], scale, False)
-            share = (lse - trunk_lse).sigmoid().detach()
+            share = (lse - trunk_lse).sigmoid()
+            share = share if lse_gradient else share.detach()
             out = share * out + (1 - share) * trunk_out
         output.append(out)
     return torch.cat(output, 2)
@@ -74,7 +75,10 @@ WRONG_IN_VALUE = {name: kernel.attend for name, kernel in wrong_kernels().items(
     "the next token is seen": seeing(partial(causal, ahead=1)),
     "a bool mask that is added": seeing(lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool)),
 }
-WRONG_IN_GRADIENT = {"merged by log-sum-exp without its gradient": merged, "keys without a gradient": detached_keys}
+WRONG_IN_GRADIENT = {
+    "merged by log-sum-exp without its gradient": partial(merged, lse_gradient=False),
+    "keys without a gradient": detached_keys,
+}
 
 
 def positions_go_on(row):
