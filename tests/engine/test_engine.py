@@ -40,7 +40,6 @@ def gradient_of_step(still, monkeypatch):
 
 
 def test_dropping_completions_without_gradient_is_exact(gradient_of_step):
-    """Plain GRPO forwards everything; leaving out zero advantages, over the same denominator, changes nothing."""
     full, everything_kept = gradient_of_step(GRPO, live=everything)
     less, report = gradient_of_step(GRPO)
     assert everything_kept.completions_trained == 4 * GENERATIONS >= report.completions_trained

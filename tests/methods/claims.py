@@ -1,9 +1,4 @@
-"""What the test file of each paper says of its methods, for the tests that hold all methods to it.
-
-``UNBIASED`` says by name whether the gradient is, with both levels pruned as far as the preset prunes them at all;
-``BY_HAND`` the objective written out by hand, where it is another than GRPO's, and ``ALIKE`` those that have its
-gradient on the tiny policy.
-"""
+"""What test files of papers claim: ``UNBIASED``, objectives ``BY_HAND``, and those with equal gradients, ``ALIKE``."""
 
 import importlib
 from pathlib import Path

@@ -97,9 +97,6 @@ def test_the_score_goes_by_the_beta_of_the_run(beta):
     assert PRUNED.score(rows).item() == pytest.approx(beta * 0.1 * 100 * 10)
 
 
-# Values.
-
-
 def test_the_value_of_known_rewards():
     """0.5 log((e^2 + 3) / 4) = 0.47723; between the mean and the largest; of equal rewards the reward itself."""
     reward_PG = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [-3.0, 2.0, 0.0, 1.0]])

@@ -5,20 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from arrays import rewards_of
-from one_step import advantages, kept, loss_of, step_of
+from one_step import kept, loss_of, step_of
 from tiny_policy import GRPO_BY_HAND
 
 from dppo.methods import METHODS
 from dppo.methods.cppo import kept_tokens
 from dppo.objective import group_advantages
-from dppo.rng import generator
 
 UNBIASED = {"cppo": False, "cppo_trl": False, "cppo_verl": False}
 BY_HAND = {"cppo_trl": replace(GRPO_BY_HAND, divided="bnpo")}
 CPPO, CPPO_TRL, CPPO_VERL = (METHODS[name] for name in ("cppo", "cppo_trl", "cppo_verl"))
 GROUPS = ([1, 0, 0, 1, 0, 0, 0, 0], [0] * 8, [1, 0, 1, 1, 0, 1, 0, 0.5])
-MINORITY, EVEN = [1] + [0] * 7, [1] * 4 + [0] * 4
-"""Rewards with 1 right of 8 and 4 right of 8."""
+EVEN = [1] * 4 + [0] * 4
 
 
 def ranked(advantage_N, rows):
@@ -40,22 +38,10 @@ def test_the_largest_of_each_group_are_kept_and_averaged(rate, count):
     assert loss_of(method, plan) == pytest.approx(by_hand, abs=1e-12), "those without a gradient count in the mean"
 
 
-# Its codes: completions of several prompts compete.
-
-
 def test_prompts_without_signal_give_their_places_to_others():
-    """They count in a flat ranking and are the first to go: an implicit filter of prompts."""
     for method in (CPPO_TRL, CPPO_VERL):
         assert kept(step_of(method, [0.3] * 8, EVEN)) == list(range(8, 16))
     assert kept(step_of(CPPO, [0.3] * 8, EVEN)) == [8, 9, 10, 11], "in the paper a prompt keeps its own places"
-
-
-def test_the_two_codes_of_cppo_keep_one_row_more_or_less():
-    """Of 256 rows at rate 0.9, 230.4 are to go: one code keeps 26, the other 25; of 160 both keep 16, not 15."""
-    for size, counts in ((256, [26, 25]), (160, [16, 16])):
-        rows = advantages(*range(1, size + 1))
-        pair = (method.with_rates(completion=0.9).completions for method in (CPPO_TRL, CPPO_VERL))
-        assert [int(ranking.draw(rows, generator(0)).keep_N.sum()) for ranking in pair] == counts
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.3])
@@ -80,15 +66,6 @@ def test_cppo_as_in_its_code_for_verl(rate, count):
     rows = ranked(advantage_N, range(24))[:count]
     by_hand = -advantage_N[rows].sum().item() / 24
     assert loss_of(method, step_of(method, *GROUPS)) == pytest.approx(by_hand, abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ["cppo", "cppo_trl", "cppo_verl", "pods"])
-def test_who_ranks_across_prompts_is_biased_by_pruning_them_too(name):
-    """What is kept of a prompt then depends on the prompts that were drawn beside it."""
-    said = "ranked across the prompts"
-    half, none = (METHODS[name].with_rates(prompt=rate).biases() for rate in (0.5, 0.0))
-    assert any(said in reason for reason in half) == (name in ("cppo_trl", "cppo_verl"))
-    assert not any(said in reason for reason in none)
 
 
 def test_dividing_by_the_tokens_kept_is_biased_with_the_right_weights_too():

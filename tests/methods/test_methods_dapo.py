@@ -3,13 +3,10 @@
 import numpy as np
 import torch
 from arrays import rewards_of
-from refusals import refused
 from tiny_policy import DAPO_BY_HAND
 
-from dppo.errors import RoundsError
 from dppo.methods import METHODS
 from dppo.methods.dapo import has_variance
-from dppo.pruning.rounds import fill
 from dppo.types import Rewards
 
 UNBIASED = {"dapo": False, "dapo_loss": True}
@@ -17,13 +14,7 @@ BY_HAND = {"dapo": DAPO_BY_HAND, "dapo_loss": DAPO_BY_HAND}
 DAPO, DAPO_LOSS = METHODS["dapo"], METHODS["dapo_loss"]
 
 
-GROUPS = [
-    [1.0, 0.0, 1.0, 0.0],
-    [0.1, 0.1, 0.1],
-    [0.0, 0.0, 0.0, 0.1],
-    [1.0, 1.0, 1.0, 1.0, 1.0],
-    [-2.0, -2.5],
-]
+GROUPS = [[1.0, 0.0, 1.0, 0.0], [0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 0.1], [1.0, 1.0, 1.0, 1.0, 1.0], [-2.0, -2.5]]
 
 
 def test_groups_count_when_their_population_deviation_is_positive():
@@ -33,17 +24,8 @@ def test_groups_count_when_their_population_deviation_is_positive():
 
 
 def test_groups_count_by_the_reward_they_are_trained_with():
-    """A length penalty lets a group count that accuracy, which the paper's code looks at, would not."""
     accuracy = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
     penalty = torch.tensor([[0.0, -0.5], [0.0, -0.5]])
     both = Rewards(reward_NF=torch.stack([accuracy, penalty], -1).view(4, 2), group_N=torch.tensor([0, 0, 1, 1]))
     assert has_variance(Rewards.of_groups(accuracy)).tolist() == [False, True]
     assert has_variance(both).tolist() == [True, True]
-
-
-def test_a_step_is_the_first_groups_that_count_and_too_few_are_an_error():
-    patterns = [([0, 0], [0, 1]), ([1, 1], [1, 0]), ([0, 2], [0, 1])]
-    keep_Q, collected = fill(DAPO.rounds, 2, lambda number, prompts: rewards_of(*patterns[number]))
-    assert keep_Q.tolist() == [False, True, False, True] and collected.rounds == 2
-    with refused(RoundsError, "10 rounds", "0 of 20"):
-        fill(DAPO.rounds, 2, lambda number, prompts: rewards_of([1, 1], [0, 0]))

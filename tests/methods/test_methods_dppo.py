@@ -62,9 +62,6 @@ def test_the_control_is_a_plain_mean_over_what_is_kept():
     assert method.prompts.weighting is KEPT_MEAN
 
 
-# On top of other objectives.
-
-
 @pytest.mark.parametrize("pruning", ["dppo", "dppo_threshold", "infobatch", "pods"])
 @pytest.mark.parametrize("base", ["dr_grpo", "dapo", "gspo"])
 def test_a_scheme_changes_what_is_dropped_and_nothing_else(base, pruning):

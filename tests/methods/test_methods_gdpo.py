@@ -12,7 +12,7 @@ from dppo.methods import METHODS
 from dppo.methods.gdpo import decoupled_advantages
 from dppo.objective import group_advantages
 
-GDPO, DPPO_GDPO = METHODS["gdpo"], METHODS["dppo_gdpo"]
+GDPO = METHODS["gdpo"]
 NAN = float("nan")
 
 
@@ -63,7 +63,6 @@ def test_without_the_check_for_flat_groups_rounding_would_become_an_advantage():
 
 
 def test_without_the_second_normalisation_pruning_prompts_would_be_exact():
-    """What it is that is biased: the deviation of the batch, and nothing else."""
 
     def within_groups_only(rewards, context):
         functions = [replace(rewards, reward_NF=one_N1, weight_F=None) for one_N1 in rewards.reward_NF.split(1, 1)]

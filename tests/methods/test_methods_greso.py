@@ -5,24 +5,13 @@ from fractions import Fraction
 import pytest
 import torch
 from arrays import rewards_of
-from drafts import taken, with_streaks
 from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.methods.greso import (
-    EASY,
-    HARD,
-    NEITHER,
-    Exploration,
-    StreakSkipping,
-    by_mean,
-    by_variance,
-    mixed,
-)
+from dppo.methods.greso import EASY, HARD, NEITHER, Exploration, StreakSkipping, by_mean, by_variance, mixed
 from dppo.pruning import RoundRequest
 from dppo.pruning.rounds import Collected
-from dppo.rng import Purpose, generator
 from dppo.types import Rewards
 
 UNBIASED = {"greso": False, "greso_compat": False}
@@ -32,8 +21,6 @@ START = SKIPPING.start()
 NAN = float("nan")
 
 
-# What is easy, what is hard.
-
 GROUPS = rewards_of([1] * 4, [0] * 3, [0.1] * 4, [0, 0.1, 0.1, 0.1], [1, 1, 1, 0], [1, 0.1], [NAN] * 3)
 
 
@@ -42,7 +29,6 @@ def test_by_variance_a_mixture_is_neither():
 
 
 def test_by_the_mean_a_mixture_of_small_rewards_is_hard():
-    """What the code does, and only the compatible variant."""
     assert by_mean(GROUPS, 0.0, 1.0).tolist() == [EASY, HARD, HARD, HARD, NEITHER, NEITHER, NEITHER]
     assert (SKIPPING.streak, COMPAT_SKIPPING.streak) == (by_variance, by_mean)
     for group, kind in (([1] + [0] * 15, HARD), ([1] * 49 + [0], EASY)):
@@ -50,19 +36,9 @@ def test_by_the_mean_a_mixture_of_small_rewards_is_hard():
         assert by_mean(rewards, 0, 1).tolist() == [kind] and by_variance(rewards, 0, 1).tolist() == [NEITHER]
 
 
-# What it is skipped at.
-
-
-@pytest.mark.parametrize(
-    ("explore", "expected"),
-    [
-        (0.5, [1, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.01, 0.01]),
-        (0.05, [1, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01]),
-        (0.95, [1, 0.95, 0.9025, 0.857375, 0.81450625, 0.7737809375, 0.735091890625, 0.69833729609, 0.66342043129]),
-    ],
-)
-def test_golden_keep_probabilities(explore, expected):
-    """The probability to the power of the streak, 1% at least; of each kind a coin of its own."""
+@pytest.mark.parametrize("explore", [0.5, 0.05, 0.95])
+def test_keep_probabilities_by_hand(explore):
+    expected = [max(explore**streak, 0.01) for streak in range(9)]
     easy, hard = Exploration(easy=explore, hard=0.3), Exploration(easy=0.3, hard=explore)
     ones = [1.0] * 9
     assert SKIPPING.chances(torch.arange(9), easy)[:, 0].tolist() == pytest.approx(expected, rel=1e-9)
@@ -71,29 +47,13 @@ def test_golden_keep_probabilities(explore, expected):
     assert SKIPPING.chances(-torch.arange(9), hard)[:, 0].tolist() == ones
 
 
-def test_easy_and_hard_are_drawn_separately():
-    """The first number of a prompt is held against its easy streak, the second against its hard one."""
-    numbers = generator(5, Purpose.PROMPT_SKIP).random((8, 2))
-    for streak, column in ((EASY, 0), (HARD, 1)):
-        keep_P = taken(with_streaks(*[streak] * 8), 2, seed=5)[0].draw.keep_N
-        assert keep_P.tolist()[:8] == (numbers[: len(keep_P), column] >= 0.5).tolist()
-
-
-# Exploration.
-
-
 def outcomes(easy, hard, between):
     return rewards_of(*[[1, 1]] * easy, *[[0, 0]] * hard, *[[0, 1]] * between)
 
 
 @pytest.mark.parametrize(
     ("easy", "hard", "between", "expected"),
-    [
-        (0, 0, 12, (0.51, 0.51)),
-        (1, 1, 10, (0.49, 0.51)),
-        (0, 2, 10, (0.51, 0.49)),
-        (1, 2, 9, (0.49, 0.49)),
-    ],
+    [(0, 0, 12, (0.51, 0.51)), (1, 1, 10, (0.49, 0.51)), (0, 2, 10, (0.51, 0.49)), (1, 2, 9, (0.49, 0.49))],
     ids=["few of both", "easy at its target", "hard at its target", "both at their target"],
 )
 def test_exploration_goes_down_where_the_target_is_reached(easy, hard, between, expected):
@@ -106,7 +66,6 @@ def test_exploration_goes_down_where_the_target_is_reached(easy, hard, between, 
 
 
 def test_in_the_compatible_variant_groups_of_zeros_leave_the_tally():
-    """They are skipped as hard all the same, while the probability for hard prompts rises."""
     outcome_Q, after = COMPAT_SKIPPING.learn(START, outcomes(0, 12, 0), epochs=2)
     assert outcome_Q.tolist() == [HARD] * 12 and after.hard == pytest.approx(0.51)
     _, variance = SKIPPING.learn(START, outcomes(0, 12, 0), epochs=2)
@@ -122,9 +81,6 @@ def test_bad_settings_are_refused_together():
     for wrong in ({"lowest": 0.6}, {"highest": 0.4}, {"change": 1.0}, {"easy_part": Fraction(2)}):
         with refused(ConfigError, f"{next(iter(wrong))}="):
             StreakSkipping(**wrong)
-
-
-# Rounds.
 
 
 def test_only_groups_whose_rewards_differ_count():

@@ -25,7 +25,6 @@ def test_the_baseline_is_the_methods_own_and_everything_else_may_be_chosen(name)
 
 @pytest.mark.parametrize("name", ["dppo_history", "dppo_history_scaled", "grpo_history"])
 def test_a_group_of_one_learns_from_what_history_expected(name):
-    """GRPO's own advantage of it is 0."""
     mean_QF, variance_QF, strength_QF = (torch.tensor([[value]], dtype=torch.float64) for value in (0.25, 0.16, 3.0))
     expected = Expected(mean_QF=mean_QF, variance_QF=variance_QF, strength_QF=strength_QF)
     one = Rewards(reward_NF=torch.ones(1, 1), group_N=torch.zeros(1).long())

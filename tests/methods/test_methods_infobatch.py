@@ -1,7 +1,4 @@
-"""InfoBatch: prompts below the mean are dropped at random, weighted by one over what is kept, and not at the end.
-
-Rows of a dataset too: below the mean loss of the dataset by chance, once an epoch, and not in the last eighth.
-"""
+"""InfoBatch: prompts, or rows once an epoch, below the mean are dropped by chance and weighted, except at the end."""
 
 from dataclasses import replace
 from functools import partial
@@ -78,9 +75,6 @@ def test_the_gradient_is_unbiased_at_every_point_of_a_schedule(schedule):
         assert relative_error(expectation(method.at(done)), wanted) < 1e-12
 
 
-# Rows.
-
-
 def kept_together(method):
     """Chance that two of the rows below the mean are both kept: of one draw for an epoch, each in a step of its own."""
     seen = replace(BLOCK, **{name: getattr(BLOCK, name)[:4] for name in ("row_P", "signal_P", "tokens_P", "seen_P")})
@@ -88,7 +82,6 @@ def kept_together(method):
 
 
 def test_a_step_of_an_epoch_says_nothing_of_the_next_one():
-    """Else what the first kept, and learned from, would change the mean of the second's gradient."""
     assert kept_together(ROWS_METHOD) == pytest.approx(0.25)
     twin = replace(ROWS_METHOD, rows=replace(ROWS_METHOD.rows, design=PIVOTAL))
     assert kept_together(twin) == 0, "a draw of a fixed size keeps one of the two"

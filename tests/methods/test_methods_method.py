@@ -10,16 +10,12 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.objective import GRPO_MEAN, NORMALISERS
+from dppo.objective import NORMALISERS
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Pruning, TokenPruning, random_prefix, threshold
 from dppo.pruning.rounds import fixed
-from dppo.pruning.scores import advantage_with_length, advantage_with_uncertainty
 
 GRPO, DPPO, CPPO, DAPO = METHODS["grpo"], METHODS["dppo"], METHODS["cppo"], METHODS["dapo"]
 PRUNED = DPPO.with_rates(prompt=0.5)
-
-
-# Bias.
 
 
 def test_rounds_are_biased_whatever_else_is_pruned_and_prune_no_prompts_themselves():
@@ -43,21 +39,11 @@ def test_a_normaliser_that_is_biased_under_prompt_pruning_names_one_that_is_not(
     assert "loss_type" not in own.biases()[0] and not yours.with_rates(prompt=0.0).biases()
 
 
-def test_a_router_loss_is_biased_under_any_pruning():
-    """Tested where it is computed; here, that it is said."""
-    for method in (DPPO, PRUNED, PRUNED.with_rates(completion=0.0)):
-        assert replace(method, router_coef=0.01).biases()[0].startswith("the router loss is biased under pruning")
-    assert not replace(GRPO, router_coef=0.01).biases()
-
-
 def test_one_draw_of_prompts_for_several_optimizer_steps_is_biased_after_the_first():
     assert not PRUNED.biases(1) and not DPPO.biases(4)
     assert PRUNED.biases(2) == (
         "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased",
     )
-
-
-# Rates and schedules.
 
 
 def test_rates_that_are_given_are_not_chosen():
@@ -92,7 +78,13 @@ def test_rates_replace_what_is_given_and_leave_the_rest():
                 METHODS[name].with_rates(**rates)
 
 
-# Parts.
+@pytest.mark.parametrize(("name", "power"), [("grpo", -0.5), ("dapo", 0.5)])
+def test_the_score_follows_the_normaliser(name, power):
+    """Gradients of tokens as random walks: a mean over n tokens has norm |A| / sqrt(n), a sum |A| sqrt(n)."""
+    plan = step_of(replace(DPPO, normaliser=NORMALISERS[name]), *[[0, 1]] * 4, tokens=[1, 1, 2, 2, 4, 4, 8, 8])
+    torch.testing.assert_close(plan.score_N / plan.score_N[0], plan.completions.tokens_N.double() ** power)
+    assert (plan.prob_UN[0].diff() * power >= 0).all()
+    assert replace(DPPO, normaliser=NORMALISERS[name]).score is DPPO.score
 
 
 def test_coefficients_out_of_range_are_refused_together():
@@ -105,29 +97,6 @@ def test_without_kl_only_zero_advantages_are_dead_and_with_kl_nothing_is():
     assert GRPO.live(advantage_N).tolist() == [False, False, True, True]
     for term in ({"beta": 0.01}, {"entropy_coef": 0.01}, {"entropy_coef": -0.01}, {"router_coef": 0.01}):
         assert replace(GRPO, **term).live(advantage_N).tolist() == [True] * 4
-
-
-@pytest.mark.parametrize("score", [advantage_with_length, advantage_with_uncertainty], ids=lambda s: s.__name__)
-def test_the_score_follows_the_normaliser_there_and_back(score):
-    """It is never swapped: completions tell it by how much their sums are divided."""
-    by_mean = replace(DPPO, normaliser=GRPO_MEAN, completions=Pruning(rate=0.5, score=score))
-    by_sum = replace(by_mean, normaliser=NORMALISERS["dapo"])
-    assert by_mean.score is by_sum.score is score
-    assert by_mean.score_name == f"{by_sum.score_name} per token"
-    assert replace(by_sum, normaliser=GRPO_MEAN) == by_mean
-
-
-def test_the_per_token_score_is_the_better_one_under_a_mean_over_tokens():
-    """Gradients of tokens as random walks: a mean over n tokens has norm |A| / sqrt(n), and draws go by that."""
-    groups = [[0, 1]] * 4
-    prob = {}
-    for name in ("grpo", "dapo"):
-        method = replace(DPPO, normaliser=NORMALISERS[name])
-        plan = step_of(method, *groups, tokens=[1, 1, 2, 2, 4, 4, 8, 8])
-        prob[name] = plan.prob_UN[0] / plan.prob_UN[0, 0]
-        power = -0.5 if name == "grpo" else 0.5
-        torch.testing.assert_close(plan.score_N / plan.score_N[0], plan.completions.tokens_N.double() ** power)
-    assert (prob["grpo"].diff() <= 0).all() and (prob["dapo"].diff() >= 0).all()
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.beta])

@@ -48,19 +48,17 @@ def test_every_outcome_together_is_the_full_gradient(level, normaliser, beta):
     assert relative_error(expectation(method), wanted) < EXACT
 
 
-def test_both_at_once():
-    method = replace(GRPO, tokens=TokenPruning(rate=0.3, head_rate=0.5))
+@pytest.mark.parametrize(
+    "method",
+    [
+        replace(GRPO, tokens=TokenPruning(rate=0.3, head_rate=0.5)),
+        replace(at_rates(DPPO, 0.0, 0.5), tokens=TokenPruning(rate=0.3)),
+        replace(at_rates(DPPO, 0.5, 0.0), tokens=TokenPruning(rate=0.3)),
+    ],
+    ids=["cuts and head", "after completions", "after prompts"],
+)
+def test_draws_in_a_row_are_the_full_gradient(method):
     assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
-
-
-def test_after_a_draw_of_completions_and_of_prompts_too():
-    method = replace(at_rates(DPPO, 0.0, 0.5), tokens=TokenPruning(rate=0.3))
-    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
-    method = replace(at_rates(DPPO, 0.5, 0.0), tokens=TokenPruning(rate=0.3))
-    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
-
-
-# Wrong twins.
 
 
 def biased_by(method, weight_UNT, **options):
@@ -104,9 +102,6 @@ def test_a_cut_by_the_future_and_a_floor_forgotten_are_found():
         assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) > BIASED
 
 
-# Rules and refusals.
-
-
 def test_a_random_prefix_keeps_the_share_asked_for_and_never_more_than_half_less():
     span_NT = torch.from_numpy(MASK_NT)
     reach_NT = random_prefix(span_NT.double(), span_NT, 0.5, 0.05)
@@ -114,13 +109,6 @@ def test_a_random_prefix_keeps_the_share_asked_for_and_never_more_than_half_less
     assert float(reach_NT.sum()) == pytest.approx(sum((n + 1) / 2 for n in LENGTH_N))
     with refused(DesignError, "rate"):
         random_prefix(span_NT.double(), span_NT, 0.6, 0.05)
-
-
-@pytest.mark.parametrize("rule", [best_cuts, random_prefix])
-def test_no_token_is_likelier_than_the_one_before_it(rule):
-    span_NT = torch.from_numpy(MASK_NT)
-    reach_NT = rule(torch.rand(span_NT.shape, dtype=torch.float64), span_NT, 0.4, 0.05)
-    assert (reach_NT[:, 1:] <= reach_NT[:, :-1]).all() and (reach_NT[span_NT] > 0).all()
 
 
 def test_losses_that_look_at_other_tokens_are_found_and_refused():
@@ -157,7 +145,6 @@ def test_rates_and_floors_out_of_range_are_named(field):
 
 
 def test_what_a_random_prefix_cannot_leave_out_is_refused_before_a_run(tmp_path):
-    """It stopped the run at its first step, after the rollout."""
     with refused(ConfigError, "rate=0.6"):
         TokenPruning(rate=0.6, cut_rule=random_prefix)
     with refused(ConfigError, "random prefix"):

@@ -4,17 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_policy import (
-    GRPO_BY_HAND,
-    THETA,
-    N,
-    at_rates,
-    expectation,
-    full_gradient,
-    parts,
-    planned,
-    relative_error,
-)
+from tiny_policy import GRPO_BY_HAND, THETA, at_rates, expectation, full_gradient, parts, planned, relative_error
 
 from dppo.methods import METHODS
 
@@ -41,7 +31,6 @@ def mean(value_SK):
 
 
 def test_a_new_draw_makes_each_pass_unbiased_at_its_own_parameters():
-    """For every outcome of the first draw separately; probabilities do not depend on the parameters."""
     for first_K in FIRST_SK[::10]:
         theta = moved(first_K)
         second = mean(OUTCOME.weight_UN @ parts_at(theta))
@@ -67,19 +56,6 @@ def test_the_prompt_draw_is_shared_by_all_passes_so_only_the_first_is_for_the_wh
     assert relative_error(got, wanted) > 1e-2
 
 
-@pytest.mark.parametrize("joint", [False, True], ids=["one draw per step", "one draw over both steps"])
-def test_steps_over_parts_of_a_batch_need_their_own_draws(joint):
-    """Rows 0 and 1 are the parts of two steps, each kept with probability 1/2. A joint draw keeps exactly one."""
-    outcomes = [(1, 0), (0, 1)] if joint else [(0, 0), (1, 0), (0, 1), (1, 1)]
-    first_K = parts_at(THETA)[0]
-    got, wanted = 0.0, 0.0
-    for first, second in outcomes:
-        second_K = parts_at(moved(2 * first * first_K))[1]
-        got = got + 2 * second * second_K / len(outcomes)
-        wanted = wanted + second_K / len(outcomes)
-    assert relative_error(got, wanted) > 1e-3 if joint else relative_error(got, wanted) < 1e-12
-
-
 def clipped(gradient, most):
     return gradient * (most / max(gradient.norm().item(), most))
 
@@ -101,12 +77,3 @@ def test_the_square_that_adam_keeps_grows_by_the_variance():
     full, second = BY_HAND.gradient(), mean(FIRST_SK.square())
     assert (second >= full.square() - 1e-15).all()
     assert (second - full.square()).max() > 1e-3 * full.square().max()
-
-
-def test_the_variance_is_the_formula_for_independent_draws():
-    """trace Cov = sum (1/prob - 1) |g_i|^2 with g_i the gradient of one completion, from which the rule is derived."""
-    spread = mean((FIRST_SK - BY_HAND.gradient()).square().sum(1, keepdim=True))[0]
-    prob_N = mean((OUTCOME.weight_UN > 0).double())
-    assert len(prob_N) == N and (prob_N < 1).any()
-    formula = ((1 / prob_N - 1) * parts_at(THETA).square().sum(1)).sum()
-    torch.testing.assert_close(spread, formula, rtol=1e-10, atol=0)

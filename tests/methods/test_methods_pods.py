@@ -25,9 +25,6 @@ PODS = METHODS["pods"]
 GROUPS = ([1, 0, 0, 1, 0, 0, 0, 0], [0] * 8, [1, 0, 1, 1, 0, 1, 0, 0.5])
 
 
-# The subset.
-
-
 @given(
     score=st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.5, 2.0]) | st.floats(0, 3), min_size=2, max_size=8),
     data=st.data(),
@@ -48,11 +45,7 @@ def test_the_largest_deviations_are_not_the_widest_subset():
 
 
 def test_two_are_kept_at_least():
-    """One alone has no variance; a group of one has no second."""
     assert [at_least_two(size, Fraction(9, 10)) for size in (1, 2, 10, 30)] == [1, 2, 2, 3]
-
-
-# The step.
 
 
 def test_both_ends_of_each_group_are_trained_with_statistics_of_their_own():
@@ -69,7 +62,6 @@ def test_both_ends_of_each_group_are_trained_with_statistics_of_their_own():
 
 
 def test_statistics_of_those_kept_are_biased_under_any_draw():
-    """Random draws with the right weights do not help: each outcome has another baseline."""
     dppo = METHODS["dppo"]
     method = at_rates(dppo, 0.0, 0.5, statistics=PODS.statistics)
     assert "of the completions kept" in method.selection_bias[0]

@@ -13,11 +13,7 @@ from dppo.pruning import absolute_advantage
 from dppo.rng import generator
 
 RANKING = Ranking(
-    score=absolute_advantage,
-    choose=largest,
-    count=kept_share,
-    weigh=one_each,
-    reasons=("ranked", "weighted"),
+    score=absolute_advantage, choose=largest, count=kept_share, weigh=one_each, reasons=("ranked", "weighted")
 )
 
 

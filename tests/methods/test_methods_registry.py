@@ -17,11 +17,6 @@ def test_every_file_of_methods_has_a_test_file(name):
     assert (HERE / f"test_methods_{name}.py").is_file()
 
 
-def test_a_file_without_a_test_would_be_seen():
-    assert "grpo" in WRITTEN and "method" in WRITTEN
-    assert not (HERE / "test_methods_a_new_paper.py").is_file()
-
-
 def test_presets_are_listed_by_their_names_and_each_is_of_a_paper():
     assert set(METHODS) == set(UNBIASED)
     assert all(name == method.name and method.paper.startswith("arXiv:") for name, method in METHODS.items())
@@ -29,7 +24,6 @@ def test_presets_are_listed_by_their_names_and_each_is_of_a_paper():
 
 @pytest.mark.parametrize("method", [*METHODS.values(), *ROW_METHODS.values()], ids=[*METHODS, *ROW_METHODS])
 def test_presets_go_to_other_processes(method):
-    """Through pickle, which takes no function without a name."""
     assert pickle.loads(pickle.dumps(method)).describe() == method.describe()
 
 
@@ -48,9 +42,6 @@ def test_the_description_tells_method_paper_bias_and_deviations(method):
     for variant in (method, method.with_rates(prompt=prompt, completion=0.5)):
         for steps in (1, 2):
             text = variant.describe(steps)
-            assert "\n" not in text
-            assert variant.name in text and variant.paper in text
-            assert ("Completions: all with a gradient." in text) == (variant.completions.rate == 0)
-            assert ("Prompts: all." in text) == (variant.prompts.rate == 0 and variant.rounds is None)
             assert ("Gradient: unbiased." in text) == (not variant.biases(steps))
-            assert all(sentence in text for sentence in variant.biases(steps) + variant.deviations)
+            for named in (variant.name, variant.paper, *variant.biases(steps), *variant.deviations):
+                assert named in text

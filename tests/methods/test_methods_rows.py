@@ -1,15 +1,13 @@
 """Rows: dropping them leaves the expected gradient as it is, over the tokens of the whole step and no others."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
-from tiny_rows import LENGTH_N, ROWS, expectation, relative_error
+from tiny_rows import ROWS, expectation, relative_error
 
 from dppo.methods import ROW_METHODS
-from dppo.pruning import DETERMINISTIC, SCHEDULES, UNWEIGHTED
-from dppo.rng import Purpose, generator
+from dppo.pruning import DETERMINISTIC, UNWEIGHTED
 
 DPPO = ROW_METHODS["dppo"]
 
@@ -38,17 +36,3 @@ def test_wrong_twins_are_caught():
     assert relative_error(expectation(unweighted)) > 0.1 and "not weighted" in unweighted.biases[0]
     ranked = replace(DPPO, rows=replace(DPPO.rows, design=DETERMINISTIC))
     assert relative_error(expectation(ranked)) > 0.1 and "chance" in ranked.biases[0]
-
-
-def test_the_denominator_counts_dropped_rows():
-    draw = DPPO.rows.draw(ROWS, generator(0, Purpose.CHECK))
-    tokens_N = torch.from_numpy(LENGTH_N)
-    assert not draw.keep_N.all() and DPPO.shares(draw, tokens_N).tolist() == [1 / LENGTH_N.sum()] * len(LENGTH_N)
-    kept = LENGTH_N[draw.keep_N.numpy()].sum()
-    assert replace(DPPO, over_kept=True).shares(draw, tokens_N).tolist() == [1 / kept] * len(LENGTH_N)
-
-
-@pytest.mark.parametrize("schedule", ["fade", "stop"])
-def test_a_schedule_is_described_by_its_own_name(schedule):
-    method = replace(DPPO, schedule=partial(SCHEDULES[schedule], until=0.9))
-    assert f"rate by schedule {schedule}(until=0.9)" in method.describe()

@@ -1,11 +1,8 @@
-"""A softmax policy small enough to go through every selection of its completions.
+"""A softmax policy small enough to go through every selection of its completions, in float64 and off-policy.
 
-What is expected is written here a second time, in numpy and without the library: advantages, losses and normalisers by
-the formulas of their papers, derivatives by complex steps. What is checked is what a trainer would do: ``plan_step``
-for every selection, and autograd through ``micro_batch_loss``.
-
-Three prompts with 3, 2 and 2 completions and two reward functions, in float64 and off-policy, so that clipping bites.
-The first prompt's last completion has advantage 0. Three prompts, since with two the threshold rule keeps both.
+Expected values are in numpy, by the formulas of the papers and complex steps. Checked are ``plan_step`` for every
+selection, and autograd through ``micro_batch_loss``. The first prompt's last completion has advantage 0. There are
+three prompts, because with two the threshold rule keeps both.
 """
 
 import math
@@ -259,18 +256,16 @@ CONTEXT = StepContext(value_Q=torch.from_numpy(VALUE_P))
 
 def rewards(keep_N=None) -> Rewards:
     found = Rewards(
-        reward_NF=torch.from_numpy(REWARD_NF),
-        group_N=torch.from_numpy(GROUP_N),
-        weight_F=torch.from_numpy(WEIGHT_F),
+        reward_NF=torch.from_numpy(REWARD_NF), group_N=torch.from_numpy(GROUP_N), weight_F=torch.from_numpy(WEIGHT_F)
     )
     return found if keep_N is None else found.take(keep_N)
 
 
 def every_mask(design):
-    """``design`` with its draw replaced: outcome ``k`` keeps the rows whose bits of ``k`` are set, ``rng`` being ``k``.
+    """``design`` that keeps the rows whose bits of the number ``rng`` are set, and the chance of each number.
 
-    A design with chance has the chances of independent draws, with the same probabilities. The gradient is linear in
-    the weights, so its mean is that of any design that keeps them. They are collected in the second value.
+    Chances are those of independent draws with the same probabilities. The gradient is linear in the weights, so its
+    mean is that of any design with these probabilities.
     """
     chances: dict[int, float] = {}
 
@@ -283,12 +278,10 @@ def every_mask(design):
 
 
 def every_cut(level: TokenPruning, outcomes: int):
-    """``level`` with its draw replaced: a generator that is the number ``k`` stands for the outcome ``k // outcomes``.
+    """``level`` that draws the outcome ``rng // outcomes``, chances by number, and the most pieces of head and cuts.
 
-    All completions share one uniform number for their cuts, and all tokens another for the head, so there is an outcome
-    for each pair of pieces between their probabilities. The gradient is linear in the weights of tokens, so its mean is
-    that of any draw with these probabilities. The chances are collected in the second value, and in the third the most
-    pieces of the head and of the cuts: a step with an outcome for each draw of completions finds out.
+    All completions share one uniform number for their cuts, and all tokens another for the head. An outcome is a pair
+    of pieces between their probabilities. The gradient is linear in the weights, as in ``every_mask``.
     """
     chances: dict[int, float] = {}
     most = [1, 1]

@@ -9,14 +9,7 @@ from refusals import refused
 
 from dppo.context import NOTHING_KNOWN
 from dppo.errors import ConfigError
-from dppo.objective import (
-    BATCH_SCALED,
-    CENTRED,
-    GROUP_SCALED,
-    emphasised,
-    group_advantages,
-    powered,
-)
+from dppo.objective import BATCH_SCALED, CENTRED, GROUP_SCALED, emphasised, group_advantages, powered
 from dppo.types import Rewards
 
 NAN = float("nan")
@@ -79,9 +72,6 @@ def test_group_rules_do_not_see_other_groups_and_the_batch_rule_says_that_it_doe
         assert rule.prompt_exact and rule.reason == ""
     assert not torch.allclose(BATCH_SCALED(alone, NOTHING_KNOWN), BATCH_SCALED(beside, NOTHING_KNOWN)[:4], rtol=1e-2)
     assert not BATCH_SCALED.prompt_exact and "rolled-out" in BATCH_SCALED.reason
-
-
-# The named transform.
 
 
 def test_powered_advantages():

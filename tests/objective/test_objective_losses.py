@@ -147,9 +147,6 @@ def test_values_equal_trl_and_another_loss_would_be_seen(name, corrected):
     assert worst > 1e-3
 
 
-# Gradients.
-
-
 def summed(loss, tokens):
     """Means over tokens, added up."""
     return weighted_sum(loss(tokens), tokens.mask_BT, torch.ones_like(tokens.advantage_B), per_sequence=True)
@@ -200,9 +197,6 @@ def test_clipped_tokens_are_the_ones_without_a_gradient(seed, low, high, ratio):
     assert torch.equal(clipped_BT & tokens.mask_BT, still_BT & tokens.mask_BT)
     if ratio is token_ratio:
         assert not (clipped_BT & ~tokens.mask_BT).any(), "padding has ratio 1"
-
-
-# Padding.
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -288,9 +282,6 @@ def test_gradients_over_all_tokens_are_those_of_the_docstrings():
 def test_a_term_without_a_reference_says_what_to_pass():
     with pytest.raises(ConfigError, match=r"needs ref_logp_BT.*beta=0\.0"):
         k3(one_of_each(LOGITS, None))
-
-
-# Weights of pairs.
 
 
 def test_margin_weights_are_1_at_the_centre_fall_and_stay_within_bounds():

@@ -1,8 +1,4 @@
-"""The self-check passes what is right on any machine, and fails what is wrong: ordinary models, large logits, half.
-
-Rounding differs from machine to machine, so no test here may depend on this one's. Another machine is stood in for by
-a right kernel whose output is rounded once more, up or down at random: that is what another order of additions does.
-"""
+"""The self-check passes right rows on any machine and fails wrong ones, with large logits and in half precision too."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -100,7 +96,6 @@ def changed_row(build_row, change, *args):
 
 @pytest.mark.parametrize("case", [ORDINARY["float32"], LARGE["bfloat16, large"]], ids=["float32", "bfloat16, large"])
 def test_wrong_layouts_fail_by_log_probabilities_alone(case):
-    """Sharded models have no gradient here."""
     model = case.model()
     with torch.no_grad():
         assert case.check(model).passed and case.check(model).gradient_difference is None
@@ -153,7 +148,6 @@ def test_a_check_that_could_not_fail_does_not_pass(monkeypatch):
 
 
 def test_products_in_float32_that_torch_may_round_are_told():
-    """With AMX or AVX512-BF16 a CPU then multiplies in bfloat16, others do not: right rows pass on either."""
     case, before = Case("qwen3"), torch.get_float32_matmul_precision()
     model = case.model()
     plain = case.check(model)
@@ -176,7 +170,6 @@ def test_a_head_in_float32_leaves_the_model_in_half_precision():
 
 
 def test_the_model_keeps_no_trace():
-    """No hook stays, and what was training goes on training."""
     model = Case("qwen3").model().train()
     before = check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA)
     assert model.training and not any(module._forward_hooks for module in model.modules())
@@ -184,7 +177,6 @@ def test_the_model_keeps_no_trace():
 
 
 def test_depth_does_not_outgrow_the_tolerance():
-    """Every layer rounds: of 28 layers the nudges must find more than one, and right rows stay within."""
     config = Qwen3Config(
         vocab_size=60,
         hidden_size=32,

@@ -72,6 +72,5 @@ HEAD = pytest.param(head, "_score", id="head", marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("part, name", [pytest.param(attention, "_attend", id="attention"), HEAD])
 def test_attention_or_the_head_in_the_graph_is_noticed(part, name, model, monkeypatch):
-    """The wrong twins: the compiler looks into them."""
     monkeypatch.setattr(part, name, getattr(part, name)._torchdynamo_orig_callable)
     assert graphs(model).frame_count > MOST

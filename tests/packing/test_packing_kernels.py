@@ -1,8 +1,4 @@
-"""Kernels are probed before they are used: right ones pass with any shape, wrong and broken ones are passed over.
-
-The variable-length kernels need CUDA. Here a stand-in with their signature, written from their documentation, takes
-their place: it checks what it is given and computes each sequence by itself.
-"""
+"""Kernels are probed before use. The variable-length ones need CUDA: a stand-in computes each sequence by itself."""
 
 import sys
 import types
@@ -80,7 +76,6 @@ def test_torch_varlen_gets_what_it_documents(heads, kv_heads, head_dim, dtype, m
 
 
 def test_a_varlen_without_grouped_heads_gets_one_for_every_query(monkeypatch):
-    """As torch 2.11 has it."""
     now = stand_in()
 
     def of_2_11(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
@@ -106,7 +101,6 @@ def test_flash_attn_gets_what_it_documents(flash):
 
 
 def test_rows_without_a_trunk_are_not_gathered(monkeypatch):
-    """Keys lie as they are wanted: no copy, and no gradient by index addition."""
     segments = Segments(length_S=(5, 3), trunk_S=(-1, -1))
     query, key, value = (torch.randn(1, heads, 8, 16) for heads in (4, 2, 2))
     monkeypatch.setattr(varlen, "varlen_attn", stand_in())

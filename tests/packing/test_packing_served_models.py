@@ -114,7 +114,6 @@ class TestOrdinaryCalls:
         assert loaded.config._attn_implementation == "sdpa"
 
     def test_two_models_of_one_configuration(self):
-        """The reference model of a trainer shares the configuration's values, not the attention."""
         policy = build("qwen3")
         other = type(policy)(policy.config.__class__.from_dict(policy.config.to_dict()))
         use_rows(policy)

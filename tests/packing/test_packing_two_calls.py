@@ -107,7 +107,6 @@ def test_wrong_calls_do_not_pass_the_probe(name, monkeypatch):
 
 
 def test_a_kernel_whose_backward_takes_its_own_sums_does_not_pass():
-    """Its output is right: only gradients tell."""
     assert "its dq is off by" in probe(kernel(OwnSums()), CPU, torch.float64, 16)
 
 

@@ -1,8 +1,7 @@
-"""Exact distributions of draws, by cutting up the space of their random numbers.
+"""Exact distributions of draws: ``every_draw`` cuts the space of their random numbers into boxes of equal results.
 
-A draw is a function of some uniform numbers, and perhaps of an order, and it is constant on boxes. ``every_draw`` gives
-it numbers of its own choice, halves the distance between two that give different results until next to nothing is left,
-and so finds every box without knowing what is in the draw. The chance of a result is the volume of its boxes.
+It halves the distance between two numbers with different results until next to nothing is left. The chance of a
+result is the volume of its boxes.
 """
 
 from collections.abc import Callable, Hashable, Iterator

@@ -39,8 +39,6 @@ EAGER = Auto(fewest=1, least_gain=1.0)
 ONES = torch.ones(400, dtype=torch.float64)
 
 
-# The ceiling.
-
 GOLDEN = {
     "half of the units without a gradient": ([0, 1], [1, 1], 2.0),
     "two sizes": ([1, 9], [1, 1], 5 / 4),
@@ -82,9 +80,6 @@ def test_no_probabilities_save_more_and_the_best_save_all_of_it(units, paid):
     assert efficiency(torch.ones_like(cost), value, cost) == 1.0
 
 
-# Of what history expects, and of what was then found.
-
-
 def visits(chance_P, times, *, seed=0) -> MomentSamples:
     """What a real history expects of prompts after some visits of each, and what the next one gives: 1 or 0."""
     rng, size = np.random.default_rng(seed), len(chance_P)
@@ -124,7 +119,6 @@ def test_the_ceiling_is_near_the_truth_after_four_visits():
 
 
 def test_completions_of_a_prompt_are_resampled_together():
-    """Of 30 copies of three groups an interval must not be that of 90 units."""
     value_N, group_N = tensor([0.01, 1, 9]).repeat_interleave(30), torch.arange(3).repeat_interleave(30)
     together = ceiling_of(MomentSamples.known(value_N, torch.ones(90), group_N))
     apart = ceiling_of(MomentSamples.known(value_N, torch.ones(90)))
@@ -142,9 +136,6 @@ def test_evidence_is_remembered_bit_by_bit_and_the_oldest_is_forgotten():
             MomentSamples.of_saved(found.saved() | damage)
     with pytest.raises(CheckpointError):
         MomentSamples.of_saved([])
-
-
-# The choice.
 
 
 def two_kinds(share: float = 0.5, units: int = 400) -> MomentSamples:
@@ -187,7 +178,6 @@ def test_what_is_not_sure_or_not_worth_it_is_left_off():
     paid=st.floats(0, 1e5),
 )
 def test_a_look_stops_at_the_first_fall_and_misses_nothing(value, cost, paid):
-    """Variance times cost has one minimum over rates where units are ranked by their own moments."""
     cost_N = tensor(cost[: len(value)])
     samples, rolled_out = MomentSamples.known(tensor(value), cost_N, paid=paid), Auto(rollout_cost=1.0, fewest=1)
 
@@ -214,7 +204,6 @@ def test_looks_are_few_where_pruning_gains_nothing_and_all_where_moments_are_ano
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_few_large_groups_are_evidence(groups):
-    """A resample of few groups that has none of them would say that nothing is gained."""
     value_N = two_kinds(units=256).found_N
     samples = MomentSamples.known(value_N, ONES[:256], torch.arange(256) % groups)
     assert PROMPTS.choice(samples).rate > 0.0

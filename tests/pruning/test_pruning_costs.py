@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict, replace
 
-import numpy as np
 import pytest
 from refusals import refused
 
@@ -92,29 +91,6 @@ def saved_share(costs, live=LIVE, budget=10_000, idle=0):
     saved, seconds = costs.saved(0.0, (Work(), whole - run)), costs.training.seconds
     by_tokens = seconds / run.tokens * (whole.tokens - run.tokens)
     return saved / (seconds + saved), by_tokens / (seconds + by_tokens)
-
-
-@pytest.mark.parametrize(
-    ("fixed", "each", "budget"), [(0.4, 0.005, 10_000), (0.02, 0.005, 40), (0.0, 0.01, 60), (0.3, 0.002, 100)]
-)
-def test_the_fit_finds_the_seconds_of_a_pass_and_of_a_token(fixed, each, budget):
-    found = [run_of(fixed, each, budget=budget, noise=0.05, seed=seed).training.each for seed in range(32)]
-    mean = np.mean(found, 0)
-    typical = fixed * np.mean([passes_of(n, budget=budget) for n in LIVE]) + each * np.mean(LIVE)
-    share = mean * [1, np.mean([passes_of(n, budget=budget) for n in LIVE]), np.mean(LIVE)] / typical
-    assert share[2] == pytest.approx(each * np.mean(LIVE) / typical, abs=0.15)
-    assert share.sum() == pytest.approx(1.0, abs=0.02)
-
-
-def test_scoring_and_training_have_a_fit_each():
-    costs = TokenCosts().after(spent(), 1, 1)
-    for tokens in LIVE:
-        generation = spent(5.0, 0.1 + 0.001 * tokens, 0.5 + 0.01 * tokens, scored=tokens, trained=tokens)
-        costs = costs.after(generation, GENERATED, tokens)
-    assert costs.scoring.each[2] == pytest.approx(0.001, rel=0.1) and costs.training.each[2] == pytest.approx(
-        0.01, rel=0.1
-    )
-    assert costs.saved(0.0, (Work(tokens=1), Work(tokens=2))) == pytest.approx(0.021, rel=0.1)
 
 
 def truth(fixed, each, *, budget, idle=0):

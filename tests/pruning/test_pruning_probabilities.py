@@ -8,12 +8,9 @@ from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.pruning import RULES, Budget, inclusion_probabilities, proportional, threshold, uniform
+from dppo.pruning import RULES, Budget, inclusion_probabilities, threshold
 
-SIZES = st.one_of(
-    st.floats(0, 10),
-    st.sampled_from([0.0, 1.0, 1.0, 5e-324, 1e-308, 1e-30, 1e30, 1e300]),
-)
+SIZES = st.one_of(st.floats(0, 10), st.sampled_from([0.0, 1.0, 1.0, 5e-324, 1e-308, 1e-30, 1e30, 1e300]))
 COSTS = st.sampled_from([1.0, 1.0, 2.0, 7.0, 1000.0, 0.01])
 ROWS = st.lists(st.tuples(SIZES, COSTS), min_size=1, max_size=12)
 
@@ -85,15 +82,6 @@ def test_every_rule_keeps_its_promises(rule, rate):
     assert fewer <= more + 1e-9, "the sum does not grow with the rate"
     if rule is not threshold:
         assert prob.sum().item() == pytest.approx(40 * (1 - rate), abs=1e-9)
-
-
-def test_only_the_proportional_rule_looks_at_costs():
-    score, cost = tensor([1, 1, 2]), tensor([1, 4, 4])
-    free, priced = (Budget(rate=0.5, floor=0.1, cost_N=cost_N) for cost_N in (None, cost))
-    assert (proportional(score, priced) * cost).sum().item() == pytest.approx(0.5 * 9)
-    assert not torch.allclose(proportional(score, priced), proportional(score, free))
-    for rule in (threshold, uniform):
-        assert torch.equal(rule(score, priced), rule(score, free))
 
 
 @given(

@@ -72,7 +72,6 @@ def test_all_problems_are_reported_at_once(level):
 
 @pytest.mark.parametrize("level", [Pruning, PromptPruning])
 def test_another_rate_lowers_the_floor_to_half_of_what_is_kept(level):
-    """A floor of all that is kept would leave the rule no choice."""
     for rate, floor in ((0.0, 0.1), (0.8, 0.1), (0.9, 0.05), (0.95, 0.025)):
         changed = level(rate=0.5, floor=0.1, rule=uniform).at_rate(rate)
         assert (changed.rate, changed.rule) == (rate, uniform) and changed.floor == pytest.approx(floor)
@@ -107,26 +106,13 @@ def test_rows_without_a_gradient_are_never_kept_and_results_are_in_the_order_giv
     assert not draw.weight_N[~kept].any()
 
 
-def test_a_budget_in_tokens_is_met_in_tokens():
-    rows = completions()
-    tokens = rows.tokens_N.double() * rows.live_N
-    for budget in ("rows", "tokens"):
-        draw = Pruning(rate=0.6, budget=budget).draw(rows, rng())
-        expected = (draw.prob_N * tokens).sum() / tokens.sum()
-        assert (abs(expected.item() - 0.4) < 1e-12) == (budget == "tokens")
-        assert (abs(draw.prob_N.sum().item() / 56 - 0.4) < 1e-12) == (budget == "rows")
-
-
 def sides_kept(pruning: Pruning, seed: int) -> set[int]:
     """Rows kept of each (group, sign) when every group has two of each sign, in a scrambled order."""
     group = torch.arange(6).repeat_interleave(4)
     advantage = torch.tensor([1.0, 1, -1, -1] * 6)
     mix = torch.randperm(24, generator=torch.Generator().manual_seed(1))
     rows = Completions(
-        advantage_N=advantage[mix],
-        tokens_N=torch.ones(24),
-        group_N=group[mix],
-        live_N=torch.ones(24, dtype=torch.bool),
+        advantage_N=advantage[mix], tokens_N=torch.ones(24), group_N=group[mix], live_N=torch.ones(24, dtype=torch.bool)
     )
     keep = pruning.draw(rows, rng(seed)).keep_N
     side = (2 * group + (advantage > 0))[mix]

@@ -33,9 +33,6 @@ def scripted(*rounds):
     return roll_out, asked
 
 
-# A step.
-
-
 def test_rounds_go_on_until_enough_groups_count():
     roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [0, 1, 1])
     keep_Q, collected = fill(ROUNDS, 3, roll_out)
@@ -82,9 +79,6 @@ def test_bad_settings_are_refused_together():
         replace(ROUNDS, factor=0.0, limit=-1, at_limit="on")
 
 
-# The prompts of a round.
-
-
 def test_a_round_takes_as_many_rows_as_it_needs():
     block, stream = taken(with_streaks(*[-20, 0] * 4), 4)
     assert block.candidates.row_P.tolist() == list(range(8)) and stream.epochs == 1
@@ -95,7 +89,6 @@ def test_a_round_takes_as_many_rows_as_it_needs():
 
 
 def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
-    """Draws belong to places of the stream: more prompts asked for begin with the same ones."""
     few, many = (taken(with_streaks(*[1] * 8), prompts, seed=3)[0] for prompts in (2, 20))
     assert torch.equal(many.draw.keep_N[: len(few.draw.keep_N)], few.draw.keep_N)
     assert torch.equal(many.candidates.row_P[: len(few.candidates.row_P)], few.candidates.row_P)

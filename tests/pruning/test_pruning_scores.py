@@ -1,15 +1,27 @@
-"""Scores on hand-computed values."""
+"""Scores by hand; each stated property of a score and a rule is what the function does."""
 
+import pytest
 import torch
 from torch import nn
 
+from dppo.errors import DesignError
 from dppo.pruning import (
+    RULES,
     SCORES,
+    Budget,
+    TokenPruning,
     advantage_with_length,
     advantage_with_uncertainty,
-    of_sums,
+    all_alike,
+    best_cuts,
+    by_uncertainty,
+    random_prefix,
+    spends_budget,
+    stated,
     uncertainty,
 )
+from dppo.pruning.scores import StatedScore
+from dppo.pruning.tokens import TokenRule
 from dppo.types import Completions
 
 
@@ -24,12 +36,10 @@ def completions(**changes) -> Completions:
     return Completions(**(given | changes))
 
 
-def test_the_norm_of_a_mean_over_tokens_is_divided_by_them_and_other_scores_are_not():
+def test_the_norm_of_a_mean_over_tokens_is_divided_by_them():
     mean = completions(averaged_N=torch.tensor([9, 4, 1]))
     assert advantage_with_length(mean).tolist() == [6 / 9, 0.5, 0]
     assert advantage_with_uncertainty(mean).tolist() == [1 / 9, 0.5, 0]
-    for score in SCORES.values():
-        assert torch.equal(score(mean), score(completions())) == (not of_sums(score))
 
 
 def test_scores_with_the_length_are_right_about_independent_tokens():
@@ -54,3 +64,71 @@ def test_uncertainty_is_the_size_of_the_gradient_at_the_sampled_logits():
     (gradient,) = torch.autograd.grad(logp.sum(), logits)
     expected = gradient.gather(2, token).squeeze().norm()
     torch.testing.assert_close(uncertainty(logp.detach(), torch.ones(1, 4)).squeeze(), expected)
+
+
+TOKEN_RULES = (best_cuts, random_prefix, by_uncertainty, all_alike)
+SPAN_NT = torch.arange(12) < torch.tensor([[12], [7], [9]])
+
+
+def score_is_as_stated(score: StatedScore) -> bool:
+    mean = score(completions(averaged_N=torch.tensor([9, 4, 1])))
+    divided = torch.equal(mean, score(completions()) / torch.tensor([9.0, 4.0, 1.0]))
+    try:
+        score.compute(completions(uncertainty_N=None))
+        needs = False
+    except AssertionError:
+        needs = True
+    return (needs, divided) == (score.needs_log_probs, score.of_sums)
+
+
+def rule_spends_all(rule) -> bool:
+    """Whether what it keeps costs ``1 - rate``, of scores and costs that differ."""
+    generator = torch.Generator().manual_seed(0)
+    score_N, cost_N = torch.rand(2, 50, generator=generator, dtype=torch.float64) + 0.1
+    kept = (rule(score_N, Budget(rate=0.4, floor=0.1, cost_N=cost_N)) * cost_N).sum()
+    return abs(float(kept - 0.6 * cost_N.sum())) < 1e-9 and not torch.equal(
+        rule(score_N, Budget(rate=0.4, floor=0.1, cost_N=cost_N)), rule(score_N.flip(0), Budget(rate=0.4, floor=0.1))
+    )
+
+
+def token_rule_is_as_stated(rule: TokenRule) -> bool:
+    generator = torch.Generator().manual_seed(1)
+    one, other = (torch.rand(3, 12, generator=generator, dtype=torch.float64) for _ in range(2))
+    same = torch.equal(rule(one, SPAN_NT, 0.3, 0.05), rule(other, SPAN_NT, 0.3, 0.05))
+    try:
+        rule(one, SPAN_NT, 0.7, 0.05)
+        more = True
+    except DesignError:
+        more = False
+    return (not same, more) == (rule.by_moments, rule.largest_rate > 0.7)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores(name):
+    assert score_is_as_stated(SCORES[name])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name):
+    assert rule_spends_all(RULES[name]) == spends_budget(RULES[name])
+
+
+@pytest.mark.parametrize("rule", TOKEN_RULES, ids=lambda rule: rule.name)
+def test_token_rules(rule):
+    assert token_rule_is_as_stated(rule)
+
+
+def test_a_function_of_ours_has_its_properties_and_another_one_the_defaults():
+    assert stated(best_cuts) is best_cuts
+    assert TokenPruning(rate=0.5, cut_rule=best_cuts).needs_log_probs
+    assert not stated(lambda *given: best_cuts(*given)).by_moments
+
+
+def test_a_wrong_statement_is_found():
+    length, proportional = SCORES["length"], RULES["proportional"]
+    assert not score_is_as_stated(
+        StatedScore(name="wrong", compute=length.compute, of_sums=False, needs_log_probs=True)
+    )
+    assert rule_spends_all(proportional.compute) and not spends_budget(proportional.compute)
+    assert not token_rule_is_as_stated(TokenRule(name="wrong", compute=random_prefix.compute))
+    assert not token_rule_is_as_stated(TokenRule(name="wrong", compute=best_cuts.compute))

@@ -102,7 +102,6 @@ def test_a_filled_block_expects_exactly_the_prompts_of_a_batch(seen, prompts, ra
 
 
 def test_the_block_does_not_depend_on_any_draw():
-    """Two runs that differ only in the numbers drawn so far, not in history, look at the same block."""
     blocks = []
     for seed in (1, 2):
         stream, history = PromptStream(60, 2), history_of(60, 60)

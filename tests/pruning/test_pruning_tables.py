@@ -46,14 +46,7 @@ DESIGN_EXAMPLES = {
 SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "uncertainty": [1, 3], "uniform": [1, 1]}
 """Scores of ``ROWS``."""
 
-NEEDS_LOG_PROBABILITIES = {"uncertainty"}
-"""Scores whose bad example is a rollout without log-probabilities."""
-
-WEIGHTING_EXAMPLES = {
-    "inverse_probability": [4, 0, 1],
-    "unweighted": [1, 0, 1],
-    "kept_mean": [1.5, 0, 1.5],
-}
+WEIGHTING_EXAMPLES = {"inverse_probability": [4, 0, 1], "unweighted": [1, 0, 1], "kept_mean": [1.5, 0, 1.5]}
 """Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
 
 SCHEDULE_EXAMPLES = {"constant": [1, 1, 1], "stop": [1, 0, 0], "fade": [1, 0.5, 0]}
@@ -122,7 +115,7 @@ def test_designs(name):
 def test_scores(name):
     score = SCORES[name](ROWS)
     assert score.tolist() == SCORE_EXAMPLES[name] and score.dtype == torch.float64
-    if name in NEEDS_LOG_PROBABILITIES:
+    if name == "uncertainty":
         with pytest.raises(ConfigError, match=r"log-probabilities.*Use score=advantage_with_length"):
             SCORES[name](SILENT)
     else:

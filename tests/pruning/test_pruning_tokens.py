@@ -89,13 +89,6 @@ def test_counting_rollouts_twice_is_caught(monkeypatch, dear):
     assert chosen(moment_NT, cost) != rate
 
 
-def test_no_rate_is_looked_at_where_the_ceiling_is_below_what_is_worth_having(monkeypatch):
-    monkeypatch.setattr(tokens, "Level", None)
-    assert chosen(*NOTHING["training is cheap beside the rollout"]) == 0.0
-    with pytest.raises(TypeError, match="not callable"):
-        chosen(*MUCH["large at the start"][:2])
-
-
 def test_cutting_for_less_than_a_percent_is_caught():
     cut = [case for case, (moment_NT, cost) in NOTHING.items() if chosen(moment_NT, cost, NO_LEAST) > 0]
     assert cut == [

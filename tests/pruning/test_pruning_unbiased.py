@@ -5,15 +5,7 @@ import torch
 from pruned_units import CANDIDATES, COMPLETIONS, EXACT
 from pruning_enumeration import mean_weight
 
-from dppo.pruning import (
-    DESIGNS,
-    KEPT_MEAN,
-    RULES,
-    WEIGHTINGS,
-    PromptPruning,
-    Pruning,
-    uniform,
-)
+from dppo.pruning import DESIGNS, KEPT_MEAN, RULES, WEIGHTINGS, PromptPruning, Pruning, uniform
 
 LEVELS = {
     "completions": (Pruning, COMPLETIONS, COMPLETIONS.live_N.double()),

@@ -59,7 +59,6 @@ def test_the_prior_is_a_beta_distribution_that_completions_move(tmp_path):
 
 
 def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
-    """Afterwards the mean over all prompts is: with the reference's samples kept, baselines were further off."""
     values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
     history, plain = PromptHistory(IDS), PromptHistory(IDS)
     made = (PromptStream(4, 0), history, METHODS["grpo_history"])

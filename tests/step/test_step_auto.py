@@ -1,7 +1,4 @@
-"""Prompt rates that are chosen: from what prompts gave when they came back, and left off where nothing is to be had.
-
-That a resumed run chooses the same is among the runs of ``test_step_prompts``.
-"""
+"""Prompt rates that are chosen from what prompts gave when they came back. ``test_step_prompts.py`` resumes them."""
 
 import json
 from dataclasses import replace
@@ -127,10 +124,7 @@ def test_a_stream_of_data_has_no_prompts_to_choose_from():
 
 
 def steps_that_prune(code):
-    """Of 40 steps with the code of docs/how_it_works.md, those in which ``auto`` drops completions with a gradient.
-
-    Three prompts a step, of which some are never solved: a step alone seldom has enough to choose a rate from.
-    """
+    """Steps of 40, by the code of docs/how_it_works.md, in which ``auto`` drops completions with a gradient."""
     completions = replace(METHODS["dppo"].completions, rate=0.8, auto=COMPLETION_AUTO)
     method, found = replace(METHODS["dppo"], completions=completions), 0
     source = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), prompts=3)

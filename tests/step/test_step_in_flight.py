@@ -113,7 +113,6 @@ def test_wrong_twins_are_seen(wrong):
 
 
 def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length():
-    """As with ``fill``: a block is a mean over its own prompts, and a step is as much as ``prompts`` of them."""
     ahead = InFlight(prompts=3, generations=2)
     ahead = ahead.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
     ahead = ahead.after_block(block([3, 4, 5, 6], (0, 2, 3), [0.5, 0.5, 1.0, 1.0]), ["3", "5", "6"])
@@ -140,7 +139,6 @@ def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_l
 
 
 def test_a_replacement_has_the_probability_size_and_place_of_what_verl_dropped():
-    """It is asked for where the first was, so on average it counts once in the first one's place."""
     ahead = two_blocks((0, 2), (1, 2))
     row, signal, tokens, seen = (torch.tensor([each]) for each in (30, 2.0, 9.0, False))
     others = Candidates(row_P=row, signal_P=signal, tokens_P=tokens, seen_P=seen)

@@ -48,7 +48,6 @@ def test_golden_metrics_of_a_draw():
 
 
 def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too():
-    """Half of the completions, and half of the tokens of those that are kept."""
     groups = ([1, 0, 0.5, 1, 0], [0, 1, 0.5])
     whole, part = (step_of(replace(DPPO, tokens=TokenPruning(head_rate=rate)), *groups) for rate in (0.0, 0.5))
     assert torch.equal(part.prob_UN, whole.prob_UN), "all of a completion is reached where nothing is cut"

@@ -56,18 +56,6 @@ def test_an_entropy_bonus_is_added_with_its_own_denominator():
     assert square == pytest.approx(by_hand(0.1 * (given.logp_BT + entropy_BT), given), rel=1e-12)
 
 
-def test_the_square_of_an_entropy_slope_is_on_average_no_less_than_the_gradient_of_the_entropy():
-    logits = torch.randn(6, generator=torch.Generator().manual_seed(4), dtype=torch.float64, requires_grad=True)
-    logp = logits.log_softmax(0)
-    entropy = -(logp.exp() * logp).sum()
-    (wanted,) = torch.autograd.grad(entropy, logits, retain_graph=True)
-    each = torch.stack([torch.autograd.grad(logp[k], logits, retain_graph=True)[0] for k in range(6)])
-    slope = -(logp + entropy).detach()
-    prob = logp.exp().detach()
-    torch.testing.assert_close((prob * slope) @ each, wanted, rtol=1e-12, atol=1e-14)
-    assert float((prob * slope**2 * each.square().sum(1)).sum()) >= float(wanted.square().sum())
-
-
 def test_parts_add_up_to_the_whole_and_masked_tokens_do_not_count():
     given = tokens()
     whole = other_terms(METHOD, given, WEIGHT)

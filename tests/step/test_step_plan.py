@@ -1,8 +1,4 @@
-"""``plan_step``: over every real draw its gradient has the full batch's as its mean, whatever the sizes of groups.
-
-The draws are those of the designs themselves, each with its chance (``pruning_enumeration``). The full gradient is
-written out by hand (``tiny_policy``). ``test_methods_estimator.py`` has the mistakes, each shown to be biased.
-"""
+"""``plan_step``: over each real draw of the designs the mean gradient is that of the full batch, written by hand."""
 
 from dataclasses import replace
 
@@ -29,8 +25,6 @@ from dppo.pruning import POISSON, Auto, Pruning, uniform_score
 from dppo.step import RolledOut, StepPrompts, UpdateSchedule, drawn_block, signals, whole_block
 from dppo.types import Block, Rewards
 
-# Unbiased: completions.
-
 DRAWN = {
     "pivotal": {},
     "poisson": {"design": POISSON},
@@ -55,9 +49,6 @@ def test_the_mean_over_every_real_draw_is_the_full_gradient(drawn, beta):
         assert (plan.prob_UN > 0).all(), "with a KL term a completion without an advantage has a gradient"
     else:
         assert ((plan.prob_UN > 0) == (plan.advantage_N != 0)).all()
-
-
-# Unbiased: both levels, by real draws of either.
 
 
 def two_levels(method, of_plan=gradients):
@@ -101,9 +92,6 @@ def test_a_router_loss_over_what_is_kept_is_biased_which_the_method_says():
     assert "the router loss is biased under pruning" in method.biases()[0]
 
 
-# Rounds: groups that the step is not made of.
-
-
 def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
     used_N = torch.from_numpy(GROUP_N != 1)
     some = StepPrompts(
@@ -130,17 +118,11 @@ def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
             assert len(with_others.samples) == len(alone.samples), "no rate is chosen by what is not used"
 
 
-# What is not forwarded.
-
-
 def test_a_completion_without_tokens_is_never_trained_on():
     given = replace(rolled_out(), tokens_N=torch.tensor([4, 0, 3, 1, 0, 3, 2]))
     for name in ("grpo", "dppo", "cppo"):
         plan = plan_of(replace(METHODS[name], beta=0.2), given=given)
         assert (plan.weight_UN[:, [1, 4]] == 0).all() and plan.denominator == N
-
-
-# What the history learns.
 
 
 def test_the_rates_of_a_step_follow_the_share_of_training_done():

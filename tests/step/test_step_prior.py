@@ -105,9 +105,6 @@ def test_weights_are_one_on_average_whatever_the_column_says(rate):
     assert (mean_weight(METHOD.prompts, candidates) - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
 
 
-# The prior itself
-
-
 def test_the_chance_of_a_mixed_group_is_that_of_the_beta_distribution():
     prior = PromptPrior(rate_P=torch.tensor([0.25, 0.75, torch.nan], dtype=torch.float64), completions=2.0)
     right = torch.tensor([1.5, 2.5], dtype=torch.float64)  # 2 of its own and 2 of the mean, one half
@@ -158,7 +155,6 @@ def test_columns_that_hold_no_rates_are_refused():
 
 
 def test_a_prior_of_signals_leaves_lengths_alone():
-    """Prompts of 30 tokens among those of 6: a strong prior of signals leaves their expected tokens unchanged."""
     history = PromptHistory(np.arange(8, dtype=np.uint64))
     tokens_N = torch.tensor([30.0] * 4 + [6.0] * 28)
     history.update(range(8), Rewards.of_groups(torch.tensor([[0.0, 0, 1, 1]] * 8)), torch.ones(8), tokens_N, 0)

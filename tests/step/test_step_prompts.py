@@ -7,19 +7,16 @@ import numpy as np
 import pytest
 import torch
 from drafts import Run, draft_of
-from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SEED, SIZE, same, source, taught
+from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
 from dppo.errors import CheckpointError, DataError, DesignError
 from dppo.methods import METHODS
-from dppo.methods.greso import EASY, HARD
 from dppo.pruning import PromptHistory, PromptPrior, PromptStream
 from dppo.step import drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
-
-# Blocks.
 
 
 def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
@@ -97,7 +94,6 @@ def test_prompts_are_drawn_for_each_share_by_itself(fill):
 
 @pytest.mark.parametrize(("rate", "kept"), [(0.25, 6), (0.2, 6), (0.4, 5)])
 def test_shares_of_two_prompts_keep_what_the_rate_says_together(rate, kept):
-    """Each rounded by itself would keep all of them at a rate of 0.25."""
     run = source(METHODS["dppo"].with_rates(prompt=rate), prompts=8)
     taught(run, 3)
     for number in range(5):
@@ -114,10 +110,7 @@ def test_a_filled_block_is_no_longer_than_an_epoch_whatever_its_parts():
 
 
 def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
-    """The weight of a prompt, over real draws in which the first prompt was kept, and in which it was not.
-
-    The wrong twin is one draw for both shares: the first prompt's own completions are dealt to the second share too.
-    """
+    """Weights where the first prompt was kept, and where it was not. The wrong twin is one draw for both shares."""
     run, blocks = source(prompts=8), 1500
     taught(run, 3)
 
@@ -158,44 +151,10 @@ def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
     assert run.stream.epochs > 2
 
 
-# What is learned.
-
-
 def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
     with refused(DataError, "3 prompts", "generation_batch_size", 4):
         source(size=3)
 
-
-def test_a_rule_that_skips_learns_what_groups_were_and_how_much_to_explore():
-    run = source(GRESO)
-    taught(run, 8, rounds=True)
-    kinds = run.history.streak(torch.arange(SIZE)).sign()
-    expected = torch.where(torch.arange(SIZE) % 3 == 0, torch.where(torch.arange(SIZE) % 2 == 1, EASY, HARD), 0)
-    assert torch.equal(kinds, expected)
-    assert run.learned.low == 0.0 and run.learned.high == pytest.approx(1 + 23 / 100)
-    assert run.metrics == {
-        "candidates/epoch": run.stream.epochs,
-        "prune/explore_easy": run.learned.easy,
-        "prune/explore_hard": run.learned.hard,
-    }
-    assert run.stream.epochs > 1 and run.learned.easy != 0.5
-
-
-# Rounds.
-
-
-def test_a_step_of_rounds_is_made_of_the_first_groups_that_count():
-    run = source(DAPO)
-    (prompts,) = taught(run, 1, rounds=True)
-    counts_Q = prompts.row_Q % 3 != 0
-    assert prompts.collected.rounds > 1 and prompts.collected.rolled_out == len(prompts.row_Q)
-    used_Q = counts_Q & (counts_Q.cumsum(0) <= PROMPTS)
-    assert torch.equal(prompts.weight_Q, used_Q.double()) and prompts.sequences == PROMPTS * GROUP
-    assert prompts.row_Q.tolist() == PromptStream(SIZE, SEED).take(len(prompts.row_Q)).tolist()
-    assert (prompts.prob_Q == 1).all() and prompts.kept_share == 1
-
-
-# A run that goes on where it stopped.
 
 RUNS = {
     "thin": (DPPO, {}),

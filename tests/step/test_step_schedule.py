@@ -48,11 +48,7 @@ def test_prompts_are_drawn_for_each_share_where_they_come_out_even(shares, promp
     assert UpdateSchedule(passes=3, shares=shares).parts(prompts, multiple) == parts
 
 
-# In a step.
-
-
 def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
-    """Of every pass. More shares than the pass has are refused."""
     part_Q = torch.arange(P) % 2
     prompts = replace(ALL, part_Q=part_Q)
     plan = plan_of(DPPO, prompts=prompts, passes=UpdateSchedule(passes=2, shares=2))
@@ -64,7 +60,6 @@ def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
 
 
 def test_each_pass_is_drawn_by_its_own_stream_alone():
-    """Its weights are those that it would have as the only pass, so passes are as independent as streams are."""
     real = step_streams(1, 7)
     together = plan_of(DPPO, streams=real, passes=UpdateSchedule(passes=4)).weight_UN
     alone = [plan_of(DPPO, streams=lambda p, *key, i=i: real(p, i)).weight_UN[0] for i in range(4)]

@@ -76,7 +76,6 @@ def test_a_model_that_rows_cannot_serve_is_not_checked_on_rows(subject):
 
 
 def test_a_model_that_scales_its_logits(subject):
-    """It is scored by TRL's head, as in training."""
     config = GraniteConfig(**SIZE, num_key_value_heads=2, logits_scaling=2.0, attention_multiplier=0.4)
     torch.manual_seed(0)
     model = GraniteForCausalLM(config)

@@ -12,14 +12,7 @@ from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.a_star_po import optimal_value
-from dppo.objective import (
-    BATCH_SCALED,
-    DAPO_TOKENS,
-    HISTORY_CENTRED,
-    Tokens,
-    history_advantages,
-    weighted_sum,
-)
+from dppo.objective import BATCH_SCALED, DAPO_TOKENS, HISTORY_CENTRED, Tokens, history_advantages, weighted_sum
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import step_streams
 from dppo.types import Rewards
@@ -37,7 +30,6 @@ DPPO, GRESO, DAPO = METHODS["dppo"], METHODS["greso"], METHODS["dapo"]
     ids=lambda m: m.normaliser.name,
 )
 def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
-    """Through the model and autograd, all completions at once, against coefficients and inner products."""
     model, count = subject.model, subject.generations
     pairs = [(subject.prompt_tokens[i // count], c) for i, c in enumerate(subject.completion_tokens)]
     logp = torch.nn.utils.rnn.pad_sequence([log_probs(model, *pair) for pair in pairs], batch_first=True).double()
@@ -69,8 +61,6 @@ def test_statistics_and_counts_of_what_is_left_are_part_of_the_draw(subject):
         ratio = draw_errors(subject, method, 3, 0) / draw_errors(subject, exact, 3, 0)
         assert len(set(ratio[ratio.isfinite()].round(decimals=6).tolist())) > 2
 
-
-# A baseline from history.
 
 HISTORY = [name for name, method in METHODS.items() if method.advantages.from_history]
 
@@ -145,8 +135,6 @@ def test_only_methods_with_a_history_look_at_it(subject):
         assert torch.equal(*(draw_errors(one, METHODS[name], 3, 0) for one in (alone, subject)))
 
 
-# Rounds.
-
 KINDS = ([1.0, 1, 1, 1], [0.0, 0, 0, 0], [1.0, 0, 0, 1], [0.0, 1, 1, 0], [1.0, 1, 1, 1], [1.0, 1, 0, 1])
 REWARD_PG = torch.tensor(KINDS, dtype=torch.float64)
 
@@ -162,15 +150,6 @@ def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject)
     assert found.denominator == float((subject.tokens_N * used_N).sum()) < float(subject.tokens_N.sum())
     nothing = draw(with_rewards(subject, REWARD_PG[:1].expand(6, 4)), DAPO, step_streams(0, 0))
     assert nothing.prompts == nothing.weight_N.sum() == 0
-
-
-def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
-    """One silent group before is one in a row: half a chance."""
-    known = with_rewards(subject, REWARD_PG[[2, 3, 5, 2, 0, 3]], earlier_rewards=Rewards.of_groups(REWARD_PG))
-    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(400)])
-    assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}
-    share_P = (weight_MN.view(-1, 6, 4) > 0).any(2).double().mean(0)
-    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.1)
 
 
 class Rows(PromptStream):

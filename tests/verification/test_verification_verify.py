@@ -16,8 +16,6 @@ from dppo.verification.parity import tiny_script
 from dppo.verification.verify import Findings, verify
 
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
-SLOW = pytest.mark.slow
-"""The same twin, or the same method, is gone through in ``test_verification_tiny.py``."""
 QUICK, FEW = checks.Settings(draws=200), checks.Settings(draws=8)
 
 
@@ -45,15 +43,13 @@ def test_the_real_code_passes_every_check(report):
         assert check.passed == (check.figure > check.bound if "control" in check.name else check.figure <= check.bound)
 
 
-def test_the_report_says_that_and_why_training_is_padded(subject, report, monkeypatch):
+def test_the_report_names_what_is_padded_and_what_was_not_varied(subject, report, monkeypatch):
     assert "padded" not in report.subject
     monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
     for part in ("enumeration", "token", "draw", "parity", "row", "frequency", "control"):
         monkeypatch.setattr(f"dppo.verification.checks.{part}_checks", lambda *_: [])
-    found = verify(subject, [DPPO], settings=FEW)
-    assert found.subject == f"{report.subject} Its training is padded, without dense rows: it has sinks."
-    sized = verify(subject, [METHODS["dppo_history_sizes"]], settings=FEW)
-    assert sized.subject.endswith("Group sizes were not varied, all groups are of one size: dppo_history_sizes.")
+    found = verify(subject, [METHODS["dppo_history_sizes"]], settings=FEW)
+    assert "it has sinks" in found.subject and "dppo_history_sizes" in found.subject
 
 
 def test_figures_that_are_not_numbers_fail():
@@ -64,21 +60,16 @@ def test_figures_that_are_not_numbers_fail():
     assert above("c", 2.0, 1.0, "x") == Check(name="c", figure=2.0, bound=1.0, passed=True, what="x")
 
 
-SQUARED = replace(PIVOTAL, draw=lambda prob, score, rng: PIVOTAL.draw(prob.square(), score, rng))
 DOUBLED_LEVELS = {level: replace(getattr(DPPO, level), weighting=DOUBLED) for level in ("completions", "prompts")}
 COMPLETIONS = {"1 completions", "2 both levels"}
-SABOTAGED = {
-    "weights doubled": (replace(DPPO, **DOUBLED_LEVELS), COMPLETIONS | {"2 prompts"}),
-    "another draw": (replace(DPPO, completions=replace(DPPO.completions, design=SQUARED)), COMPLETIONS),
-    "says that it is biased": (CPPO, COMPLETIONS),
-}
 
 
 @pytest.mark.parametrize(
-    "name", ["weights doubled", pytest.param("another draw", marks=SLOW), "says that it is biased"]
+    ("method", "broken"),
+    [(replace(DPPO, **DOUBLED_LEVELS), COMPLETIONS | {"2 prompts"}), (CPPO, COMPLETIONS)],
+    ids=["weights doubled", "says that it is biased"],
 )
-def test_a_sabotaged_or_biased_method_fails_where_it_is_broken(subject, name):
-    method, broken = SABOTAGED[name]
+def test_a_sabotaged_or_biased_method_fails_where_it_is_broken(subject, method, broken):
     found = [*checks.enumeration_checks([method]), *checks.draw_checks(subject, [method], QUICK)]
     assert {check.name.split(",")[0] for check in found if not check.passed} == broken
 
@@ -103,7 +94,6 @@ def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
 
 
 def test_a_broken_trainer_fails(monkeypatch):
-    """Halved advantages differ from TRL's gradient, weights that are forgotten from the weighted sum."""
 
     class Halved(DPPOTrainer):
         def _plan(self, *args):
@@ -130,7 +120,6 @@ def test_a_broken_trainer_fails(monkeypatch):
 
 
 def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
-    """If what is wrong were not found out, nothing that passes would mean anything."""
     monkeypatch.setattr(checks, "wrong_methods", lambda right, *others: {"not wrong at all": right})
     assert [check.passed for check in checks.control_checks(subject, DPPO, QUICK, 1)] == [False, False]
 
@@ -178,7 +167,6 @@ def test_a_loss_that_is_not_a_number_passes_no_check():
 
 @pytest.mark.parametrize("name", ["dapo", "greso"])
 def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
-    """Its completions, and its rounds as a bias that it declares: nothing that nobody set."""
     method = METHODS[name].with_rates(completion=0.5)
     exact, rounds = checks.enumeration_checks([method]), checks.round_checks([method, DPPO])
     found = [*exact, *rounds, *checks.draw_checks(subject, [method], QUICK)]
@@ -195,36 +183,26 @@ def test_rounds_without_the_bias_that_they_declare_are_seen(monkeypatch):
     assert [check.passed for check in checks.round_checks([METHODS["dapo"]])] == [False]
 
 
-def test_controls_of_tokens_name_their_method():
-    """Two lines with the same words would look like one check that ran twice."""
+def test_checks_of_several_methods_have_different_names():
     names = [check.name for check in checks.token_checks([DPPO, METHODS["dppo_threshold"]])]
     assert len(names) == len(set(names))
-    assert {f"5 control: cuts without a floor, {name}: every outcome" for name in ("dppo", "dppo_threshold")} < {*names}
 
 
 def test_a_check_names_what_it_replaces(subject):
-    """Advantages scaled over the batch are biased under prompt pruning: what passes are others, and says so."""
+    """Advantages scaled over the batch are biased under prompt pruning: others are checked in their place."""
     by_batch = replace(METHODS["grpo"], name="by_batch", advantages=BATCH_SCALED)
-    names = [check.name for check in checks.enumeration_checks([by_batch, DAPO_LOSS, DPPO])]
-    assert "1 completions, by_batch: every outcome" in names and "1 completions, dapo_loss: every outcome" in names
-    for level in ("2 prompts", "2 both levels"):
-        assert f"{level}, by_batch with {CENTRED.name} advantages: every outcome" in names
-        assert f"{level}, dapo_loss: every outcome" in names
-        assert f"{level}, dppo: every outcome" in names
-    (name,) = (c.name for c in checks.draw_checks(subject, [by_batch], FEW) if c.name.startswith("2 prompts"))
-    assert f"by_batch with {CENTRED.name} advantages" in name
+    names = [check.name for check in checks.enumeration_checks([by_batch, DAPO_LOSS])]
+    names += [check.name for check in checks.draw_checks(subject, [by_batch], FEW)]
+    replaced = f"by_batch with {CENTRED.name} advantages"
+    assert all((replaced in name) == name.startswith("2") for name in names if "by_batch" in name)
     found = list(checks.enumeration_checks([by_batch.with_rates(prompt=0.5)]))
     assert [(check.name.split(":")[0], check.passed) for check in found][1] == ("2 prompts, by_batch", False)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"), [pytest.param("dppo_history", QUICK, marks=SLOW), ("dppo_history_sizes", FEW)]
-)
-def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(subject, name, settings):
-    found = [*checks.enumeration_checks([METHODS[name]]), *checks.draw_checks(subject, [METHODS[name]], settings)]
-    assert len(found) == 6 and all(check.passed for check in found)
-    called = "dppo_history with" if name == "dppo_history" else "dppo_history_sizes with groups of one size"
-    assert all((called in check.name) == (name == "dppo_history_sizes") for check in found)
+def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(subject):
+    method = METHODS["dppo_history_sizes"]
+    found = [*checks.enumeration_checks([method]), *checks.draw_checks(subject, [method], FEW)]
+    assert len(found) == 6 and all(check.passed and "with groups of one size" in check.name for check in found)
 
 
 def test_the_failure_rate_is_shared_out():

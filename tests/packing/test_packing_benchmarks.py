@@ -1,4 +1,4 @@
-"""Benchmarks of the forward pass count what they say they count, and notice a layout that computes another thing."""
+"""Benchmarks of packing count right, notice a layout that computes something else, and agree with their pages."""
 
 import json
 import subprocess
@@ -12,9 +12,16 @@ from packing_wrong import WRONG_IN_VALUE
 from refusals import refused
 from trl.trainer.utils import add_fused_lm_head
 
-from benchmarks.speed import cases, dense, gpu, gpu_checks, layouts, workload
+from benchmarks.scale import models
+from benchmarks.scale.growth import with_growth
+from benchmarks.scale.steps import record, tokens_of_ranks
+from benchmarks.shared import met, spread_with_ends
+from benchmarks.speed import activations, cases, dense, gpu, gpu_checks, layouts, workload
+from dppo.packing.attention import DROPOUTS, unsupported
+from dppo.packing.check import LayoutCheck
 from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
+from dppo.trl.grpo.rollouts import NOWHERE, Lengths
 
 ROOT = Path(__file__).parents[2]
 SHORT = workload.Lengths(prompt=(5, 10), median=20.0, longest=50)
@@ -100,22 +107,19 @@ def test_pairs_of_a_row_are_those_a_query_can_see(batch):
 
 
 @pytest.mark.slow
-def test_records_of_the_smallest_run(capsys):
+def test_records_of_the_smallest_run():
     records = dense.measure(SMALLEST)
-    printed = capsys.readouterr().out
-    assert [row["layout"] for row in records if row["figure"] == "layouts"] == ["trl", "sorted", "packed", "shared"]
     lengths = [row["layout"] for row in records if row["figure"] == "head and row length"]
     assert lengths == ["trl", "padded", "shared 64"]
-    assert all(v is None or isinstance(v, str | int | float) for row in records for v in row.values())
     work = CASE.work()
     timed = {row["layout"]: row for row in records if row["figure"] == "layouts"}
+    assert list(timed) == ["trl", "sorted", "packed", "shared"]
     assert timed["trl"]["tokens"] == 8 * (work.prompt_width + work.completion_width)
     for row in timed.values():
         assert row["same"] and row["gradient_difference"] < 1e-5 and row["peak_mib"] > 0
         assert row["loss"] == pytest.approx(timed["trl"]["loss"], rel=1e-5)
         assert row["scored"] == sum(work.completion_tokens)
         assert row["fewer_tokens"] == pytest.approx(timed["trl"]["tokens"] / row["tokens"])
-    assert timed["shared"]["time_bar"] == 2.5 and timed["trl"]["time_bar"] is None and "DIFFERS" not in printed
 
 
 def without_the_last(work):
@@ -138,20 +142,14 @@ def test_a_layout_that_computes_something_else_is_flagged(wrong):
     models = {c.prepare: CASE.prepared(c.prepare) for c in named.values()}
     measured = cases.exactness(CASE.work(), named, models)
     assert measured["trl"]["same"] and not measured["wrong"]["same"]
-    row = {**dict.fromkeys(("median", "faster_median", "peak_mib", "less_memory", "fewer_tokens"), 1.0)}
-    row |= {f"{what}quartile_{end}": 1.0 for what in ("", "faster_") for end in ("low", "high")}
-    line = dense.time_line({**row, **CASE.record(), "layout": "wrong", "completions": 8, **measured["wrong"]})
-    assert "DIFFERS" in line
 
 
-def test_a_wrong_layout_or_a_missed_bar_shows(monkeypatch, capsys):
+@pytest.mark.parametrize(("same", "code"), [(True, 0), (False, 1)])
+def test_a_wrong_layout_is_an_exit_code(same, code, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["dense.py"])
-    for same, code in ((True, 0), (False, 1)):
-        monkeypatch.setattr(dense, "measure", lambda _, same=same: [{"same": same}, {"figure": "tokens"}])
-        assert dense.main() == code
-    assert dense.bar_text(dense.judged("time", 2.49, 2.5), "time") == "  time 2.5x MISSED"
-    assert dense.bar_text(dense.judged("time", 2.5, 2.5), "time") == "  time 2.5x met"
-    assert dense.bar_text(dense.judged("time", 2.5, None), "time") == ""
+    monkeypatch.setattr(dense, "measure", lambda _: [{"same": same}, {"figure": "tokens"}])
+    assert dense.main() == code
+    assert [dense.judged("time", ratio, 2.5)["time_met"] for ratio in (2.49, 2.5)] == [False, True]
 
 
 def without_gradient_of_values(query, key, value, segments, scale, window):
@@ -234,15 +232,8 @@ def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
     )
     subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=True, cwd=ROOT)
     rows = json.loads(output.read_text())["rows"]
-    assert {row["figure"] for row in rows} == {
-        "kernel",
-        "exactness",
-        "matrix rate",
-        "kernel time",
-        "layouts",
-        "row length",
-        "tokens",
-    }
+    figures = {"kernel", "exactness", "matrix rate", "kernel time", "layouts", "row length", "tokens"}
+    assert {row["figure"] for row in rows} == figures
     tokens = {row["case"]: row for row in rows if row["figure"] == "tokens"}
     assert list(tokens) == list(gpu.TOKEN_CASES) and tokens[gpu.FUSED]["ratio_median"] == 1
     assert all(row.get("passed") is not False for row in rows)
@@ -253,10 +244,114 @@ def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
         assert 0 < row["share_needed"] < row["share_done"]
 
 
-def test_the_gpu_benchmark_says_so_where_it_cannot_run(monkeypatch, capsys):
+@pytest.mark.parametrize("arguments", [[], ["--device", "cpu"]])
+def test_the_gpu_benchmark_refuses_a_cpu(arguments, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for arguments, why in (([], "No CUDA GPU here"), (["--device", "cpu"], "only the path can be tested")):
-        monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
-        assert gpu.main() == 2
-        printed = capsys.readouterr().out
-        assert why in printed and len(printed.splitlines()) == 1
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    assert gpu.main() == 2
+
+
+def test_saved_bytes_of_a_layer_are_the_tensors_that_its_backward_needs():
+    model = activations.build_model(
+        activations.MODELS["tiny"](layers=1), activations.SEED, device="cpu", dtype=torch.float32
+    )
+    few, many = (activations.saved_bytes(model, tokens) for tokens in (16, 32))
+    hidden, inner = model.config.hidden_size, model.config.intermediate_size
+    assert many - few >= 16 * 4 * (4 * hidden + 3 * inner), "inputs of four projections, and three products of the MLP"
+    with torch.no_grad():
+        assert activations.saved_bytes(model, 16) == 0
+
+
+def test_checkpointing_holds_one_input_a_layer_on_the_page_too():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "activations.json").read_text())["rows"]
+    page = (ROOT / "docs" / "packing.md").read_text()
+    held = ", ".join(f"{row['per_token_checkpointed'] / 1e3:.0f}" for row in rows)
+    whole = ", ".join(f"{row['per_token'] / 1e6:.1f}" for row in rows)
+    assert [row["model"] for row in rows] == list(activations.SHAPES)
+    assert f"holds {held} kB in bfloat16 with gradient checkpointing, {whole} MB without" in page
+    middle = next(row for row in rows if row["model"] == "1.7B")
+    assert f"8,192 tokens of 1.7B: {8192 * middle['per_token'] / 2**30:.0f} GiB" in page
+    assert all(row["per_token"] == pytest.approx(row["layers"] * row["per_layer"]) for row in rows)
+
+
+MEASURES = {"unit", "median", "quartile_low", "quartile_high", "repeats", "per_completion", "growth", "bar"}
+
+
+def of_size(size, milliseconds):
+    return record("x", size, {"unit": "ms", **spread_with_ends([milliseconds])})
+
+
+def test_growth_is_the_exponent_between_sizes_and_over_all():
+    """By hand: from 10 to 100 linear, from 100 to 1,000 as the square; over all three the slope is 1.5."""
+    first, second, third, fit = with_growth([of_size(10, 1.0), of_size(100, 10.0), of_size(1000, 1000.0)])
+    assert first["growth"] is None and second["growth"] == pytest.approx(1) and third["growth"] == pytest.approx(2)
+    assert fit["figure"] == "growth_of_x" and fit["median"] == pytest.approx(1.5) and fit["repeats"] == 3
+    assert second["per_completion"] == 100 and second["per_completion_unit"] == "us"
+    assert met(fit) == "1.2 MISSED" and met({**fit, "median": 1.1}) == "1.2 met" and met(first) == ""
+
+
+def test_a_rank_forwards_the_prompt_of_a_group_once():
+    """The wrong twin has it once for each completion."""
+    lengths = Lengths(
+        prompt_N=torch.tensor([7, 7, 7, 5]),
+        completion_UN=torch.tensor([[1, 2, 3, 4]]),
+        group_N=torch.tensor([0, 0, 0, 1]),
+    )
+    found = tokens_of_ranks(lengths, torch.tensor([0, 0, 1, NOWHERE]), 2)
+    assert found.tolist() == [1 + 2 + 7, 3 + 7] and found.tolist() != [1 + 2 + 14, 3 + 7]
+
+
+@pytest.mark.slow
+def test_one_command_writes_flat_records(tmp_path: Path):
+    output = tmp_path / "metrics.json"
+    command = [sys.executable, "-m", "benchmarks.scale.growth", "--quick", "--output", str(output)]
+    subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    rows = json.loads(output.read_text())["rows"]
+    for row in rows:
+        assert {"figure", "size"} | MEASURES <= set(row)
+        assert all(value is None or isinstance(value, str | int | float) for value in row.values())
+    fits = {row["figure"]: row["median"] for row in rows if row["unit"] == "exponent"}
+    for part in ("draw", "bins", "plan_rows", "layout", "plan_step", "deal_to_8_ranks", "history_block"):
+        assert f"growth_of_{part}" in fits
+    assert all(0.9 < fits[f"growth_of_memory_of_{part}"] < 1.1 for part in ("history", "all_rows"))
+    shares = {(row["figure"], row["size"]): row["median"] for row in rows if row["unit"] == "share"}
+    at_home, dealt = (shares[f"idle_share_{which}_8_prompts_a_rank", 8] for which in ("at_home", "dealt"))
+    assert 0 <= dealt < 0.5 * at_home < 1, "dealing saves at least half of what ranks wait"
+
+
+FLOAT32, BF16 = torch.float32, torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "why"),
+    [
+        ("qwen3", "rows", "nats"),
+        ("deepseek_v3", "rows", "nats"),
+        ("doge", "padded", "drops keys beyond a window"),
+        ("bloom", "padded", "cannot change the attention"),
+        ("modernbert-decoder", "refused", "from those of its own logits"),
+        ("ctrl", models.STOPS, "in-place"),
+        ("fuyu", "not built", "AttributeError"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [FLOAT32, BF16], ids=str)
+def test_verdicts(name, verdict, why, dtype):
+    found = models.judged(name, dtype)
+    assert found.verdict == verdict and why in found.why
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropout_of_attention_weights_is_seen_under_every_name(name):
+    model = models.tiny("qwen3")
+    assert unsupported(model) == ""
+    setattr(model.config, name, 0.1)
+    assert "it drops attention weights at random" in unsupported(model)
+
+
+def test_rows_that_passed_and_are_wrong_are_seen(monkeypatch):
+    wrong, choose = next(iter(WRONG_IN_VALUE.values())), models.choose_kernel
+    passed = LayoutCheck(logp_difference=0.0, logp_tolerance=1.0, gradient_difference=0.0, gradient_tolerance=1.0)
+    monkeypatch.setattr(models, "choose_kernel", lambda *asked: replace(choose(*asked), attend=wrong))
+    assert models.judged("qwen3", FLOAT32).verdict == models.STOPS
+    monkeypatch.setattr(models, "check_rows", lambda *args, **kwargs: passed)
+    assert models.judged("qwen3", FLOAT32).verdict == "wrong"
