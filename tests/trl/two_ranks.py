@@ -35,7 +35,7 @@ from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo import trainer as trainer_module
+from dppo.trl.grpo import rollouts
 from dppo.trl.grpo.rollouts import over_ranks
 from dppo.trl.layouts import RowLayout
 from dppo.trl.safeguards import _end_group
@@ -89,7 +89,7 @@ def main(path: str, folder: str) -> None:
 
     for dealing in (over_ranks, at_home):
         name = f"uneven {dealing.__name__}"
-        trainer_module.over_ranks = dealing
+        rollouts.over_ranks = dealing
         results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **half)
         torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
     for name, twin in {"last calls": ForwardPasses.calls, "first calls": in_first_calls}.items():
@@ -98,7 +98,7 @@ def main(path: str, folder: str) -> None:
         torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
     results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
     torch.save(steps, Path(folder, f"two generations rank {dist.get_rank()}.pt"))
-    trainer_module.over_ranks = over_ranks
+    rollouts.over_ranks = over_ranks
     steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **CUT, **half)
     results["tokens trained on"] = [row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row]
     save(steps, folder, "tokens")
