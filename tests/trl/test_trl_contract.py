@@ -8,8 +8,7 @@ from conftest_trl import (
     relative_difference,
     scripted,
 )
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import TOLERANCE, compare, gradients, split
+from trl_gradients import TOLERANCE, compare, gradients, split, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -95,6 +94,6 @@ def test_the_contract_can_fail(tiny_path, tmp_path):
             plan = super()._plan(*args)
             return replace(plan, denominator=float((plan.weight_UN[0] * plan.completions.tokens_N).sum()))
 
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
+    stock, _ = trl_run(tiny_path, tmp_path)
     wrong, _ = gradients(CountsSurvivors, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
     assert relative_difference(wrong[0], stock[0]) > 1e-2  # zero-advantage rows were dropped and not counted

@@ -6,10 +6,9 @@ import pytest
 from conftest_trl import GENERATIONS, Stop, StopAfter, alike, length_reward, logged, relative_difference
 from refusals import refused, warned
 from round_runs import retained, rounds_run, stock
-from trl_gradients import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, dppo_run
 
 from dppo.errors import CheckpointError
-from dppo.trl import DPPOConfig, DPPOTrainer
 
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
 WANTED = 3
@@ -23,7 +22,7 @@ def graded(prompts, completions, answer, **_):
 
 def run(path, tmp_path, **options):
     settings = dict(reward=graded, prompts=10, per_device_train_batch_size=WANTED * GENERATIONS)
-    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **{**settings, **GRESO, **options})
+    return dppo_run(path, tmp_path, **{**settings, **GRESO, **options})
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])

@@ -10,9 +10,8 @@ from conftest_trl import GENERATIONS, logged
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
 from torch.utils._python_dispatch import TorchDispatchMode
-from trl_gradients import gradients
+from trl_gradients import dppo_run
 
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.base import TrainingLoop
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import LossMetrics, PhaseClock
@@ -91,7 +90,7 @@ def questions(monkeypatch):
 
 def grpo(path, folder, **options):
     batch = {"per_device_train_batch_size": 8 * GENERATIONS, "completion_prune_rate": 0.0}
-    return gradients(DPPOTrainer, DPPOConfig, path, folder, **batch | options)
+    return dppo_run(path, folder, **batch | options)
 
 
 def of_rows(make, data):

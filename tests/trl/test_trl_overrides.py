@@ -11,7 +11,7 @@ from conftest_trl import relative_difference, scripted
 from refusals import refused
 from sft_runs import made, solutions, trained
 from trl import DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-from trl_gradients import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, dppo_run, gradients
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
@@ -60,7 +60,7 @@ def test_an_override_that_is_served_moves_the_gradient_as_trls(mixin, tiny_path,
     mine = type("Mine", (mixin, DPPOTrainer), {"__module__": __name__})
     (wanted,), _ = gradients(theirs, GRPOConfig, tiny_path, tmp_path, **own)
     (found,), _ = gradients(mine, DPPOConfig, tiny_path, tmp_path, **GRPO, **own)
-    (plain,), _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **GRPO)
+    (plain,), _ = dppo_run(tiny_path, tmp_path, **GRPO)
     assert relative_difference(found, wanted) < TOLERANCE
     assert mixin is SingleTurn or relative_difference(found, plain) > 0.01
 

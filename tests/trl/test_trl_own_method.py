@@ -40,13 +40,14 @@ def make(path, folder, value, rollout=scripted, **options):
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.advantages.from_values])
-def test_every_method_of_the_registry_trains_as_a_value(name, tiny_path, tmp_path):
+def test_every_method_of_the_registry_trains_as_a_value_and_says_its_biases(name, tiny_path, tmp_path, capsys):
     method = METHODS[name]
     trainer = make(tiny_path, tmp_path, method, accept_bias=True, num_train_epochs=9)
     trainer.train()
     assert trainer.method == method and trainer.state.global_step == 3
     assert len(losses := logged(trainer, "loss")) == 3 and all(abs(loss) < 1e3 for loss in losses)
     assert (trainer.ref_model is not None) == (trainer.beta > 0) == (method.beta > 0)
+    assert ("gradient BIASED" in capsys.readouterr().out) == bool(trainer.biases)
 
 
 class TestFaults:

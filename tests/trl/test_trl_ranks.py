@@ -17,10 +17,9 @@ from conftest_trl import (
 )
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
-from trl_gradients import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, dppo_run
 from trl_recorder_runs import lines, run_file
 
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import gathered_order
 
 
@@ -65,7 +64,7 @@ def test_ranks_share_groups_of_any_size(results):
 
 def as_alone(folder, name, path, tmp_path, **options) -> list[float]:
     """By rank, how far its gradients are from those of one process, at most."""
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **options)
+    alone, _ = dppo_run(path, tmp_path, **options)
     together = [torch.load(folder / f"{name} rank {rank}.pt") for rank in range(2)]
     assert len(together[0]) == len(together[1]) == len(alone) == 2
     return [max(relative_difference(*pair) for pair in zip(steps, alone, strict=True)) for steps in together]
@@ -97,13 +96,11 @@ def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(results,
 
 
 def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_path, tmp_path):
-    alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **CUT)
+    alone, trainer = dppo_run(tiny_path, tmp_path, **CUT)
     assert results["tokens trained on"] == [
         row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row
     ]
-    whole, _ = gradients(
-        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
-    )
+    whole, _ = dppo_run(tiny_path, tmp_path, **UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0})
     for rank in range(2):
         together = torch.load(folder / f"tokens rank {rank}.pt")
         assert len(together) == len(alone) == 2
@@ -114,7 +111,7 @@ def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_pa
 def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(results, folder, tiny_path, tmp_path):
     """Not so where completions are dealt, which every process does by itself."""
     options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    alone, _ = dppo_run(tiny_path, tmp_path, **options)
     for rank in range(2):
         together = torch.load(folder / f"shares rank {rank}.pt")
         assert len(together) == len(alone) == 6
@@ -128,7 +125,7 @@ def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
         assert results[f"{method} apart"] == 0.0 and max(results[f"{method} rounds"]) > 1
         assert len(results[f"{method} rows"]) % 2 == 0
     options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
-    alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    alone, trainer = dppo_run(tiny_path, tmp_path, **options)
     rows = trainer.in_use.plan.prompts.row_Q
     order = gathered_order([4] * (len(rows) // 4), 2)
     assert results["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"

@@ -8,12 +8,11 @@ import pytest
 import torch
 from conftest_trl import logged, relative_difference, scripted
 from refusals import refused
-from trl_gradients import gradients
+from trl_gradients import dppo_run
 
 from dppo.errors import ConfigError
 from dppo.pruning import TokenPruning, cuts
 from dppo.pruning.cuts import best_cuts
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import rolled_out
 from dppo.types import Rewards
 
@@ -68,7 +67,7 @@ def mean_of_outcomes(path, folder, level, **options):
             patch.setattr(cuts, "SYSTEMATIC", replace(cuts.SYSTEMATIC, draw=every_fourth))
             patch.setattr(cuts.draw_tokens, "__kwdefaults__", {"design": cuts.SYSTEMATIC})
             patch.setattr("dppo.methods.from_settings._tokens", lambda args, own, made=made: made)
-            found, trainer = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
+            found, trainer = dppo_run(path, folder, completion_prune_rate=0.0, **options)
             tokens.append(logged(trainer, "prune/tokens_trained")[0])
             steps = [{name: grad / len(outcomes) for name, grad in step.items()} for step in found]
             total = (
@@ -76,7 +75,7 @@ def mean_of_outcomes(path, folder, level, **options):
                 if total is None
                 else [{name: each[name] + step[name] for name in each} for each, step in zip(total, steps, strict=True)]
             )
-    whole, _ = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
+    whole, _ = dppo_run(path, folder, completion_prune_rate=0.0, **options)
     return total, whole, tokens
 
 
@@ -116,7 +115,7 @@ def test_a_mean_over_what_is_left_is_found(tiny_path, tmp_path, monkeypatch):
 def test_every_pass_forwards_what_is_drawn_and_no_more(tiny_path, tmp_path, forwarded):
     """Two passes with KL: the old and the reference pass reach as far as some draw, an update as far as its own."""
     options = dict(token_prune_rate=0.5, beta=0.1, num_iterations=2, max_steps=2, loss_type="dr_grpo")
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout="packed", **options)
+    _, trainer = dppo_run(tiny_path, tmp_path, layout="packed", **options)
     batch = trainer.in_use.batch
     kept = [
         sum(
@@ -138,16 +137,14 @@ def test_every_pass_forwards_what_is_drawn_and_no_more(tiny_path, tmp_path, forw
 
 def test_methods_of_nat_train_without_log_probs_and_what_was_left_out_is_logged(tiny_path, tmp_path):
     for method, share in (("nat_rpc", "prune/token_kept_share"), ("nat_urs", "prune/head_share")):
-        _, trainer = gradients(
-            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=None, method=method, max_completion_length=8
-        )
+        _, trainer = dppo_run(tiny_path, tmp_path, rollout=None, method=method, max_completion_length=8)
         assert 0 < logged(trainer, share)[0] < 1
         assert not trainer.biases
 
 
 def test_what_cannot_be_served_is_refused(tiny_path, tmp_path):
     def made(**options):
-        return gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+        return dppo_run(tiny_path, tmp_path, **options)
 
     with refused(ConfigError, "token_prune_rate"):
         made(token_prune_rate=0.5, rollout=None)
@@ -183,8 +180,7 @@ def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_the
             ]
             return output
 
-        _, trainer = gradients(
-            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=rollout, token_prune_rate="auto", prompts=16,
+        _, trainer = dppo_run(tiny_path, tmp_path, rollout=rollout, token_prune_rate="auto", prompts=16,
             loss_type="dr_grpo", scale_rewards="none",
         )  # fmt: skip
         rates.append(logged(trainer, "prune/token_rate")[0])

@@ -28,12 +28,10 @@ from conftest_trl import (
 from killed_runs import auto
 from recorder_two_ranks import recorded_runs
 from sft_two_ranks import RUNS, run_on_rows
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import dppo_run, trl_run
 
 from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo import trainer as trainer_module
 from dppo.trl.grpo.rollouts import over_ranks
@@ -56,32 +54,30 @@ def main(path: str, folder: str) -> None:
     half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
     results = {}
     for loss_type in ("dapo", "grpo"):
-        stock, trainer = gradients(GRPOTrainer, GRPOConfig, path, Path(folder), loss_type=loss_type, **half)
+        stock, trainer = trl_run(path, Path(folder), loss_type=loss_type, **half)
         assert trainer.accelerator.num_processes == 2  # launchers fall back to one process without a word
-        mine, _ = gradients(
-            DPPOTrainer, DPPOConfig, path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **half
-        )
+        mine, _ = dppo_run(path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **half)
         strip = [{n.removeprefix("module."): g for n, g in s[0].items()} for s in (mine, stock)]
         results[loss_type] = relative_difference(*strip)
 
     rates = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=6)
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **rates, **half)
+    _, trainer = dppo_run(path, Path(folder), **rates, **half)
     results["apart"] = apart(trainer)
     results["kept"] = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
 
     def constant(prompts, completions, **_):
         return [1.0] * len(prompts)
 
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), reward=constant, max_steps=2, **half)
+    _, trainer = dppo_run(path, Path(folder), reward=constant, max_steps=2, **half)
     results["steps_without_rows"] = trainer.state.global_step
     # An odd number of prompts on two ranks with an odd group: the selection is rounded so that rows divide.
     odd = dict(prompts=6, per_device_train_batch_size=9, num_generations=3, prompt_prune_rate=0.5, max_steps=4)
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=None, reward=length_reward, **odd)
+    _, trainer = dppo_run(path, Path(folder), rollout=None, reward=length_reward, **odd)
     results["odd"] = [row["prune/prompts_kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
     results["odd_apart"] = apart(trainer)
     method_settings.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
     chosen = dict(prompt_prune_rate="auto", completion_prune_rate="auto", loss_type="grpo", reward=first_half_reward)
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), max_steps=4, **chosen, **half)
+    _, trainer = dppo_run(path, Path(folder), max_steps=4, **chosen, **half)
     results["auto apart"] = apart(trainer)
     results["auto rates"] = [row["prune/prompt_rate"] for row in trainer.state.log_history if "loss" in row]
 
@@ -99,14 +95,14 @@ def main(path: str, folder: str) -> None:
     results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
     torch.save(steps, Path(folder, f"two generations rank {dist.get_rank()}.pt"))
     trainer_module.over_ranks = over_ranks
-    steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **CUT, **half)
+    steps, trainer = dppo_run(path, Path(folder), **CUT, **half)
     results["tokens trained on"] = [row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row]
     save(steps, folder, "tokens")
     quarter = half | {"per_device_train_batch_size": 2 * GENERATIONS}
-    save(gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
+    save(dppo_run(path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
-        steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)
+        steps, trainer = dppo_run(path, Path(folder), rollout=rank_rollout, **options)
         results[f"{method} apart"] = apart(trainer)
         results[f"{method} rounds"] = [r["rollout/rounds"] for r in trainer.state.log_history if "rollout/rounds" in r]
         results[f"{method} rows"] = trainer.in_use.plan.prompts.row_Q.tolist()
@@ -117,7 +113,7 @@ def main(path: str, folder: str) -> None:
         "groups of one": {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 3},
     }.items():
         run = dict(prompts=6, loss_type="grpo", max_steps=8, rollout=None, reward=first_half_reward)
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **run, **options)
+        _, trainer = dppo_run(path, Path(folder), **run, **options)
         sizes = trainer.in_use.plan.prompts.size_Q
         results[name] = {
             "apart": apart(trainer),
@@ -164,7 +160,7 @@ def uneven(path: str, folder: str, **options) -> tuple[list, list]:
 
     RowLayout.forward = count
     try:
-        steps, _ = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **UNEVEN | options)
+        steps, _ = dppo_run(path, Path(folder), **UNEVEN | options)
     finally:
         RowLayout.forward = original
     gathered = [None, None]
