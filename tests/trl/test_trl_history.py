@@ -18,8 +18,8 @@ def plans_of(path, tmp_path, monkeypatch, **options):
     """Every plan of a run, with the sizes that history gave for it."""
     found, original = [], DPPOTrainer._plan
 
-    def keep(self, prompts, generated):
-        found.append(original(self, prompts, generated))
+    def keep(self, *given):
+        found.append(original(self, *given))
         return found[-1]
 
     monkeypatch.setattr(DPPOTrainer, "_plan", keep)

@@ -24,27 +24,21 @@ ROWS_LINE = f"dppo | layout: rows of segments, attention by sdpa per segment ({D
 class TestWhichLayout:
     """The run says which layout and kernel it uses, and the gradient is TRL's with either."""
 
-    @pytest.mark.parametrize("layout", ["rows", "auto"])
-    def test_rows(self, layout, tiny_path, tmp_path, capsys, forwarded):
-        differences, trainer = compare(tiny_path, tmp_path, ours={"layout": layout})
-        assert max(differences) < TOLERANCE
-        assert ROWS_LINE in capsys.readouterr().out.splitlines()
-        assert isinstance(trainer.forwards.layout, RowLayout) and forwarded
-
-    def test_prompts_that_are_not_shared_cost_tokens_and_change_nothing(self, tiny_path, tmp_path, capsys):
+    def test_the_layout_that_is_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
         tokens = {}
-        for layout in ("rows", "packed"):
+        for layout, line in {
+            "rows": ROWS_LINE,
+            "auto": ROWS_LINE,
+            "packed": "dppo | layout: rows of segments, prompts not shared, attention by",
+            "padded": "dppo | layout: length-sorted padding (as set)",
+        }.items():
+            forwarded.clear()
             differences, trainer = compare(tiny_path, tmp_path / layout, ours={"layout": layout})
-            assert max(differences) < TOLERANCE
+            assert max(differences) < TOLERANCE and line in capsys.readouterr().out
+            assert bool(forwarded) == (layout != "padded") == isinstance(trainer.forwards.layout, RowLayout)
             tokens[layout] = logged(trainer, "rows/tokens")[0]
-        assert "dppo | layout: rows of segments, prompts not shared, attention by" in capsys.readouterr().out
-        assert tokens["packed"] > tokens["rows"]
-
-    def test_padding_where_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
-        differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "padded"})
-        assert max(differences) < TOLERANCE
-        assert "dppo | layout: length-sorted padding (as set)" in capsys.readouterr().out.splitlines()
-        assert trainer.model.config._attn_implementation == "sdpa" and not forwarded
+        assert trainer.model.config._attn_implementation == "sdpa"
+        assert tokens["packed"] > tokens["rows"] == tokens["auto"], "prompts are shared"
 
     @pytest.mark.parametrize("kind", SERVED)
     def test_models_that_rows_serve(self, kind, tiny_path, tmp_path, capsys):

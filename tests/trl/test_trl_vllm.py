@@ -176,32 +176,18 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
 
 
 @pytest.mark.parametrize(
-    ("broken", "options", "failed", "works"),
+    ("broken", "options", "named"),
     [
-        (
-            NO_MEMORY,
-            {"vllm_gpu_memory_utilization": 0.35, "vllm_max_model_length": 64},
-            COLOCATED,
-            "Its share of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
-            "vllm_max_model_length: 64",
-        ),
-        (
-            NO_SERVER,
-            {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"},
-            "vllm_mode: server: no vLLM server could be used at http://gpu7:8000",
-            'Start one: VLLM_SERVER_DEV_MODE=1 vllm serve {path} --weight-transfer-config \'{{"backend": "nccl"}}\' '
-            "--logprobs-mode processed_logprobs",
-        ),
+        (NO_MEMORY, {"vllm_gpu_memory_utilization": 0.35}, (COLOCATED, "vllm_gpu_memory_utilization: 0.35")),
+        (NO_SERVER, {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"}, ("gpu7:8000", "vllm serve ")),
     ],
 )
-def test_an_engine_that_does_not_start_is_one_line(broken, options, failed, works, engine, tiny_path, tmp_path):
+def test_an_engine_that_does_not_start_is_one_line(broken, options, named, engine, tiny_path, tmp_path):
     engine.broken = broken
-    with pytest.raises(EngineError) as caught:
-        run(tiny_path, tmp_path, **options)
-    said = str(caught.value)
     cause = " ".join(f"{type(broken).__name__}: {broken}".split())
-    assert f"{failed} ({cause}). " in said and works.format(path=tiny_path) in said and "\n" not in said
-    assert said.endswith(". Or without vLLM: use_vllm: false") and caught.value.__cause__ is broken
+    with refused(EngineError, *named, cause, "use_vllm: false") as caught:
+        run(tiny_path, tmp_path, **options)
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is broken
 
 
 def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
@@ -210,7 +196,7 @@ def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_p
     words += "--num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 --use_vllm"
     assert main(["train", *words.split(), "--output_dir", str(tmp_path / "out")]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dppo train: ")]
-    assert said.startswith(f"dppo train: {COLOCATED} (ValueError: Free memory") and said.endswith("use_vllm: false")
+    assert COLOCATED in said and said.endswith("use_vllm: false")
 
 
 @pytest.fixture(scope="module")
