@@ -30,9 +30,10 @@ from trl_gradients import dppo_run
 from two_ranks import at_home, rank_rollout
 
 from dppo.trl import DPPOTrainer
-from dppo.trl.grpo import trainer as trainer_module
-from dppo.trl.grpo.rollouts import over_ranks
+from dppo.trl.grpo import rollouts
 from dppo.trl.safeguards import _end_group
+
+over_ranks = rollouts.over_ranks
 
 
 def choose_fsdp_on_cpus() -> None:
@@ -75,13 +76,13 @@ def main(path: str, folder: Path) -> None:
         path, folder / "adapter", peft=lambda: LoraConfig(target_modules=["q_proj", "v_proj"]), max_steps=2
     )
     trainer.save_model(str(folder / "adapter"))
-    trainer_module.over_ranks = at_home
+    rollouts.over_ranks = at_home
     steps, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
     halves = UNEVEN | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2 * GENERATIONS}
     results["synchronized"], halved = synchronized(path, folder / "halves", completion_prune_rate=0.0, **halves)
     halves["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     results["each batch"], each = synchronized(path, folder / "each", completion_prune_rate=0.0, **halves)
-    trainer_module.over_ranks = over_ranks
+    rollouts.over_ranks = over_ranks
     if dist.get_rank() == 0:
         torch.save([halved, each], folder / "halves.pt")
     empty = [{name: value.full_tensor() for name, value in step.items()} for step in steps]
