@@ -64,13 +64,8 @@ EVERYTHING = {
 def test_a_run_that_generates_goes_to_its_end_and_on(options, tiny_path, tmp_path):
     settings = SHORT | HALF | dict(output_dir=str(tmp_path), per_device_train_batch_size=16, max_steps=6) | options
     settings |= dict(save_strategy="steps", save_steps=3, loss_type="dr_grpo")
-    rollout = settings.pop("rollout", None)
-
-    def trainer():
-        args = DPPOConfig(**settings)
-        return DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=problems(12), rollout_func=rollout)
-
-    first, again = trainer(), trainer()
+    own = dict(train_dataset=problems(12), rollout_func=settings.pop("rollout", None))
+    first, again = (DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**settings), **own) for _ in range(2))
     first.train()
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     for run in (first, again):

@@ -29,10 +29,8 @@ class Questions(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         name = op.overloadpacket.__name__
-        boolean = name.startswith("index") and any(
-            index is not None and index.dtype == torch.bool for index in (args[1] if name == "index" else ())
-        )
-        if name in ASKS or boolean:
+        indices = args[1] if name == "index" else ()
+        if name in ASKS or any(index is not None and index.dtype == torch.bool for index in indices):
             self.add(name)
         return op(*args, **(kwargs or {}))
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import dpo_runs
@@ -102,17 +103,13 @@ class Backwards:
 @pytest.mark.parametrize("base", [SFTTrainer, DPOTrainer])
 @pytest.mark.parametrize("mixin", [Shorter, Backwards])
 def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
-    sft, options = base is SFTTrainer, {"max_steps": 1}
-    ours, config, stock_config = (
-        (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else (DPPODPOTrainer, DPPODPOConfig, dpo_runs.DPOConfig)
-    )
+    sft, of_pairs = base is SFTTrainer, (DPPODPOTrainer, DPPODPOConfig, dpo_runs.DPOConfig)
+    ours, config, stock_config = (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else of_pairs
 
     def first_gradient(kinds, config, folder, **more):
         kind = type("Kind", kinds, {"__module__": __name__})
-        make = made if sft else dpo_runs.compared
-        steps, _ = trained(lambda path, place, **own: make(kind, config, path, place, **own), tiny_path,
-                           tmp_path / folder, **options, **more)  # fmt: skip
-        return steps[0]
+        make = partial(made if sft else dpo_runs.compared, kind, config)
+        return trained(make, tiny_path, tmp_path / folder, max_steps=1, **more)[0][0]
 
     wanted = first_gradient((mixin, base), stock_config, "stock")
     found = first_gradient((mixin, ours), config, "ours", row_prune_rate=0.0)

@@ -35,7 +35,6 @@ def test_a_step_is_stock_trl_on_the_groups_retained(options, tiny_path, tmp_path
     assert len(rows) == WANTED and set(rows) <= {0, 1, 2, 3}
     assert logged(trainer, "rollout/rounds")[0] >= 2, "the case has several rounds"
     wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type="dapo", **options)
-    assert len(mine) == len(wanted)
     assert max(relative_difference(a, b) for a, b in zip(mine, wanted, strict=True)) < TOLERANCE
 
 
