@@ -41,8 +41,7 @@ class TestSnapshot:
         assert sorted(known) == sorted(theirs)
 
     @pytest.mark.parametrize(
-        ("name", "field", "value"),
-        [(name, *refusal) for name in CONFIGS for refusal in KNOWN[name]["refused"].items()],
+        ("name", "field", "value"), [(name, *refusal) for name in CONFIGS for refusal in KNOWN[name]["refused"].items()]
     )
     def test_what_is_marked_as_refused_is(self, name, field, value):
         with refused(ConfigError, field):

@@ -11,6 +11,7 @@ from dppo.errors import OutOfMemoryError
 from dppo.trl.layouts import PaddedLayout, RowLayout
 
 LAYOUTS = {"rows": RowLayout, "padded": PaddedLayout}
+RUN = dict(num_iterations=2, beta=0.1, max_steps=2)
 EXHAUSTED = {
     "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     "cpu": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
@@ -33,9 +34,6 @@ def exhaust(where, error, monkeypatch, layout):
         raise error
 
     monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
-
-
-RUN = dict(num_iterations=2, beta=0.1, max_steps=2)
 
 
 @pytest.mark.parametrize(

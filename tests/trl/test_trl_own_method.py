@@ -172,10 +172,7 @@ class TestNamed:
         module = f"named_{name}"
         (tmp_path / f"{module}.py").write_text(f"from dppo.methods import METHODS\nmine = METHODS[{name!r}]\n")
         monkeypatch.syspath_prepend(tmp_path)
-        named = {
-            "method": f"{module}:mine",
-            "prompt_values": write_values(tmp_path / "values.jsonl", problems(8)),
-        }
+        named = {"method": f"{module}:mine", "prompt_values": write_values(tmp_path / "values.jsonl", problems(8))}
         trainer = make(tiny_path, tmp_path, None, accept_bias=True, **named)
         trainer.train()
         assert trainer.state.global_step == 3 and trainer.ref_model is not None

@@ -64,11 +64,7 @@ def of_rows(make, data):
     return run
 
 
-TRAINERS = {
-    "grpo": grpo,
-    "sft": of_rows(sft, solutions(32)),
-    "dpo": of_rows(dpo_runs.ours, dpo_runs.pairs(32)),
-}
+TRAINERS = {"grpo": grpo, "sft": of_rows(sft, solutions(32)), "dpo": of_rows(dpo_runs.ours, dpo_runs.pairs(32))}
 
 
 @pytest.mark.parametrize("run", TRAINERS.values(), ids=TRAINERS)

@@ -38,8 +38,7 @@ def many_draws(path, tmp_path, trainer=ManyDraws, **options):
     settings = SHORT | dict(
         output_dir=str(tmp_path / "many"), per_device_train_batch_size=8 * GENERATIONS, loss_type="dr_grpo"
     )
-    config = DPPOConfig(**settings | options)
-    run = trainer(path, length_reward, args=config, train_dataset=problems(8), rollout_func=scripted)
+    run = trainer(path, length_reward, DPPOConfig(**settings | options), problems(8), rollout_func=scripted)
     return list(run.gradients_of_draws(1 if not options["completion_prune_rate"] else DRAWS))
 
 

@@ -172,9 +172,7 @@ def test_evaluation_and_saving_are_not_training(tiny_path, tmp_path, monkeypatch
         def on_prediction_step(self, args, state, control, **kwargs):
             now[0] += 10000
 
-    trainer, recorder = make(
-        tiny_path, tmp_path, callbacks=[Steps()], save_strategy="steps", save_steps=1, eval_strategy="no"
-    )
+    trainer, recorder = make(tiny_path, tmp_path, callbacks=[Steps()], save_strategy="steps", save_steps=1)
     trainer.eval_dataset = trainer.train_dataset
     trainer.args.eval_strategy = trainer.args.eval_strategy.__class__("steps")
     trainer.args.eval_steps = trainer.state.eval_steps = 1

@@ -6,16 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from conftest_trl import (
-    Stop,
-    StopAfter,
-    alike,
-    length_reward,
-    logged,
-    problems,
-    processes,
-    scripted,
-)
+from conftest_trl import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
 from resumed_runs import ROUNDS, SAVED, STEPS, TWO_PASSES, trainer
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
