@@ -26,13 +26,14 @@ from conftest_trl import GENERATIONS, SHARDED, UNEVEN
 from peft import LoraConfig
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from trl_gradients import gradients
+from trl_gradients import dppo_run
 from two_ranks import at_home, rank_rollout
 
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOTrainer
 from dppo.trl.grpo import rollouts
-from dppo.trl.grpo.rollouts import over_ranks
 from dppo.trl.safeguards import _end_group
+
+over_ranks = rollouts.over_ranks
 
 
 def choose_fsdp_on_cpus() -> None:
@@ -50,7 +51,7 @@ def choose_fsdp_on_cpus() -> None:
 
 def run(path: str, folder: Path, **options) -> tuple[list, DPPOTrainer]:
     half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
-    return gradients(DPPOTrainer, DPPOConfig, path, folder, **{**half, **options})
+    return dppo_run(path, folder, **{**half, **options})
 
 
 def main(path: str, folder: Path) -> None:

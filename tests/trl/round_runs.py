@@ -3,8 +3,7 @@
 import trl_gradients
 from conftest_trl import first_half_reward, problems
 from resumed_runs import ROUNDS, trainer
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import trl_run
 
 
 def retained(trainer):
@@ -17,9 +16,7 @@ def stock(path, tmp_path, monkeypatch, rows, **options):
     """TRL itself, on these rows of the same dataset and nothing else."""
     monkeypatch.setattr(trl_gradients, "problems", lambda _: problems(10).select(rows))
     reward = options.pop("reward", first_half_reward)
-    steps, _ = gradients(
-        GRPOTrainer, GRPOConfig, path, tmp_path, prompts=len(rows), reward=reward, shuffle_dataset=False, **options
-    )
+    steps, _ = trl_run(path, tmp_path, prompts=len(rows), reward=reward, shuffle_dataset=False, **options)
     monkeypatch.undo()
     return steps
 

@@ -31,11 +31,7 @@ RUNS = {
     # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
     "pairs": (dpo_runs.ours, dpo_runs.pairs(12), dict(per_device_train_batch_size=1, max_steps=9)),
     "stream": (ours, solutions(12).to_iterable_dataset(), OF_STREAM),
-    "pairs of a stream": (
-        dpo_runs.ours,
-        dpo_runs.pairs(12).to_iterable_dataset(),
-        OF_STREAM | {"learning_rate": 1e-3},
-    ),
+    "pairs of a stream": (dpo_runs.ours, dpo_runs.pairs(12).to_iterable_dataset(), OF_STREAM | {"learning_rate": 1e-3}),
     # A router loss is one of each micro-batch: those of one row, of two ranks or one after the other.
     "experts": (ours, solutions(12), OF_STREAM | {"router_aux_loss_coef": 0.5}),
 }

@@ -51,14 +51,8 @@ def trls_loss(policy, reference, tmp_path, values):
     with torch.no_grad():
         ref_logps = trainer._get_sequence_logps(before, ids, mask, longest)
     texts = tokenizer.batch_decode([c for _, c in pairs], skip_special_tokens=True)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "logits_to_keep": longest,
-        "ref_logps": ref_logps,
-        "rewards": torch.tensor(length_reward(None, texts)),
-        "v_star": values.float(),
-    }
+    inputs = {"input_ids": ids, "attention_mask": mask, "logits_to_keep": longest, "ref_logps": ref_logps}
+    inputs |= {"rewards": torch.tensor(length_reward(None, texts)), "v_star": values.float()}
     loss = trainer.compute_loss(model, inputs)
     loss.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -4,8 +4,6 @@ import json
 import sys
 from dataclasses import replace
 
-import pytest
-
 from benchmarks.speed import accumulation
 
 SMALLEST = replace(accumulation.QUICK, completions=16, accumulations=(2,))
@@ -44,10 +42,10 @@ def test_the_published_metrics_keep_what_is_promised():
     assert abs(found["equal_passes"]["ratio_median"] - 1) < 0.1
 
 
-@pytest.mark.parametrize("rewards", [accumulation.reward, accumulation.different])
-def test_rewards_leave_the_completions_as_they_are(rewards):
+def test_completions_are_the_same_with_both_rewards():
     prompts = [accumulation.text_of(7, 8)] * accumulation.GROUP
     first, again = (accumulation.scripted(prompts, None) for _ in range(2))
     assert first == again and len({tuple(ids) for ids in first["completion_ids"]}) == accumulation.GROUP
-    given = rewards(completions=[""] * 8, alive=[False] * 4 + [True] * 4)
-    assert len(set(given[4:])) == 4 and len(set(given[:4])) == (1 if rewards is accumulation.reward else 4)
+    for rewards, flat in ((accumulation.reward, 1), (accumulation.different, 4)):
+        given = rewards(completions=[""] * 8, alive=[False] * 4 + [True] * 4)
+        assert len(set(given[4:])) == 4 and len(set(given[:4])) == flat

@@ -19,7 +19,6 @@ from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, MomentSamples, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.lines import CeilingLines
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.grpo.start import describe_steps
 from dppo.trl.metrics import PhaseClock
@@ -55,22 +54,6 @@ def test_both_levels_choose_up_to_a_rate():
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
 
 
-@pytest.mark.parametrize(("spread", "off"), [(0.0, True), (1.0, False)])
-def test_a_rate_that_can_save_nothing_is_to_be_turned_off(spread, off):
-    """Sixty-four prompts alike: nothing to choose from, and each draw costs variance."""
-    method, said = METHODS["dppo"].with_rates(prompt=0.3, completion=0.0), []
-    visits = MomentSamples.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
-    plan = SimpleNamespace(metrics={"prune/prompt_rate": 0.3}, completions=None, samples=None)
-    CeilingLines(said.append).observe(method, plan, visits)
-    assert "prompts: prompt_prune_rate: 0.3" in said[0] and said[0].endswith("Set prompt_prune_rate: 0") == off
-
-
-def test_trls_own_parser_takes_words_and_numbers():
-    words = ["--output_dir", "x", "--prompt_prune_rate", "auto", "--completion_prune_rate", "0.25"]
-    (config,) = TrlParser((DPPOConfig,)).parse_args_and_config([*words, "--use_cpu", "--bf16", "false"])
-    assert (config.prompt_prune_rate, config.completion_prune_rate) == ("auto", 0.25)
-
-
 # A run: four of eight problems have groups of differing rewards, and four a step are candidates.
 
 
@@ -86,13 +69,9 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     """The wrong twin: a checkpoint that has lost what prompts gave goes on without pruning."""
     trainer = trained(tiny_path, tmp_path / "a")
     said = [line for line in capsys.readouterr().out.splitlines() if "at most" in line]
-    first, second, *closing = said
-    assert first.startswith("dppo | completions: the 5"), "half of the prompts have no signal"
-    assert "without a gradient are skipped; sampling the others " in first
-    assert second.startswith("dppo | prompts: skipping some by their history gains ") and second.endswith("dropped")
-    completions, prompts = closing
-    assert completions.startswith("dppo | completions: completion_prune_rate: auto dropped ")
-    assert "prompt_prune_rate: auto dropped " in prompts and "dropped none" not in prompts
+    assert [line.split(":")[0] for line in said] == ["dppo | completions", "dppo | prompts"] * 2
+    assert "completion_prune_rate: auto dropped " in said[2]
+    assert "prompt_prune_rate: auto dropped " in said[3] and "dropped none" not in said[3]
 
     records = [record for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
     kept = [record["prune/prompts_kept_share"] for record in records]
@@ -205,21 +184,19 @@ def seconds_of(monkeypatch, generated):
     monkeypatch.setattr(CostMeter, "_so_far", so_far)
 
 
-def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path, tmp_path, monkeypatch):
-    """The wrong twin: on a clock of its own the resumed run would choose by other costs."""
-    options = dict(
-        prompt_prune_rate=0.0,
-        max_steps=MEASURED_GENERATIONS + 4,
-        save_steps=MEASURED_GENERATIONS + 2,
-        rollout_cost=None,
-    )
+@pytest.mark.parametrize(("stop", "steps"), [(3, 6), (MEASURED_GENERATIONS + 2, MEASURED_GENERATIONS + 4)])
+def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(stop, steps, tiny_path, tmp_path, monkeypatch):
+    """From a checkpoint before the end of the measurement too, which fixes the costs of both runs.
+
+    The wrong twin: on a clock of its own the resumed run would choose by other costs.
+    """
+    options = dict(prompt_prune_rate=0.0, max_steps=steps, save_steps=stop, rollout_cost=None)
     seconds_of(monkeypatch, 64.0)
     whole = trained(tiny_path, tmp_path / "a", **options)
     dear = whole.session.costs
     assert dear.fixed and dear.rollout_cost >= 8.0 and whole.method.completions.auto.rollout_cost == dear.rollout_cost
     seconds_of(monkeypatch, 1e-3)
-    checkpoint = str(tmp_path / "a" / f"checkpoint-{MEASURED_GENERATIONS + 2}")
-    resumed = trained(tiny_path, tmp_path / "b", resume=checkpoint, **options)
+    resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / f"checkpoint-{stop}"), **options)
     assert resumed.session.costs.rollout_cost == dear.rollout_cost == resumed.method.completions.auto.rollout_cost
     assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
     fresh = trained(tiny_path, tmp_path / "c", **options)
@@ -228,16 +205,6 @@ def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path,
 
 def parameters(model):
     return torch.cat([each.detach().flatten() for each in model.parameters()])
-
-
-def test_a_checkpoint_before_the_end_of_the_measurement_fixes_the_costs_of_both_runs(tiny_path, tmp_path, monkeypatch):
-    options = dict(prompt_prune_rate=0.0, max_steps=6, save_steps=3, rollout_cost=None)
-    seconds_of(monkeypatch, 64.0)
-    whole = trained(tiny_path, tmp_path / "a", **options)
-    seconds_of(monkeypatch, 1e-3)
-    resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
-    assert resumed.session.costs.rollout_cost == whole.session.costs.rollout_cost >= 8.0
-    assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
 
 
 def test_a_checkpoint_that_leaves_nothing_to_measure_says_so(tiny_path, tmp_path, capsys):
@@ -258,9 +225,8 @@ def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_pa
     assert known[0] == 0.0, "the policy is its reference"
     assert known[-1] > 0.0 and known[-1] == whole.session.others.advantage
     resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
-    assert resumed.session.others == whole.session.others and torch.equal(
-        *(parameters(each.model) for each in (whole, resumed))
-    )
+    assert resumed.session.others == whole.session.others
+    assert torch.equal(*(parameters(each.model) for each in (whole, resumed)))
     file = tmp_path / "a" / "checkpoint-3" / "dppo_state.json"
     state = json.loads(file.read_text())
     assert state["session"]["others"]["unit"] > 0
@@ -288,32 +254,30 @@ def test_a_column_of_pass_rates_prunes_the_first_generation(tiny_path, tmp_path)
         DPPOTrainer(tiny_path, length_reward, config, problems(8), rollout_func=scripted)
 
 
-@pytest.mark.parametrize("rate", ["auto", 0.5])
-def test_the_plan_of_a_run_says_when_prompts_are_first_pruned(rate):
-    told = {}
+@pytest.mark.parametrize(
+    ("options", "late"),
+    [
+        ({"prompt_prune_rate": "auto"}, "none is pruned in the first one"),
+        ({"prompt_prune_rate": 0.5}, "none is pruned in the first one"),
+        ({"method": "dppo_history", "num_generations": 1}, "the first generation has no gradient"),
+    ],
+)
+def test_without_known_pass_rates_the_plan_names_what_starts_later(options, late):
     for prior in (PRIOR, None):
-        args = DPPOConfig(**CONFIG | dict(prompt_prune_rate=rate, prompt_prior=prior))
-        told[prior is None] = " ".join(describe_steps(args, args.build_method(), prompts_in_dataset=8))
-    late = ("none is pruned in the first one", "until prompts have come back" if rate == "auto" else "have a history")
-    assert all(words in told[True] and words not in told[False] for words in late)
+        args = DPPOConfig(**CONFIG | options | dict(per_device_train_batch_size=8, prompt_prior=prior))
+        told = " ".join(describe_steps(args, args.build_method(), prompts_in_dataset=8))
+        assert (late in told) == (prior is None)
 
 
-def test_groups_of_one_have_a_gradient_from_the_first_generation_on_where_rates_are_known():
-    fields = CONFIG | dict(method="dppo_history", num_generations=1, per_device_train_batch_size=4)
-    told = "the first generation has no gradient: nothing is known yet that its completions differ from"
-    for prior in (PRIOR, None):
-        args = DPPOConfig(**fields | dict(prompt_prior=prior))
-        assert (told in describe_steps(args, args.build_method(), prompts_in_dataset=8)) == (prior is None)
-
-
-def test_the_column_is_asked_for_in_words_and_in_yaml(tmp_path):
+def test_flags_and_yaml_take_words_numbers_and_the_column(tmp_path):
     words = json.dumps(PRIOR)
     file = tmp_path / "config.yaml"
     file.write_text("output_dir: x\nuse_cpu: true\nbf16: false\nprompt_prune_rate: auto\nprompt_prior: " + words)
     (config,) = TrlParser((DPPOConfig,)).parse_args_and_config(["--config", str(file)])
-    assert config.prompt_prior == PRIOR
     given = ["--output_dir", "x", "--use_cpu", "--bf16", "false", "--prompt_prune_rate", "0.5", "--prompt_prior", words]
-    assert TrlParser((DPPOConfig,)).parse_args_and_config(given)[0].prompt_prior == PRIOR
+    (flags,) = TrlParser((DPPOConfig,)).parse_args_and_config(given)
+    assert (config.prompt_prune_rate, flags.prompt_prune_rate) == ("auto", 0.5)
+    assert config.prompt_prior == flags.prompt_prior == PRIOR
     with refused(ConfigError, "prompt_prior", "completions"):
         DPPOConfig(**CONFIG, prompt_prune_rate=0.5, prompt_prior={"column": "solve_rate"})
     with refused(ConfigError, "prompt_prior", "prompt_prune_rate"):

@@ -3,13 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from conftest_trl import (
-    one_in,
-    relative_difference,
-    scripted,
-)
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import TOLERANCE, compare, gradients, split
+from conftest_trl import one_in, relative_difference, scripted
+from trl_gradients import TOLERANCE, compare, gradients, split, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -95,6 +90,6 @@ def test_the_contract_can_fail(tiny_path, tmp_path):
             plan = super()._plan(*args)
             return replace(plan, denominator=float((plan.weight_UN[0] * plan.completions.tokens_N).sum()))
 
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
+    stock, _ = trl_run(tiny_path, tmp_path)
     wrong, _ = gradients(CountsSurvivors, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
     assert relative_difference(wrong[0], stock[0]) > 1e-2  # zero-advantage rows were dropped and not counted

@@ -46,7 +46,18 @@ def none_silent(prompts, completions, **_):
     return [float(place % GENERATIONS) for place in range(len(prompts))]
 
 
-def trained(path, folder, monkeypatch, accumulation, *, reward=some_silent, budget=BUDGET, **options):
+def made(path, folder, clock, accumulation, *, reward=some_silent, budget=BUDGET, **options):
+    """A trainer of 32 completions a step, dealt to so many calls."""
+    size = PROMPTS * GENERATIONS // accumulation
+    settings = SHORT | dict(output_dir=str(folder), max_steps=MEASURED_GENERATIONS + 2, learning_rate=0.0, beta=0.0)
+    settings |= dict(per_device_train_batch_size=size, gradient_accumulation_steps=accumulation)
+    settings |= dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget, logging_steps=100) | options
+    trainer = DPPOTrainer(path, reward, DPPOConfig(**settings), problems(ROWS), rollout_func=clock.rollouts)
+    trainer.clock.now = clock.now
+    return trainer
+
+
+def trained(path, folder, monkeypatch, accumulation, *, resume=None, **options):
     """A trainer after its run, and the seconds that its clock has counted."""
     clock, forward = Clock(), ForwardPasses.__call__
 
@@ -54,15 +65,10 @@ def trained(path, folder, monkeypatch, accumulation, *, reward=some_silent, budg
         clock.seconds += (PASS + TOKEN * batch.tokens) * (1.0 if torch.is_grad_enabled() else NO_GRADIENT)
         return forward(self, model, batch, **asked)
 
-    size = PROMPTS * GENERATIONS // accumulation
-    settings = SHORT | dict(output_dir=str(folder), max_steps=MEASURED_GENERATIONS + 2, learning_rate=0.0, beta=0.0)
-    settings |= dict(per_device_train_batch_size=size, gradient_accumulation_steps=accumulation)
-    settings |= dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget, logging_steps=100) | options
-    trainer = DPPOTrainer(path, reward, DPPOConfig(**settings), problems(ROWS), rollout_func=clock.rollouts)
-    trainer.clock.now = clock.now
+    trainer = made(path, folder, clock, accumulation, **options)
     with monkeypatch.context() as patch:
         patch.setattr(ForwardPasses, "__call__", timed)
-        trainer.train()
+        trainer.train(resume_from_checkpoint=resume)
     return trainer, clock.seconds
 
 
@@ -142,12 +148,8 @@ def test_a_generation_in_use_brings_its_passes_into_the_checkpoint_and_the_resum
     """Two optimizer steps of a generation, saved after each: passes and seconds are those of one whole run."""
     options = dict(num_iterations=2, max_steps=4, save_strategy="steps", save_steps=1)
     whole, _ = trained(tiny_path, tmp_path / "a", monkeypatch, 2, **options)
-    clock = Clock()
-    settings = SHORT | dict(per_device_train_batch_size=16, gradient_accumulation_steps=2, learning_rate=0.0)
-    settings |= dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=BUDGET, logging_steps=100, **options)
-    config = DPPOConfig(**settings | dict(output_dir=str(tmp_path / "b")))
-    resumed = DPPOTrainer(tiny_path, some_silent, config, problems(ROWS), rollout_func=clock.rollouts)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+    checkpoint = str(tmp_path / "a" / "checkpoint-3")
+    resumed, _ = trained(tiny_path, tmp_path / "b", monkeypatch, 2, resume=checkpoint, **options)
     for name in ("run", "unpruned", "generated", "unpruned_tokens", "completions", "prompts"):
         assert getattr(resumed.savings, name) == getattr(whole.savings, name), name
     assert whole.savings.run[1].passes < whole.savings.unpruned[1].passes
@@ -158,16 +160,10 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
     seconds = iter(range(10**6))
     found = {}
     for accumulation in (1, 32):
-        options = dict(per_device_train_batch_size=32 // accumulation, gradient_accumulation_steps=accumulation)
-        options |= dict(
-            max_tokens_per_row=10_000, method="grpo", completion_prune_rate=0.0, max_steps=MEASURED_GENERATIONS + 2
-        )
-        config = DPPOConfig(**SHORT | options | dict(output_dir=str(tmp_path), learning_rate=0.0))
-        trainer = DPPOTrainer(tiny_path, some_silent, config, problems(ROWS), rollout_func=scripted)
+        found[accumulation] = trainer = made(tiny_path, tmp_path, Clock(), accumulation, budget=10_000)
         trainer.clock.now = lambda: float(next(seconds))
         trainer.train()
-        found[accumulation] = trainer
-        assert trainer.savings.run[1].passes == config.max_steps
+        assert trainer.savings.run[1].passes == trainer.args.max_steps
     few, many = (trainer.session.costs.training.seconds for trainer in found.values())
     assert 0 < many <= few, "the wrong twin: 32 calls in each generation, at a second or more"
     assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED_GENERATIONS + 2), (

@@ -7,8 +7,7 @@ import torch
 from conftest_trl import SHORT, length_reward, logged, problems, relative_difference, scripted
 from dpo_runs import ours as preferences
 from sft_runs import ours as supervised
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import dppo_run, trl_run
 
 from dppo.packing.kernels import SEGMENT_SDPA, candidates, choose_kernel, probe
 from dppo.packing.rows import Segments
@@ -41,11 +40,9 @@ def test_no_kernel_is_silently_wrong(kernel):
 )
 def test_the_gradient_is_trls_up_to_rounding(options, tiny_path, tmp_path):
     """Against TRL's in float32, bfloat16 is off by about the same for both trainers."""
-    exact, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path / "exact", use_cpu=False, **options)
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path / "stock", **HALF, **options)
-    mine, trainer = gradients(
-        DPPOTrainer, DPPOConfig, tiny_path, tmp_path / "mine", completion_prune_rate=0.0, **HALF, **options
-    )
+    exact, _ = trl_run(tiny_path, tmp_path / "exact", use_cpu=False, **options)
+    stock, _ = trl_run(tiny_path, tmp_path / "stock", **HALF, **options)
+    mine, trainer = dppo_run(tiny_path, tmp_path / "mine", completion_prune_rate=0.0, **HALF, **options)
     assert next(trainer.model.parameters()).is_cuda
     for ours, theirs, wanted in zip(mine, stock, exact, strict=True):
         assert relative_difference(ours, wanted) < max(2 * relative_difference(theirs, wanted), 1e-3)
@@ -67,13 +64,8 @@ EVERYTHING = {
 def test_a_run_that_generates_goes_to_its_end_and_on(options, tiny_path, tmp_path):
     settings = SHORT | HALF | dict(output_dir=str(tmp_path), per_device_train_batch_size=16, max_steps=6) | options
     settings |= dict(save_strategy="steps", save_steps=3, loss_type="dr_grpo")
-    rollout = settings.pop("rollout", None)
-
-    def trainer():
-        args = DPPOConfig(**settings)
-        return DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=problems(12), rollout_func=rollout)
-
-    first, again = trainer(), trainer()
+    own = dict(train_dataset=problems(12), rollout_func=settings.pop("rollout", None))
+    first, again = (DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**settings), **own) for _ in range(2))
     first.train()
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     for run in (first, again):

@@ -10,7 +10,7 @@ from dpo_runs import RPO, by_length, ours, pairs, stock
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
 
-from dppo.errors import CheckpointError, ConfigError, DataError, RewardError
+from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
 from dppo.packing import plan_rows
 from dppo.pruning import UNWEIGHTED
@@ -21,7 +21,6 @@ CONTRACT = {
     "rpo": RPO,
     "reference computed before": {"precompute_ref_log_probs": True},
     "truncated": {"max_length": 6},
-    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2, "max_steps": 2},
     "small rows": {"max_tokens_per_row": 20},
     "checkpointing": {"gradient_checkpointing": True},
 }
@@ -78,25 +77,6 @@ def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny
     weighted, _ = trained(ours, tiny_path, tmp_path, data=data, own={"margin_reward": counted}, row_prune_rate=0.0)
     plain, _ = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0)
     assert relative_difference(weighted[0], plain[0]) > 0.01
-
-
-def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(tiny_path, tmp_path):
-    moving = dict(sync_ref_model=True, ref_model_sync_steps=1, max_steps=3, save_strategy="steps", save_steps=2)
-    trained(ours, tiny_path, tmp_path / "a", **moving)
-    checkpoint = str(tmp_path / "a" / "checkpoint-2")
-    with refused(CheckpointError, "sync_ref_model", "accept_missing=True"):
-        ours(tiny_path, tmp_path / "b", **moving).train(resume_from_checkpoint=checkpoint)
-    with pytest.warns(UserWarning, match="is another run"):
-        ours(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=checkpoint)
-
-
-@pytest.mark.parametrize(("field", "value"), [("beta", 0.7), ("row_prune_rate", 0.9), ("label_smoothing", 0.1)])
-def test_an_argument_that_is_changed_after_construction_is_refused(field, value, tiny_path, tmp_path):
-    """It did nothing: TRL and the method have read it."""
-    trainer = ours(tiny_path, tmp_path)
-    setattr(trainer.args, field, value)
-    with refused(ConfigError, f"trainer.args.{field} was changed from", f"whose config has {field}={value}"):
-        trainer.train()
 
 
 def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):

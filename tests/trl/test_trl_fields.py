@@ -41,8 +41,7 @@ class TestSnapshot:
         assert sorted(known) == sorted(theirs)
 
     @pytest.mark.parametrize(
-        ("name", "field", "value"),
-        [(name, *refusal) for name in CONFIGS for refusal in KNOWN[name]["refused"].items()],
+        ("name", "field", "value"), [(name, *refusal) for name in CONFIGS for refusal in KNOWN[name]["refused"].items()]
     )
     def test_what_is_marked_as_refused_is(self, name, field, value):
         with refused(ConfigError, field):
@@ -89,8 +88,7 @@ class TestFilledIn:
         for field in own.keys() & others.keys():
             value = own[field]
             other = next(choice for choice in others[field] if choice != value)
-            message = f"method={name!r} .* {field}: {value}, and {field}={other!r} is another. Leave {field} out"
-            with pytest.raises(ConfigError, match=message) as error:
+            with refused(ConfigError, f"method={name!r}", f"{field}: {value}", f"{field}={other!r}") as error:
                 configured(method=name, **{field: other})
             any_objective = re.findall(r"method: (\w+)\.", str(error.value))[-1]
             assert configured(method=any_objective, **{field: other}), "the advice works"

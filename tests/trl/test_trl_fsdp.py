@@ -9,9 +9,7 @@ from conftest_trl import GENERATIONS, SHARDED, UNEVEN, relative_difference, two_
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
-from trl_gradients import TOLERANCE, gradients
-
-from dppo.trl import DPPOConfig, DPPOTrainer
+from trl_gradients import TOLERANCE, dppo_run
 
 pytestmark = pytest.mark.slow  # another start of two processes: tests/trl/test_trl_ranks.py is quick
 
@@ -27,7 +25,7 @@ def folder(tiny_path, tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(tiny_path, tmp_path_factory):
     """The same run in one process: its gradients, and its trainer."""
-    return gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path_factory.mktemp("alone"), **SHARDED)
+    return dppo_run(tiny_path, tmp_path_factory.mktemp("alone"), **SHARDED)
 
 
 def test_it_is_fsdp2_that_was_run(folder):
@@ -44,7 +42,7 @@ def test_a_rank_without_rows_changes_no_gradient(folder, tiny_path, tmp_path):
     """Left at home all rows are the first rank's; the second forwards as often, at weight 0."""
     first, second = json.loads((folder / "fsdp.json").read_text())["rows of each rank"]
     assert first > 0 == second
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.5, **UNEVEN)
+    alone, _ = dppo_run(tiny_path, tmp_path, completion_prune_rate=0.5, **UNEVEN)
     together = torch.load(folder / "empty.pt")
     assert len(together) == len(alone) == 2
     assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
@@ -61,7 +59,7 @@ def test_gradients_are_synchronized_once_in_a_step(folder, tiny_path, tmp_path):
     assert first == second == [False] * (len(first) - 1) + [True] and len(first) > 3
     options = UNEVEN | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4 * GENERATIONS}
     options |= {"completion_prune_rate": 0.0, "num_iterations": 1, "max_steps": 1}
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    alone, _ = dppo_run(tiny_path, tmp_path, **options)
     for (together,) in torch.load(folder / "halves.pt"):
         assert relative_difference(together, alone[0]) < TOLERANCE
 

@@ -74,34 +74,28 @@ def test_keys_of_another_prompt_would_be_seen(model, monkeypatch):
     assert found.shape != wanted.shape or not torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "config", "kind"),
-    [
-        (batch(1, 1, 1), CONFIG, DistributedType.NO),
-        (
-            batch(4, 0, 0) | {"input_ids": torch.full((4, 1), 5), "attention_mask": torch.ones(4, 1).long()},
-            CONFIG,
-            "NO",
-        ),
-        (batch(4, 4, 4), GenerationConfig(**CONFIG.to_diff_dict(), num_return_sequences=2), DistributedType.NO),
-        (batch(4, 4, 4), GenerationConfig(**CONFIG.to_diff_dict(), cache_implementation="static"), DistributedType.NO),
-        (batch(4, 4, 4), CONFIG, DistributedType.FSDP),
-    ],
-    ids=["no two equal", "one token", "several sequences", "another cache", "sharded"],
-)
-def test_where_nothing_is_shared_generate_is_called_as_it_is(model, inputs, config, kind):
-    wanted, whole = generated(model, inputs, config, shared=False)
-    found, passes = generated(model, inputs, config, kind=kind)
-    assert torch.equal(found, wanted) and passes == whole
-
-
-def test_a_model_without_keys_is_left_alone():
+def without_keys():
     torch.manual_seed(0)
-    model = MambaForCausalLM(MambaConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, state_size=4))
-    wanted, whole = generated(model, batch(4, 4, 4), shared=False)
-    found, passes = generated(model, batch(4, 4, 4))
-    assert torch.equal(found, wanted) and passes == whole
-    assert "generate" not in vars(model)
+    return MambaForCausalLM(MambaConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, state_size=4))
+
+
+LEFT_ALONE = {
+    "no two equal": {"inputs": batch(1, 1, 1)},
+    "one token": {"inputs": {"input_ids": torch.full((4, 1), 5), "attention_mask": torch.ones(4, 1).long()}},
+    "several sequences": {"config": GenerationConfig(**CONFIG.to_diff_dict(), num_return_sequences=2)},
+    "another cache": {"config": GenerationConfig(**CONFIG.to_diff_dict(), cache_implementation="static")},
+    "sharded": {"kind": DistributedType.FSDP},
+    "a model without keys": {},
+}
+
+
+@pytest.mark.parametrize("case", LEFT_ALONE)
+def test_where_nothing_is_shared_generate_is_called_as_it_is(case, model):
+    model = without_keys() if "keys" in case else model
+    given = {"inputs": batch(4, 4, 4), "config": CONFIG, "kind": DistributedType.NO} | LEFT_ALONE[case]
+    wanted, whole = generated(model, given["inputs"], given["config"], shared=False)
+    found, passes = generated(model, **given)
+    assert torch.equal(found, wanted) and passes == whole and "generate" not in vars(model)
 
 
 def test_the_trainer_reads_each_prompt_once(tiny_path, tmp_path):

@@ -84,15 +84,13 @@ def test_an_idle_pass_another_gradient_and_other_prompts_are_found(small):
     stock, control = small
     one = Work(passes=1, passes_no_grad=1, tokens=10, tokens_no_grad=10)
     assert gpu_expected.differences([one], [one]) == []
-    (idle,) = gpu_expected.differences([replace(one, passes=2)], [one])
-    assert idle == "timed step 0: passes 2, needed 1"
+    assert len(gpu_expected.differences([replace(one, passes=2)], [one])) == 1
     wrong = replace(control, norms=[1.01 * norm for norm in control.norms])
-    assert "1.0100 times TRL's" in gpu_report.compared([stock, wrong], torch.float32)[1]["reason"]
     assert gpu_report.compared([stock, wrong], torch.bfloat16)[1]["passed"]
     other = replace(control, prompts=[[9, 9], *control.prompts[1:]])
-    assert "prompts are not those of TRL, 4" in gpu_report.compared([stock, other], torch.float32)[1]["reason"]
     broken = replace(control, norms=[float("nan")] * len(control.norms))
-    assert "not finite" in gpu_report.compared([stock, broken], torch.float32)[1]["reason"]
+    for each, reason in ((wrong, "1.0100 times TRL's"), (other, "prompts"), (broken, "not finite")):
+        assert reason in gpu_report.compared([stock, each], torch.float32)[1]["reason"]
 
 
 def row_of(name, median, norms=(2.0, 3.0)):
@@ -165,12 +163,6 @@ def test_the_whole_command_is_dry_run(more, tmp_path, monkeypatch, capsys):
     assert printed.count("0.8 dropped") == len({beta for beta, _ in rows})
 
 
-def test_without_a_gpu_the_command_names_the_dry_run(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["gpu_step.py"])
-    assert gpu_step.main() == 2 and "gpu_step --dry-run" in capsys.readouterr().out
-
-
 def calls_of(number, tmp_path):
     """Command lines that the script gives to Python in a dry run, by module."""
     python = tmp_path / "python"
@@ -183,24 +175,21 @@ def calls_of(number, tmp_path):
     return [line.split()[1:] for line in (tmp_path / "lines").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("number", ["1", "2"])
+SHAPES = {
+    "1": {("0.6B", gpu_step.QUICK_LAYERS, torch.float32, 0), ("0.6B", None, torch.float32, 0)},
+    "2": {("1.7B", None, torch.bfloat16, 0), ("4B", None, torch.bfloat16, 16)},
+}
+
+
+@pytest.mark.parametrize("number", SHAPES)
 def test_the_two_calls_are_what_the_command_takes(number, tmp_path):
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
-    lines = calls_of(number, tmp_path)
-    asked = [gpu_step.parser().parse_args(words) for module, *words in lines if module == "benchmarks.speed.gpu_step"]
+    lines = [words for module, *words in calls_of(number, tmp_path) if module == "benchmarks.speed.gpu_step"]
+    asked = [gpu_step.parser().parse_args(words) for words in lines]
     assert len(asked) == 2 and all(each.dry_run and each.output.parent == tmp_path / "out" for each in asked)
     settings = [gpu_step.setting_of(each) for each in asked]
     assert all(setting.completions % size == 0 for setting in settings for size in setting.sizes)
-    real = [gpu_step.setting_of(gpu_step.parser().parse_args(words[1:])) for words in without_dry_run(lines)]
-    shapes = {(s.model, s.layers, s.dtype, s.lora) for s in real}
-    first = {("0.6B", gpu_step.QUICK_LAYERS, torch.float32, 0), ("0.6B", None, torch.float32, 0)}
-    second = {("1.7B", None, torch.bfloat16, 0), ("4B", None, torch.bfloat16, 16)}
-    assert shapes == (first if number == "1" else second)
-
-
-def without_dry_run(lines):
-    """The lines of ``gpu_step`` as they are typed on a GPU."""
-    return [[word for word in words if word != "--dry-run"] for words in lines if words[0].endswith("gpu_step")]
+    on_a_gpu = [gpu_step.parser().parse_args([word for word in words if word != "--dry-run"]) for words in lines]
+    assert {(s.model, s.layers, s.dtype, s.lora) for s in map(gpu_step.setting_of, on_a_gpu)} == SHAPES[number]
 
 
 def test_wheels_are_the_versions_that_everything_is_measured_with():
@@ -212,12 +201,10 @@ def test_wheels_are_the_versions_that_everything_is_measured_with():
 
 
 def test_versions_that_do_not_fit_are_named(monkeypatch, capsys):
-    monkeypatch.setattr(
-        gpu_versions, "requires", lambda name: ["numpy<1", "torch>=2", "absent-package", "x; extra=='a'"]
-    )
+    needed = ["numpy<1", "torch>=2", "absent-package", "x; extra=='a'"]
+    monkeypatch.setattr(gpu_versions, "requires", lambda name: needed)
     monkeypatch.setattr(gpu_versions, "IMPORTS", ("json", "no_such_module"))
     assert gpu_versions.main(["trl", "not-there"]) == 1
     printed = capsys.readouterr().out
-    assert f"trl needs numpy<1, and {np.__version__} is installed" in printed
-    assert "trl needs absent-package, and none is installed" in printed and "needs torch" not in printed
-    assert "not-there is not installed" in printed and "import no_such_module: ModuleNotFoundError" in printed
+    assert all(name in printed for name in ("numpy<1", "absent-package", "not-there", "import no_such_module"))
+    assert "needs torch" not in printed

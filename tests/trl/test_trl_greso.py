@@ -1,15 +1,15 @@
 """GRESO in TRL training: prompts that gave nothing are skipped, a step is stock TRL's, a resumed run is the same."""
 
+import contextlib
 import json
 
 import pytest
-from conftest_trl import GENERATIONS, Stop, StopAfter, alike, length_reward, logged, relative_difference
+from conftest_trl import GENERATIONS, alike, length_reward, logged, relative_difference
 from refusals import refused, warned
 from round_runs import retained, rounds_run, stock
-from trl_gradients import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, dppo_run
 
 from dppo.errors import CheckpointError
-from dppo.trl import DPPOConfig, DPPOTrainer
 
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
 WANTED = 3
@@ -23,7 +23,7 @@ def graded(prompts, completions, answer, **_):
 
 def run(path, tmp_path, **options):
     settings = dict(reward=graded, prompts=10, per_device_train_batch_size=WANTED * GENERATIONS)
-    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **{**settings, **GRESO, **options})
+    return dppo_run(path, tmp_path, **{**settings, **GRESO, **options})
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -35,34 +35,29 @@ def test_a_step_is_stock_trl_on_the_groups_retained(loss_type, tiny_path, tmp_pa
     assert relative_difference(mine[0], wanted[0]) < TOLERANCE
 
 
-def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
-    straight, before, after = [], [], []
-    options = GRESO
-    first = rounds_run(tiny_path, tmp_path / "a", straight, **options)
+def test_what_was_learned_is_resumed(tiny_path, tmp_path):
+    """The wrong twin has lost it, and its exploration starts anew."""
+    straight, after = [], []
+    first = rounds_run(tiny_path, tmp_path / "a", straight, **GRESO)
     first.train()
     assert logged(first, "prune/prompts_kept_share")[-1] < 1 and logged(first, "prune/explore_hard")[-1] != 0.5
-    with pytest.raises(Stop):
-        rounds_run(tiny_path, tmp_path / "b", before, callbacks=[StopAfter(5)], **options).train()
-    checkpoint = tmp_path / "b" / "checkpoint-5"
-    state = json.loads((checkpoint / "dppo_state.json").read_text())
-    assert state["session"]["source"]["learned"]["hard"] != 0.5
-    resumed = rounds_run(tiny_path, tmp_path / "b", after, **options)
-    resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert straight[-len(after) :] == after
-    assert resumed.session.source.learned == first.session.source.learned
-    assert alike(tmp_path / "a", tmp_path / "b")
 
-    state["session"]["source"]["learned"] = None
-    (checkpoint / "dppo_state.json").write_text(json.dumps(state))
-    forgot = []
-    other = rounds_run(tiny_path, tmp_path / "c", forgot, **options)
-    with warned("dppo_state.json"):
-        other.train(resume_from_checkpoint=str(checkpoint))
-    assert other.session.source.learned != first.session.source.learned, "the wrong version: exploration starts anew"
-    state["session"]["source"]["learned"] = {"wrong": 1}
-    (checkpoint / "dppo_state.json").write_text(json.dumps(state))
-    with warned("dppo_state.json"), refused(CheckpointError, "damaged"):
-        rounds_run(tiny_path, tmp_path / "c", [], **options).train(resume_from_checkpoint=str(checkpoint))
+    def resumed(name, seen):
+        made = rounds_run(tiny_path, tmp_path / name, seen, **GRESO)
+        made.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
+        return made.session.source.learned
+
+    assert resumed("b", after) == first.session.source.learned
+    assert straight[-len(after) :] == after and alike(tmp_path / "a", tmp_path / "b")
+
+    file = tmp_path / "a" / "checkpoint-5" / "dppo_state.json"
+    state = json.loads(file.read_text())
+    assert state["session"]["source"]["learned"]["hard"] != 0.5
+    for learned, told in ((None, contextlib.nullcontext()), ({"wrong": 1}, refused(CheckpointError, "damaged"))):
+        state["session"]["source"]["learned"] = learned
+        file.write_text(json.dumps(state))
+        with warned("dppo_state.json"), told:
+            assert resumed("c", []) != first.session.source.learned
 
 
 def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path):

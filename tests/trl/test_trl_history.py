@@ -4,11 +4,11 @@ import pytest
 import torch
 from conftest_trl import GENERATIONS, configured, scripted
 from refusals import refused
-from trl_gradients import gradients
+from trl_gradients import dppo_run
 
 from dppo.errors import ConfigError
 from dppo.objective import history_advantages
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOTrainer
 
 SINGLE = {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4}
 UNEVEN = {"method": "dppo_history_sizes"}
@@ -18,13 +18,13 @@ def plans_of(path, tmp_path, monkeypatch, **options):
     """Every plan of a run, with the sizes that history gave for it."""
     found, original = [], DPPOTrainer._plan
 
-    def keep(self, prompts, generated):
-        found.append(original(self, prompts, generated))
+    def keep(self, *given):
+        found.append(original(self, *given))
         return found[-1]
 
     monkeypatch.setattr(DPPOTrainer, "_plan", keep)
     settings = dict(max_steps=8, loss_type="grpo", learning_rate=1e-4)
-    _, trained = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **settings | options)
+    _, trained = dppo_run(path, tmp_path, **settings | options)
     return found, trained
 
 

@@ -108,11 +108,7 @@ ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is
 
 
 @pytest.mark.parametrize(
-    ("ours", "replaced"),
-    [
-        ((DPPOTrainer,), {"train", "log"}),
-        ((RowTrainer, DPPOSFTTrainer, DPPODPOTrainer), ON_ROWS),
-    ],
+    ("ours", "replaced"), [((DPPOTrainer,), {"train", "log"}), ((RowTrainer, DPPOSFTTrainer, DPPODPOTrainer), ON_ROWS)]
 )
 def test_our_own_names_do_not_hide_trls(ours, replaced):
     """A method of ours with a name of TRL's would be called by TRL; ``replaced`` are those that call TRL's."""

@@ -10,9 +10,8 @@ from conftest_trl import GENERATIONS, logged
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
 from torch.utils._python_dispatch import TorchDispatchMode
-from trl_gradients import gradients
+from trl_gradients import dppo_run
 
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.base import TrainingLoop
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import LossMetrics, PhaseClock
@@ -30,10 +29,8 @@ class Questions(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         name = op.overloadpacket.__name__
-        boolean = name.startswith("index") and any(
-            index is not None and index.dtype == torch.bool for index in (args[1] if name == "index" else ())
-        )
-        if name in ASKS or boolean:
+        indices = args[1] if name == "index" else ()
+        if name in ASKS or any(index is not None and index.dtype == torch.bool for index in indices):
             self.add(name)
         return op(*args, **(kwargs or {}))
 
@@ -91,7 +88,7 @@ def questions(monkeypatch):
 
 def grpo(path, folder, **options):
     batch = {"per_device_train_batch_size": 8 * GENERATIONS, "completion_prune_rate": 0.0}
-    return gradients(DPPOTrainer, DPPOConfig, path, folder, **batch | options)
+    return dppo_run(path, folder, **batch | options)
 
 
 def of_rows(make, data):

@@ -9,13 +9,11 @@ from conftest_trl import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
 from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import TOLERANCE, compare, gradients
+from trl_gradients import TOLERANCE, compare, dppo_run, trl_run
 from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, mixture, same_length, saved
 
 from dppo.errors import ConfigError
 from dppo.packing.attention import ROWS
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
 from dppo.trl.served import unserved_models
@@ -26,27 +24,21 @@ ROWS_LINE = f"dppo | layout: rows of segments, attention by sdpa per segment ({D
 class TestWhichLayout:
     """The run says which layout and kernel it uses, and the gradient is TRL's with either."""
 
-    @pytest.mark.parametrize("layout", ["rows", "auto"])
-    def test_rows(self, layout, tiny_path, tmp_path, capsys, forwarded):
-        differences, trainer = compare(tiny_path, tmp_path, ours={"layout": layout})
-        assert max(differences) < TOLERANCE
-        assert ROWS_LINE in capsys.readouterr().out.splitlines()
-        assert isinstance(trainer.forwards.layout, RowLayout) and forwarded
-
-    def test_prompts_that_are_not_shared_cost_tokens_and_change_nothing(self, tiny_path, tmp_path, capsys):
+    def test_the_layout_that_is_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
         tokens = {}
-        for layout in ("rows", "packed"):
+        for layout, line in {
+            "rows": ROWS_LINE,
+            "auto": ROWS_LINE,
+            "packed": "dppo | layout: rows of segments, prompts not shared, attention by",
+            "padded": "dppo | layout: length-sorted padding (as set)",
+        }.items():
+            forwarded.clear()
             differences, trainer = compare(tiny_path, tmp_path / layout, ours={"layout": layout})
-            assert max(differences) < TOLERANCE
+            assert max(differences) < TOLERANCE and line in capsys.readouterr().out
+            assert bool(forwarded) == (layout != "padded") == isinstance(trainer.forwards.layout, RowLayout)
             tokens[layout] = logged(trainer, "rows/tokens")[0]
-        assert "dppo | layout: rows of segments, prompts not shared, attention by" in capsys.readouterr().out
-        assert tokens["packed"] > tokens["rows"]
-
-    def test_padding_where_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
-        differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "padded"})
-        assert max(differences) < TOLERANCE
-        assert "dppo | layout: length-sorted padding (as set)" in capsys.readouterr().out.splitlines()
-        assert trainer.model.config._attn_implementation == "sdpa" and not forwarded
+        assert trainer.model.config._attn_implementation == "sdpa"
+        assert tokens["packed"] > tokens["rows"] == tokens["auto"], "prompts are shared"
 
     @pytest.mark.parametrize("kind", SERVED)
     def test_models_that_rows_serve(self, kind, tiny_path, tmp_path, capsys):
@@ -80,15 +72,15 @@ class TestRouterLoss:
         with_it, trainer = compare(path, tmp_path, ours={"layout": layout}, router_aux_loss_coef=0.5, **options)
         assert max(with_it) < TOLERANCE and bool(forwarded) == (layout == "rows")
         assert trainer.method.router_coef == 0.5 and trainer.biases == ()
-        without, _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, router_aux_loss_coef=0.0, **options)
-        mine, _ = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, router_aux_loss_coef=0.5, **options)
+        without, _ = trl_run(path, tmp_path, router_aux_loss_coef=0.0, **options)
+        mine, _ = dppo_run(path, tmp_path, router_aux_loss_coef=0.5, **options)
         assert relative_difference(mine[0], without[0]) > 0.01, "it is large enough to be seen"
 
     def test_it_is_logged_as_trl_logs_it(self, tiny_path, tmp_path):
         path = saved(mixture(), tiny_path, tmp_path / "model")
         options = dict(router_aux_loss_coef=0.5)
-        _, stock = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
-        _, mine = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, completion_prune_rate=0.0, **options)
+        _, stock = trl_run(path, tmp_path, **options)
+        _, mine = dppo_run(path, tmp_path, completion_prune_rate=0.0, **options)
         assert logged(mine, "aux_loss") == pytest.approx(logged(stock, "aux_loss"), rel=1e-5)
 
     def test_a_head_that_cannot_be_scored_is_refused(self, tiny_path, tmp_path):
@@ -96,7 +88,7 @@ class TestRouterLoss:
         file = tmp_path / "model" / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"final_logit_softcapping": 5.0}))
         with refused(ConfigError, "router_aux_loss_coef=0.5", "router_aux_loss_coef: 0.0"):
-            gradients(DPPOTrainer, DPPOConfig, path, tmp_path, router_aux_loss_coef=0.5)
+            dppo_run(path, tmp_path, router_aux_loss_coef=0.5)
 
 
 class TestSelfCheck:
@@ -106,7 +98,7 @@ class TestSelfCheck:
     def test_the_run_stops_with_the_metrics(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
         broken(name, monkeypatch)
         with refused(ConfigError, BROKEN[name], "layout: padded"):
-            gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path)
+            dppo_run(tiny_path, tmp_path)
         assert not forwarded, "nothing was computed with it"
 
     @pytest.mark.parametrize("layout", ["rows", "auto", "padded"])
@@ -118,7 +110,7 @@ class TestSelfCheck:
         model = ModernBertDecoderForCausalLM(ModernBertDecoderConfig(**settings, **size))
         path = saved(model.to(dtype), tiny_path, tmp_path / "model")
         with refused(ConfigError, "ModernBertDecoderForCausalLM", "nats"):
-            gradients(DPPOTrainer, DPPOConfig, path, tmp_path, layout=layout)
+            dppo_run(path, tmp_path, layout=layout)
 
     @pytest.mark.parametrize("name", BROKEN)
     def test_auto_warns_and_pads(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
@@ -188,9 +180,9 @@ class TestModelsInTraining:
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
     def test_bf16_autocast_is_as_near_to_float32_as_padding_is(self, tiny_path, tmp_path, capsys):
-        exact, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
-        padded, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, bf16=True)
-        rows, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, bf16=True, completion_prune_rate=0.0)
+        exact, _ = trl_run(tiny_path, tmp_path)
+        padded, _ = trl_run(tiny_path, tmp_path, bf16=True)
+        rows, _ = dppo_run(tiny_path, tmp_path, bf16=True, completion_prune_rate=0.0)
         line = "layout: rows of segments, attention by "
         assert line + "sdpa per segment (cpu and bfloat16)" * ON_CPU in capsys.readouterr().out
         noise = relative_difference(padded[0], exact[0])
@@ -200,8 +192,8 @@ class TestModelsInTraining:
 class TestEntropy:
     def test_with_a_bonus_the_loss_without_it_is_logged_too(self, tiny_path, tmp_path):
         options = dict(entropy_coef=0.1, num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
-        _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
-        _, mine = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+        _, stock = trl_run(tiny_path, tmp_path, **options)
+        _, mine = dppo_run(tiny_path, tmp_path, completion_prune_rate=0.0, **options)
         for name in ("policy_loss", "entropy_coef", "entropy", "loss"):
             assert logged(mine, name) == pytest.approx(logged(stock, name), rel=1e-4, abs=1e-6), name
         assert logged(mine, "policy_loss")[1] != pytest.approx(logged(mine, "loss")[1], rel=1e-2)

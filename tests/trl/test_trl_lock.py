@@ -4,7 +4,8 @@ import errno
 import os
 import signal
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import dpo_runs
 import pytest
@@ -84,20 +85,14 @@ def test_a_lock_that_the_process_holds_already_is_enough_and_stays(tiny_path, tm
 
 def test_another_thread_is_another_writer(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PATIENCE", 0.1)
-    errors = []
 
     def enter():
-        try:
-            with sole_writer_of(tmp_path):
-                pass
-        except ConfigError as error:
-            errors.append(str(error))
+        with sole_writer_of(tmp_path):
+            pass
 
-    with sole_writer_of(tmp_path):
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-    assert len(errors) == 1 and f"process {os.getpid()} on" in errors[0]
+    refusal = refused(ConfigError, f"process {os.getpid()} on")
+    with sole_writer_of(tmp_path), ThreadPoolExecutor() as threads, refusal:
+        threads.submit(enter).result()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES])
@@ -106,11 +101,7 @@ def test_a_file_system_without_locks_is_said_and_any_other_failure_refused(numbe
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files.FileLock, "acquire", fails)
-    told = []
-    if number == errno.EACCES:
-        with refused(ConfigError, "cannot be locked", os.strerror(number)), sole_writer_of(tmp_path, told.append):
-            pass
-    else:
-        with sole_writer_of(tmp_path, told.append):
-            assert not (tmp_path / WRITER_FILE).exists()
-    assert [os.strerror(number) in line for line in told] == [True] * (number != errno.EACCES)
+    told, other = [], number == errno.EACCES
+    with refused(ConfigError, os.strerror(number)) if other else nullcontext(), sole_writer_of(tmp_path, told.append):
+        assert not (tmp_path / WRITER_FILE).exists()
+    assert [os.strerror(number) in line for line in told] == [True] * (not other)

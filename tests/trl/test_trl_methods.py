@@ -2,19 +2,13 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from conftest_trl import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
-from mechanisms import one_of_each
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import dppo_run, trl_run
 
 from dppo.methods import METHODS
-from dppo.trl import DPPOConfig, DPPOTrainer
-
-NEW = [name for name in METHODS if name not in ("grpo", "dr_grpo", "dapo", "gspo", "cppo", "dppo")]
-NEW = [name for name in NEW if not METHODS[name].advantages.from_values]  # test_trl_a_star_po.py
+from dppo.trl import DPPOConfig
 
 
 def settings(name, **options):
@@ -22,16 +16,7 @@ def settings(name, **options):
 
 
 def run(name, path, tmp_path, **options):
-    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **settings(name, accept_bias=True, **options))
-
-
-@pytest.mark.parametrize("name", one_of_each(NEW))
-def test_every_method_trains_and_says_whether_it_is_biased(name, tiny_path, tmp_path, capsys):
-    steps, trainer = run(name, tiny_path, tmp_path, max_steps=2, prompts=8, beta=0.1 if name == "pods" else 0.0)
-    assert len(steps) == 2 and all(g.isfinite().all() for step in steps for g in step.values())
-    assert sum(float(g.abs().sum()) for g in steps[0].values()) > 0
-    assert trainer.method.name == name and len(logged(trainer, "prune/kept_share")) == 2
-    assert ("gradient BIASED" in capsys.readouterr().out) == (bool(trainer.biases))
+    return dppo_run(path, tmp_path, **settings(name, accept_bias=True, **options))
 
 
 def test_rates_are_the_methods_own_unless_given():
@@ -59,7 +44,7 @@ def pods_by_hand(prompts, completions, **_):
 def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
     mine, trainer = run("pods", tiny_path, tmp_path, completion_prune_rate=0.5)
     options = dict(loss_type="grpo", reward=pods_by_hand)
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
+    stock, _ = trl_run(tiny_path, tmp_path, **options)
     twice = {name: 2 * gradient for name, gradient in stock[0].items()}  # its mean is over all 4, ours over the 2 kept
     assert relative_difference(mine[0], twice) < 1e-4
     assert set(trainer.in_use.batch.weight_UB.unique().tolist()) <= {0.0, 2.0}

@@ -104,8 +104,8 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
     tokens_N[keep_N] = plan.completions.tokens_N
     uncertainty_N = torch.zeros(len(keep_N), dtype=plan.completions.uncertainty_N.dtype)
     uncertainty_N[keep_N] = plan.completions.uncertainty_N
-    rewards = Rewards(reward_NF=reward_NF, group_N=torch.arange(len(keep_N)) // GENERATIONS,
-                      weight_F=plan.rewards.weight_F)  # fmt: skip
+    group_N = torch.arange(len(keep_N)) // GENERATIONS
+    rewards = Rewards(reward_NF=reward_NF, group_N=group_N, weight_F=plan.rewards.weight_F)
     # Of the second generation all prompts are new too, so none is skipped.
     assert trainer.method.rounds is None or (plan.prompts.draw.prob_N == 1).all()
     earlier = Rewards.of_groups(torch.eye(GENERATIONS)[:1].repeat(plan.prompts.draw.keep_N.numel(), 1))

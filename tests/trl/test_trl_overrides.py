@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import dpo_runs
@@ -11,7 +12,7 @@ from conftest_trl import relative_difference, scripted
 from refusals import refused
 from sft_runs import made, solutions, trained
 from trl import DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-from trl_gradients import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, dppo_run, gradients
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
@@ -60,7 +61,7 @@ def test_an_override_that_is_served_moves_the_gradient_as_trls(mixin, tiny_path,
     mine = type("Mine", (mixin, DPPOTrainer), {"__module__": __name__})
     (wanted,), _ = gradients(theirs, GRPOConfig, tiny_path, tmp_path, **own)
     (found,), _ = gradients(mine, DPPOConfig, tiny_path, tmp_path, **GRPO, **own)
-    (plain,), _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **GRPO)
+    (plain,), _ = dppo_run(tiny_path, tmp_path, **GRPO)
     assert relative_difference(found, wanted) < TOLERANCE
     assert mixin is SingleTurn or relative_difference(found, plain) > 0.01
 
@@ -102,17 +103,13 @@ class Backwards:
 @pytest.mark.parametrize("base", [SFTTrainer, DPOTrainer])
 @pytest.mark.parametrize("mixin", [Shorter, Backwards])
 def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
-    sft, options = base is SFTTrainer, {"max_steps": 1}
-    ours, config, stock_config = (
-        (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else (DPPODPOTrainer, DPPODPOConfig, dpo_runs.DPOConfig)
-    )
+    sft, of_pairs = base is SFTTrainer, (DPPODPOTrainer, DPPODPOConfig, dpo_runs.DPOConfig)
+    ours, config, stock_config = (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else of_pairs
 
     def first_gradient(kinds, config, folder, **more):
         kind = type("Kind", kinds, {"__module__": __name__})
-        make = made if sft else dpo_runs.compared
-        steps, _ = trained(lambda path, place, **own: make(kind, config, path, place, **own), tiny_path,
-                           tmp_path / folder, **options, **more)  # fmt: skip
-        return steps[0]
+        make = partial(made if sft else dpo_runs.compared, kind, config)
+        return trained(make, tiny_path, tmp_path / folder, max_steps=1, **more)[0][0]
 
     wanted = first_gradient((mixin, base), stock_config, "stock")
     found = first_gradient((mixin, ours), config, "ours", row_prune_rate=0.0)

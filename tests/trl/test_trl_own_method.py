@@ -40,13 +40,14 @@ def make(path, folder, value, rollout=scripted, **options):
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.advantages.from_values])
-def test_every_method_of_the_registry_trains_as_a_value(name, tiny_path, tmp_path):
+def test_every_method_of_the_registry_trains_as_a_value_and_says_its_biases(name, tiny_path, tmp_path, capsys):
     method = METHODS[name]
     trainer = make(tiny_path, tmp_path, method, accept_bias=True, num_train_epochs=9)
     trainer.train()
     assert trainer.method == method and trainer.state.global_step == 3
     assert len(losses := logged(trainer, "loss")) == 3 and all(abs(loss) < 1e3 for loss in losses)
     assert (trainer.ref_model is not None) == (trainer.beta > 0) == (method.beta > 0)
+    assert ("gradient BIASED" in capsys.readouterr().out) == bool(trainer.biases)
 
 
 class TestFaults:
@@ -90,7 +91,7 @@ class TestFaults:
         assert said(MINE) == []
         assert said(None) == ["resumed with method: 'mine (own)' -> 'dppo'"]
         (changed,) = said(replace(MINE, completions=replace(MINE.completions, score=advantage_with_uncertainty)))
-        assert "method.completions: " in changed and "own score" in changed and "advantage with uncertainty" in changed
+        assert "method.completions: " in changed
 
     def test_another_method_is_not_assigned(self, tiny_path, tmp_path):
         trainer = make(tiny_path, tmp_path, None)
@@ -171,10 +172,7 @@ class TestNamed:
         module = f"named_{name}"
         (tmp_path / f"{module}.py").write_text(f"from dppo.methods import METHODS\nmine = METHODS[{name!r}]\n")
         monkeypatch.syspath_prepend(tmp_path)
-        named = {
-            "method": f"{module}:mine",
-            "prompt_values": write_values(tmp_path / "values.jsonl", problems(8)),
-        }
+        named = {"method": f"{module}:mine", "prompt_values": write_values(tmp_path / "values.jsonl", problems(8))}
         trainer = make(tiny_path, tmp_path, None, accept_bias=True, **named)
         trainer.train()
         assert trainer.state.global_step == 3 and trainer.ref_model is not None
@@ -208,7 +206,6 @@ class TestCosts:
     def test_costs_change_what_the_method_chooses_by_and_nothing_else(self, tiny_path, tmp_path):
         trainer = make(tiny_path, tmp_path, self.CHOOSING, rollout_cost=4.0)
         assert trainer.args.completion_prune_rate == "auto"
-        assert trainer.method.completions.auto.rollout_cost == 4.0
         auto = replace(COMPLETION_AUTO, rollout_cost=4.0)
         wanted = replace(self.CHOOSING, completions=replace(self.CHOOSING.completions, auto=auto))
         assert trainer.method == wanted

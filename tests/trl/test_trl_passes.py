@@ -8,7 +8,7 @@ from sft_runs import ours as sft
 from sft_runs import solutions, trained
 from torch import nn
 from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import dppo_run, gradients
 
 from dppo.packing import plan_rows
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -53,7 +53,7 @@ def grpo(path, folder, calls, **options):
         reward=first_half_reward,
         completion_prune_rate=0.5,
     )
-    return gradients(DPPOTrainer, DPPOConfig, path, folder, **own | options)
+    return dppo_run(path, folder, **own | options)
 
 
 def of_rows(make, data):
@@ -64,11 +64,7 @@ def of_rows(make, data):
     return run
 
 
-TRAINERS = {
-    "grpo": grpo,
-    "sft": of_rows(sft, solutions(32)),
-    "dpo": of_rows(dpo_runs.ours, dpo_runs.pairs(32)),
-}
+TRAINERS = {"grpo": grpo, "sft": of_rows(sft, solutions(32)), "dpo": of_rows(dpo_runs.ours, dpo_runs.pairs(32))}
 
 
 @pytest.mark.parametrize("run", TRAINERS.values(), ids=TRAINERS)

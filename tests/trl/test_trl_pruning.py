@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest_trl import GENERATIONS, SHARES, SHORT, length_reward, logged, problems, relative_difference, scripted
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import dppo_run, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import rank_batch
@@ -39,8 +38,7 @@ def many_draws(path, tmp_path, trainer=ManyDraws, **options):
     settings = SHORT | dict(
         output_dir=str(tmp_path / "many"), per_device_train_batch_size=8 * GENERATIONS, loss_type="dr_grpo"
     )
-    config = DPPOConfig(**settings | options)
-    run = trainer(path, length_reward, args=config, train_dataset=problems(8), rollout_func=scripted)
+    run = trainer(path, length_reward, DPPOConfig(**settings | options), problems(8), rollout_func=scripted)
     return list(run.gradients_of_draws(1 if not options["completion_prune_rate"] else DRAWS))
 
 
@@ -70,9 +68,7 @@ def test_forgotten_weights_are_caught(tiny_path, tmp_path):
 
 
 def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
-    _, trainer = gradients(
-        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=4, completion_prune_rate=0.5, prompt_prune_rate=0.5
-    )
+    _, trainer = dppo_run(tiny_path, tmp_path, max_steps=4, completion_prune_rate=0.5, prompt_prune_rate=0.5)
     assert logged(trainer, "prune/prompts_kept_share")[0] == 1.0  # no history in the first epoch
     assert logged(trainer, "prune/prompts_kept_share")[-1] == 0.5
     assert logged(trainer, "prune/prompts_with_history") == [0.0, 1.0, 1.0, 1.0]
@@ -83,7 +79,7 @@ def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
 
 def test_fill_mode_keeps_rollouts_full(tiny_path, tmp_path):
     options = dict(prompts=16, per_device_train_batch_size=4 * GENERATIONS, max_steps=12, prompt_mode="fill")
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, prompt_prune_rate=0.5, **options)
+    _, trainer = dppo_run(tiny_path, tmp_path, prompt_prune_rate=0.5, **options)
     assert set(logged(trainer, "prune/prompts_kept_share")[:4]) == {1.0}
     assert logged(trainer, "prune/prompts_kept_share")[-1] == 0.5  # 4 of 8 candidates
     assert trainer.session.source.stream.epoch >= 4  # 12 generations of 4 prompts would be 3 epochs
@@ -91,7 +87,7 @@ def test_fill_mode_keeps_rollouts_full(tiny_path, tmp_path):
 
 def test_passes_draw_anew(tiny_path, tmp_path):
     options = {"num_iterations": 2, "max_steps": 2, "completion_prune_rate": 0.5}
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    _, trainer = dppo_run(tiny_path, tmp_path, **options)
     first, second = trainer.in_use.batch.weight_UB > 0
     assert first.sum() == second.sum() and not torch.equal(first, second)
 
@@ -99,14 +95,14 @@ def test_passes_draw_anew(tiny_path, tmp_path):
 def test_prompts_are_drawn_anew_for_each_step_of_a_generation(tiny_path, tmp_path, capsys):
     """So both steps are unbiased; passes over the same completions, and prompts that cannot be shared out, are not."""
     options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    _, trainer = dppo_run(tiny_path, tmp_path, **options)
     plan = trainer.in_use.plan
     assert len(plan.prompts.row_Q) == 4 and torch.bincount(plan.prompts.part_Q).tolist() == [2, 2]
     assert torch.equal(plan.share_UN[1], plan.prompts.part_Q[plan.completions.group_N] == 1)
     assert trainer.biases == () and "gradient unbiased" in capsys.readouterr().out
     assert "unbiased: the full batch's" in trainer.card() and "Gradient: unbiased" in trainer.card()
     for biased in ({"num_iterations": 2}, {"per_device_train_batch_size": 2, "steps_per_generation": 4}):
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options | biased)
+        _, trainer = dppo_run(tiny_path, tmp_path, **options | biased)
         assert ["drawn once for several" in reason for reason in trainer.biases] == [True]
 
 
@@ -127,8 +123,8 @@ def test_steps_of_parts_of_generations_equal_trl(groups, cycle, tiny_path, tmp_p
     per_call, steps = groups * GENERATIONS // calls, prompts // groups * calls * cycle.get("num_iterations", 1)
     options = cycle | dict(prompts=prompts, per_device_train_batch_size=per_call, max_steps=steps // accumulated)
     options |= dict(loss_type="grpo", learning_rate=0.0)
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
-    mine, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+    stock, _ = trl_run(tiny_path, tmp_path, **options)
+    mine, trainer = dppo_run(tiny_path, tmp_path, completion_prune_rate=0.0, **options)
     assert len(mine) == len(stock) == steps / accumulated
     whole = [{name: sum(step[name] for step in steps) for name in steps[0]} for steps in (mine, stock)]
     assert relative_difference(*whole) < 1e-5

@@ -11,16 +11,16 @@ from conftest_trl import (
     ROUNDS,
     SHARES,
     UNEVEN,
+    logged,
     relative_difference,
     two_generations,
     two_processes,
 )
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
-from trl_gradients import TOLERANCE, gradients
+from trl_gradients import TOLERANCE, dppo_run
 from trl_recorder_runs import lines, run_file
 
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import gathered_order
 
 
@@ -63,12 +63,17 @@ def test_ranks_share_groups_of_any_size(results):
     assert len(results["groups of one"]["rows"]) == 6 and results["groups of one"]["sizes"] is None
 
 
-def as_alone(folder, name, path, tmp_path, **options) -> list[float]:
-    """By rank, how far its gradients are from those of one process, at most."""
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **options)
-    together = [torch.load(folder / f"{name} rank {rank}.pt") for rank in range(2)]
-    assert len(together[0]) == len(together[1]) == len(alone) == 2
-    return [max(relative_difference(*pair) for pair in zip(steps, alone, strict=True)) for steps in together]
+def of_ranks(folder, name):
+    """Gradients of each step, by rank."""
+    return [torch.load(folder / f"{name} rank {rank}.pt") for rank in range(2)]
+
+
+def as_alone(folder, name, path, tmp_path, **options):
+    """Largest distance of each rank's gradients from those of one process, and its trainer."""
+    alone, trainer = dppo_run(path, tmp_path, **options)
+    pairs = [zip(steps, alone, strict=True) for steps in of_ranks(folder, name)]
+    assert len(alone) > 1
+    return [max(relative_difference(*pair) for pair in each) for each in pairs], trainer
 
 
 @pytest.mark.parametrize("dealing", ["over_ranks", "at_home"])
@@ -80,46 +85,35 @@ def test_ranks_with_other_rows_have_the_gradient_of_one_process(dealing, results
     assert sum(gradient for gradient, _ in first) >= 2 and sum(not gradient for gradient, _ in first) >= 1
     assert all(weights for _, weights in second) if dealing == "over_ranks" else second == [[True, False]] * 2
     options = UNEVEN | {"completion_prune_rate": 0.5}
-    assert max(as_alone(folder, name, tiny_path, tmp_path, **options)) < TOLERANCE
+    assert max(as_alone(folder, name, tiny_path, tmp_path, **options)[0]) < TOLERANCE
 
 
 def test_only_the_last_call_needs_a_pass_on_every_rank(results, folder, tiny_path, tmp_path):
     """The wrong twin has its work in the first calls, in which nothing is synchronized."""
     assert results["last calls"] == [[[True, True]] * 2, [[True, False]] * 2]
     options = ACCUMULATED | {"per_device_train_batch_size": 2 * GENERATIONS}
-    assert max(as_alone(folder, "last calls", tiny_path, tmp_path, **options)) < TOLERANCE
-    assert min(as_alone(folder, "first calls", tiny_path, tmp_path, **options)) > 0.1
+    assert max(as_alone(folder, "last calls", tiny_path, tmp_path, **options)[0]) < TOLERANCE
+    assert min(as_alone(folder, "first calls", tiny_path, tmp_path, **options)[0]) > 0.1
 
 
 def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(results, folder, tiny_path, tmp_path):
     assert results["two generations"][0].count([True, False]) == results["two generations"][1].count([True, False]) == 2
-    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **two_generations())) < TOLERANCE
+    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **two_generations())[0]) < TOLERANCE
 
 
 def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_path, tmp_path):
-    alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **CUT)
-    assert results["tokens trained on"] == [
-        row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row
-    ]
-    whole, _ = gradients(
-        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
-    )
-    for rank in range(2):
-        together = torch.load(folder / f"tokens rank {rank}.pt")
-        assert len(together) == len(alone) == 2
-        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
-        assert relative_difference(together[0], whole[0]) > 0.01, "the wrong twin: nothing is cut"
+    apart, trainer = as_alone(folder, "tokens", tiny_path, tmp_path, **CUT)
+    assert max(apart) < TOLERANCE and results["tokens trained on"] == logged(trainer, "prune/tokens_trained")
+    uncut = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
+    assert min(as_alone(folder, "tokens", tiny_path, tmp_path, **uncut)[0]) > 0.01, "the wrong twin"
 
 
-def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(results, folder, tiny_path, tmp_path):
+def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(folder, tiny_path, tmp_path):
     """Not so where completions are dealt, which every process does by itself."""
     options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
-    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
-    for rank in range(2):
-        together = torch.load(folder / f"shares rank {rank}.pt")
-        assert len(together) == len(alone) == 6
-        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < 10 * TOLERANCE
-        assert relative_difference(together[-2], together[-1]) > 0.1, "steps of one generation"
+    assert max(as_alone(folder, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE
+    for steps in of_ranks(folder, "shares"):
+        assert relative_difference(*steps[-2:]) > 0.1, "steps of one generation"
 
 
 def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
@@ -128,14 +122,11 @@ def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
         assert results[f"{method} apart"] == 0.0 and max(results[f"{method} rounds"]) > 1
         assert len(results[f"{method} rows"]) % 2 == 0
     options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
-    alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    apart, trainer = as_alone(folder, "dapo", tiny_path, tmp_path, **options)
     rows = trainer.in_use.plan.prompts.row_Q
     order = gathered_order([4] * (len(rows) // 4), 2)
     assert results["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
-    for rank in range(2):
-        together = torch.load(folder / f"dapo rank {rank}.pt")
-        assert len(together) == len(alone) == 3
-        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+    assert max(apart) < TOLERANCE
 
 
 def test_two_ranks_write_one_record(folder):

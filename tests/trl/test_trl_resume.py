@@ -6,16 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from conftest_trl import (
-    Stop,
-    StopAfter,
-    alike,
-    length_reward,
-    logged,
-    problems,
-    processes,
-    scripted,
-)
+from conftest_trl import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
 from resumed_runs import ROUNDS, SAVED, STEPS, TWO_PASSES, trainer
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -82,16 +73,14 @@ def test_a_trainer_that_goes_on_in_the_same_process_forgets_its_own_generation(t
 
 
 def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
-    straight, before, after = [], [], []
+    straight, after = [], []
     trainer(tiny_path, tmp_path / "a", seen=straight).train()
-    with pytest.raises(Stop):
-        trainer(tiny_path, tmp_path / "b", seen=before, callbacks=[StopAfter(4)]).train()
-    checkpoint = tmp_path / "b" / "checkpoint-4"
+    checkpoint = tmp_path / "a" / "checkpoint-4"
     (checkpoint / "dppo_state.json").unlink()
     with pytest.warns(UserWarning, match="not written by DPPOTrainer"):
         resumed = trainer(tiny_path, tmp_path / "b", seen=after, accept_missing=True)
         resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert before[:4] + after != straight
+    assert after != straight[4:]
 
 
 SLOW = [pytest.param(kind, 2, marks=pytest.mark.slow, id=f"{kind} on two ranks") for kind in ("auto", "sft", "dpo")]
@@ -135,14 +124,10 @@ def test_a_generation_made_for_another_loss_is_rolled_out_again(change, tiny_pat
 
 
 def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
-    for step in (2, 10):
+    for step, state in ((2, "{}"), (10, "{}"), (11, None), (12, '{"epoch": 1'), (13, "[]")):
         (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
-    (tmp_path / "checkpoint-11").mkdir()
-    (tmp_path / "checkpoint-12").mkdir()
-    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"epoch": 1')
-    (tmp_path / "checkpoint-13").mkdir()
-    (tmp_path / "checkpoint-13" / "trainer_state.json").write_text("[]")
+        if state is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert latest_checkpoint(tmp_path / "nothing") is None
 

@@ -8,12 +8,11 @@ import pytest
 import torch
 from conftest_trl import logged, relative_difference, scripted
 from refusals import refused
-from trl_gradients import gradients
+from trl_gradients import dppo_run
 
 from dppo.errors import ConfigError
 from dppo.pruning import TokenPruning, cuts
 from dppo.pruning.cuts import best_cuts
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import rolled_out
 from dppo.types import Rewards
 
@@ -54,7 +53,7 @@ def every_fourth(prob, score, rng):
 
 def mean_of_outcomes(path, folder, level, **options):
     """The mean gradient of the first step over all outcomes, the full batch's, and the forwarded tokens of each."""
-    original, tokens, total = TokenPruning.draw, [], None
+    original, tokens, parts = TokenPruning.draw, [], []
     heads = range(POINTS if level.get("head_rate") else 1)
     outcomes = [(cut, head) for cut in range(POINTS if level.get("rate") else 1) for head in heads]
     with pytest.MonkeyPatch.context() as patch:
@@ -68,16 +67,11 @@ def mean_of_outcomes(path, folder, level, **options):
             patch.setattr(cuts, "SYSTEMATIC", replace(cuts.SYSTEMATIC, draw=every_fourth))
             patch.setattr(cuts.draw_tokens, "__kwdefaults__", {"design": cuts.SYSTEMATIC})
             patch.setattr("dppo.methods.from_settings._tokens", lambda args, own, made=made: made)
-            found, trainer = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
+            found, trainer = dppo_run(path, folder, completion_prune_rate=0.0, **options)
             tokens.append(logged(trainer, "prune/tokens_trained")[0])
-            steps = [{name: grad / len(outcomes) for name, grad in step.items()} for step in found]
-            total = (
-                steps
-                if total is None
-                else [{name: each[name] + step[name] for name in each} for each, step in zip(total, steps, strict=True)]
-            )
-    whole, _ = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
-    return total, whole, tokens
+            parts.append({name: gradient / len(outcomes) for name, gradient in found[0].items()})
+    (whole,), _ = dppo_run(path, folder, completion_prune_rate=0.0, **options)
+    return {name: sum(part[name] for part in parts) for name in whole}, whole, tokens
 
 
 CUTS = dict(rate=0.4, cut_rule=in_quarters)
@@ -95,7 +89,7 @@ CASES = {
 def test_the_mean_over_all_draws_is_the_full_gradient(case, tiny_path, tmp_path):
     level, options = CASES[case]
     mean, whole, tokens = mean_of_outcomes(tiny_path, tmp_path, level, **EXACTLY | options)
-    assert relative_difference(mean[0], whole[0]) < EXACT
+    assert relative_difference(mean, whole) < EXACT
     assert len(set(tokens)) > 1 or "rate" not in level
 
 
@@ -103,60 +97,47 @@ def test_a_weight_forgotten_is_found(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: the loss of drawn tokens at the weight of their completion alone."""
     monkeypatch.setattr("dppo.trl.batch.MicroBatch.loss_weight", property(lambda self: self.weight))
     mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY)
-    assert relative_difference(mean[0], whole[0]) > BIASED
+    assert relative_difference(mean, whole) > BIASED
 
 
 def test_a_mean_over_what_is_left_is_found(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: a completion's sum divided by its tokens before the cut."""
     monkeypatch.setattr("dppo.trl.batch.MicroBatch.counted_B", None)
     mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY | {"loss_type": "grpo"})
-    assert relative_difference(mean[0], whole[0]) > BIASED
+    assert relative_difference(mean, whole) > BIASED
 
 
 def test_every_pass_forwards_what_is_drawn_and_no_more(tiny_path, tmp_path, forwarded):
     """Two passes with KL: the old and the reference pass reach as far as some draw, an update as far as its own."""
     options = dict(token_prune_rate=0.5, beta=0.1, num_iterations=2, max_steps=2, loss_type="dr_grpo")
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout="packed", **options)
+    _, trainer = dppo_run(tiny_path, tmp_path, layout="packed", **options)
     batch = trainer.in_use.batch
-    kept = [
-        sum(
-            batch.prompt_tokens[row] - 1 + int(batch.length_UB[draw, row])
-            for row in range(len(batch.prompt_ids))
-            if batch.length_UB[draw, row]
-        )
-        for draw in range(2)
-    ]
-    trained = [row.input_ids.shape[1] for row, graded in forwarded if graded]
-    assert sum(trained) == sum(kept) and min(kept) > 0
-    longest = batch.length_UB.amax(0)
-    passed = sum(batch.prompt_tokens[row] - 1 + int(n) for row, n in enumerate(longest) if n)
-    without = sum(row.input_ids.shape[1] for row, graded in forwarded if not graded)
-    later = batch.length_UB[1] > 0
-    old = sum(batch.prompt_tokens[row] - 1 + int(longest[row]) for row in range(len(later)) if later[row])
-    assert without == passed + old, "the reference pass, and the old pass for what the second draw trains on"
+    prompt_B, longest_B = torch.tensor(batch.prompt_tokens) - 1, batch.length_UB.amax(0)
+
+    def needed(length_B):
+        return int((prompt_B + length_B)[length_B > 0].sum())
+
+    trained, without = (
+        sum(row.input_ids.shape[1] for row, graded in forwarded if graded == kind) for kind in (True, False)
+    )
+    assert trained == sum(map(needed, batch.length_UB)) and min(map(needed, batch.length_UB)) > 0
+    old = needed(longest_B * (batch.length_UB[1] > 0))
+    assert without == needed(longest_B) + old, "the reference pass, and the old one of what the second draw trains on"
 
 
 def test_methods_of_nat_train_without_log_probs_and_what_was_left_out_is_logged(tiny_path, tmp_path):
     for method, share in (("nat_rpc", "prune/token_kept_share"), ("nat_urs", "prune/head_share")):
-        _, trainer = gradients(
-            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=None, method=method, max_completion_length=8
-        )
+        _, trainer = dppo_run(tiny_path, tmp_path, rollout=None, method=method, max_completion_length=8)
         assert 0 < logged(trainer, share)[0] < 1
         assert not trainer.biases
 
 
 def test_what_cannot_be_served_is_refused(tiny_path, tmp_path):
-    def made(**options):
-        return gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
-
-    with refused(ConfigError, "token_prune_rate"):
-        made(token_prune_rate=0.5, rollout=None)
-    with refused(ConfigError, "token_prune_rate"):
-        made(token_prune_rate=0.5, method="gspo")
-    with refused(ConfigError, "tokens"):
-        made(token_prune_rate=0.5, importance_sampling_level="sequence")
-    with refused(ConfigError, "head_prune_rate"):
-        made(head_prune_rate=1.5)
+    cut = {"token_prune_rate": 0.5}
+    sequence = {"importance_sampling_level": "sequence"}
+    for wrong in (cut | {"rollout": None}, cut | {"method": "gspo"}, cut | sequence, {"head_prune_rate": 1.5}):
+        with refused(ConfigError, "tokens" if sequence.items() <= wrong.items() else next(iter(wrong))):
+            dppo_run(tiny_path, tmp_path, **wrong)
 
 
 def test_a_token_that_the_sampler_gave_no_probability_for_counts_as_unsure():
@@ -183,8 +164,7 @@ def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_the
             ]
             return output
 
-        _, trainer = gradients(
-            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=rollout, token_prune_rate="auto", prompts=16,
+        _, trainer = dppo_run(tiny_path, tmp_path, rollout=rollout, token_prune_rate="auto", prompts=16,
             loss_type="dr_grpo", scale_rewards="none",
         )  # fmt: skip
         rates.append(logged(trainer, "prune/token_rate")[0])

@@ -162,11 +162,8 @@ def test_with_several_draws_only_later_ones_need_the_old_pass(engine, passes, ti
     trainer.train()
     weight_UB = trainer.in_use.batch.weight_UB
     later = {row for each in passes if not each["gradient"] for row in each["rows"]}
-    assert (
-        later
-        == set(weight_UB[1].nonzero().flatten().tolist())
-        != set((weight_UB.sum(0) > 0).nonzero().flatten().tolist())
-    )
+    second, any_draw = (set(weight_B.nonzero().flatten().tolist()) for weight_B in (weight_UB[1], weight_UB.sum(0)))
+    assert later == second != any_draw
     assert all(each["ratio"] is not None for each in passes if each["gradient"])
 
 
@@ -176,32 +173,18 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
 
 
 @pytest.mark.parametrize(
-    ("broken", "options", "failed", "works"),
+    ("broken", "options", "named"),
     [
-        (
-            NO_MEMORY,
-            {"vllm_gpu_memory_utilization": 0.35, "vllm_max_model_length": 64},
-            COLOCATED,
-            "Its share of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
-            "vllm_max_model_length: 64",
-        ),
-        (
-            NO_SERVER,
-            {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"},
-            "vllm_mode: server: no vLLM server could be used at http://gpu7:8000",
-            'Start one: VLLM_SERVER_DEV_MODE=1 vllm serve {path} --weight-transfer-config \'{{"backend": "nccl"}}\' '
-            "--logprobs-mode processed_logprobs",
-        ),
+        (NO_MEMORY, {"vllm_gpu_memory_utilization": 0.35}, (COLOCATED, "vllm_gpu_memory_utilization: 0.35")),
+        (NO_SERVER, {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"}, ("gpu7:8000", "vllm serve ")),
     ],
 )
-def test_an_engine_that_does_not_start_is_one_line(broken, options, failed, works, engine, tiny_path, tmp_path):
+def test_an_engine_that_does_not_start_is_one_line(broken, options, named, engine, tiny_path, tmp_path):
     engine.broken = broken
-    with pytest.raises(EngineError) as caught:
-        run(tiny_path, tmp_path, **options)
-    said = str(caught.value)
     cause = " ".join(f"{type(broken).__name__}: {broken}".split())
-    assert f"{failed} ({cause}). " in said and works.format(path=tiny_path) in said and "\n" not in said
-    assert said.endswith(". Or without vLLM: use_vllm: false") and caught.value.__cause__ is broken
+    with refused(EngineError, *named, cause, "use_vllm: false") as caught:
+        run(tiny_path, tmp_path, **options)
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is broken
 
 
 def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
@@ -210,7 +193,7 @@ def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_p
     words += "--num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 --use_vllm"
     assert main(["train", *words.split(), "--output_dir", str(tmp_path / "out")]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dppo train: ")]
-    assert said.startswith(f"dppo train: {COLOCATED} (ValueError: Free memory") and said.endswith("use_vllm: false")
+    assert COLOCATED in said and said.endswith("use_vllm: false")
 
 
 @pytest.fixture(scope="module")
@@ -250,16 +233,9 @@ def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine,
         run(tiny_path, tmp_path).train()
 
 
-def test_training_without_vllm_names_the_install_line(tiny_path, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with refused(ConfigError, "use_vllm: true", "pip install 'vllm>=0.22,<0.31'"):
-        run(tiny_path, tmp_path)
-
-
-@pytest.mark.parametrize("version", ["0.21.3", "0.31.0"])
-def test_training_with_a_version_that_trl_or_transformers_does_not_take_is_refused(
-    version, engine, tiny_path, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+@pytest.mark.parametrize("version", ["", "0.21.3", "0.31.0"])
+def test_without_vllm_and_with_a_version_that_is_not_served_a_run_is_refused(version, tiny_path, tmp_path, monkeypatch):
+    library = SimpleNamespace(__version__=version, __spec__=None) if version else None
+    monkeypatch.setitem(sys.modules, "vllm", library)
     with refused(ConfigError, "use_vllm: true", version, "vllm>=0.22,<0.31"):
         run(tiny_path, tmp_path)

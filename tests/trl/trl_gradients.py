@@ -35,6 +35,16 @@ def gradients(
     return recorder.steps, trainer
 
 
+def dppo_run(path, folder, **options):
+    """Gradients of each step of our trainer, and the trainer."""
+    return gradients(DPPOTrainer, DPPOConfig, path, folder, **options)
+
+
+def trl_run(path, folder, **options):
+    """The same of TRL's trainer."""
+    return gradients(GRPOTrainer, GRPOConfig, path, folder, **options)
+
+
 OF_TRL = {}
 """Gradients of TRL's runs by their options: many tests compare other settings of ours with the same run."""
 
@@ -42,15 +52,13 @@ OF_TRL = {}
 def of_trl(path, tmp_path, options):
     key = (path, *((name, value if callable(value) else repr(value)) for name, value in sorted(options.items())))
     if key not in OF_TRL:
-        OF_TRL[key], _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+        OF_TRL[key], _ = trl_run(path, tmp_path, **options)
     return OF_TRL[key]
 
 
 def compare(path, tmp_path, ours=None, **options):
     stock = of_trl(path, tmp_path, options)
-    mine, trainer = gradients(
-        DPPOTrainer, DPPOConfig, path, tmp_path, **{"completion_prune_rate": 0.0, **(ours or {})}, **options
-    )
+    mine, trainer = dppo_run(path, tmp_path, **{"completion_prune_rate": 0.0, **(ours or {})}, **options)
     assert len(mine) == len(stock)
     return [relative_difference(a, b) for a, b in zip(mine, stock, strict=True)], trainer
 

@@ -52,15 +52,8 @@ SERVED = {
 }
 UNSERVED = {
     "it has attention sinks": lambda: GptOssForCausalLM(
-        GptOssConfig(
-            **SIZE,
-            **HEADS,
-            head_dim=8,
-            num_local_experts=2,
-            num_experts_per_tok=1,
-            rope_parameters=ROTARY,
-        )
-    ),
+        GptOssConfig(**SIZE, **HEADS, head_dim=8, num_local_experts=2, num_experts_per_tok=1, rope_parameters=ROTARY)
+    )
 }
 
 

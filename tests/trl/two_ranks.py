@@ -21,22 +21,20 @@ from conftest_trl import (
     UNEVEN,
     first_half_reward,
     length_reward,
+    logged,
     relative_difference,
     scripted,
     two_generations,
 )
 from killed_runs import auto
-from recorder_two_ranks import recorded_runs
 from sft_two_ranks import RUNS, run_on_rows
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients
+from trl_gradients import dppo_run, trl_run
+from trl_recorder_runs import make
 
 from dppo.methods import from_settings as method_settings
 from dppo.pruning import Auto
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo import rollouts
-from dppo.trl.grpo.rollouts import over_ranks
 from dppo.trl.layouts import RowLayout
 from dppo.trl.safeguards import _end_group
 
@@ -44,6 +42,9 @@ from dppo.trl.safeguards import _end_group
 def rank_rollout(prompts, trainer):
     """``scripted`` counts places in a group from the first completion it sees: a rank may hold the second half."""
     return scripted(prompts, trainer)
+
+
+over_ranks = rollouts.over_ranks
 
 
 def at_home(batch, plan, accelerator, **_):
@@ -56,34 +57,31 @@ def main(path: str, folder: str) -> None:
     half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
     results = {}
     for loss_type in ("dapo", "grpo"):
-        stock, trainer = gradients(GRPOTrainer, GRPOConfig, path, Path(folder), loss_type=loss_type, **half)
+        stock, trainer = trl_run(path, Path(folder), loss_type=loss_type, **half)
         assert trainer.accelerator.num_processes == 2  # launchers fall back to one process without a word
-        mine, _ = gradients(
-            DPPOTrainer, DPPOConfig, path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **half
-        )
-        strip = [{n.removeprefix("module."): g for n, g in s[0].items()} for s in (mine, stock)]
-        results[loss_type] = relative_difference(*strip)
+        mine, _ = dppo_run(path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **half)
+        results[loss_type] = relative_difference(*(unwrapped(steps)[0] for steps in (mine, stock)))
 
     rates = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=6)
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **rates, **half)
+    _, trainer = dppo_run(path, Path(folder), **rates, **half)
     results["apart"] = apart(trainer)
-    results["kept"] = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+    results["kept"] = logged(trainer, "prune/kept_share")
 
     def constant(prompts, completions, **_):
         return [1.0] * len(prompts)
 
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), reward=constant, max_steps=2, **half)
+    _, trainer = dppo_run(path, Path(folder), reward=constant, max_steps=2, **half)
     results["steps_without_rows"] = trainer.state.global_step
     # An odd number of prompts on two ranks with an odd group: the selection is rounded so that rows divide.
     odd = dict(prompts=6, per_device_train_batch_size=9, num_generations=3, prompt_prune_rate=0.5, max_steps=4)
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=None, reward=length_reward, **odd)
-    results["odd"] = [row["prune/prompts_kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+    _, trainer = dppo_run(path, Path(folder), rollout=None, reward=length_reward, **odd)
+    results["odd"] = logged(trainer, "prune/prompts_kept_share")
     results["odd_apart"] = apart(trainer)
     method_settings.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
     chosen = dict(prompt_prune_rate="auto", completion_prune_rate="auto", loss_type="grpo", reward=first_half_reward)
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), max_steps=4, **chosen, **half)
+    _, trainer = dppo_run(path, Path(folder), max_steps=4, **chosen, **half)
     results["auto apart"] = apart(trainer)
-    results["auto rates"] = [row["prune/prompt_rate"] for row in trainer.state.log_history if "loss" in row]
+    results["auto rates"] = logged(trainer, "prune/prompt_rate")
 
     results["auto resumed"] = auto_resumed(path, Path(folder, "auto"))
 
@@ -91,24 +89,24 @@ def main(path: str, folder: str) -> None:
         name = f"uneven {dealing.__name__}"
         rollouts.over_ranks = dealing
         results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **half)
-        torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+        save(steps, folder, name)
     for name, twin in {"last calls": ForwardPasses.calls, "first calls": in_first_calls}.items():
         with patch.object(ForwardPasses, "calls", twin):
             results[name], steps = uneven(path, folder, **ACCUMULATED | {"per_device_train_batch_size": GENERATIONS})
-        torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+        save(steps, folder, name)
     results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
-    torch.save(steps, Path(folder, f"two generations rank {dist.get_rank()}.pt"))
+    save(steps, folder, "two generations")
     rollouts.over_ranks = over_ranks
-    steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **CUT, **half)
-    results["tokens trained on"] = [row["prune/tokens_trained"] for row in trainer.state.log_history if "loss" in row]
+    steps, trainer = dppo_run(path, Path(folder), **CUT, **half)
+    results["tokens trained on"] = logged(trainer, "prune/tokens_trained")
     save(steps, folder, "tokens")
     quarter = half | {"per_device_train_batch_size": 2 * GENERATIONS}
-    save(gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
+    save(dppo_run(path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
-        steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)
+        steps, trainer = dppo_run(path, Path(folder), rollout=rank_rollout, **options)
         results[f"{method} apart"] = apart(trainer)
-        results[f"{method} rounds"] = [r["rollout/rounds"] for r in trainer.state.log_history if "rollout/rounds" in r]
+        results[f"{method} rounds"] = logged(trainer, "rollout/rounds")
         results[f"{method} rows"] = trainer.in_use.plan.prompts.row_Q.tolist()
         save(steps, folder, method)
     # The odd one of five groups of three: sizes by history, of which a rank may hold a part.
@@ -117,7 +115,7 @@ def main(path: str, folder: str) -> None:
         "groups of one": {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 3},
     }.items():
         run = dict(prompts=6, loss_type="grpo", max_steps=8, rollout=None, reward=first_half_reward)
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **run, **options)
+        _, trainer = dppo_run(path, Path(folder), **run, **options)
         sizes = trainer.in_use.plan.prompts.size_Q
         results[name] = {
             "apart": apart(trainer),
@@ -150,7 +148,7 @@ def auto_resumed(path: str, folder: Path) -> dict:
     straight, again = auto(path, folder / "a"), auto(path, folder / "b")
     straight.train()
     again.train(resume_from_checkpoint=str(folder / "a" / "checkpoint-5"))
-    kept = [row["prune/prompts_kept_share"] for row in again.state.log_history if "prune/prompts_kept_share" in row]
+    kept = logged(again, "prune/prompts_kept_share")
     return {"alike": all(map(torch.equal, straight.model.parameters(), again.model.parameters())), "kept": kept}
 
 
@@ -164,18 +162,38 @@ def uneven(path: str, folder: str, **options) -> tuple[list, list]:
 
     RowLayout.forward = count
     try:
-        steps, _ = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **UNEVEN | options)
+        steps, _ = dppo_run(path, Path(folder), **UNEVEN | options)
     finally:
         RowLayout.forward = original
     gathered = [None, None]
     dist.all_gather_object(gathered, forwarded)
-    return gathered, [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
+    return gathered, steps
+
+
+def unwrapped(steps: list) -> list:
+    """Gradients by the names that they have on one process."""
+    return [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
 
 
 def save(steps: list, folder: str, name: str) -> None:
-    """Gradients by the names that they have on one process."""
-    stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
-    torch.save(stripped, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+    torch.save(unwrapped(steps), Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+
+
+def recorded_runs(path: str, folder: str) -> None:
+    """Recorded runs of both trainers; each rank writes what it made itself."""
+    for name in ("dppo", "trl"):
+        made = []
+
+        def rollouts(prompts, trainer, made=made):
+            output = scripted(prompts, trainer)
+            made.extend(len(ids) for ids in output["completion_ids"])
+            return output
+
+        trainer, recorder = make(path, Path(folder, name), ours=name == "dppo", per_device_train_batch_size=8)
+        trainer.rollout_func = rollouts
+        trainer.train()
+        counts = {"rollouts": len(made), "tokens": sum(made), "trained": recorder.totals()["total/tokens_trained"]}
+        Path(folder, f"{name}_{dist.get_rank()}.json").write_text(json.dumps(counts))
 
 
 def apart(trainer) -> float:

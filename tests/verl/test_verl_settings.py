@@ -49,85 +49,75 @@ def problems(changed, name="dppo", mode="sync", **options):
     return unsupported_options((SERVED | changed).get, method(name, **options), mode)
 
 
+def said_by(served, optimizer_steps=1, **options):
+    return "\n".join(lines(served, prompts=8, generations=8, optimizer_steps=optimizer_steps, **options))
+
+
 def test_a_run_of_verl_as_it_is_has_no_problem():
     assert not problems({}) and not problems({f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"})
 
 
 BYPASS = f"{ACTOR}.policy_loss.rollout_correction"
+REF_BATCHES = "actor_rollout_ref.ref.log_prob_use_dynamic_bsz"
 REFUSED = [
-    ({f"{ACTOR}.policy_loss.loss_mode": "clip_cov"}, "loss_mode=clip_cov: it picks tokens", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "kl_cov"}, "loss_mode=kl_cov: it picks tokens", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "divides by the rows of each micro-batch", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "mine"}, "loss_mode=mine: its rows", "loss_mode=vanilla"),
-    ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "loss_agg_mode=token-mean: loss_mode=sapo", "seq-mean-token-mean"),
-    (
-        {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"},
-        "loss_scale_factor=null: the loss is divided",
-        "scale_factor=1024.",
-    ),
-    ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False: the number", "use_dynamic_bsz=True"),
-    ({f"{ACTOR}.strategy": "veomni"}, "strategy=veomni: weights were checked", "strategy=fsdp2"),
-    ({f"{ACTOR}.shuffle": True}, "shuffle=True: it deals rows", "shuffle=False"),
-    ({f"{ACTOR}.ppo_mini_batch_size": 3}, "ppo_mini_batch_size=3: data.train_batch_size=8", "ppo_mini_batch_size=8"),
-    ({f"{ACTOR}.use_prefix_grouper": True}, "use_prefix_grouper=True: it needs whole groups", "=False"),
-    ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: advantages must be one number", "adv_estimator=grpo"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "clip_cov"}, "loss_mode=clip_cov", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "kl_cov"}, "loss_mode=kl_cov", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "loss_mode=geo_mean", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "mine"}, "loss_mode=mine", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "loss_agg_mode=token-mean", "seq-mean-token-mean"),
+    ({f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"}, "loss_scale_factor=null", "scale_factor=1024."),
+    ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False", "use_dynamic_bsz=True"),
+    ({f"{ACTOR}.strategy": "veomni"}, "strategy=veomni", "strategy=fsdp2"),
+    ({f"{ACTOR}.shuffle": True}, "shuffle=True", "shuffle=False"),
+    ({f"{ACTOR}.ppo_mini_batch_size": 3}, "ppo_mini_batch_size=3", "ppo_mini_batch_size=8"),
+    ({f"{ACTOR}.use_prefix_grouper": True}, "use_prefix_grouper=True", "=False"),
+    ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae", "adv_estimator=grpo"),
     ({"algorithm.adv_estimator": "opo"}, "adv_estimator=opo", "adv_estimator=grpo"),
-    (
-        {f"{ACTOR}.use_kl_loss": True, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False},
-        "ref.log_prob_use_dynamic_bsz=False",
-        "log_prob_use_dynamic_bsz=True",
-    ),
-    (
-        {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False},
-        "ref.log_prob_use_dynamic_bsz=False: the kept rows",
-        "log_prob_use_dynamic_bsz=True",
-    ),
-    ({"trainer.v1.sync.parameter_sync_step": 2}, "parameter_sync_step=2: an update takes", "parameter_sync_step=1"),
+    ({f"{ACTOR}.use_kl_loss": True, REF_BATCHES: False}, f"{REF_BATCHES}=False", "dynamic_bsz=True"),
+    ({"algorithm.use_kl_in_reward": True, REF_BATCHES: False}, f"{REF_BATCHES}=False", "dynamic_bsz=True"),
+    ({"trainer.v1.sync.parameter_sync_step": 2}, "parameter_sync_step=2", "parameter_sync_step=1"),
     ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "adv_estimator=reinforce_plus_plus", "adv_estimator=grpo"),
-    ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
-    ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
-    ({f"{BYPASS}.rollout_is_batch_normalize": True}, "it divides by a mean over the batch", "batch_normalize=False"),
-    ({"data.gen_batch_size": 2}, "data.gen_batch_size=2: the prompts of a step are one block", "gen_batch_size=null"),
-    ({"trainer.critic_warmup": 5}, "trainer.critic_warmup=5: there is no critic", "critic_warmup=0"),
-    ({"critic.enable": True}, "critic.enable=True: a critic is trained on whole batches", "critic.enable=False"),
-    ({"distillation.enabled": True}, "distillation.enabled=True: its loss is not weighted", "=False"),
-    ({"actor_rollout_ref.model.mtp.enable": True}, "mtp.enable=True: its loss is not weighted", "=False"),
-    ({"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False: samplers that lag", "hybrid_engine=True"),
-    ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "it takes prompts that were not drawn", "=False"),
+    ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1", "method=dppo_history"),
+    ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token", "rollout_rs=null"),
+    ({f"{BYPASS}.rollout_is_batch_normalize": True}, "rollout_is_batch_normalize=True", "batch_normalize=False"),
+    ({"data.gen_batch_size": 2}, "data.gen_batch_size=2", "gen_batch_size=null"),
+    ({"trainer.critic_warmup": 5}, "trainer.critic_warmup=5", "critic_warmup=0"),
+    ({"critic.enable": True}, "critic.enable=True", "critic.enable=False"),
+    ({"distillation.enabled": True}, "distillation.enabled=True", "=False"),
+    ({"actor_rollout_ref.model.mtp.enable": True}, "mtp.enable=True", "=False"),
+    ({"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False", "hybrid_engine=True"),
+    ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "sync_refill_failed_groups=True", "=False"),
     ({"trainer.v1.sampler.custom_sampler.path": "mine.py"}, "custom_sampler.path=mine.py", "path=null"),
-    ({"skip.rollout_tq.enable": True}, "it trains on the rollouts of another run", "=False"),
+    ({"skip.rollout_tq.enable": True}, "rollout_tq.enable=True", "=False"),
 ]
 
 
-@pytest.mark.parametrize(("changed", "what", "instead"), REFUSED, ids=[what[:40] for _, what, _ in REFUSED])
+@pytest.mark.parametrize(("changed", "what", "instead"), REFUSED, ids=[what for _, what, _ in REFUSED])
 def test_what_would_be_silently_wrong_is_refused_in_one_line_with_one_that_works(changed, what, instead):
     (problem,) = problems(changed)
     assert what in problem and instead in problem and "\n" not in problem
-    with pytest.raises(ConfigError, match="1 problem"):
-        raise_problems("verl", [problem])
 
 
 COLOCATE, SEPARATE = "trainer.v1.colocate_async", "trainer.v1.separate_async"
 SWITCH = f"{SEPARATE}.hybrid_rollout.enable_switch"
 AHEAD = {f"{COLOCATE}.num_warmup_batches": 1, f"{SEPARATE}.num_warmup_batches": 2.0}
 AHEAD |= {f"{SEPARATE}.parameter_sync_step": 2, SWITCH: False}
-INSIDE = "no weight reaches"
 MEGATRON = {
-    "virtual_pipeline_model_parallel_size": (2, "more micro-batches than there", "=null."),
-    "dynamic_context_parallel": (True, "deals rows to ranks by itself", "=False."),
-    "router_replay.mode": ("R3", "replayed routes", "=disabled."),
-    "vanilla_mbridge": (True, INSIDE, "=False."),
-    "override_transformer_config.moe_router_load_balancing_type": ("aux_loss", INSIDE, "=none."),
-    "override_transformer_config.moe_z_loss_coeff": (1e-3, INSIDE, "=null."),
+    "virtual_pipeline_model_parallel_size": (2, "=null."),
+    "dynamic_context_parallel": (True, "=False."),
+    "router_replay.mode": ("R3", "=disabled."),
+    "vanilla_mbridge": (True, "=False."),
+    "override_transformer_config.moe_router_load_balancing_type": ("aux_loss", "=none."),
+    "override_transformer_config.moe_z_loss_coeff": (1e-3, "=null."),
 }
 
 
 @pytest.mark.parametrize("name", MEGATRON)
 def test_megatron_is_served_without_losses_inside_of_the_model_and_for_any_number_of_rows(name):
-    value, why, instead = MEGATRON[name]
+    value, instead = MEGATRON[name]
     option = {f"{ACTOR}.megatron.{name}": value}
     (problem,) = problems({f"{ACTOR}.strategy": "megatron"} | option)
-    assert f"megatron.{name}={value}" in problem and why in problem and instead in problem
+    assert f"megatron.{name}={value}" in problem and instead in problem
     assert not problems({f"{ACTOR}.strategy": "megatron"}) and not problems(option)  # of no other engine
 
 
@@ -146,12 +136,7 @@ def test_asynchronous_trainers_as_they_are_have_no_problem(mode):
         ("separate_async", {f"{SEPARATE}.num_warmup_batches": -1}, "num_warmup_batches=-1", "num_warmup_batches=1."),
         ("separate_async", {f"{SEPARATE}.num_warmup_batches": None}, "num_warmup_batches=null", "warmup_batches=1."),
         ("separate_async", {f"{SEPARATE}.parameter_sync_step": 4}, "parameter_sync_step=4", "train_batch_size=16."),
-        (
-            "separate_async",
-            {SWITCH: True},
-            "enable_switch=True: it waits for a share",
-            "False, or prompt_prune_rate=0.",
-        ),
+        ("separate_async", {SWITCH: True}, "enable_switch=True", "False, or prompt_prune_rate=0."),
         ("colocate_async", {"data.gen_batch_size": 8}, "data.gen_batch_size=8", "data.gen_batch_size=null"),
         ("colocate_async", {"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False", "hybrid_engine=True"),
         ("colocate_async", {f"{COLOCATE}.parameter_sync_step": 2}, "parameter_sync_step=2", "sync_step=1"),
@@ -172,23 +157,16 @@ def test_asynchronous_trainers_want_the_verl_that_counts_prompts_in_flight_on_re
 
 def test_prompts_asked_for_ahead_are_said_and_what_is_biased_about_them():
     pruned = method("dppo", mode="seq-mean-token-mean", prompt_prune_rate=0.3)
-    said = {"prompts": 8, "generations": 4, "optimizer_steps": 1}
-    assert not any("ahead" in line or "biased: " in line for line in lines(pruned, **said))
-    found = "\n".join(lines(pruned, **said, ahead=2.0))
-    assert "prompts are requested 2 blocks ahead" in found and "biased: prompts are drawn once" in found
     unpruned = method("dppo", mode="seq-mean-token-mean")
-    assert not any("biased: " in line for line in lines(unpruned, **said, ahead=2.0))
+    assert "biased: prompts are drawn once" in said_by(pruned, ahead=2.0)
+    assert "biased: " not in said_by(pruned) + said_by(unpruned, ahead=2.0)
 
 
 def test_prompts_that_are_drawn_for_each_mini_batch_are_unbiased_in_the_first_pass_alone():
     pruned = method("dppo", mode="seq-mean-token-mean", prompt_prune_rate=0.3)
-    said = {"prompts": 8, "generations": 4, "optimizer_steps": 4}
-    assert any("prompts are drawn once" in line for line in lines(pruned, **said))
-    once = lines(pruned, **said, parts=4)
-    assert "4 optimizer steps a block, completions dealt and drawn anew for each" in once
-    assert "prompts are drawn for each of 4 mini-batches" in once
-    assert not any("biased: " in line for line in once)
-    assert any("prompts are drawn once" in line for line in lines(pruned, **said, parts=2))
+    assert "biased: " not in said_by(pruned, optimizer_steps=4, parts=4)
+    for parts in ({}, {"parts": 2}):
+        assert "biased: prompts are drawn once" in said_by(pruned, optimizer_steps=4, **parts)
 
 
 SILENT = {"actor_rollout_ref.rollout.calculate_log_probs": False}
@@ -218,7 +196,7 @@ def test_cuts_need_probabilities_unless_they_do_not_look_at_them_and_old_ones_wi
 
 def test_cuts_take_the_place_of_the_level_of_completions_and_the_start_says_so():
     assert CUT.tokens.rate == 0.5 and CUT.completions.rate == 0 and not keeps_all(CUT)
-    assert any(line.startswith("tokens: 0.5 of the tokens behind a cut") for line in said_by(CUT))
+    assert "tokens: 0.5 of the tokens behind a cut" in said_by(CUT)
     chosen = method(token_prune_rate="auto", rollout_cost=2.0).tokens
     assert chosen.auto is not None and chosen.auto.rollout_cost == 2.0
 
@@ -259,7 +237,7 @@ def test_several_passes_and_a_filter_of_groups_are_served_and_the_filter_is_decl
     assert not unsupported_options(filtered.get, served)
     assert unsupported_options((filtered | {"data.gen_batch_size": 2}).get, served)
     (reason,) = served.biases()
-    assert "rounds are biased" in reason and any("BIASED" in line for line in said_by(served))
+    assert "rounds are biased" in reason and "BIASED" in said_by(served)
     for options, words in (
         ({}, ["biased", "accept_bias=True"]),
         ({"accept_bias": True, "prompt_prune_rate": 0.3}, ["prompts that were not drawn"]),
@@ -269,23 +247,18 @@ def test_several_passes_and_a_filter_of_groups_are_served_and_the_filter_is_decl
             method_of(read_settings(options), filtered.get)
 
 
-def said_by(served):
-    return lines(served, prompts=8, generations=8, optimizer_steps=1)
-
-
 def test_the_order_of_a_step_and_a_better_score_are_said():
     in_reward = {"algorithm.use_kl_in_reward": True}
     (late,) = order_lines(method(), in_reward.get)
-    assert late.startswith("order: verl's passes go over all rows, then the draw: algorithm.use_kl_in_reward")
-    order, score = order_lines(method(known=False), {}.get)
-    assert "over the kept rows" in order and "advantage with length" in score and "calculate_log_probs=True" in score
-    assert len(order_lines(method(), {LOG_PROBS: True}.get)) == 1
+    assert "algorithm.use_kl_in_reward" in late
+    _, score = order_lines(method(known=False), {}.get)
+    assert "calculate_log_probs=True" in score and len(order_lines(method(), {LOG_PROBS: True}.get)) == 1
     assert waits_for(in_reward.get) and not waits_for({}.get)
 
 
 def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():
-    assert any("at least 10%" in line and "chosen in each step" in line for line in said_by(method()))
-    assert any("completions: 50% of those" in line for line in said_by(method(completion_prune_rate=0.5)))
+    assert "chosen in each step" in said_by(method())
+    assert "completions: 50% of those" in said_by(method(completion_prune_rate=0.5))
 
 
 def test_a_score_by_probabilities_needs_them():
@@ -296,6 +269,8 @@ def test_a_score_by_probabilities_needs_them():
 def test_all_problems_are_said_at_once():
     wrong = {f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.shuffle": True, "algorithm.adv_estimator": "gae"}
     assert len(problems(wrong)) == 3
+    with refused(ConfigError, "3 problems"):
+        raise_problems("verl", problems(wrong))
 
 
 def test_a_baseline_from_history_serves_groups_of_one_and_wants_verls_plain_advantages():
@@ -304,13 +279,10 @@ def test_a_baseline_from_history_serves_groups_of_one_and_wants_verls_plain_adva
     assert "has advantages of its own" in problem
 
 
-@pytest.mark.parametrize("installed", ["0.9.0", "0.9.1", "0.9.1.post1", "0.9.7"])
-def test_versions_in_the_range_are_served(installed):
-    check_verl_version(installed)
-
-
 @pytest.mark.parametrize("installed", ["0.8.0", "0.10.0", "1.0"])
 def test_versions_outside_of_the_range_are_refused(installed):
+    for served in ("0.9.0", "0.9.1.post1", "0.9.7"):
+        check_verl_version(served)
     with refused(ConfigError, installed, "pip install"):
         check_verl_version(installed)
 
@@ -379,12 +351,9 @@ def test_what_drops_nothing_is_left_to_verl():
 
 
 def test_the_plan_says_what_is_dropped_and_what_is_biased():
-    said = lines(method(prompt_prune_rate=0.3), prompts=8, generations=4, optimizer_steps=2)
-    assert "gradient BIASED" in said[0] and any("block of 8, 4 each" in line for line in said)
-    assert sum(line.startswith("biased: ") for line in said) == 2
-    assert any(
-        "own mini-batches" in line for line in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)
-    )
+    said = said_by(method(prompt_prune_rate=0.3), optimizer_steps=2)
+    assert "gradient BIASED" in said and said.count("biased: ") == 2
+    assert "own mini-batches" in said_by(method("grpo"))
 
 
 # A method of one's own.
