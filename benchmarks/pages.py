@@ -307,9 +307,14 @@ def chat_model() -> str:
 CHAT_MODEL = """
 ## A real chat model
 
-SmolLM2-135M-Instruct learns sums and differences on one CPU thread ([tutorial](chat_model.md)). *times TRL* and
-*times the control*: seconds of that trainer to its own final accuracy, over those of the row's trainer. The control is
-plain GRPO, packed. *silent* is the share of zero-variance groups, *kept* the share of completions trained on.
+SmolLM2-135M-Instruct (135 million parameters, all trained, float32) learns sums and differences of two digits on one
+CPU thread ([tutorial](chat_model.md)): 4 prompts x 8 completions a step, TRL's default loss, learning rate 2e-5. TRL's
+`GRPOTrainer` computes 8 completions at a time. All read a prompt once for its completions.
+
+*times TRL* and *times the control*: seconds of that trainer until 45% of 51 held-out questions are right, over those of
+the row's trainer, median over the seeds that both have. The control is plain GRPO, packed. Without a KL term the
+default drops nothing that has a gradient here, so the two are one run up to the clock. *silent* is the share of
+zero-variance groups, *kept* the share of completions trained on. Other regimes are not measured yet.
 [smollm2.json](../benchmarks/results/smollm2.json), by `python -m benchmarks.learning.smollm2`"""
 
 # docs/estimators.md
