@@ -1,8 +1,8 @@
 """Short runs that roll out in rounds, and TRL's runs on the groups they retain."""
 
 import trl_gradients
-from conftest_trl import first_half_reward, problems
 from resumed_runs import ROUNDS, trainer
+from tiny_runs import first_half_reward, problems
 from trl_gradients import trl_run
 
 

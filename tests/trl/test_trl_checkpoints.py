@@ -12,11 +12,11 @@ import dpo_runs
 import pytest
 import sft_runs
 from accelerate import PartialState
-from conftest_trl import alike, logged
 from datasets import Dataset
 from refusals import refused, warned
 from resumed_runs import trainer
 from sft_runs import ours, solutions
+from tiny_runs import alike, logged
 
 from dppo.errors import CheckpointError
 from dppo.rewards import identities

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import relative_difference
 from datasets import Dataset
 from dpo_runs import RPO, by_length, ours, pairs, stock
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
+from tiny_runs import relative_difference
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights

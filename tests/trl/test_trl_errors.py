@@ -4,9 +4,9 @@ import threading
 
 import pytest
 import torch
-from conftest_trl import CONFIG, GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
 from datasets import Dataset, IterableDataset
 from refusals import refused, warned
+from tiny_runs import CONFIG, GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 from trl_gradients import dppo_run, gradients

@@ -4,9 +4,9 @@ import contextlib
 import json
 
 import pytest
-from conftest_trl import GENERATIONS, alike, length_reward, logged, relative_difference
 from refusals import refused, warned
 from round_runs import retained, rounds_run, stock
+from tiny_runs import GENERATIONS, alike, length_reward, logged, relative_difference
 from trl_gradients import TOLERANCE, dppo_run
 
 from dppo.errors import CheckpointError

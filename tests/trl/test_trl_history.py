@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, configured, scripted
 from refusals import refused
+from tiny_runs import GENERATIONS, configured, scripted
 from trl_gradients import dppo_run
 
 from dppo.errors import ConfigError

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_difference, scripted
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
+from tiny_runs import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_difference, scripted
 from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 from trl_gradients import TOLERANCE, compare, dppo_run, trl_run
 from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, mixture, same_length, saved

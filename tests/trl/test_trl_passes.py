@@ -3,9 +3,9 @@
 import dpo_runs
 import pytest
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, logged, relative_difference
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
+from tiny_runs import GENERATIONS, first_half_reward, logged, relative_difference
 from torch import nn
 from trl import GRPOConfig, GRPOTrainer
 from trl_gradients import dppo_run, gradients

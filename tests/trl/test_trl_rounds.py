@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, ON_CPU, first_half_reward, length_reward, logged, relative_difference
 from refusals import refused
 from resumed_runs import STEPS
 from round_runs import retained, rounds_run, stock
 from safetensors.torch import load_file
+from tiny_runs import GENERATIONS, ON_CPU, first_half_reward, length_reward, logged, relative_difference
 from trl_gradients import TOLERANCE, dppo_run
 
 from dppo.errors import RoundsError

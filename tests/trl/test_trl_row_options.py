@@ -6,12 +6,12 @@ from functools import partial
 import dpo_runs as dpo
 import pytest
 import torch
-from conftest_trl import WORDS, logged, one_in
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
 from resumed_runs import trainer
 from sft_runs import as_trl, ours, solutions, stock
+from tiny_runs import WORDS, logged, one_in
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError

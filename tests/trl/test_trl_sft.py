@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from conftest_trl import alike, logged
 from datasets import Dataset
 from refusals import refused, warned
 from sft_runs import as_trl, made, ours, solutions, stock, texts, trained
+from tiny_runs import alike, logged
 from trl import SFTConfig
 
 from dppo.errors import CheckpointError, ConfigError, DataError
