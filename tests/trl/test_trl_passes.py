@@ -165,11 +165,6 @@ def test_a_frozen_parameter_gets_no_gradient():
     assert not model.weight.grad.any() and model.bias.grad is None
 
 
-def test_no_pass_is_run_where_nothing_is_left(passes, tiny_path, tmp_path):
-    _, trainer = grpo(tiny_path, tmp_path, 8, reward=constant, max_steps=2)
-    assert passes[0] == 0 and logged(trainer, "rows/forwards") == [0.0, 0.0] and not logged(trainer, "rows/fill")
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="accelerate scales losses of fp16 on a GPU alone")
 def test_a_loss_scaler_steps_where_nothing_is_left(tiny_path, tmp_path):  # pragma: no cover
     """It refuses to step when no parameter has a gradient."""
