@@ -54,12 +54,6 @@ SERVED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The `'keep_end'` truncation mode:FutureWarning")
-@pytest.mark.parametrize("options", one_in(3, SERVED))
-def test_supervised_options_are_trls(options, tiny_path, tmp_path):
-    as_trl(stock, ours, tiny_path, tmp_path, **options)
-
-
 @pytest.mark.parametrize("layout", ["rows", "padded"])
 def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path):
     """Two turns: between them are tokens that are attended to and carry no loss."""
@@ -85,9 +79,15 @@ OF_PAIRS = {
 }
 
 
-@pytest.mark.parametrize("options", one_in(3, OF_PAIRS))
-def test_options_for_pairs_are_trls(options, tiny_path, tmp_path):
-    as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path, **options)
+CASES = {name: (stock, ours, options) for name, options in SERVED.items()}
+CASES |= {f"{name}, pairs": (dpo.stock, dpo.ours, options) for name, options in OF_PAIRS.items()}
+
+
+@pytest.mark.filterwarnings("ignore:The `'keep_end'` truncation mode:FutureWarning")
+@pytest.mark.parametrize("case", one_in(3, CASES))
+def test_options_are_trls(case, tiny_path, tmp_path):
+    theirs, mine, options = case
+    as_trl(theirs, mine, tiny_path, tmp_path, **options)
 
 
 def evaluated(trainer):
