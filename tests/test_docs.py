@@ -16,8 +16,8 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
-from conftest_trl import SHORT, length_reward, logged, problems, scripted, tiny_path  # noqa: E402
 from pages import PAGES, all_blocks, blocks  # noqa: E402
+from tiny_runs import SHORT, length_reward, logged, problems, scripted, tiny_path  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
 from dppo.errors import ConfigError  # noqa: E402

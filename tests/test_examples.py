@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
-from conftest_trl import tiny_path  # noqa: E402
+from tiny_runs import tiny_path  # noqa: E402
 
 __all__ = ["tiny_path"]
 NEED_A_MODEL = ("trl_before.py", "trl_after.py", "custom_reward.py", "own_method.py")

@@ -11,8 +11,8 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "trl"), str(HERE / "judge" / "evaluation")]
 
-from conftest_trl import GENERATIONS, length_reward, tiny_path  # noqa: E402
 from evaluation_fakes import FakeJudge, fake_engine, problem_set  # noqa: E402
+from tiny_runs import GENERATIONS, length_reward, tiny_path  # noqa: E402
 from transformers import Trainer, TrainerCallback  # noqa: E402
 from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402

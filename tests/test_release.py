@@ -19,7 +19,7 @@ from dppo.install import COMMIT_FILE, commit
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
-from conftest_trl import tiny_path  # noqa: E402
+from tiny_runs import tiny_path  # noqa: E402
 
 __all__ = ["tiny_path"]
 PACKAGES = ("dppo", "answer_judge", "dppo_lab")

@@ -1,8 +1,8 @@
 from functools import lru_cache
 
 from accelerate.utils import imports
-from conftest_trl import forwarded, tiny_path
 from datasets import fingerprint
+from tiny_runs import forwarded, tiny_path
 
 __all__ = ["forwarded", "tiny_path"]
 

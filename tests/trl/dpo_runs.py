@@ -1,9 +1,9 @@
 """Short runs of the tiny model on pairs, by TRL's trainer and ours."""
 
 import torch
-from conftest_trl import WORDS
 from datasets import Dataset
 from sft_runs import made
+from tiny_runs import WORDS
 from transformers import Qwen3ForCausalLM
 from trl import DPOConfig, DPOTrainer
 

@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from conftest_trl import GENERATIONS, SHARDED, UNEVEN
 from peft import LoraConfig
+from tiny_runs import GENERATIONS, SHARDED, UNEVEN
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from trl_gradients import dppo_run

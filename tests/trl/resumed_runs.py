@@ -1,6 +1,6 @@
 """Short runs that write a checkpoint after each step, for tests that resume them."""
 
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems
+from tiny_runs import GENERATIONS, SHORT, length_reward, problems
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import SHORT, WORDS, GradientRecorder, logged, relative_difference
 from datasets import Dataset
+from tiny_runs import SHORT, WORDS, GradientRecorder, logged, relative_difference
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
 from trl_layout_cases import enlarged, mixture
@@ -32,6 +32,22 @@ def solutions(count=10, answers=1):
 def texts(count=10):
     """The same as plain texts, of which every token is trained on."""
     return solutions(count).map(lambda row: {"text": row["prompt"] + row["completion"]}).select_columns(["text"])
+
+
+PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2}
+OPTIONS = {
+    "bfd": {**PACKED, "data": solutions(20)},
+    "bfd_split": {**PACKED, "data": texts(20), "packing_strategy": "bfd_split", "max_length": 8},
+    "wrapped": {**PACKED, "data": texts(20), "packing_strategy": "wrapped", "max_length": 10},
+    "accumulated": {**PACKED, "data": solutions(20), "gradient_accumulation_steps": 2},
+    "evaluated": {**PACKED, "data": solutions(20), "own": {"eval_dataset": solutions(6)}, "eval_strategy": "epoch"},
+    "padding free": {"padding_free": True, "max_length": None},
+    "streamed": {"data": solutions().to_iterable_dataset()},
+    "streamed, accumulated": {"data": texts().to_iterable_dataset(), "gradient_accumulation_steps": 2},
+    "streamed, packed": {**PACKED, "data": texts(20).to_iterable_dataset()},
+    "streamed, wrapped": {**PACKED, "data": texts(20).to_iterable_dataset(), "packing_strategy": "wrapped"},
+}
+"""Options of supervised runs: packed, padding-free and streamed."""
 
 
 def experts():

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import CONFIG, length_reward, problems, relative_difference, scripted
 from refusals import refused
+from tiny_runs import CONFIG, length_reward, problems, relative_difference, scripted
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.experimental.a2po import A2POConfig, A2POTrainer
 from trl_gradients import gradients

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import CONFIG, SHORT, alike, first_half_reward, length_reward, logged, problems, scripted
 from refusals import refused, warned
+from tiny_runs import CONFIG, SHORT, alike, first_half_reward, length_reward, logged, problems, scripted
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 

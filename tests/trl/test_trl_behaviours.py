@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest_trl import length_reward, one_in, problems, scripted
 from peft import LoraConfig
+from tiny_runs import length_reward, one_in, problems, scripted
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 from trl_behaviours_cases import (

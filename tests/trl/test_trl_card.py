@@ -1,8 +1,8 @@
 """What a saved model says of its training, and what a script is told of a tokenizer without a chat template."""
 
-from conftest_trl import length_reward
 from datasets import Dataset
 from refusals import refused
+from tiny_runs import length_reward
 from trl_recorder_runs import make
 
 from dppo.errors import ConfigError

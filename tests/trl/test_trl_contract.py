@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from conftest_trl import one_in, relative_difference, scripted
+from tiny_runs import one_in, relative_difference, scripted
 from trl_gradients import TOLERANCE, compare, gradients, split, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
+from tiny_runs import GENERATIONS, SHORT, length_reward, problems, scripted
 from trl_recorder_runs import make
 
 from dppo.costs import MEASURED_GENERATIONS

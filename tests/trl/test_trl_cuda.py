@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from conftest_trl import SHORT, length_reward, logged, problems, relative_difference, scripted
 from dpo_runs import ours as preferences
 from sft_runs import ours as supervised
+from tiny_runs import SHORT, length_reward, logged, problems, relative_difference, scripted
 from trl_gradients import dppo_run, trl_run
 
 from dppo.packing.kernels import SEGMENT_SDPA, candidates, choose_kernel, probe

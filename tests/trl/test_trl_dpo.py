@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import relative_difference
 from datasets import Dataset
 from dpo_runs import RPO, by_length, ours, pairs, stock
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
+from tiny_runs import relative_difference
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
@@ -100,15 +100,14 @@ def test_a_reward_model_that_fails_is_named(tiny_path, tmp_path):
     def silent(prompts, completions, **_):
         return [None] * len(completions)
 
-    with refused(RewardError, "broken", "no such model"):
-        ours(tiny_path, tmp_path, own={"margin_reward": broken})
-    with refused(RewardError, "margin_reward", "10 of 10"):
-        ours(tiny_path, tmp_path, own={"margin_reward": silent})
-
     async def later(prompts, completions, **_):
         return [0.0] * len(completions)
 
-    with refused(ConfigError, "margin_reward", "asyncio.run"):
-        ours(tiny_path, tmp_path, own={"margin_reward": later})
-    with refused(ConfigError, "margin_reward", "a model"):
-        ours(tiny_path, tmp_path, own={"margin_reward": "a model"})
+    for wrong, kind, *named in (
+        (broken, RewardError, "broken", "no such model"),
+        (silent, RewardError, "margin_reward", "10 of 10"),
+        (later, ConfigError, "margin_reward", "asyncio.run"),
+        ("a model", ConfigError, "margin_reward", "a model"),
+    ):
+        with refused(kind, *named):
+            ours(tiny_path, tmp_path, own={"margin_reward": wrong})

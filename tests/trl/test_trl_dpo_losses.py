@@ -7,10 +7,10 @@ from typing import Any
 import dpo_runs as dpo
 import pytest
 import torch
-from conftest_trl import logged, one_in
 from dpo_runs import LOSSES, PADDED, PARTS
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
+from tiny_runs import logged, one_in
 from transformers import Qwen3ForCausalLM
 
 from dppo.errors import ConfigError

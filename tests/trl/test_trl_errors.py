@@ -4,9 +4,9 @@ import threading
 
 import pytest
 import torch
-from conftest_trl import CONFIG, GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
 from datasets import Dataset, IterableDataset
 from refusals import refused, warned
+from tiny_runs import CONFIG, GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 from trl_gradients import dppo_run, gradients
@@ -34,6 +34,8 @@ REFUSED = [
     (DPPOConfig, dict(method="cppo", accept_bias=True, completion_prune_rate="auto"), "method='dppo'"),
     (DPPOConfig, dict(prompt_prune_rate="auto", prune_floor=0.6), "prune_floor=0.6"),
     (DPPOConfig, dict(max_rounds=5), "max_rounds=5"),
+    (DPPOConfig, dict(num_generations=1), "num_generations: 2"),
+    (DPPOConfig, dict(method="dr_grpo", num_generations=1), "method: dppo_history"),
     (DPPOConfig, dict(method="cppo_trl", accept_bias=True, loss_type="grpo"), "loss_type: bnpo"),
     (DPPOConfig, dict(method="pods", accept_bias=True, completion_score="length"), "method='pods'"),
     (DPPOConfig, dict(method="dppo_threshold", completion_budget="tokens"), "completion_budget='tokens'"),

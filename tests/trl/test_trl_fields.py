@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest_trl import CONFIG, configured
 from refusals import refused
+from tiny_runs import CONFIG, configured
 from transformers import Qwen3Config, Qwen3MoeConfig, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
 

@@ -5,9 +5,9 @@ import json
 import dpo_runs
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHARDED, UNEVEN, relative_difference, two_processes
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
+from tiny_runs import GENERATIONS, SHARDED, UNEVEN, relative_difference, two_processes
 from transformers import AutoModelForCausalLM
 from trl_gradients import TOLERANCE, dppo_run
 

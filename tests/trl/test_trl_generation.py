@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from conftest_trl import SHORT, length_reward, problems
+from tiny_runs import SHORT, length_reward, problems
 from transformers import AutoModelForCausalLM, GenerationConfig, MambaConfig, MambaForCausalLM
 
 import dppo.trl.generation as generation

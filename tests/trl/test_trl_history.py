@@ -1,12 +1,9 @@
 """A baseline from history in TRL's trainer: groups of one, groups of sizes by history, resume, and what is refused."""
 
-import pytest
 import torch
-from conftest_trl import GENERATIONS, configured, scripted
-from refusals import refused
+from tiny_runs import GENERATIONS, scripted
 from trl_gradients import dppo_run
 
-from dppo.errors import ConfigError
 from dppo.objective import history_advantages
 from dppo.trl import DPPOTrainer
 
@@ -55,9 +52,3 @@ def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path,
     assert asked == [(16, GENERATIONS), *[(16, 1)] * 7], "engines that take every G-th prompt would take the wrong ones"
     assert trained.num_generations == GENERATIONS
     assert all(each == plan.prompts.size_Q.tolist() for each, plan in zip(sizes[1:], plans[1:], strict=True))
-
-
-@pytest.mark.parametrize("method", ["dppo", "grpo", "dr_grpo", "cppo"])
-def test_a_group_of_one_without_a_baseline_from_history_is_refused(method):
-    with refused(ConfigError, "num_generations: 2", "method: dppo_history"):
-        configured(method=method, num_generations=1, accept_bias=True)

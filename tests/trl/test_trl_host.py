@@ -6,9 +6,9 @@ import dpo_runs
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest_trl import GENERATIONS, logged
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
+from tiny_runs import GENERATIONS, logged
 from torch.utils._python_dispatch import TorchDispatchMode
 from trl_gradients import dppo_run
 

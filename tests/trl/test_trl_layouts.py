@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_difference, scripted
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
+from tiny_runs import DEVICE, ON_CPU, PADDED_TOO, logged, problems, relative_difference, scripted
 from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 from trl_gradients import TOLERANCE, compare, dppo_run, trl_run
 from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, mixture, same_length, saved
@@ -187,13 +187,3 @@ class TestModelsInTraining:
         assert line + "sdpa per segment (cpu and bfloat16)" * ON_CPU in capsys.readouterr().out
         noise = relative_difference(padded[0], exact[0])
         assert 1e-3 < relative_difference(rows[0], exact[0]) < 1.5 * noise < 0.1
-
-
-class TestEntropy:
-    def test_with_a_bonus_the_loss_without_it_is_logged_too(self, tiny_path, tmp_path):
-        options = dict(entropy_coef=0.1, num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
-        _, stock = trl_run(tiny_path, tmp_path, **options)
-        _, mine = dppo_run(tiny_path, tmp_path, completion_prune_rate=0.0, **options)
-        for name in ("policy_loss", "entropy_coef", "entropy", "loss"):
-            assert logged(mine, name) == pytest.approx(logged(stock, name), rel=1e-4, abs=1e-6), name
-        assert logged(mine, "policy_loss")[1] != pytest.approx(logged(mine, "loss")[1], rel=1e-2)

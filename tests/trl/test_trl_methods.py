@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import torch
-from conftest_trl import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
+from tiny_runs import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_gradients import dppo_run, trl_run
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, ON_CPU, length_reward
+from tiny_runs import GENERATIONS, ON_CPU, length_reward
 from trl_gradients import gradients
 
 from dppo.context import NOTHING_KNOWN

@@ -8,9 +8,9 @@ from pathlib import Path
 import dpo_runs
 import pytest
 import torch
-from conftest_trl import relative_difference, scripted
 from refusals import refused
 from sft_runs import made, solutions, trained
+from tiny_runs import relative_difference, scripted
 from trl import DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl_gradients import TOLERANCE, dppo_run, gradients
 

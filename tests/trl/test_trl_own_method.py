@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest_trl import SHORT, length_reward, logged, problems, scripted
 from refusals import refused
+from tiny_runs import SHORT, length_reward, logged, problems, scripted
 from value_files import write_values
 
 from dppo.errors import ConfigError

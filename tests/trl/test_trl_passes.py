@@ -3,9 +3,9 @@
 import dpo_runs
 import pytest
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, logged, relative_difference
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
+from tiny_runs import GENERATIONS, first_half_reward, logged, relative_difference
 from torch import nn
 from trl import GRPOConfig, GRPOTrainer
 from trl_gradients import dppo_run, gradients
@@ -163,11 +163,6 @@ def test_a_frozen_parameter_gets_no_gradient():
     model.bias.requires_grad_(False)
     fill_gradients(model)
     assert not model.weight.grad.any() and model.bias.grad is None
-
-
-def test_no_pass_is_run_where_nothing_is_left(passes, tiny_path, tmp_path):
-    _, trainer = grpo(tiny_path, tmp_path, 8, reward=constant, max_steps=2)
-    assert passes[0] == 0 and logged(trainer, "rows/forwards") == [0.0, 0.0] and not logged(trainer, "rows/fill")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="accelerate scales losses of fp16 on a GPU alone")

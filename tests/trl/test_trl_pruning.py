@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHARES, SHORT, length_reward, logged, problems, relative_difference, scripted
+from tiny_runs import GENERATIONS, SHARES, SHORT, length_reward, logged, problems, relative_difference, scripted
 from trl_gradients import dppo_run, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer

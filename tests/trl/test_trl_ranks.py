@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
-from conftest_trl import (
+from safetensors.torch import load_file
+from sft_two_ranks import RESUMED, RUNS, on_rows
+from tiny_runs import (
     ACCUMULATED,
     CUT,
     GENERATIONS,
@@ -16,8 +18,6 @@ from conftest_trl import (
     two_generations,
     two_processes,
 )
-from safetensors.torch import load_file
-from sft_two_ranks import RESUMED, RUNS, on_rows
 from trl_gradients import TOLERANCE, dppo_run
 from trl_recorder_runs import lines, run_file
 

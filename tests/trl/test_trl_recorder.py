@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import DEVICE, GENERATIONS, length_reward, scripted
 from refusals import refused
 from safetensors.torch import load_file
+from tiny_runs import DEVICE, GENERATIONS, length_reward, scripted
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl_recorder_runs import ROWS, lines, make, run_file

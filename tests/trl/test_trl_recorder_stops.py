@@ -5,7 +5,7 @@ import os
 import warnings
 
 import pytest
-from conftest_trl import Stop, StopAfter, length_reward
+from tiny_runs import Stop, StopAfter, length_reward
 from trl_recorder_runs import lines, make, run_file
 
 from answer_judge import files

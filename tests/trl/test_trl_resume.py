@@ -6,8 +6,8 @@ import signal
 from dataclasses import replace
 
 import pytest
-from conftest_trl import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
 from resumed_runs import ROUNDS, SAVED, STEPS, TWO_PASSES, trainer
+from tiny_runs import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 

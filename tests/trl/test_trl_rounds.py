@@ -1,21 +1,53 @@
-"""Rounds of rollouts in TRL training: the step is stock TRL's on the groups that were retained, and runs survive."""
+"""Rounds of rollouts in TRL training, by DAPO and GRESO: a step is TRL's on the retained groups, and runs survive."""
 
+import contextlib
+import json
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, ON_CPU, first_half_reward, length_reward, logged, relative_difference
-from refusals import refused
-from resumed_runs import STEPS
-from round_runs import retained, rounds_run, stock
+import trl_gradients
+from refusals import refused, warned
+from resumed_runs import ROUNDS, STEPS, trainer
 from safetensors.torch import load_file
-from trl_gradients import TOLERANCE, dppo_run
+from tiny_runs import (
+    GENERATIONS,
+    ON_CPU,
+    alike,
+    first_half_reward,
+    length_reward,
+    logged,
+    problems,
+    relative_difference,
+)
+from trl_gradients import TOLERANCE, dppo_run, trl_run
 
-from dppo.errors import RoundsError
+from dppo.errors import CheckpointError, RoundsError
 from dppo.step import PromptSource
 
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
+GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
 WANTED = 3
+
+
+def retained(trainer):
+    """Dataset rows of the groups that the last step was made of."""
+    prompts = trainer.in_use.plan.prompts
+    return prompts.row_Q[prompts.weight_Q > 0].tolist()
+
+
+def stock(path, tmp_path, monkeypatch, rows, **options):
+    """TRL itself, on these rows of the same dataset and nothing else."""
+    monkeypatch.setattr(trl_gradients, "problems", lambda _: problems(10).select(rows))
+    reward = options.pop("reward", first_half_reward)
+    steps, _ = trl_run(path, tmp_path, prompts=len(rows), reward=reward, shuffle_dataset=False, **options)
+    monkeypatch.undo()
+    return steps
+
+
+def rounds_run(path, folder, seen, **options):
+    """A run whose prompts decide which groups have zero variance."""
+    return trainer(path, folder, seen=seen, **ROUNDS | options)
 
 
 def run(path, tmp_path, **options):
@@ -24,17 +56,28 @@ def run(path, tmp_path, **options):
     return dppo_run(path, tmp_path, **{**settings, **DAPO, **options})
 
 
+def graded(prompts, completions, answer, **_):
+    """Groups that differ for the first four problems, all right for even ones of the others, all wrong for odd ones."""
+    rewards = [reward / 2 for reward in length_reward(prompts, completions)]
+    return [r if int(n) < 4 else float(int(n) % 2 == 0) for r, n in zip(rewards, answer, strict=True)]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"beta": 0.2}, {"num_iterations": 2, "max_steps": 2, "learning_rate": 0.5}],
-    ids=["plain", "kl", "two passes"],
+    ("method", "options"),
+    [
+        (DAPO, {}),
+        (DAPO, {"beta": 0.2}),
+        (DAPO, {"num_iterations": 2, "max_steps": 2, "learning_rate": 0.5}),
+        (GRESO, {"reward": graded}),
+        (GRESO, {"reward": graded, "loss_type": "dapo"}),
+    ],
 )
-def test_a_step_is_stock_trl_on_the_groups_retained(options, tiny_path, tmp_path, monkeypatch):
-    mine, trainer = run(tiny_path, tmp_path, **options)
+def test_a_step_is_stock_trl_on_the_groups_retained(method, options, tiny_path, tmp_path, monkeypatch):
+    mine, trainer = run(tiny_path, tmp_path, **method | options)
     rows = retained(trainer)
-    assert len(rows) == WANTED and set(rows) <= {0, 1, 2, 3}
-    assert logged(trainer, "rollout/rounds")[0] >= 2, "the case has several rounds"
-    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type="dapo", **options)
+    assert set(rows) <= {0, 1, 2, 3} and len(trainer.in_use.plan.prompts.row_Q) > len(rows)
+    assert method is GRESO or (len(rows) == WANTED and logged(trainer, "rollout/rounds")[0] >= 2)
+    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, **{"loss_type": method["loss_type"]} | options)
     assert max(relative_difference(a, b) for a, b in zip(mine, wanted, strict=True)) < TOLERANCE
 
 
@@ -98,3 +141,38 @@ def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tm
 
     with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
         run(tiny_path, tmp_path, reward=constant)
+
+
+def test_what_greso_learned_is_resumed(tiny_path, tmp_path):
+    """The wrong twin has lost it, and its exploration starts anew."""
+    straight, after = [], []
+    first = rounds_run(tiny_path, tmp_path / "a", straight, **GRESO)
+    first.train()
+    assert logged(first, "prune/prompts_kept_share")[-1] < 1 and logged(first, "prune/explore_hard")[-1] != 0.5
+
+    def resumed(name, seen):
+        made = rounds_run(tiny_path, tmp_path / name, seen, **GRESO)
+        made.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
+        return made.session.source.learned
+
+    assert resumed("b", after) == first.session.source.learned
+    assert straight[-len(after) :] == after and alike(tmp_path / "a", tmp_path / "b")
+
+    file = tmp_path / "a" / "checkpoint-5" / "dppo_state.json"
+    state = json.loads(file.read_text())
+    assert state["session"]["source"]["learned"]["hard"] != 0.5
+    for learned, told in ((None, contextlib.nullcontext()), ({"wrong": 1}, refused(CheckpointError, "damaged"))):
+        state["session"]["source"]["learned"] = learned
+        file.write_text(json.dumps(state))
+        with warned("dppo_state.json"), told:
+            assert resumed("c", []) != first.session.source.learned
+
+
+def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path):
+    def one_problem(prompts, completions, answer, **_):
+        rewards = length_reward(prompts, completions)
+        return [r if int(n) == 3 else 0.0 for r, n in zip(rewards, answer, strict=True)]
+
+    options = GRESO | {"reward": one_problem, "max_rounds": 2, "shuffle_dataset": False}
+    _, made = run(tiny_path, tmp_path, **options)
+    assert retained(made) == [3] and float(made.in_use.batch.denominator) == GENERATIONS

@@ -6,12 +6,12 @@ from functools import partial
 import dpo_runs as dpo
 import pytest
 import torch
-from conftest_trl import WORDS, logged, one_in
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
 from resumed_runs import trainer
 from sft_runs import as_trl, ours, solutions, stock
+from tiny_runs import WORDS, logged, one_in
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError
@@ -54,12 +54,6 @@ SERVED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The `'keep_end'` truncation mode:FutureWarning")
-@pytest.mark.parametrize("options", one_in(3, SERVED))
-def test_supervised_options_are_trls(options, tiny_path, tmp_path):
-    as_trl(stock, ours, tiny_path, tmp_path, **options)
-
-
 @pytest.mark.parametrize("layout", ["rows", "padded"])
 def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path):
     """Two turns: between them are tokens that are attended to and carry no loss."""
@@ -85,9 +79,15 @@ OF_PAIRS = {
 }
 
 
-@pytest.mark.parametrize("options", one_in(3, OF_PAIRS))
-def test_options_for_pairs_are_trls(options, tiny_path, tmp_path):
-    as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path, **options)
+CASES = {name: (stock, ours, options) for name, options in SERVED.items()}
+CASES |= {f"{name}, pairs": (dpo.stock, dpo.ours, options) for name, options in OF_PAIRS.items()}
+
+
+@pytest.mark.filterwarnings("ignore:The `'keep_end'` truncation mode:FutureWarning")
+@pytest.mark.parametrize("case", one_in(3, CASES))
+def test_options_are_trls(case, tiny_path, tmp_path):
+    theirs, mine, options = case
+    as_trl(theirs, mine, tiny_path, tmp_path, **options)
 
 
 def evaluated(trainer):

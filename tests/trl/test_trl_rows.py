@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from conftest_trl import PADDED_TOO, logged, scripted
+from tiny_runs import PADDED_TOO, logged, scripted
 from trl_gradients import TOLERANCE, compare, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer

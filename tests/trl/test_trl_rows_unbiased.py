@@ -3,10 +3,9 @@
 import dpo_runs as dpo
 import pytest
 import sft_runs as sft
-from conftest_trl import alike
 from dpo_runs import LOSSES, PADDED, PARTS
-from sft_cases import OPTIONS
-from sft_runs import Fixed
+from sft_runs import OPTIONS, Fixed
+from tiny_runs import alike
 
 STEP = dict(batches=((1, 4, 7), (2,), (0, 5)), row_prune_rate=0.6, gradient_accumulation_steps=3)
 STEP |= dict(per_device_train_batch_size=2, max_tokens_per_row=12)

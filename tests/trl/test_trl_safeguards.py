@@ -10,8 +10,8 @@ import weakref
 import dpo_runs
 import pandas as pd
 import pytest
-from conftest_trl import CONFIG, SHORT, length_reward, problems, scripted
 from refusals import refused
+from tiny_runs import CONFIG, SHORT, length_reward, problems, scripted
 from torch import distributed
 from transformers import TrainerCallback
 

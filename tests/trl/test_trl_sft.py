@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from conftest_trl import alike, logged
 from datasets import Dataset
 from refusals import refused, warned
 from sft_runs import as_trl, made, ours, solutions, stock, texts, trained
+from tiny_runs import alike, logged
 from trl import SFTConfig
 
 from dppo.errors import CheckpointError, ConfigError, DataError
@@ -46,14 +46,14 @@ def test_plain_texts_and_shared_prompts_are_trained_as_trl_does(tiny_path, tmp_p
 def test_the_first_epoch_is_whole_and_said_to_be(tiny_path, tmp_path, capsys):
     _, trainer = trained(ours, tiny_path, tmp_path, max_steps=6)
     out = capsys.readouterr().out
-    assert out.count("none of the 10 rows has a recorded score: the first epoch is not pruned") == 1
-    kept = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+    assert out.count("the first epoch is not pruned") == 1
+    kept = logged(trainer, "prune/kept_share")
     assert kept[:3] == [1, 1, 1] and max(kept[3:]) < 1
     trainer.source.save(tmp_path)
     again = ours(tiny_path, tmp_path, recorded_scores=str(tmp_path / "dppo_rows.npz"))
     assert "10 of the 10 rows have a recorded score" in capsys.readouterr().out
     again.train()
-    assert next(row["prune/kept_share"] for row in again.state.log_history if "prune/kept_share" in row) == 0.5
+    assert logged(again, "prune/kept_share")[0] == 0.5
 
 
 def test_scores_are_those_of_the_last_visit(tiny_path, tmp_path):

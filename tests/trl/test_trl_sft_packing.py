@@ -3,11 +3,10 @@
 import dpo_runs as dpo
 import pytest
 import torch
-from conftest_trl import PADDED_TOO, logged, one_in, relative_difference
 from datasets import Dataset
 from refusals import refused, warned
-from sft_cases import OPTIONS, PACKED
-from sft_runs import as_trl, ours, solutions, stock, texts, trained
+from sft_runs import OPTIONS, PACKED, as_trl, ours, solutions, stock, texts, trained
+from tiny_runs import PADDED_TOO, logged, one_in, relative_difference
 from transformers import TrainingArguments
 
 from dppo.errors import ConfigError

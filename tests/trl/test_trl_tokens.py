@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import logged, relative_difference, scripted
 from refusals import refused
+from tiny_runs import logged, relative_difference, scripted
 from trl_gradients import dppo_run
 
 from dppo.errors import ConfigError

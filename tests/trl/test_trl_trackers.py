@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest_trl import length_reward
+from tiny_runs import length_reward
 from trl_recorder_runs import make
 
 NAMES = ("saved/seconds", "saved/share", "prune/kept_share", "prune/prompts_kept_share", "reward")

@@ -13,8 +13,8 @@ import dealt_batches as dealing
 import pytest
 import torch
 import trl.trainer.grpo_trainer
-from conftest_trl import GENERATIONS, SHORT, length_reward, logged, problems, scripted
 from refusals import refused
+from tiny_runs import GENERATIONS, SHORT, length_reward, logged, problems, scripted
 
 from dppo.errors import ConfigError, EngineError
 from dppo.packing.attention import use_rows

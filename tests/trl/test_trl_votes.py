@@ -1,7 +1,7 @@
 """The majority vote in TRL's own trainer and in ours: a fixed number of votes, in the groups that the trainer made."""
 
 import pytest
-from conftest_trl import GENERATIONS
+from tiny_runs import GENERATIONS
 from trl_recorder_runs import PROMPTS, make
 
 from answer_judge.grading.vote import vote_rewards

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest_trl import GENERATIONS, SHORT, problems, relative_difference, scripted
 from datasets import Dataset
+from tiny_runs import GENERATIONS, SHORT, problems, relative_difference, scripted
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM

@@ -1,6 +1,6 @@
 """Gradients of short runs, TRL's and ours, and their relative difference."""
 
-from conftest_trl import GENERATIONS, SHORT, GradientRecorder, length_reward, problems, relative_difference, scripted
+from tiny_runs import GENERATIONS, SHORT, GradientRecorder, length_reward, problems, relative_difference, scripted
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer

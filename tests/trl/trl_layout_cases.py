@@ -1,7 +1,7 @@
 """Tiny models that rows serve and that they cannot, and the ways in which rows can be wrong."""
 
 import torch
-from conftest_trl import ON_CPU, scripted
+from tiny_runs import ON_CPU, scripted
 from transformers import (
     AttentionInterface,
     AutoTokenizer,

@@ -2,7 +2,7 @@
 
 import json
 
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
+from tiny_runs import GENERATIONS, SHORT, length_reward, problems, scripted
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer

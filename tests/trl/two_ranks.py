@@ -12,7 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from conftest_trl import (
+from killed_runs import auto
+from sft_two_ranks import RUNS, run_on_rows
+from tiny_runs import (
     ACCUMULATED,
     CUT,
     GENERATIONS,
@@ -26,8 +28,6 @@ from conftest_trl import (
     scripted,
     two_generations,
 )
-from killed_runs import auto
-from sft_two_ranks import RUNS, run_on_rows
 from trl_gradients import dppo_run, trl_run
 from trl_recorder_runs import make
 
