@@ -304,6 +304,16 @@ def chat_model() -> str:
     return f"{CHAT_MODEL}\n\n{tables.chat_model(read('smollm2')['regimes'])}\n"
 
 
+def chat_model_silent() -> str:
+    """A sentence: the gradient of the chat model's zero-variance groups under a KL term."""
+    (late,) = (row for row in read("silent")["rows"] if row["policy"] == "50 steps")
+    return (
+        f"With `beta: {late['beta']:g}`, after 50 steps, {late['silent']:.0%} of {late['prompts']} groups were\n"
+        f"silent. They held {late['square_share']:.4%} of the sum of squared gradient norms\n"
+        "([silent.json](../benchmarks/results/silent.json), by `python -m benchmarks.learning.silent`)."
+    )
+
+
 CHAT_MODEL = """
 ## A real chat model
 
