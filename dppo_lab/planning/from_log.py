@@ -132,7 +132,7 @@ def _ends(steps: Sequence[Row], group: int) -> tuple[Sequence[float | None], Seq
     Of a share that the log lacks these reach from bound to bound. Groups are silent least often if all prompts are
     alike.
     """
-    rate = min(max(_mean(steps, "reward", 0.5), 0.0), 1.0)
+    rate = _pass_rate(steps)
     alike = rate**group + (1 - rate) ** group
     flats = [None] if finite(steps, "flat") else np.linspace(alike, max(alike, ALL_SILENT), FLATS).tolist()
     return flats, [0.0, NEARLY_ALL] if math.isnan(_reach(steps)) else [None]
@@ -143,11 +143,16 @@ def _mean(steps: Sequence[Row], name: str, otherwise: float) -> float:
     return float(np.mean(values)) if values else otherwise
 
 
+def _pass_rate(steps: Sequence[Row]) -> float:
+    """Mean reward over steps as a share of its range, in (0, 1); 0.5 if rewards are no pass rates."""
+    low, high = min(_mean(steps, "lowest", 0.0), 0.0), max(_mean(steps, "highest", 1.0), 1.0)
+    rate = (_mean(steps, "reward", 0.5) - low) / (high - low)
+    return min(max(rate, 1e-3), 1 - 1e-3) if 0 <= rate <= 1 else 0.5
+
+
 def _world(steps: Sequence[Row], group: int, flat: float | None, reach_share: float | None) -> World:
     """Means over some steps. ``flat`` and ``reach_share`` stand for shares that the log lacks; None for its own."""
-    low, high = min(_mean(steps, "lowest", 0.0), 0.0), max(_mean(steps, "highest", 1.0), 1.0)
-    pass_rate = (_mean(steps, "reward", 0.5) - low) / (high - low)
-    pass_rate = min(max(pass_rate, 1e-3), 1 - 1e-3) if 0 <= pass_rate <= 1 else 0.5  # else a reward is no pass rate
+    pass_rate = _pass_rate(steps)
     flat = min(max(_mean(steps, "flat", 0.0) if flat is None else flat, 0.0), ALL_SILENT)
     tokens = max(_mean(steps, "prompt", 1.0), 1.0), max(_mean(steps, "response", 1.0), 1.0)
     if reach_share is None:

@@ -132,6 +132,13 @@ def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
     assert rare["exact skipping"].value < half.value and rare["prompts"].value > rare["completions"].value >= 0
 
 
+def test_rewards_of_minus_one_and_one_bound_the_silent_groups_by_their_pass_rate(tmp_path):
+    """Half right: groups of 8 are silent in 2 of 256 if all prompts are alike. The wrong twin, a rate of 0: all."""
+    signed = {"critic/score/mean": 0.0, "critic/score/min": -1.0}
+    plan = plan_log(read_log(write_json_lines(tmp_path, rows_of(**signed))), generations=8)
+    assert plan.pass_rate == pytest.approx(0.5) and plan.flat.low == pytest.approx(2 / 256)
+
+
 def test_a_run_that_skips_already_is_planned_from_what_it_forwarded(tmp_path):
     """Nine of ten groups are silent and skipped, a tenth of the update is left: the plan is the same."""
 
