@@ -13,6 +13,7 @@ from rich.table import Table
 from answer_judge.files import explaining, write_json
 from dppo.errors import ConfigError
 from dppo_lab.cli.words import read_words, wide_console
+from dppo_lab.runs.words import check_file
 from dppo_lab.shipped import offered
 
 NARROWEST = 150
@@ -80,8 +81,7 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
 
     if options.pilot is not None:
         check_pilot(options.pilot)
-    if options.output is not None and options.output.is_dir():
-        raise ConfigError(f"--output {options.output} is a folder, and a plan is a file. Try --output plan.json.")
+    check_file(options.output)
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
 
