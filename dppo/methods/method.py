@@ -219,7 +219,7 @@ class Method:
 
     def fixed(self) -> "Method":
         """The same method at the largest rates that ``auto`` may choose."""
-        completions = self.completions.fixed() if isinstance(self.completions, Pruning) else self.completions
+        completions = self.completions if self.drawn is None else self.drawn.fixed()
         return replace(self, prompts=self.prompts.fixed(), completions=completions, tokens=self.tokens.fixed())
 
     def loss(self, tokens: Tokens) -> Tensor:

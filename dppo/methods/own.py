@@ -11,7 +11,7 @@ from dppo.files import current_folder_first
 from dppo.methods.method import Method
 from dppo.methods.registry import METHODS, ROW_METHODS
 from dppo.methods.rows import RowMethod
-from dppo.pruning import PIVOTAL, SCORES, Pruning
+from dppo.pruning import PIVOTAL, SCORES
 from dppo.settings import AUTO
 
 _WITH_RATES = {"prompt_prune_rate": "prompt", "completion_prune_rate": "completion"}
@@ -65,11 +65,11 @@ def own_settings(method: Method) -> dict[str, Any]:
     """Settings by name, as a method of one's own has them. Parts that no setting can express are left out."""
     found: dict[str, Any] = {
         "prompt_prune_rate": AUTO if method.prompts.auto else method.prompts.rate,
-        "completion_prune_rate": AUTO if getattr(method.completions, "auto", None) else method.completions.rate,
+        "completion_prune_rate": AUTO if method.drawn and method.drawn.auto else method.completions.rate,
         "token_prune_rate": AUTO if method.tokens.auto else method.tokens.rate,
         "head_prune_rate": method.tokens.head_rate,
     }
-    if isinstance(level := method.completions, Pruning):
+    if (level := method.drawn) is not None:
         found |= {
             "completion_budget": level.budget,
             "sampling_design": level.design.name if level.design.unbiased else PIVOTAL.name,

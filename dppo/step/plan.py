@@ -15,7 +15,7 @@ from dppo.context import StepContext
 from dppo.errors import ConfigError, ShapeError
 from dppo.groups import group_sizes
 from dppo.methods import Method
-from dppo.pruning import MomentSamples, Pruning, SampledTokens, TokenDraw, absolute_advantage
+from dppo.pruning import MomentSamples, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
 from dppo.step.records import RolledOut, StepPrompts, StepSizes, completions_of, scores, signals_of
@@ -220,8 +220,8 @@ def _at_chosen_rate(
     method: Method, completions: Completions, context: StepContext
 ) -> tuple[Method, MomentSamples | None]:
     """The method at the rate that it chooses for completions, and the samples that it chooses from."""
-    level = method.completions
-    if not isinstance(level, Pruning):
+    level = method.drawn
+    if level is None:
         return method, None
     level, samples = level.informed(completions), level.samples(completions)
     if context.samples is not None:
