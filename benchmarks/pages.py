@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from benchmarks.learning import tables
 from benchmarks.learning.tables import cell, speedup, table
@@ -58,12 +57,6 @@ def with_error(value: float, error: float) -> str:
     """A value and its standard error, both to the first digit of the error."""
     digits = max(0, -math.floor(math.log10(error)))
     return f"{value:.{digits}f} ± {error:.{digits}f}"
-
-
-def spread_of(values: ArrayLike) -> str:
-    """Mean (lowest to highest)."""
-    found = np.asarray(values, dtype=float)
-    return f"{found.mean():.2f} ({found.min():.2f} to {found.max():.2f})"
 
 
 # README.md
@@ -274,7 +267,7 @@ def four_updates() -> str:
 
 
 def no_gain() -> str:
-    """What did not help: accuracy against plain GRPO after equal seconds."""
+    """Settings that did not help: accuracy against plain GRPO after equal seconds."""
     found = regimes()
     low, rare, kl = (found[name] for name in ("sparse_kl_two_passes", "rare", "kl"))
     tokens, default = (kl["equal_seconds"][name]["difference"] for name in ("tokens", "default"))
@@ -298,9 +291,7 @@ def _ahead(point: Found) -> Found:
 
 
 def chat_model() -> str:
-    """The section on SmolLM2, empty until its runs are there."""
-    if not (RESULTS / "smollm2.json").exists():
-        return ""
+    """The section on SmolLM2."""
     return f"{CHAT_MODEL}\n\n{tables.chat_model(read('smollm2')['regimes'])}\n"
 
 
@@ -552,22 +543,11 @@ OF_TASK: dict[str, Sequence[str]] = {
     "share right at the start: easy, middle, hard": ("right_easy", "right_middle", "right_hard"),
     "held-out accuracy: start, end": ("accuracy_start", "accuracy_end"),
 }
-OF_LASTING: dict[str, Sequence[str]] = {
-    "zero-variance groups of 8 at the start, at the end": ("dead_at_8", "dead_end"),
-    "of these, still so after the next epoch, of 8 epochs": ("still_dead",),
-    "share right at the start: mastered, live": ("right_mastered_start", "right_live_start"),
-    "the same at the end": ("right_mastered_end", "right_live_end"),
-    "held-out accuracy: start, end": ("accuracy_start", "accuracy_end"),
-}
 
 
 def _of_tasks(lines: Mapping[str, Sequence[str]], tasks: Sequence[str]) -> str:
-    found = {task: [row for row in read("tasks")["rows"] if row["task"] == task] for task in tasks}
-    rows = [
-        [what] + [", ".join(spread_of([seed[name] for seed in found[task]]) for name in names) for task in tasks]
-        for what, names in lines.items()
-    ]
-    return table(("", *(f"`{task}`" for task in tasks)), rows)
+    rows = read("tasks")["rows"]
+    return tables.of_tasks(lines, {task: [row for row in rows if row["task"] == task] for task in tasks})
 
 
 def tasks_of_chains() -> str:
@@ -577,7 +557,7 @@ def tasks_of_chains() -> str:
 
 def tasks_with_lasting_groups() -> str:
     """The same for the tasks whose zero-variance groups last."""
-    return _of_tasks(OF_LASTING, ("embedded_silent", "embedded_rare"))
+    return _of_tasks(tables.LASTING, ("embedded_silent", "embedded_rare"))
 
 
 # docs/verify.md, docs/verl.md

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 PHASES = ("rollout", "forward_backward")
 LABELS = {
     "trl_g8": "TRL, groups of 8",
@@ -94,6 +97,31 @@ def chat_model(regimes: Mapping[str, Found]) -> str:
             rows.append([*place, len(each["runs"]), *sooner, *parts, *shares, final])
     headings = ("regime", "trainer", "seeds", "times TRL", "times the control", "s / step", "rollout", "update")
     return table((*headings, "silent", "kept", "final accuracy"), [list(map(str, row)) for row in rows])
+
+
+LASTING: dict[str, Sequence[str]] = {
+    "zero-variance groups of 8 at the start, at the end": ("dead_at_8", "dead_end"),
+    "of these, still so after the next epoch, of 8 epochs": ("still_dead",),
+    "share right at the start: mastered, live": ("right_mastered_start", "right_live_start"),
+    "the same at the end": ("right_mastered_end", "right_live_end"),
+    "held-out accuracy: start, end": ("accuracy_start", "accuracy_end"),
+}
+"""Lines on tasks whose zero-variance groups last, and the figures of each."""
+
+
+def of_tasks(lines: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[Found]]) -> str:
+    """A column for each task and a row for each line: its figures over the seeds of ``tasks.py``."""
+    rows = [
+        [what] + [", ".join(spread_of([seed[name] for seed in seeds]) for name in names) for seeds in found.values()]
+        for what, names in lines.items()
+    ]
+    return table(("", *(f"`{task}`" for task in found)), rows)
+
+
+def spread_of(values: ArrayLike) -> str:
+    """Mean (lowest to highest)."""
+    found = np.asarray(values, dtype=float)
+    return f"{found.mean():.2f} ({found.min():.2f} to {found.max():.2f})"
 
 
 def step_seconds(method: Found) -> tuple[float, float, float]:

@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback, set_seed
 
+from benchmarks.learning import tables
 from benchmarks.learning.regimes import CONFIG, RARE, SILENT
 from benchmarks.shared import Record, earlier, options, write
 from dppo.install import commit
@@ -138,33 +138,6 @@ def seen(reward_EPG: Sequence[Tensor], kinds: Sequence[str]) -> Record:
     }
 
 
-def page_rows(*tasks: Sequence[Record]) -> list[str]:
-    """The rows of the page's table, in Markdown, a column for each task: means over seeds (lowest to highest)."""
-    return [" | ".join([head, *cells]) + " |" for head, *cells in zip(HEADS, *map(_column, tasks), strict=True)]
-
-
-HEADS = (
-    "| silent groups of 8 at the start, at the end",
-    "| of these, still so after the next epoch, of 8 epochs",
-    "| share right at the start: mastered, live, wrong gold",
-    "| the same at the end",
-    "| held-out accuracy: start, end",
-)
-
-
-def _column(rows: Sequence[Record]) -> list[str]:
-    def over(values: Sequence[float]) -> str:
-        return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-    def of(name: str) -> str:
-        return over([row[name] for row in rows])
-
-    stays = over([share for row in rows for share in row["still_dead"]])
-    ends = [", ".join(of(f"right_{kind}_{end}") for kind in KINDS) for end in ("start", "end")]
-    accuracy = f"{of('accuracy_start')}, {of('accuracy_end')}"
-    return [f"{of('dead_at_8')}, {of('dead_end')}", stays, *ends, accuracy]
-
-
 def main() -> int:
     """Measure, and put the rows into the file in place of earlier ones of the task."""
     parser = options(__doc__)
@@ -179,7 +152,7 @@ def main() -> int:
         rows.append(measure(given.task, seed, given.folder / f"{given.task}-{seed}", given.learning_rate))
         print(rows[-1], flush=True)
         write(given.output, [*others, *rows], sorted({int(row["seed"]) for row in [*others, *rows]}))
-    print("\n".join(page_rows(rows)))
+    print(tables.of_tasks(tables.LASTING, {given.task: rows}))
     return 0
 
 
