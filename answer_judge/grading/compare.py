@@ -9,9 +9,7 @@ import answer_judge.grading.parts as parts
 import answer_judge.grading.units as units
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import readable
-from answer_judge.grading.cases import same_pieces
 from answer_judge.grading.equality import agree, proportional, rational, same_values, tree
-from answer_judge.grading.families import same_families
 from answer_judge.grading.regions import FLIPPED, as_set, is_settled, letters_of, same_sets
 from answer_judge.grading.rules import Grading
 from answer_judge.grading.words import of_the_day
@@ -44,15 +42,6 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         if readable(same, one, other, grading):
             return True
     return False
-
-
-def _by(compare: Callable[[v.Value, v.Value, Callable[[v.Value, v.Value], bool]], bool]) -> "_Comparison":
-    """A comparison that is told how the values within are compared."""
-
-    def compared(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-        return compare(gold, answer, lambda one, other: bool(readable(same, one, other, grading)))
-
-    return compared
 
 
 def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -301,16 +290,13 @@ def _is(kind: type) -> Callable[[v.Value], bool]:
 
 
 _Comparison = Callable[[v.Value, v.Value, Grading], bool]
-_CASES = r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}"
 _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
     (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
-    (_is(v.Family), _by(same_families), (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
     (_is(v.Text), _same_texts, ("the East", "east")),
     (_is(v.Quantity), _same_quantities, ("9 ft", "3 yards")),
     # A name or an equation before what it says.
     (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
     (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
-    (_is(v.Pieces), _by(same_pieces), (_CASES, _CASES)),
     # A set of numbers and a column before a list: an interval is written like one, a column may be.
     (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
     (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),

@@ -10,9 +10,7 @@ from sympy import E, I, Symbol, nan, oo, zoo
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable, cut, outer_brackets, readable
 from answer_judge.grading.canonical import canonical
-from answer_judge.grading.cases import read_cases
 from answer_judge.grading.changes import renames
-from answer_judge.grading.families import declared
 from answer_judge.grading.formula import name_of, parse, symbol_name
 from answer_judge.grading.notation import as_tuples, choices, read_based, usual, with_hats
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
@@ -55,6 +53,11 @@ _COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
 _ROW_END = pattern(r"\\\\(?:\[[^\]]{0,20}\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
 _DETERMINANTS = ("vmatrix", "Vmatrix")
 _MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
+_REFUSED = pattern(
+    r"\\begin\{[a-z]?cases\*?\}|\binteger\b|\\in ?\\?(?:mathbb ?\{ ?)?Z(?![A-Za-z])",
+    {r"f(x)=\begin{cases} x": r"\begin{cases}", r"k\pi, k \in \mathbb{Z}": r"\in \mathbb{Z", "k an integer": "integer"},
+)
+"""Functions in pieces, and letters that stand for every whole number: compared as text alone."""
 _NO_SET = v.Items("{}", ())
 _NO_SOLUTION = pattern(
     r"(?:there (?:are |exists? )?|(?:(?:this |given )?(?:equation|system|inequality) )?has )?"
@@ -108,12 +111,13 @@ class _Reader:
         self.several, self.labels, self.depth = several, labels, 0
 
     def whole(self, text: str) -> v.Value:
-        """The value of a whole answer, whose letter may stand for every whole number."""
+        """The value of a whole answer."""
         text = usual(text)
+        if kind := _REFUSED.search(text):
+            raise Unreadable(kind[0])
         if binomial := choices(text):
             return v.Either((self.value(text), self.expression(binomial)))
-        found = declared(text)
-        return v.Family(self.value(found[0]), found[1]) if found else self.value(text)
+        return self.value(text)
 
     def value(self, text: str) -> v.Value:
         self.depth += 1
@@ -318,8 +322,6 @@ _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
     (_Reader.labelled, "(B) 5"),  # before words and formulas: it is the option, 5, and a product
     (_Reader.text, "Yes, it is."),  # before a list: of words
     (lambda _, text: compound(text), "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
-    # Before a list: rows may end in commas.
-    (lambda reader, text: read_cases(text, reader.value), r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),
     # From here on from the outside in: a list of equations, an equation of sets, a union of intervals.
     (_Reader.listing, "x=1, y=2"),
     (_Reader.relation, r"A=(1,2)\cup(3,4)"),

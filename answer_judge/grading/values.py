@@ -1,7 +1,7 @@
 """What an answer can be, as records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -123,21 +123,6 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """A function in pieces: each value with its condition, ``Text("otherwise")`` for what is left."""
-
-    rows: tuple[tuple["Value", "Value"], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A value for every whole number that a letter may stand for."""
-
-    value: "Value"
-    letter: str
-
-
-@dataclass(frozen=True, slots=True)
 class Either:
     """A text that can be read in more than one way."""
 
@@ -147,7 +132,7 @@ class Either:
 Formula = Number | Expression
 SETS = Items | Inequality | Region | Everything
 """What can be a set of numbers."""
-Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Pieces | Family | Either
+Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Either
 
 
 def readings(value: Value) -> tuple[Value, ...]:
@@ -158,26 +143,6 @@ def readings(value: Value) -> tuple[Value, ...]:
 def as_formula(value: Value) -> Formula | None:
     """A value as a formula, where it is one or can be read as one."""
     return next((part for part in readings(value) if isinstance(part, Formula)), None)
-
-
-def mapped(value: Any, change: Callable[[Expression], Expression]) -> Any:
-    """A value with every expression in it changed."""
-    if isinstance(value, Expression):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(mapped(part, change) for part in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    return replace(
-        value, **{part.name: mapped(getattr(value, part.name), change) for part in fields(value) if part.init}
-    )
-
-
-def formulas(value: Value) -> list[Expression]:
-    """Every expression in a value."""
-    found: list[Expression] = []
-    mapped(value, lambda part: found.append(part) or part)
-    return found
 
 
 def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) -> bool:
