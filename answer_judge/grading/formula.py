@@ -8,17 +8,17 @@ from answer_judge.grading.patterns import pattern
 from answer_judge.grading.sizes import check_size
 
 _TOKEN = pattern(
-    r"(?P<number>(?:\d+(?:\.\d*)?|\.\d*)?\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
+    r"(?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
     r"|(?P<text>\\text\{[^{}]*\})"
     r"|(?P<accent>\\(?:d?dot|bar|hat|vec|tilde|widehat|widetilde|overline|overrightarrow)\s*(?:\{\s*\\?[A-Za-z]+\s*\}|[A-Za-z]))"
     r"|(?P<command>\\(?:[A-Za-z]+|.))|(?P<letter>[A-Za-z])|(?P<sign>[-+/:^_!|()\[\]{},'%])|(?P<space>\s+)",
-    (r"0.\overline{6}", "1.5e-3", r"\text{max}", r"\vec{AB}", r"\sqrt", "x", "^", " "),
+    ("1.5e-3", r"\text{max}", r"\vec{AB}", r"\sqrt", "x", "^", " "),
 )
 LETTERS = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu",
     "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
     "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi", "Psi", "Omega", "hbar", "ell", "partial", "odot",
-    "nabla", "mho", "triangle", "angle",
+    "nabla", "mho",
 ))  # fmt: skip
 """Commands that stand for a letter or a name."""
 _LONGEST = 2000

@@ -50,7 +50,7 @@ class Based:
 @dataclass(frozen=True, slots=True)
 class Items:
     r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, ``"{}"`` for ``\{...\}``,
-    ``":"`` for a ratio, whose items are those beside the first, or ``"ab"`` for the parts (a) and (b)."""
+    or ``":"`` for a ratio, whose items are those beside the first."""
 
     brackets: str
     items: tuple["Value", ...]
