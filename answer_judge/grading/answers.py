@@ -167,6 +167,8 @@ def _phrased(text: str, start: int) -> str | None:
         at = phrase.end()
         if "\n" in phrase[0] and (bullet := _BULLET_ALONE.match(text, at)):
             at = bullet.end()
+        if text.startswith(("```", "~~~"), at):
+            return None  # a block of code: what an earlier phrase states is no longer the answer
         answer = _trimmed(_listed(text, phrase) or _stated(text, at))
         if answer:
             return answer

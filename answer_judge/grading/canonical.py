@@ -6,7 +6,7 @@ written out here first: products with ``\cdot``, arguments in brackets, numbers 
 decimals as exact fractions. What is not in the lists of ``formula`` is unreadable.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from answer_judge.grading.brackets import DEEPEST, Unreadable
 from answer_judge.grading.formula import DERIVATIVE, LETTERS, symbol_name, tokens
@@ -14,7 +14,7 @@ from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.text import FUNCTIONS, TRIGONOMETRIC
 
-_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
@@ -85,10 +85,10 @@ class _Writer:
             if self.token in ("+", "-"):
                 parts.append(self.take())
                 open_end = True
-            elif self.token in ("/", ":", r"\cdot"):
+            elif self.token in ("/", r"\cdot"):
                 if open_end:
                     raise Unreadable("operator without a factor")
-                parts.append(self.take().replace(":", "/") + " ")
+                parts.append(self.take() + " ")
                 open_end = True
             elif not open_end and self._after_factor(parts):
                 continue
@@ -114,7 +114,7 @@ class _Writer:
             return bool(parts)
         if parts and (self.token in ("(", "[") or (self.token == "e" and self.tokens[self.at + 1][1] == "^")):
             return True  # \sin x (1+x) and \cos x e^{-t} are products
-        return self.token in ("/", ":", r"\cdot", ",", "|") or self.token[1:] in FUNCTIONS
+        return self.token in ("/", r"\cdot", ",", "|") or self.token[1:] in FUNCTIONS
 
     def _after_factor(self, parts: list[str]) -> bool:
         """Take what belongs to the factor before: a power or a factorial."""
@@ -134,16 +134,25 @@ class _Writer:
         return True
 
     def _factor(self, mixed: bool = True) -> str:
-        """One factor; a number with a fraction after it is one, except where only a number can stand."""
+        """One factor; ``mixed``: refuse a number before a fraction."""
         kind, token = self.kind, self.token
         if kind == "number":
             return self._number(mixed)
         if kind in ("letter", "accent", "text") or token[1:] in LETTERS:
             return self._symbol()
-        if token in _MAKERS:
-            return _MAKERS[token][0](self)
+        if token in _CLOSING:
+            return self._bracketed()
         if kind == "command" and token[1:] in FUNCTIONS:
             return self._function()
+        if token == r"\frac":
+            return self._fraction()
+        if token == r"\sqrt":
+            return self._root()
+        if token == r"\binom":
+            self.take()
+            return rf"\binom{{{self._group()}}}{{{self._group()}}}"
+        if token in (r"\pi", r"\infty"):
+            return self.take() + " "
         raise Unreadable(f"{token} where a factor should be")
 
     def _number(self, mixed: bool) -> str:
@@ -230,10 +239,6 @@ class _Writer:
         index = f"[{self.enclosed(_CLOSING[self.take()])}]" if self.token == "[" else ""
         return rf"\sqrt{index}{{{self._group()}}}"
 
-    def _binomial(self) -> str:
-        self.take()
-        return rf"\binom{{{self._group()}}}{{{self._group()}}}"
-
     def _function(self) -> str:
         """A function of one argument, which is what is in brackets or braces, or else the product that follows."""
         name, base, power = self.take()[1:], "", ""
@@ -259,19 +264,3 @@ class _Writer:
 def _grouped(part: str) -> str:
     """A factor in brackets, so that a power or factorial takes all of it; the grammar drops a power of a bare I."""
     return part if _NAME.fullmatch(part) else f"({part})"
-
-
-_MAKERS: dict[str, tuple[Callable[[_Writer], str], str, str]] = {
-    "(": (_Writer._bracketed, "(x)", r"(\variable{x})"),
-    "[": (_Writer._bracketed, "[x]", r"(\variable{x})"),
-    "{": (_Writer._bracketed, "{x}", r"(\variable{x})"),
-    "|": (_Writer._bracketed, "|x|", r"|\variable{x}|"),
-    r"\frac": (_Writer._fraction, r"\frac{x}2", r"(\frac{\variable{x}}{\variable{2}})"),
-    r"\sqrt": (_Writer._root, r"\sqrt[3]{x}", r"\sqrt[\variable{3}]{\variable{x}}"),
-    r"\binom": (_Writer._binomial, r"\binom{x}{2}", r"\binom{\variable{x}}{\variable{2}}"),
-    r"\lfloor": (_Writer._bracketed, r"\lfloor x\rfloor", r"\lfloor \variable{x}\rfloor "),
-    r"\lceil": (_Writer._bracketed, r"\lceil x\rceil", r"\lceil \variable{x}\rceil "),
-    r"\pi": (lambda writer: writer.take() + " ", r"\pi", r"\pi "),
-    r"\infty": (lambda writer: writer.take() + " ", r"\infty", r"\infty "),
-}
-"""What writes the factor that a token begins, with an example and what is written for it."""

@@ -4,14 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
+from typing import Any
 
-import answer_judge.grading.parts as parts
+import sympy
+
 import answer_judge.grading.units as units
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import readable
-from answer_judge.grading.equality import agree, proportional, rational, same_values
+from answer_judge.grading.equality import agree, is_constant, proportional, rational, same_values, tree
 from answer_judge.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from answer_judge.grading.rules import Grading
+from answer_judge.grading.words import is_spelt
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -24,21 +27,15 @@ def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Some reading of one is some reading of the other; names, options and clock times are only compared as such."""
+    """Some reading of one is some reading of the other; names and options are only compared as such."""
     golds, answers = v.readings(gold), v.readings(answer)
-    if parts.option(golds) and parts.option(answers):
-        return parts.option(golds) == parts.option(answers)
-    if parts.is_spelt(golds) and not isinstance(answer, v.Expression):
+    if _option(golds) and _option(answers):
+        return _option(golds) == _option(answers)
+    if is_spelt(golds) and not isinstance(answer, v.Expression):
         if isinstance(answer, v.Named):
             return _same_members(gold, answer.members, grading)
         golds = golds[:1]
-    clocks = [[part for part in some if isinstance(part, v.Text) and ":" in part.words] for some in (golds, answers)]
-    for one, other in product(*(clocks if all(clocks) else (golds, answers))):
-        if clocks[0] and isinstance(one, v.Items) and isinstance(other, v.Formula):
-            continue  # 3:45 may be a time
-        if readable(same, one, other, grading):
-            return True
-    return False
+    return any(readable(same, one, other, grading) for one, other in product(golds, answers))
 
 
 def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -52,7 +49,7 @@ def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Values with units: converted where both units are known and measure the same."""
     if not isinstance(gold, v.Quantity):
         assert isinstance(answer, v.Quantity)
-        if parts.is_capital(gold):
+        if _is_capital(gold):
             return False  # an option or a name
         if answer.unit == units.PERCENT:
             return _same_percent(gold, answer.value, grading)
@@ -93,7 +90,7 @@ def _same_percent(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """``x = 3`` and 3, ``x = 3`` and ``3 = x``, ``y = 2x`` and ``y - 2x = 0``; never ``x = 3`` and ``y = 3``."""
     if isinstance(gold, v.Named) and isinstance(answer, v.Named):
-        if (gold.name, gold.argument) == (answer.name, answer.argument) or parts.is_graph(gold, answer):
+        if (gold.name, gold.argument) == (answer.name, answer.argument) or _is_graph(gold, answer):
             return _same_members(gold.members[-1], answer.members, grading)
         return _same_equations(gold, answer, grading)
     if isinstance(gold, v.Named):
@@ -101,9 +98,9 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
             return _same_equations(gold, answer, grading)
         if is_settled(answer):
             return False
-        return same(gold.members[-1], v.quotient(answer) if ":" in gold.name else answer, grading)
+        return same(gold.members[-1], answer, grading)
     assert isinstance(answer, v.Named)
-    if parts.is_capital(gold) and len(answer.name) == 1 and answer.name.isupper():
+    if _is_capital(gold) and len(answer.name) == 1 and answer.name.isupper():
         return False  # B = A for A
     if isinstance(gold, v.Equation):
         return _same_equations(gold, answer, grading)
@@ -142,16 +139,15 @@ def _is_decimal(value: v.Value) -> bool:
 
 def _same_equations(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Two equations that say the same, or a value and a true chain of constants that ends in it."""
-    gold = v.quotient(gold)
-    if isinstance(gold, v.Equation) and all(map(parts.is_number, gold.sides)):
+    if isinstance(gold, v.Equation) and all(map(_is_number, gold.sides)):
         gold = gold.sides[0]
-    if isinstance(answer, v.Equation) and all(map(parts.is_number, answer.sides)):
-        return parts.is_number(gold) and _same_members(gold, answer.sides, grading)
-    if parts.is_number(gold) and parts.is_number(answer):
+    if isinstance(answer, v.Equation) and all(map(_is_number, answer.sides)):
+        return _is_number(gold) and _same_members(gold, answer.sides, grading)
+    if _is_number(gold) and _is_number(answer):
         return same(gold, answer, grading)
-    if isinstance(answer, v.Equation) and parts.is_number(gold) and parts.says_what_was_asked(answer.sides[0]):
+    if isinstance(answer, v.Equation) and _is_number(gold) and _says_what_was_asked(answer.sides[0]):
         return _same_members(gold, answer.sides[1:], grading)
-    left, right = parts.both_sides(gold), parts.both_sides(answer)
+    left, right = _both_sides(gold), _both_sides(answer)
     return left is not None and right is not None and proportional(left, right)
 
 
@@ -170,20 +166,19 @@ def _same_regions(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 def _same_matrices(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Matrices cell by cell; a column may be written as a tuple."""
     if isinstance(gold, v.Matrix) and isinstance(answer, v.Matrix):
-        shapes = [(len(matrix.rows), len(matrix.rows[0]), matrix.bars) for matrix in (gold, answer)]
+        shapes = [(len(matrix.rows), len(matrix.rows[0])) for matrix in (gold, answer)]
         cells = [[cell for row in matrix.rows for cell in row] for matrix in (gold, answer)]
         pairs = zip(cells[0], cells[1], strict=False)
         return shapes[0] == shapes[1] and all(same(one, other, grading) for one, other in pairs)
-    column, other = parts.as_column(gold), parts.as_column(answer)
+    column, other = _as_column(gold), _as_column(answer)
     return column is not None and other is not None and _in_order(column, other, grading)
 
 
 def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Lists and sets in any order, tuples and intervals in theirs; a quotient for a ratio, and no ratio for one."""
-    is_one = not isinstance(gold, v.Items) or gold.brackets == ":"
-    if isinstance(gold, v.Items) and is_one and isinstance(answer, v.Formula):
-        return len(gold.items) == 2 and same(v.quotient(gold), answer, grading)
-    if is_one and isinstance(answer, v.Items) and not answer.brackets:  # one value in several forms
+    """Lists and sets in any order, tuples and intervals in theirs."""
+    if (
+        not isinstance(gold, v.Items) and isinstance(answer, v.Items) and not answer.brackets
+    ):  # one value in several forms
         formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
         one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
         return one and all(same(gold, item, grading) for item in answer.items)
@@ -199,10 +194,10 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         return False
     kinds, fits = {gold.brackets, answer.brackets}, partial(_same_ends, grading=grading)
     if kinds <= {"", "{}"}:
-        ordered = parts.has_an_order(gold.items, answer.items)
+        ordered = _has_an_order(gold.items, answer.items)
         return _in_order(gold.items, answer.items, grading) if ordered else v.matched(gold.items, answer.items, fits)
     if kinds == {"", "()"}:
-        if any(map(parts.is_infinite, (*gold.items, *answer.items))):
+        if any(map(_is_infinite, (*gold.items, *answer.items))):
             return False  # an interval is no list of its ends
         names = [item.name for item in (*gold.items, *answer.items) if isinstance(item, v.Named)]
         if names != sorted(names):
@@ -222,7 +217,7 @@ def _in_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], grading: G
 
 def _same_ends(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Items, where both may be infinite."""
-    infinite = parts.is_infinite(gold) or parts.is_infinite(answer)
+    infinite = _is_infinite(gold) or _is_infinite(answer)
     if infinite and isinstance(gold, v.Expression) and isinstance(answer, v.Expression):
         return bool(gold.tree.doit() == answer.tree.doit())
     return not infinite and same(gold, answer, grading)
@@ -247,3 +242,83 @@ _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str
     (_is(v.Based), lambda gold, answer, grading: gold == answer, ("63_8", r"63_{\text{eight}}")),
 )
 """What values of each kind are compared by, from the outside in, each with two answers that it finds to be the same."""
+
+
+_ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy.csc)
+
+
+def _is_graph(one: v.Named, other: v.Named) -> bool:
+    """Whether one is ``f(x) = ...`` and the other ``y = ...``."""
+    plain, function = (one, other) if other.argument else (other, one)
+    return plain.name == "y" and not plain.argument and function.argument == "x"
+
+
+def _both_sides(value: v.Value) -> tuple[Any, Any] | None:
+    if isinstance(value, v.Named) and value.plain is not None and len(value.members) == 1:
+        sides: tuple[v.Value, ...] = (value.plain, value.members[0])
+    elif isinstance(value, v.Equation) and len(value.sides) == 2:
+        sides = value.sides
+    else:
+        return None
+    left, right = map(v.as_formula, sides)
+    return None if left is None or right is None else (tree(left), tree(right))
+
+
+def _is_number(value: v.Value) -> bool:
+    value = v.without_unit(value)
+    return isinstance(value, v.Formula) and is_constant(value)
+
+
+def _is_capital(value: v.Value) -> bool:
+    """Whether a value is one capital letter, as a formula."""
+    name = value.tree.name if isinstance(value, v.Expression) and value.tree.is_Symbol else ""
+    return len(name) == 1 and name.isupper()
+
+
+def _has_an_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...]) -> bool:
+    """Whether a list has an order although nothing says so: verdicts, counted things, names that are left out."""
+    names = {item.name for item in gold if isinstance(item, v.Named)}
+    counted = {item.unit.label for item in gold if isinstance(item, v.Quantity) and item.unit.label}
+    indexed = any("_" in name or name[-1:].isdigit() for name in names)
+    unnamed = len(names) == len(gold) > 1 and not indexed and not any(isinstance(item, v.Named) for item in answer)
+    return unnamed or len(counted) > 1 or (len(gold) > 1 and all(map(_is_verdict, gold)))
+
+
+_VERDICTS = {"yes", "no", "true", "false", "t", "f", "T", "F"}
+
+
+def _is_verdict(value: v.Value) -> bool:
+    """Whether an item says yes or no: in words, or as T or F."""
+    found = v.readings(value)
+    words = {part.words for part in found if isinstance(part, v.Text)}
+    return bool(_VERDICTS & {*words, *(part.tree.name for part in found if _is_capital(part))})
+
+
+def _says_what_was_asked(side: v.Value) -> bool:
+    r"""Whether the left side of an equation only says that its right side is the answer, as in ``m + n = 33``.
+
+    It has two letters or more (``x + 1 = 5`` is about x, and says that it is 4), or is a function of one angle.
+    """
+    found = v.as_formula(side)
+    if not isinstance(found, v.Expression):
+        return False
+    formula = found.tree
+    angle = isinstance(formula, _ANGLE_FUNCTIONS) and formula.args[0].is_Symbol
+    value_before = bool(found.words) and formula.as_coeff_Mul()[0] != 1  # 9/4 at x = 1/2
+    return angle or (len(formula.free_symbols) > 1 and not value_before)
+
+
+def _as_column(value: v.Value) -> tuple[v.Value, ...] | None:
+    """The cells of a matrix with one column, the items of a tuple; None for any other value."""
+    if isinstance(value, v.Matrix) and len(value.rows[0]) == 1:
+        return tuple(row[0] for row in value.rows)
+    return value.items if isinstance(value, v.Items) and value.brackets in ("()", "[]") else None
+
+
+def _is_infinite(value: v.Value) -> bool:
+    return isinstance(value, v.Expression) and value.tree.is_infinite is True
+
+
+def _option(readings: tuple[v.Value, ...]) -> str:
+    """The letter of the option that an answer names, or an empty text."""
+    return readings[0].option if isinstance(readings[0], v.Text) else ""

@@ -8,7 +8,6 @@ them are the same.
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import Any
 
 import sympy
@@ -35,9 +34,6 @@ _POINTS = (
 )
 """Those behind the first are tried where too few of those say something."""
 _FIRST_POINTS = 5
-_WHOLE_POINTS, _MOST_FIRST = 30, 4
-_USUALLY_WHOLE = frozenset("klmn")
-_OF_WHOLE = (sympy.factorial, sympy.binomial)
 _STEEP = (sympy.exp, sympy.sinh, sympy.cosh, sympy.tanh)
 _FARTHEST = 1000.0
 """Digits from 1 beyond which a constant is refused, and a term with letters is not seen."""
@@ -90,50 +86,34 @@ def values_at_points(one: Any, other: Any, digits: int = POINT_DIGITS) -> Iterat
     if any(power.base == 0 and power.exp.free_symbols for power in one.atoms(sympy.Pow) | other.atoms(sympy.Pow)):
         raise Unreadable("a power of 0")
     positive = _not_below_zero(one) | _not_below_zero(other)
-    apart = _signs_are_told_apart(one, other)
-    said, vanishing, put_off = 0, 0, []
+    said, put_off = 0, []
     for needed, at in _points(one, other, names):
         if not needed and said >= LEAST_POINTS:
             continue
         if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
             put_off.append(at)
-        elif pair := _values_at(at, one, other, apart, digits):
-            nothing = not (one.is_zero or other.is_zero or any(pair))  # as where n is too small for a binomial
-            said, vanishing = said + (not nothing), vanishing + nothing
+        elif pair := _values_at(at, one, other, digits):
+            said += 1
             yield pair
     if said < LEAST_POINTS:
         for at in put_off:
-            if pair := _values_at(at, one, other, apart, digits):
+            if pair := _values_at(at, one, other, digits):
                 said += 1
                 yield pair
-        if said < LEAST_POINTS and not (said and said + vanishing >= LEAST_POINTS):
+        if said < LEAST_POINTS:
             raise Unreadable("no value at enough points")
 
 
 def _points(one: Any, other: Any, names: list[Any]) -> Iterator[tuple[bool, dict[Any, Any]]]:
-    """The points, each with whether it is tried even where enough others have said something.
+    """The points, each with whether it is tried even if enough others have said something.
 
-    Letters are whole where both formulas say so: a factorial, a binomial coefficient or a sign ``(-1)^n`` of letters.
     Squares under roots are looked at near each number of a formula and far out, because two formulas may agree on one
     side of a kink.
     """
-    whole = [_whole_letters(formula) for formula in (one, other)]
-    if any(whole):
-        for point, first in product(range(_WHOLE_POINTS), range(min(len(names), _MOST_FIRST))):
-            yield True, {name: _whole_coordinate(point, (i - first) % len(names)) for i, name in enumerate(names)}
-    free = [name for name in names if name not in whole[0] & whole[1]]
-    if not free:
-        return
-
-    def kept(point: int, at: dict[Any, Any]) -> dict[Any, Any]:
-        """A point, its letters that are whole at whole values."""
-        return at | {name: _whole_coordinate(point, i) for i, name in enumerate(names) if name not in free}
-
     if _has_square_roots(one) or _has_square_roots(other):
-        for point, at in enumerate(_around_numbers(one, other, names)):
-            yield True, kept(point, at)
+        yield from ((True, at) for at in _around_numbers(one, other, names))
     for point in range(len(_POINTS)):
-        yield point < _FIRST_POINTS, kept(point, {name: _coordinate(point, i) for i, name in enumerate(names)})
+        yield point < _FIRST_POINTS, {name: _coordinate(point, i) for i, name in enumerate(names)}
 
 
 def _around_numbers(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, Any]]:
@@ -150,20 +130,14 @@ def _around_numbers(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any
             }
 
 
-def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool, digits: int) -> tuple[Any, Any] | None:
-    """The values at one point, unless one of them has none, or only one is real and that tells nothing apart."""
+def _values_at(at: Mapping[Any, Any], one: Any, other: Any, digits: int) -> tuple[Any, Any] | None:
+    """The values at one point, unless one of them has none, or only one is real."""
     left, right = (formula.evalf(digits, subs=at) for formula in (one, other))
     if not (is_finite(left) and is_finite(right)):
         return None
-    if _is_real(left) != _is_real(right) and not (told_apart or one.has(sympy.I) or other.has(sympy.I)):
+    if _is_real(left) != _is_real(right) and not (one.has(sympy.I) or other.has(sympy.I)):
         return None
     return left, right
-
-
-def _signs_are_told_apart(one: Any, other: Any) -> bool:
-    """Whether a letter is whole in one formula alone, as in ``(-1)^x x``; one such as n counts as whole anyway."""
-    unlike = _whole_letters(one) ^ _whole_letters(other)
-    return any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
 
 
 def _not_below_zero(formula: Any) -> set[Any]:
@@ -177,18 +151,6 @@ def _coordinate(point: int, i: int) -> Any:
     row = _POINTS[point]
     lap, place = divmod(i, len(row))
     return sympy.Rational(row[place]) + sympy.Rational(lap * 37, 61)
-
-
-def _whole_coordinate(point: int, i: int) -> Any:
-    """The value of the i-th letter at a whole point: the first takes every value from 2 on, the others stay small."""
-    return sympy.Integer(2 + point if i == 0 else 1 + point * (2 * i + 1) % (3 + 2 * i))
-
-
-def _whole_letters(formula: Any) -> set[Any]:
-    """The letters in a factorial, a binomial or an exponent of a negative number."""
-    counts = [part for part in formula.atoms(*_OF_WHOLE) if part.free_symbols]
-    counts += [power.exp for power in formula.atoms(sympy.Pow) if power.base.is_negative and power.exp.free_symbols]
-    return set().union(*(part.free_symbols for part in counts))
 
 
 def is_finite(value: Any) -> bool:

@@ -20,7 +20,7 @@ def as_set(value: v.Value) -> Any | None:
             return _inequality(value)
         if isinstance(value, v.Region):
             return _region(value)
-        return sympy.S.Reals if isinstance(value, v.Everything) else None
+        return None
     except (TypeError, ValueError, NotImplementedError) as error:
         raise Unreadable(str(error)) from error
 
@@ -35,7 +35,7 @@ def _items(value: v.Items) -> Any | None:
         if len(set().union(*(found.free_symbols for found in trees))) > 1:
             return None  # x > 1, y > 2 is no set of numbers
         parts = list(map(as_set, value.items))
-        if any(part is None or isinstance(item, v.Everything) for part, item in zip(parts, value.items, strict=True)):
+        if any(part is None for part in parts):
             return None
         if all(isinstance(item, v.Inequality) for item in value.items):
             union, common = sympy.Union(*parts), sympy.Intersection(*parts)
@@ -138,6 +138,6 @@ def _same_end(one: Any, other: Any) -> bool:
 
 
 def is_settled(value: v.Value) -> bool:
-    """Whether a value describes a set and nothing else: an inequality, a union, all numbers."""
+    """Whether a value describes a set and nothing else: an inequality or a union."""
     items = value.items if isinstance(value, v.Items) and not value.brackets else (value,)
-    return all(isinstance(item, (v.Inequality, v.Region, v.Everything)) for item in items)
+    return all(isinstance(item, (v.Inequality, v.Region)) for item in items)

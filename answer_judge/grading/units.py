@@ -55,7 +55,6 @@ _read_table()
 
 DEGREE = Unit((("degree", 1),))
 DOLLAR = Unit((("$", 1),))
-POUND = Unit((("£", 1),))
 PERCENT = Unit((("%", 1),), Fraction(1, 100))
 
 _LINEAR = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}

@@ -49,8 +49,7 @@ class Based:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, ``"{}"`` for ``\{...\}``,
-    or ``":"`` for a ratio, whose items are those beside the first."""
+    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, or ``"{}"`` for ``\{...\}``."""
 
     brackets: str
     items: tuple["Value", ...]
@@ -60,10 +59,9 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Rows of values; ``bars`` for a determinant."""
+    """Rows of values."""
 
     rows: tuple[tuple["Value", ...], ...]
-    bars: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +99,6 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
-    """All real numbers."""
-
-
-@dataclass(frozen=True, slots=True)
 class Unit:
     """A unit: powers of base units and a factor, or only a label where it is not in the table."""
 
@@ -130,7 +123,7 @@ class Either:
 
 
 Formula = Number | Expression
-SETS = Items | Inequality | Region | Everything
+SETS = Items | Inequality | Region
 """What can be a set of numbers."""
 Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Either
 
@@ -159,14 +152,6 @@ def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) 
 def words(value: "Formula") -> frozenset[str]:
     """The words in a formula; a number has none."""
     return value.words if isinstance(value, Expression) else frozenset()
-
-
-def quotient(value: Value) -> Value:
-    """A ratio of two as the first divided by the second; any other value as it is."""
-    if not (isinstance(value, Items) and value.brackets == ":" and len(value.items) == 2):
-        return value
-    share = value.items[1]
-    return Expression(f"1/({share.latex})", 1 / share.tree) if isinstance(share, Expression) else value
 
 
 def without_unit(value: Value) -> Value:

@@ -6,7 +6,7 @@ The letter of an option is read where it stands alone or before its text, and re
 from answer_judge.grading.changes import unsays
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.text import TEXT, TYPED
-from answer_judge.grading.values import Text
+from answer_judge.grading.values import Expression, Text, Value
 
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
 _PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
@@ -97,3 +97,17 @@ def named_options(text: str) -> set[str]:
 def names_one_option(text: str) -> bool:
     """Whether an answer may name an option: not several letters, and no letter that is a vector."""
     return len(named_options(text)) < 2 and _ACCENTED.fullmatch(text.strip("$ ")) is None
+
+
+_CAPITALS_OF_OPTIONS = frozenset("abcdefghij")
+_SHORT_WORD = pattern(r"[^aeiou][aeiou][^aeiou]|no", ("cat", "no"))
+
+
+def is_spelt(readings: tuple[Value, ...]) -> bool:
+    """Whether letters are a name, whose order counts, and no product: ``MAKE``, ``cat``; ``BDE`` may be options."""
+    if len(readings) != 2 or not isinstance(readings[0], Text) or not isinstance(readings[1], Expression):
+        return False
+    words = readings[0].words
+    if len(words) < 3 or not all(letter.name.isupper() for letter in readings[1].tree.free_symbols):
+        return _SHORT_WORD.fullmatch(words) is not None
+    return not (list(words) == sorted(set(words)) and _CAPITALS_OF_OPTIONS.issuperset(words))
