@@ -77,15 +77,11 @@ def last_boxed(text: str) -> str | None:
     Of nested boxes the inner one counts; a box without braces counts where a number follows, as in ``\boxed 42``.
     """
     boxes = _boxes(text)
-    return _content(text, boxes[-1]) if boxes else None
+    return text[slice(*boxes[-1][2:])].strip() if boxes else None
 
 
 _Box = tuple[int, int, int, int]
 """Where a box starts and ends, and where its content does: contents of nested boxes together would be quadratic."""
-
-
-def _content(text: str, box: _Box) -> str:
-    return text[box[2] : box[3]].strip()
 
 
 def _boxes(text: str) -> list[_Box]:

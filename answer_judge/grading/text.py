@@ -82,10 +82,6 @@ _SPELLINGS = rewritings(
     (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'", r"y^{\prime}", "y'"),
     (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''", r"y^{\prime\prime}", "y''"),
     (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot ", "3 x 10^2", r"3 \cdot 10^2"),
-    (
-        r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\(R)eals(?![A-Za-z])|\\(R)(?![A-Za-z])",
-        r"\\mathbb{\1\2\3}", r"\mathbb R, \Reals", r"\mathbb{R}, \mathbb{R}"
-    ),
 )  # fmt: skip
 
 _PLAIN_FONTS = (
@@ -98,16 +94,6 @@ _TEXT_FONTS = (
 )  # fmt: skip
 _FONT = pattern(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{", {r"x\mathbf{y}": r"\mathbf{"})
 _CONNECTOR = pattern(r"^[,;]?\s*(and|or)\s*$", (", and",))
-_SCALES = {
-    "hundred": "10^{2}", "thousand": "10^{3}", **dict.fromkeys(("lakh", "lac"), "10^{5}"), "million": "10^{6}",
-    "crore": "10^{7}", "billion": "10^{9}", "trillion": "10^{12}", "quadrillion": "10^{15}", "dozen": "12",
-}  # fmt: skip
-"""Words behind a number that multiply it."""
-_SCALE_WORD = rf"({'|'.join(_SCALES)})(?:(?<!hundred)(?<!thousand)s)?\b"
-_SCALE = pattern(
-    rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})",
-    {"5 million": " million", r"5\text{ million dollars}": r"\text{ million dollars}"},
-)
 TEXT = pattern(r"\\text\{([^{}]*)\}", {r"5\text{ cm}^2": r"\text{ cm}"})
 _WRAPPED = pattern(
     r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,(?:\s*and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}",
@@ -141,7 +127,6 @@ def tidy(text: str) -> str:
     # Only now are words in \text{...} and nothing else is.
     if whole := _WRAPPED.fullmatch(text.strip()):
         text = whole[1]
-    text = _SCALE.sub(_scaled, text)
     parts = TEXT.split(text)
     parts[::2] = [_WORD.sub(_command, part) for part in parts[::2]]
     text = "".join(rf"\text{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
@@ -164,12 +149,6 @@ def _without_ends(text: str, ends: tuple[str, ...], blanks: str | None = None) -
         before, text = text, text.rstrip(blanks)
         text = next((text.removesuffix(end) for end in ends if text.endswith(end)), text)
     return text
-
-
-def _scaled(found: re.Match[str]) -> str:
-    """A factor for "million", "dozen" and their like."""
-    rest = f" \\text{{{found[2].strip()}}}" if found[2] and found[2].strip() else ""
-    return rf" \cdot {_SCALES[found[1] or found[3]]}{rest}"
 
 
 def _command(word: re.Match[str]) -> str:

@@ -16,8 +16,6 @@ from answer_judge.grading.values import Unit
 IN_FORMULAS: set[str] = set()
 TABLE: dict[str, tuple[dict[str, int], Fraction]] = {}
 """Base units and the factor of every spelling."""
-ANY_CASE: dict[str, list[str]] = {}
-"""By small letters the spellings with large ones, such as kHz."""
 _PREFIXES = {
     "p": ("pico", -12), "n": ("nano", -9), **dict.fromkeys("µμu", ("micro", -6)), "m": ("milli", -3),
     "c": ("centi", -2), "d": ("deci", -1), "h": ("hecto", 2), "k": ("kilo", 3),
@@ -46,9 +44,6 @@ def _read_table() -> None:
                     prefixed.setdefault(each, (base, factor * Fraction(10) ** power))
     for each, unit in prefixed.items():
         TABLE.setdefault(each, unit)
-    for each in TABLE:
-        if len(each) > 1 and each != each.lower():
-            ANY_CASE.setdefault(each.lower(), []).append(each)
 
 
 _read_table()
@@ -58,14 +53,12 @@ DOLLAR = Unit((("$", 1),))
 PERCENT = Unit((("%", 1),), Fraction(1, 100))
 
 _LINEAR = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-# In this order: half a day and money are seen among bare words alone.
+# In this order: money is seen among bare words alone.
 _BARE = rewritings(
     (r"\\text\{([^{}]*)\}", r" \1 ", r"\text{cm}^2", " cm ^2"),
     (r"\\cdot", " ", r"N\cdot m", "N  m"),
     (r"\^\\circ", " degree ", r"5^\circ", "5 degree "),
     (r"\\([$%])", r" \1 ", r"\$/day", " $ /day"),
-    (r"(?<![A-Za-z])[Aa]\.\s?[Mm](?:\.|\b)", " am ", "7 A.M.", "7  am "),
-    (r"(?<![A-Za-z])[Pp]\.\s?[Mm](?:\.|\b)", " pm ", "7 p. m", "7  pm "),
     (r"^\s*(\$|€|dollars?|cents?|USD|euros?)\s*(?:/|per\b).*$", r"\1", "cents per mile", "cents"),
 )
 """Units without commands; money is money, whatever it is paid for."""
@@ -100,16 +93,9 @@ def parse_unit(text: str) -> Unit:
 
 
 def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
-    """Base units and factor of one word.
-
-    A short one must be spelt as in the table, since ``mm`` is not ``MM``, unless one unit alone has large letters:
-    ``KW`` and ``kw`` are kW, and ``mw`` is no unit.
-    """
+    """Base units and factor of one word; a short one must be spelt as in the table, since ``mm`` is not ``MM``."""
     word = word or ""
-    if found := TABLE.get(word) or (TABLE.get(word.lower()) if len(word) > 2 else None):
-        return found
-    alike = [TABLE[each] for each in ANY_CASE.get(word.lower(), ())]
-    return alike[0] if alike and all(each == alike[0] for each in alike) else None
+    return TABLE.get(word) or (TABLE.get(word.lower()) if len(word) > 2 else None)
 
 
 _LAST = pattern(
@@ -122,20 +108,14 @@ _PERCENT = pattern(
     r"(?<!\s)\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
     {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
 )
-_MONEY = pattern(
-    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}"
-    r"|(?:USD|EUR|GBP|INR|CHF|JPY|CAD|AUD|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=(?:- ?)?[\d.\\])",
-    {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
-)
-_OTHER_MONEY = pattern(r"[A-Z]{3}|Rs|[€£₹¥]", {"CHF 5": "CHF", "£5": "£"})
-_PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
 _END_OF_VALUE = pattern(r"(?:[\d)}\]!%]|\\pi)$", {"(x+1)": ")", "5": "5", r"36\pi": r"\pi"})
 _PLAIN = pattern(r"\\text|[{}\s]", {r"\text{K}": r"\text"})
 _AROUND = (*_LINEAR, "per")
 _UNIT_WORDS = 6
-_WESTERN = pattern(r"[\x00-\xd6\xd8-\xf6\xf8-\xffœ]+", ("élèves", "Äpfel"))
+_MONEY = pattern(r"^([-+]?)\s*\\\$\s*(?=(?:- ?)?[\d.\\])", {r"-\$5": r"-\$"})
+_WORDS = pattern(r"[a-zà-öø-ÿœ .'-]+", ("élèves", "cats and dogs"))
 """Letters of the languages whose numerals are known."""
 _ONE_LETTER = pattern(r"[abd-eg-su-z]|\([a-z]\)", ("x", "(b)"))
 """No name of a thing; C, F and T are units."""
@@ -147,8 +127,6 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         return _rest(text[: found.start()], PERCENT)
     if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
         return _rest(text[: found.start()], DEGREE)
-    if found := _PRICE.search(text):
-        return _rest(text[: found.start()], parse_unit(found[1]))
     if money := _MONEY.match(text):
         text = money[1] + text[money.end() :]
     value, names = text, ""
@@ -158,16 +136,14 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
     label = parse_unit(names).label if names else ""
-    if label and _calculates(names):
-        return None
-    bare = _PLAIN.sub("", names)
-    if names and value and (scales_money(names) or (money and bare in tuple("kKMB")) or not _counts_things(label)):
+    scales = scales_money(names) or (money and _PLAIN.sub("", names) in tuple("kKMB"))
+    multiplied = label and names.lstrip().startswith(r"\cdot")
+    if names and value and (scales or multiplied or not _counts_things(label)):
         raise Unreadable(f"{names.strip()[:60]!r} behind a value")
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
-        code = _OTHER_MONEY.search(money[0])
-        return _rest(value, parse_unit(code[0]) if code else DOLLAR)
+        return _rest(value, DOLLAR)
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
     if value.endswith(r"\pi") and len(names.strip()) == 1:  # 2\pi h is a formula
@@ -175,24 +151,10 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     return _rest(value, parse_unit(names))
 
 
-_BETWEEN = pattern(
-    r"/|\bper\b|\\cdot|\\text\{|\}|\^\s*(?:\{\s*-?\d\s*\}|\d)", {"all/all": "/", "a per a": "per", "{all}^{-1}": "}"}
-)
-
-
-def _calculates(names: str) -> bool:
-    r"""Whether words that are no known unit are factors of a formula: behind a ``\cdot``, or one cancels another."""
-    words = [part.strip().lower().removesuffix("s") for part in _BETWEEN.split(names) if part.strip()]
-    letters = len(words) > 1 and all(map(_ONE_LETTER.fullmatch, words))
-    to_the_zeroth = "^0" in "".join(names.split()).replace("{", "")
-    return names.lstrip().startswith(r"\cdot") or len(set(words)) < len(words) or letters or to_the_zeroth
-
-
 def _counts_things(label: str) -> bool:
     """Whether a label that is not in the table can be what is counted: words that leave the number as it is."""
-    return not label or (
-        _WESTERN.fullmatch(label) is not None and not changes_value(label) and _ONE_LETTER.fullmatch(label) is None
-    )
+    factors = any(word == "per" or _ONE_LETTER.fullmatch(word) for word in label.split())
+    return not label or (_WORDS.fullmatch(label) is not None and not changes_value(label) and not factors)
 
 
 def _is_unit_word(word: str) -> bool:

@@ -11,8 +11,8 @@ from answer_judge.grading.values import Expression, Text, Value
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
 _PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
 _WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", ("yes, it is",))
-_LATE_CAPITAL = pattern(r"(?<=\w) A\b", {"east A": " A"})
-"""No article."""
+POINT = pattern(r"^[A-Z]\s*\((?=[^()]*,)", {"P(1,2)": "P("})
+"""A name before a tuple."""
 _LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
 
 
@@ -21,15 +21,6 @@ _PREAMBLE = pattern(
     r"|(?:about|approximately|roughly)\b)\s*(?=\S)",
     {r"\text{The area is } 5": r"\text{The area is } ", "about 5": "about "},
 )
-
-
-POINT = pattern(
-    r"^(?:[A-Z]|\\text\{ ?(?:(?i:at|the|is|open|closed|half-open|ordered|unique|only|answer|solution|domain|range"
-    r"|interval|notation|points?|vertex|cent(?:er|re)|focus|midpoint|intersection|origin|coordinates|pair|triple|tuple"
-    r"|vector|maximum|minimum)\b[ :]*)*[A-Z]? ?\})\s*\((?=[^()]*,)",
-    {"P(1,2)": "P(", r"\text{Point }(1,2)": r"\text{Point }(", r"\text{the point P}(1,2)": r"\text{the point P}("},
-)
-"""A name before a tuple or an interval; any other word, as "not" and "outside", may make another of it."""
 
 
 def answer_alone(text: str) -> str:
@@ -54,9 +45,8 @@ def words_of(text: str) -> Text | None:
         return None
     if not wrapped and _LONE_LETTER.search(bare):
         return None  # letters of a formula between the words
-    late = " A" if _LATE_CAPITAL.search(bare) else ""
     bare = " ".join(word for word in words if word not in ("a", "an", "the", "it", "is", "on"))
-    return Text(_LONG_FORMS.get(bare, bare) + late)
+    return Text(_LONG_FORMS.get(bare, bare))
 
 
 _COUNT = (

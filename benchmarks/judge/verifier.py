@@ -52,7 +52,7 @@ def pair_rows(verifier: Verifier) -> list[dict[str, Any]]:
         found = verifier.verify(boxed(row["answer"]), row["gold"], benchmark=row["rule"], details=details).value == 1.0
         right = row["verdict"] != "wrong"
         counts.update([row["verdict"], *(["false_accept"] if found and not right else [])])
-        counts.update(["false_reject"] if right and not found else [])
+        counts.update(["false_reject"] if row["verdict"] == "right" and not found else [])
         if row["rule"] != "default":
             continue
         theirs = math_verify(row["answer"], row["gold"])
