@@ -291,7 +291,8 @@ def _is_verdict(value: v.Value) -> bool:
     """Whether an item says yes or no: in words, or as T or F."""
     found = v.readings(value)
     words = {part.words for part in found if isinstance(part, v.Text)}
-    return bool(_VERDICTS & {*words, *(part.tree.name for part in found if _is_capital(part))})
+    letters = {part.tree.name for part in found if isinstance(part, v.Expression) and part.tree.is_Symbol}
+    return bool(_VERDICTS & (words | letters))
 
 
 def _says_what_was_asked(side: v.Value) -> bool:
