@@ -2,8 +2,8 @@
 
 In the caller's process: ``answers`` finds the answer, ``rules`` says how near it must be, ``verifier`` asks the workers
 of ``pool`` (each runs ``worker``). In a worker: ``judge``, over ``patterns`` <- ``brackets``, ``text`` <- ``numbers``,
-``units``, ``changes``, ``words`` <- ``formula``, ``canonical`` <- ``notation``, ``cases``, ``families`` <- ``reading``,
-and ``values`` <- ``points`` <- ``equality`` <- ``parts``, ``regions`` <- ``compare``.
+``units``, ``changes``, ``words`` <- ``formula``, ``canonical`` <- ``reading``,
+and ``values`` <- ``points`` <- ``equality`` <- ``regions`` <- ``compare``.
 No string of a model reaches ``eval``, ``sympify`` or sympy's parser of Python expressions.
 """
 

@@ -2,9 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Callable
 
-from answer_judge.grading.changes import unsays
 from answer_judge.grading.patterns import pattern
 
 _TOKEN = pattern(
@@ -47,11 +45,6 @@ _LINES = pattern(
 _MARKED_LINES = pattern(rf"(?:{_ITEM}{_MARK}[^\n]{{0,200}}(?:\n\s*|\Z)){{2,}}", ("(A) 3\n(B) 4\n",))
 """Options with their texts on separate lines."""
 _LONGEST_SENTENCE = 4000
-_FENCED = pattern(
-    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*+([^\n`]++)\n\s{0,9}```",
-    ("```\n42\n```", "\n```latex\n\\frac{1}{2}\n```"),
-)
-"""A block of code with one line, which is no program."""
 _FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
 _FORMULAS = pattern(
     rf"\A{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
@@ -66,24 +59,12 @@ _REASON = pattern(
     {"5, since 2 + 3 = 5": ", since ", "5 because it is": " because "},
 )
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
-_PART = r"(?:\*\*)?(?:[Pp]art )?\((?:[b-h]|i{1,3}|iv|vi?)\)(?:[.:]|\*\*)*"
 _AND = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
-_LINK = rf"{_AND}|{_PART}"
-_JOINT = pattern(
-    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*",
-    {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } ", "$\n\n(b) $": "$\n\n(b) $"},
-)
 _BESIDE = pattern(
     rf"(?:{_GAP})*(?:{_AND})(?:{_GAP}|{_AND})*(?:[A-Za-z](?:_\{{?\w+\}}?)?(?:{_GAP})*=(?:{_GAP})*)?",
-    {"$, and $": "$, and $", "$ or $x = ": "$ or $x = "},
+    {"$, and $": "$, and $", "$ or $x = ": "$ or $x = ", r" \text{ or } ": r" \text{ or } "},
 )
 """Between boxes that are offered side by side."""
-_NEXT_PART = pattern(
-    rf"(?:{_GAP})*+(?:\.(?:{_GAP})*+)?(?:[Ff]or )?{_PART},?(?:{_GAP})*+"
-    rf"(?:(?P<said>[A-Za-z][A-Za-z', $]{{0,60}})(?: is| are| get| gives?| have| has| find| obtain|=|:))?(?:{_GAP})*",
-    ("$. (b) $", "$.\n\n(b) The area of $ABC$ is $", ". (ii) $x = ", ". For part (b), we get $"),
-)
-"""Between the boxes of two parts: a full stop, the name of the part, and a few words that end in a verb."""
 _LONGEST_JOINT = 100
 _MOST_BOXES = 32
 _VISIBLE = pattern(r"\s*\S", ("  x",))
@@ -96,15 +77,11 @@ def last_boxed(text: str) -> str | None:
     Of nested boxes the inner one counts; a box without braces counts where a number follows, as in ``\boxed 42``.
     """
     boxes = _boxes(text)
-    return _content(text, boxes[-1]) if boxes else None
+    return text[slice(*boxes[-1][2:])].strip() if boxes else None
 
 
 _Box = tuple[int, int, int, int]
 """Where a box starts and ends, and where its content does: contents of nested boxes together would be quadratic."""
-
-
-def _content(text: str, box: _Box) -> str:
-    return text[box[2] : box[3]].strip()
 
 
 def _boxes(text: str) -> list[_Box]:
@@ -124,25 +101,18 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def joined_boxes(text: str) -> str | None:
-    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone.
-
-    A full stop may stand before "(b)", and a few words with "is" or "we get" behind it.
-    """
-    contents = _run_of_boxes(text, _joins)
+    """The last box and those joined to it by commas, "and" or "or", as one list; None where it stands alone."""
+    contents = _run_of_boxes(text)
     return ", ".join(contents) if len(contents) > 1 else None
 
 
 def boxes_beside(text: str) -> tuple[str, ...]:
-    r"""The boxes that commas, "and" or "or" put beside the final answer, as in ``$x = \boxed{1}$ or $x = \boxed{2}$``.
-
-    Answers to parts (a) and (b) are not beside each other: each is one answer.
-    """
+    """The boxes that commas, "and" or "or" put beside the final answer."""
     said = text.rpartition("</think>")[2]
-    joins = lambda text, start, end: _BESIDE.fullmatch(text, start, end) is not None  # noqa: E731
-    return tuple(_run_of_boxes(said if _final(said) else text, joins)[:-1])
+    return tuple(_run_of_boxes(said if _final(said) else text)[:-1])
 
 
-def _run_of_boxes(text: str, joins: Callable[[str, int, int], bool]) -> list[str]:
+def _run_of_boxes(text: str) -> list[str]:
     """The contents of the last box and of those before it, as far as what stands between joins them."""
     if text.count(r"\boxed") + text.count(r"\fbox") < 2:
         return []
@@ -151,19 +121,12 @@ def _run_of_boxes(text: str, joins: Callable[[str, int, int], bool]) -> list[str
     for start, end, *inside in reversed(_boxes(text)):
         if end > left:
             continue  # around it
-        if contents and (end + _LONGEST_JOINT < left or len(contents) == _MOST_BOXES or not joins(text, end, left)):
+        too_far = end + _LONGEST_JOINT < left or len(contents) == _MOST_BOXES
+        if contents and (too_far or not _BESIDE.fullmatch(text, end, left)):
             break
         contents.append(text[slice(*inside)].strip())
         left = start
     return contents[::-1]
-
-
-def _joins(text: str, start: int, end: int) -> bool:
-    """Whether what stands between two boxes makes one list of them."""
-    part = _NEXT_PART.fullmatch(text, start, end)
-    if _JOINT.fullmatch(text, start, end) or _BESIDE.fullmatch(text, start, end):
-        return True
-    return part is not None and not unsays(part["said"] or "")
 
 
 def after_hashes(text: str) -> str | None:
@@ -188,23 +151,10 @@ def _final(text: str) -> str | None:
         return _trimmed(boxed)
     marked = deque(_MARKED.finditer(text), maxlen=1)
     if not marked:
-        return _phrased(text, 0) or _fenced(text)
+        return _phrased(text, 0)
     line = marked[0]
     stated = _phrased(text, line.start()) if _HEADING.match(line[1]) else None
     return stated or _trimmed(_THOUSANDS_COMMA.sub("", line[1].strip()))
-
-
-def _fenced(text: str) -> str | None:
-    """The one line of the block of code that a text ends with, or None."""
-    text = text.rstrip()
-    if text.endswith("~~~"):
-        text = text.replace("~~~", "```")
-    fences = text.count("```")
-    start = text.rfind("```", 0, -3)
-    if not text.endswith("```") or fences % 2 or start < 0:
-        return None
-    found = _FENCED.fullmatch(text, start)
-    return _trimmed(found[1]) if found else None
 
 
 def _phrased(text: str, start: int) -> str | None:
@@ -213,6 +163,8 @@ def _phrased(text: str, start: int) -> str | None:
         at = phrase.end()
         if "\n" in phrase[0] and (bullet := _BULLET_ALONE.match(text, at)):
             at = bullet.end()
+        if text.startswith(("```", "~~~"), at):
+            return None  # a block of code: what an earlier phrase states is no longer the answer
         answer = _trimmed(_listed(text, phrase) or _stated(text, at))
         if answer:
             return answer
@@ -230,8 +182,6 @@ def _listed(text: str, phrase: re.Match[str]) -> str | None:
 def _stated(text: str, start: int) -> str:
     """What a sentence states from ``start`` on: formulas to their delimiters, words up to a reason or the full stop."""
     rest = text[start : start + _LONGEST_SENTENCE]
-    if block := _FENCED.match(rest):
-        return block[1]
     formula = _FORMULAS.match(rest)
     if formula and not _WORDS_FOLLOW.match(rest, formula.end()):
         return formula[0]

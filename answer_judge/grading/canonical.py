@@ -6,27 +6,24 @@ written out here first: products with ``\cdot``, arguments in brackets, numbers 
 decimals as exact fractions. What is not in the lists of ``formula`` is unreadable.
 """
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from answer_judge.grading.brackets import DEEPEST, Unreadable
 from answer_judge.grading.formula import DERIVATIVE, LETTERS, symbol_name, tokens
 from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern
-from answer_judge.grading.text import FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC
+from answer_judge.grading.text import FUNCTIONS, TRIGONOMETRIC
 
-_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
 _LETTER = pattern(r"\(?\\variable\{[A-Za-z]\w*\}\)?", (r"\variable{x}", r"(\variable{a})"))
-_SMALL = pattern(r"\\variable\{[a-z]\}", (r"\variable{k}",))
 _NAME = pattern(r"e|\\variable\{\w+\}", {r"(\variable{xSUB1})": r"\variable{xSUB1}"})
 _FRACTION_AHEAD = pattern(r"\A(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
 _ACCENT = pattern(r"\A\\([a-z]+)(?:\s*\{)?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
 
 
-_CORNERS = pattern(r"\{?([A-Z]{3})\}?(?![_'])", {"ABC": "ABC", "{BAC}+": "{BAC}"})
 _MARKS = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
 
 
@@ -88,10 +85,10 @@ class _Writer:
             if self.token in ("+", "-"):
                 parts.append(self.take())
                 open_end = True
-            elif self.token in ("/", ":", r"\cdot"):
+            elif self.token in ("/", r"\cdot"):
                 if open_end:
                     raise Unreadable("operator without a factor")
-                parts.append(self.take().replace(":", "/") + " ")
+                parts.append(self.take() + " ")
                 open_end = True
             elif not open_end and self._after_factor(parts):
                 continue
@@ -100,11 +97,8 @@ class _Writer:
                 if not open_end:
                     if _PLAIN_NUMBER.fullmatch(parts[-1]) and _PLAIN_NUMBER.fullmatch(factor):
                         raise Unreadable("two numbers side by side")
-                    if (
-                        _PLAIN_NUMBER.fullmatch(factor)
-                        and _LETTER.fullmatch(parts[-1])
-                        and not self._goes_on(parts[-1])
-                    ):
+                    has_power = self.token in ("!", "^") and self.ahead(2) != r"^\circ"
+                    if _PLAIN_NUMBER.fullmatch(factor) and _LETTER.fullmatch(parts[-1]) and not has_power:
                         raise Unreadable("a number behind a letter")  # N2O, (a) 3 (b) 5, 3h20
                     parts.append(r"\cdot ")
                 parts.append(factor)
@@ -114,25 +108,18 @@ class _Writer:
         self.depth -= 1
         return "".join(parts)
 
-    def _goes_on(self, letter: str) -> bool:
-        r"""Whether the number behind a letter is a base, or an angle as in ``k360^\circ`` and ``n2\pi``."""
-        if self.ahead(2) != r"^\circ":
-            return self.token in ("!", "^") or (self.token == r"\pi" and _SMALL.fullmatch(letter) is not None)
-        kind, _ = self.tokens[min(self.at + 2, len(self.tokens) - 1)]
-        return kind != "letter" and _SMALL.fullmatch(letter) is not None
-
     def _ends_run(self, parts: list[str]) -> bool:
         """Whether the argument of a function without brackets ends here."""
         if self.token in ("+", "-"):
             return bool(parts)
         if parts and (self.token in ("(", "[") or (self.token == "e" and self.tokens[self.at + 1][1] == "^")):
             return True  # \sin x (1+x) and \cos x e^{-t} are products
-        return self.token in ("/", ":", r"\cdot", ",", "|") or self.token[1:] in FUNCTIONS | OF_SEVERAL
+        return self.token in ("/", r"\cdot", ",", "|") or self.token[1:] in FUNCTIONS
 
     def _after_factor(self, parts: list[str]) -> bool:
-        """Take what belongs to the factor before: a power, a factorial, a percent sign."""
+        """Take what belongs to the factor before: a power or a factorial."""
         sign = self.token
-        if sign not in ("^", "!", "%", r"\%", r"\choose"):
+        if sign not in ("^", "!"):
             return False
         self.take()
         if sign == "^" and self.token == r"\circ":
@@ -140,10 +127,6 @@ class _Writer:
             parts[-1] = rf"({parts[-1]}\cdot \frac{{\pi}}{{{_integer(180)}}})"
         elif sign == "^":
             parts[-1] = f"{_grouped(parts[-1])}^{{{self._script()}}}"
-        elif sign == r"\choose":
-            parts[:] = [rf"\binom{{{''.join(parts)}}}{{{self.sequence('}')}}}"]
-        elif sign != "!":
-            parts[-1] = rf"({parts[-1]}\cdot \frac{{{_integer(1)}}}{{{_integer(100)}}})"
         elif self.token == "!":
             raise Unreadable("a double factorial")
         else:
@@ -151,33 +134,36 @@ class _Writer:
         return True
 
     def _factor(self, mixed: bool = True) -> str:
-        """One factor; a number with a fraction after it is one, except where only a number can stand."""
+        """One factor; ``mixed``: refuse a number before a fraction."""
         kind, token = self.kind, self.token
         if kind == "number":
             return self._number(mixed)
         if kind in ("letter", "accent", "text") or token[1:] in LETTERS:
             return self._symbol()
-        if token in _MAKERS:
-            return _MAKERS[token][0](self)
+        if token in _CLOSING:
+            return self._bracketed()
         if kind == "command" and token[1:] in FUNCTIONS:
             return self._function()
-        if kind == "command" and token[1:] in OF_SEVERAL:
-            return self._function_of_several()
+        if token == r"\frac":
+            return self._fraction()
+        if token == r"\sqrt":
+            return self._root()
+        if token == r"\binom":
+            self.take()
+            return rf"\binom{{{self._group()}}}{{{self._group()}}}"
+        if token in (r"\pi", r"\infty"):
+            return self.take() + " "
         raise Unreadable(f"{token} where a factor should be")
 
     def _number(self, mixed: bool) -> str:
-        """A number, exactly; a mixed number in brackets."""
+        """A number, exactly."""
         token = self.take()
         number = read_number(token)
         if number is None:
             raise Unreadable(token)
         self.decimal |= number.step is not None
         if mixed and token.isdigit() and (part := _FRACTION_AHEAD.match(self.ahead(7))):
-            whole = read_number(f"{token} {part[0]}")
-            if whole is None:
-                raise Unreadable(f"{token} {part[0]} is neither a mixed number nor clearly a product")
-            number = whole
-            self.at += 3 if part[0][0].isdigit() else 7
+            raise Unreadable(f"{token} {part[0]} may be a mixed number or a product")
         top, bottom = number.value.numerator, number.value.denominator
         return _integer(top) if bottom == 1 else rf"(\frac{{{_integer(top)}}}{{{_integer(bottom)}}})"
 
@@ -185,9 +171,6 @@ class _Writer:
         """A letter, Greek letter, accent or word, with subscript and primes."""
         accent = _ACCENT.match(self.token) if self.kind == "accent" else None
         base, primes, below = self.take(), 0, ""
-        if base == r"\angle" and (corners := _CORNERS.match(self.ahead(5))):
-            self.at += len(corners[0])
-            return rf"\variable{{angleOF{min(corners[1], corners[1][::-1])}}}"
         if accent:
             mark = _MARKS.get(accent[1], accent[1])
             base, primes = accent[2], {"dot": 1, "ddot": 2}.get(mark, 0)
@@ -256,10 +239,6 @@ class _Writer:
         index = f"[{self.enclosed(_CLOSING[self.take()])}]" if self.token == "[" else ""
         return rf"\sqrt{index}{{{self._group()}}}"
 
-    def _binomial(self) -> str:
-        self.take()
-        return rf"\binom{{{self._group()}}}{{{self._group()}}}"
-
     def _function(self) -> str:
         """A function of one argument, which is what is in brackets or braces, or else the product that follows."""
         name, base, power = self.take()[1:], "", ""
@@ -276,46 +255,12 @@ class _Writer:
             argument = f"({self.sequence(_ENDS_OF_RUN, run=True)})"
         if base and name != "log":
             raise Unreadable(f"{name} with a base")
-        if name == "cis":
-            name, argument = "exp", rf"(I\cdot {argument})"
         if power == f"-{_integer(1)}" and name in TRIGONOMETRIC:
             name, power = f"arc{name}", ""
         name = rf"log_{{{base}}}" if base else rf"log_{{{_integer(10)}}}" if name in ("lg", "log") else name
         return rf"(\{name}{argument})^{{{power}}}" if power else rf"\{name}{argument}"
 
-    def _function_of_several(self) -> str:
-        name = self.take()[1:]
-        if self.token not in ("(", "{", r"\{"):
-            raise Unreadable(f"{name} without brackets")
-        close, arguments = _CLOSING[self.token], []
-        while not arguments or self.token == ",":
-            self.take()
-            arguments.append(self.sequence((",", close)))
-        self.expect(close)
-        if name in ("gcd", "lcm"):
-            numbers = [int(found[1]) for found in map(_PLAIN_NUMBER.fullmatch, arguments) if found]
-            if len(numbers) < len(arguments):
-                raise Unreadable(f"{name} of letters")
-            return _integer(getattr(math, name)(*numbers))
-        return rf"\{name}({','.join(arguments)})"
-
 
 def _grouped(part: str) -> str:
     """A factor in brackets, so that a power or factorial takes all of it; the grammar drops a power of a bare I."""
     return part if _NAME.fullmatch(part) else f"({part})"
-
-
-_MAKERS: dict[str, tuple[Callable[[_Writer], str], str, str]] = {
-    "(": (_Writer._bracketed, "(x)", r"(\variable{x})"),
-    "[": (_Writer._bracketed, "[x]", r"(\variable{x})"),
-    "{": (_Writer._bracketed, "{x}", r"(\variable{x})"),
-    "|": (_Writer._bracketed, "|x|", r"|\variable{x}|"),
-    r"\frac": (_Writer._fraction, r"\frac{x}2", r"(\frac{\variable{x}}{\variable{2}})"),
-    r"\sqrt": (_Writer._root, r"\sqrt[3]{x}", r"\sqrt[\variable{3}]{\variable{x}}"),
-    r"\binom": (_Writer._binomial, r"\binom{x}{2}", r"\binom{\variable{x}}{\variable{2}}"),
-    r"\lfloor": (_Writer._bracketed, r"\lfloor x\rfloor", r"\lfloor \variable{x}\rfloor "),
-    r"\lceil": (_Writer._bracketed, r"\lceil x\rceil", r"\lceil \variable{x}\rceil "),
-    r"\pi": (lambda writer: writer.take() + " ", r"\pi", r"\pi "),
-    r"\infty": (lambda writer: writer.take() + " ", r"\infty", r"\infty "),
-}
-"""What writes the factor that a token begins, with an example and what is written for it."""

@@ -45,6 +45,7 @@ _ELSEWHERE = (
 """Of French, Spanish, Portuguese, Italian and German."""
 _CHANGES = pattern(
     r"(?<![\^{-])\d|n't\b|\band (?:an?|the)\b|^\W*(?:text\W*)?(?:and|an?)\b"
+    r"|(?<!ordered )(?<!distinct )\b(?:pairs?|couples?)\b"
     rf"|\b(?:(?:{_NUMERALS})\b(?!-(?:way|time|hour|day|inch|foot|year|digit|dollar)\b)"
     rf"|(?:{'|'.join((_POWERS, _PARTS, _MULTIPLES, _CALCULATION, _COMPARISON, _BEHIND, _DOUBT, _ELSEWHERE))})\b)",
     {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "isn't", r"\text{and a half}": r"\text{and"},

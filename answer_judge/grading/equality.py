@@ -16,18 +16,12 @@ from answer_judge.grading.rules import Grading
 CONSTANT_DIGITS = 60
 _SPARE_DIGITS = 10
 """How many of the digits of a value may be wrong."""
-_CONSTANTS = frozenset((sympy.Symbol("C"), sympy.Symbol("c")))
-"""Letters of a constant of integration."""
 LARGEST_ROUNDING = Fraction(1, 20)
 """Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""
 ENOUGH_DIGITS = 6
 """Significant digits from which a decimal stands for the endless number it is cut from."""
 FEWEST_DIGITS = 2
 """Significant digits of a decimal that may follow the exact value in a chain, as in ``\\sqrt{2} = 1.41``."""
-DOUBLE_DIGITS = range(15, 18)
-"""Significant digits of a printed double: the shortest decimal that is read as the same double again."""
-DOUBLE_ERROR = Fraction(1, 2**52)
-"""How far a printed double may be from the value it was calculated for, as a share of it."""
 
 
 def tree(value: v.Formula) -> Any:
@@ -90,21 +84,9 @@ def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
         return False
     if is_constant(gold) and is_constant(answer):
         return _same_constants(gold, answer)
-    one, other = aligned(tree(gold), _with_constant(tree(gold), tree(answer)))
+    one, other = aligned(tree(gold), tree(answer))
     digits = POINT_DIGITS + more_digits(one, other)
     return all(near(left, right, digits) for left, right in values_at_points(one, other, digits))
-
-
-def _with_constant(gold: Any, answer: Any) -> Any:
-    """An answer with the gold answer's letter for a constant that both add to a formula in one other letter."""
-    for constant in _CONSTANTS - gold.free_symbols:
-        (same,) = _CONSTANTS - {constant}
-        letters = answer.free_symbols - {constant}
-        if len(letters) != 1 or gold.free_symbols != letters | {same} or not str(*letters).islower():
-            continue
-        if (gold - same).free_symbols == (answer - constant).free_symbols == letters:
-            return answer.xreplace({constant: same})
-    return answer
 
 
 def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
@@ -113,9 +95,8 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
     if exact is not None and found is not None:
-        if exact == found or ((endless(found) or is_short(found)) and printed(found, gold)):
-            return True
-        return (endless(exact) and shortened(exact, answer)) or (endless(found) and shortened(found, gold))
+        forms = ((exact, answer), (found, gold))
+        return exact == found or any(endless(value) and shortened(value, decimal) for value, decimal in forms)
     if tree(gold) == tree(answer):
         return True
     digits = CONSTANT_DIGITS + more_digits(tree(gold), tree(answer))
@@ -126,8 +107,7 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return False
     if exact is None and shortened(to_fraction(left), answer):
         return True
-    value = to_fraction(right)
-    return found is None and (shortened(value, gold) or printed(value, gold))
+    return found is None and shortened(to_fraction(right), gold)
 
 
 def agree(one: v.Formula, other: v.Formula) -> bool:
@@ -173,7 +153,7 @@ def vanishes(value: Any) -> bool:
 
 
 def aligned(one: Any, other: Any) -> tuple[Any, Any]:
-    """Both formulas with derivatives named alike: ``y'`` is ``dy/dt`` where only one side says by what."""
+    """Both formulas with derivatives named alike: ``y'`` is ``dy/dt`` if only one side says by what."""
     derivatives = [[s for s in formula.free_symbols if s.name.startswith("DER")] for formula in (one, other)]
     left, right = (any("WRT" in symbol.name for symbol in found) for found in derivatives)
     if not all(derivatives) or left == right:
@@ -182,16 +162,16 @@ def aligned(one: Any, other: Any) -> tuple[Any, Any]:
     return one.xreplace(bare), other.xreplace(bare)
 
 
-def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool = False) -> bool:
-    """Whether the differences of the sides of two equations are constant multiples, above 0 where ``positive``."""
+def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any]) -> bool:
+    """Whether the differences of the sides of two equations are constant multiples."""
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
-    if _proportional(one, other, positive):
+    if _proportional(one, other):
         return True
     tops = [sympy.fraction(sympy.together(side))[0] for side in (one, other)]
-    return not positive and tops != [one, other] and _proportional(tops[0], tops[1], positive)
+    return tops != [one, other] and _proportional(*tops)
 
 
-def _proportional(one: Any, other: Any, positive: bool) -> bool:
+def _proportional(one: Any, other: Any) -> bool:
     ratios = []
     digits = POINT_DIGITS + more_digits(one, other)
     for left, right in values_at_points(one, other, digits):
@@ -202,8 +182,7 @@ def _proportional(one: Any, other: Any, positive: bool) -> bool:
         ratios.append(right / left)
     if len(ratios) < LEAST_POINTS:
         raise Unreadable("no value at enough points")
-    same = all(near(ratios[0], ratio, digits) for ratio in ratios[1:])
-    return same and (not positive or bool(sympy.re(ratios[0]) > 0))
+    return all(near(ratios[0], ratio, digits) for ratio in ratios[1:])
 
 
 def endless(value: Fraction) -> bool:
@@ -231,22 +210,3 @@ def rounds_to(value: Fraction, decimal: v.Number) -> bool:
 def shortened(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
     """Whether a formula is a decimal: a number rounded or cut to at least ``fewest`` digits."""
     return isinstance(decimal, v.Number) and decimal.digits >= fewest and rounds_to(value, decimal)
-
-
-def printed(value: Fraction, decimal: v.Formula) -> bool:
-    """Whether a decimal is what a double next to a value prints.
-
-    >>> [printed(Fraction(1, 3), v.Number(Fraction(10**17 // 3 + n, 10**17), Fraction(1, 10**17), 17)) for n in (3, 30)]
-    [True, False]
-    """
-    if not isinstance(decimal, v.Number) or decimal.digits not in DOUBLE_DIGITS:
-        return False
-    return abs(decimal.value - value) <= DOUBLE_ERROR * abs(value)
-
-
-def is_short(value: Fraction) -> bool:
-    """Whether a value with a finite decimal form has clearly fewer digits than a printed double."""
-    power = 0
-    while value.denominator != 1 and power < DOUBLE_DIGITS.start:
-        value, power = value * 10, power + 1
-    return value.denominator == 1 and len(str(abs(value.numerator)).rstrip("0")) < DOUBLE_DIGITS.start - 2

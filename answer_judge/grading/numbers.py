@@ -14,7 +14,7 @@ _POWER = (
 _DECIMAL = pattern(
     rf"{_SIGN}(?=[\d.]){_DIGITS}{_POWER}", ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6")
 )
-_REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
+_REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
 _FRACTION = pattern(
     rf"{_SIGN}(?:(?P<whole>\d+)(?=[\s\\])\s*)?"
     r"(?:\\frac\s*(?:\{\s*(?P<a>(?:[-+]\s*)?\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>(?:[-+]\s*)?\d+)\s*\}|(?P<d>\d+))"

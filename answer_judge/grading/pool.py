@@ -27,10 +27,8 @@ START_SECONDS = 120.0
 """A worker that is not ready after this long counts as one that failed to start."""
 STARTS = 3
 """Failed starts in a row after which the pool gives up."""
-ATTEMPTS = 2
-"""How often a task is tried whose worker dies: the second time it is the task that is to blame."""
-KILLS = 6
-"""How often it is tried where workers are killed from outside, as the system does when memory runs out."""
+ATTEMPTS = 3
+"""How often a task is tried whose worker dies: also the system kills, where memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,6 @@ class _Worker:
             self.process.stdin.flush()
         except OSError:
             self.process.kill()
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether SIGKILL ended the process: sent by the pool where the worker was late, else from outside."""
-        return self.process.returncode == -9
 
     def kill(self) -> None:
         """End the process now and wait for the system to have taken it away."""
@@ -173,7 +166,7 @@ class WorkerPool:
         first, outcomes = self._next_id, dict[int, TaskResult]()
         self._next_id += len(tasks)
         waiting = deque(range(first, self._next_id))
-        deaths: dict[int, list[bool]] = {number: [] for number in waiting}
+        deaths = dict.fromkeys(waiting, 0)
         while len(outcomes) < len(tasks):
             for worker in self._alive:
                 if worker.ready and worker.task is None and waiting:
@@ -187,8 +180,8 @@ class WorkerPool:
             task, late = worker.task, time.monotonic() >= worker.deadline
             self._replace(worker, f"not ready after {START_SECONDS:g} seconds" if late and not worker.ready else "")
             if task is not None:
-                deaths[task].append(worker.was_killed)
-                if late or deaths[task].count(False) >= ATTEMPTS or len(deaths[task]) >= KILLS:
+                deaths[task] += 1
+                if late or deaths[task] >= ATTEMPTS:
                     outcomes[task] = TaskResult("timeout" if late else "crashed")
                 else:
                     waiting.append(task)
@@ -227,17 +220,12 @@ class WorkerPool:
         self._drop(worker)
         if not worker.ready:
             self._failures += 1
-            killed = worker.was_killed and not reason
-            if killed and self._failures >= KILLS:
-                raise RewardError(
-                    f"{KILLS} worker processes in a row were killed from outside before they were ready, as the system "
-                    "does where memory runs out. Leave it more memory, or try workers=1."
-                )
-            if not killed and self._failures >= STARTS:
+            if self._failures >= STARTS:
                 reason = reason or f"the process ended with exit status {worker.process.returncode} and said nothing"
                 raise RewardError(
                     f"worker processes could not be started ({STARTS} attempts with {sys.executable}). "
                     "If a package is missing, install it there; for the verifier, pip install math-verify. "
+                    "If the system killed them, leave it more memory, or try workers=1. "
                     f"The worker's own error:\n{reason}"
                 )
         self.start()

@@ -20,7 +20,7 @@ def as_set(value: v.Value) -> Any | None:
             return _inequality(value)
         if isinstance(value, v.Region):
             return _region(value)
-        return sympy.S.Reals if isinstance(value, v.Everything) else None
+        return None
     except (TypeError, ValueError, NotImplementedError) as error:
         raise Unreadable(str(error)) from error
 
@@ -30,11 +30,12 @@ def _items(value: v.Items) -> Any | None:
     if value.brackets == "{}":
         return sympy.FiniteSet(*map(_end, value.items))
     if not value.brackets:
-        letters = letters_of(value.items)
-        if len(letters) > 1:
+        sides = [side for item in value.items if isinstance(item, v.Inequality) for side in item.sides]
+        trees = [tree(side) for side in sides if isinstance(side, v.Formula)]
+        if len(set().union(*(found.free_symbols for found in trees))) > 1:
             return None  # x > 1, y > 2 is no set of numbers
-        parts = [as_set(_point(item, letters if value.joiner == "or" else set())) for item in value.items]
-        if any(part is None or isinstance(item, v.Everything) for part, item in zip(parts, value.items, strict=True)):
+        parts = list(map(as_set, value.items))
+        if any(part is None for part in parts):
             return None
         if all(isinstance(item, v.Inequality) for item in value.items):
             union, common = sympy.Union(*parts), sympy.Intersection(*parts)
@@ -46,19 +47,6 @@ def _items(value: v.Items) -> Any | None:
     if not bool(start < end) and not (start == end and value.brackets == "[]"):
         return None
     return sympy.Interval(start, end, value.brackets[0] == "(", value.brackets[1] == ")")
-
-
-def letters_of(items: tuple[v.Value, ...]) -> set[str]:
-    """The letters of the inequalities in a list."""
-    sides = [side for item in items if isinstance(item, v.Inequality) for side in item.sides]
-    return {symbol.name for side in sides if isinstance(side, v.Formula) for symbol in tree(side).free_symbols}
-
-
-def _point(value: v.Value, letters: set[str]) -> v.Value:
-    """``x = 5`` beside inequalities of x alone as the set of 5; anything else as it is."""
-    if not isinstance(value, v.Named) or value.argument or {value.name} != letters or len(value.members) != 1:
-        return value
-    return v.Items("{}", value.members)
 
 
 def _end(value: v.Value) -> Any:
@@ -84,7 +72,7 @@ def _region(value: v.Region) -> Any | None:
 
 
 def _inequality(value: v.Inequality) -> Any | None:
-    """One letter between numbers, or the absolute value of one."""
+    """One letter between numbers."""
     sides = [tree(side) for side in value.sides if isinstance(side, v.Formula)]
     if len(sides) < len(value.sides) or len(set().union(*(side.free_symbols for side in sides))) != 1:
         return None
@@ -102,13 +90,7 @@ def _inequality(value: v.Inequality) -> Any | None:
 
 
 def _half_line(left: Any, sign: str, bound: Any) -> Any | None:
-    """The numbers for which ``left sign bound`` holds; ``left`` is linear in one letter, or its absolute value."""
-    if isinstance(left, sympy.Abs) and left.args[0].is_Symbol:
-        if sign == r"\ne":
-            return None
-        if sign in (">", r"\ge"):
-            return sympy.Complement(sympy.S.Reals, sympy.Interval(-bound, bound, sign != ">", sign != ">"))
-        return sympy.Interval(-bound, bound, sign == "<", sign == "<") if bound >= 0 else sympy.S.EmptySet
+    """The numbers for which ``left sign bound`` holds; ``left`` is linear in one letter."""
     (symbol,), left = left.free_symbols, left.doit()
     slope = left.diff(symbol)
     if slope.free_symbols or slope == 0:
@@ -156,6 +138,6 @@ def _same_end(one: Any, other: Any) -> bool:
 
 
 def is_settled(value: v.Value) -> bool:
-    """Whether a value describes a set and nothing else: an inequality, a union, all numbers."""
+    """Whether a value describes a set and nothing else: an inequality or a union."""
     items = value.items if isinstance(value, v.Items) and not value.brackets else (value,)
-    return all(isinstance(item, (v.Inequality, v.Region, v.Everything)) for item in items)
+    return all(isinstance(item, (v.Inequality, v.Region)) for item in items)

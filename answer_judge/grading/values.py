@@ -1,7 +1,7 @@
 """What an answer can be, as records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -49,8 +49,7 @@ class Based:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, ``"{}"`` for ``\{...\}``,
-    ``":"`` for a ratio, whose items are those beside the first, or ``"ab"`` for the parts (a) and (b)."""
+    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, or ``"{}"`` for ``\{...\}``."""
 
     brackets: str
     items: tuple["Value", ...]
@@ -60,10 +59,9 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Rows of values; ``bars`` for a determinant."""
+    """Rows of values."""
 
     rows: tuple[tuple["Value", ...], ...]
-    bars: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +99,6 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
-    """All real numbers."""
-
-
-@dataclass(frozen=True, slots=True)
 class Unit:
     """A unit: powers of base units and a factor, or only a label where it is not in the table."""
 
@@ -123,21 +116,6 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """A function in pieces: each value with its condition, ``Text("otherwise")`` for what is left."""
-
-    rows: tuple[tuple["Value", "Value"], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A value for every whole number that a letter may stand for."""
-
-    value: "Value"
-    letter: str
-
-
-@dataclass(frozen=True, slots=True)
 class Either:
     """A text that can be read in more than one way."""
 
@@ -145,9 +123,9 @@ class Either:
 
 
 Formula = Number | Expression
-SETS = Items | Inequality | Region | Everything
+SETS = Items | Inequality | Region
 """What can be a set of numbers."""
-Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Pieces | Family | Either
+Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Either
 
 
 def readings(value: Value) -> tuple[Value, ...]:
@@ -158,26 +136,6 @@ def readings(value: Value) -> tuple[Value, ...]:
 def as_formula(value: Value) -> Formula | None:
     """A value as a formula, where it is one or can be read as one."""
     return next((part for part in readings(value) if isinstance(part, Formula)), None)
-
-
-def mapped(value: Any, change: Callable[[Expression], Expression]) -> Any:
-    """A value with every expression in it changed."""
-    if isinstance(value, Expression):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(mapped(part, change) for part in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    return replace(
-        value, **{part.name: mapped(getattr(value, part.name), change) for part in fields(value) if part.init}
-    )
-
-
-def formulas(value: Value) -> list[Expression]:
-    """Every expression in a value."""
-    found: list[Expression] = []
-    mapped(value, lambda part: found.append(part) or part)
-    return found
 
 
 def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) -> bool:
@@ -194,14 +152,6 @@ def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) 
 def words(value: "Formula") -> frozenset[str]:
     """The words in a formula; a number has none."""
     return value.words if isinstance(value, Expression) else frozenset()
-
-
-def quotient(value: Value) -> Value:
-    """A ratio of two as the first divided by the second; any other value as it is."""
-    if not (isinstance(value, Items) and value.brackets == ":" and len(value.items) == 2):
-        return value
-    share = value.items[1]
-    return Expression(f"1/({share.latex})", 1 / share.tree) if isinstance(share, Expression) else value
 
 
 def without_unit(value: Value) -> Value:

@@ -31,9 +31,9 @@ class Verdict:
     value: float
     """1.0 if the answer is right, else 0.0."""
     reason: str
-    """``right``; ``wrong``; ``no_answer``: the completion names none; ``unparsed``: it names something that is not
-    mathematics; ``timeout``: judging it took longer than the limit; ``crashed``: judging it ended a worker twice, which
-    is what running out of memory does."""
+    """``right``; ``wrong``; ``no_answer``: the completion names none; ``unparsed``: it is no mathematics that is read;
+    ``timeout``: judging it took longer than the limit; ``crashed``: judging it ended three workers, as running out of
+    memory does."""
 
 
 Details = Mapping[str, Any] | None
@@ -77,9 +77,7 @@ class Verifier:
 
     def __init__(self, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 1024) -> None:
         try:
-            import_module(
-                "latex2sympy2_extended"
-            )  # math-verify's LaTeX grammar, all that is used of it: see docs/verifier.md
+            import_module("latex2sympy2_extended")  # the grammar is all that is used of math-verify
             from answer_judge.grading.judge import judge
         except ImportError as error:
             raise ConfigError(

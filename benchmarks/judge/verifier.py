@@ -1,27 +1,24 @@
-"""What the verifier accepts, how fast it is, and what hostile answers do to it.
+"""Answers that the verifier accepts, answers a second, and the effect of hostile answers.
 
 python -m benchmarks.judge.verifier [--data FOLDER] [--hostile 10000] [--quick] [--output FILE.json]
 
 FOLDER holds the six sets as gsm8k_test.jsonl, math500.jsonl, ...; without it the gold answers are left out.
 """
 
-import contextlib
 import csv
 import json
-import os
 import random
 import re
 import resource
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from answer_judge.grading import verifier as module
-from answer_judge.grading.judge import judge, read_gold
+from answer_judge.grading.judge import read_gold
 from answer_judge.grading.verifier import REASONS, Verifier
 from benchmarks.judge.hostile_answers import hostile_answers
 from benchmarks.shared import options, write
@@ -29,57 +26,40 @@ from benchmarks.shared import options, write
 SEED = 0
 PAIRS = Path(__file__).parents[2] / "tests" / "judge" / "grading" / "verifier_pairs.tsv"
 SETS = ("gsm8k_test", "math500", "aime24", "amc23", "minerva_math", "olympiadbench")
-PLAIN_BAR = 300.0
-"""Plain answers a second on two cores."""
 HOSTILE_GOLD = "31415.92653"
 HOSTILE_SECONDS = 1.0
-MEMORY_MB = 1024
 WORKERS = 2
-
-
-@contextlib.contextmanager
-def no_short_cut() -> Iterator[None]:
-    """Nothing is compared as text, so that every answer goes to a worker."""
-    before = module.plain_match
-    module.plain_match = lambda answer, gold: None
-    try:
-        yield
-    finally:
-        module.plain_match = before
-
-
-def table() -> list[dict[str, str]]:
-    """The hand-made answers."""
-    with PAIRS.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def boxed(answer: str) -> str:
     return rf"Thus the answer is $\boxed{{{answer}}}$."
 
 
+def math_verify(answer: str, gold: str) -> bool:
+    """math-verify as its own page calls it."""
+    from math_verify import parse, verify
+
+    return bool(verify(parse(f"${gold}$"), parse(boxed(answer))))
+
+
 def pair_rows(verifier: Verifier) -> list[dict[str, Any]]:
-    """False accepts and false rejects on the table, by kind."""
-    counts: Counter[tuple[str, str]] = Counter()
-    rejected = []
-    for row in table():
+    """Verdicts on the pairs made by hand, and math-verify's on those of the default rule."""
+    with PAIRS.open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    counts: Counter[str] = Counter()
+    for row in table:
         details = json.loads(row["details"] or "null")
-        reason = verifier.verify(boxed(row["answer"]), row["gold"], benchmark=row["rule"], details=details).reason
-        counts[row["kind"], row["verdict"]] += 1
-        if (reason == "right") != (row["verdict"] == "right"):
-            counts[row["kind"], "false accept" if reason == "right" else "false reject"] += 1
-            rejected.append(f"{row['answer']} for {row['gold']}: {reason}")
-    kinds = dict.fromkeys(kind for kind, _ in counts)
-    rows = [pair_record(kind, counts) for kind in kinds]
-    total: Counter[tuple[str, str]] = Counter()
-    for (_, verdict), count in counts.items():
-        total["all", verdict] += count
-    return [*rows, {**pair_record("all", total), "failures": "; ".join(rejected)}]
-
-
-def pair_record(kind: str, counts: Counter[tuple[str, str]]) -> dict[str, Any]:
-    names = ("right", "wrong", "false accept", "false reject")
-    return {"figure": "table", "kind": kind, **{name.replace(" ", "_"): counts[kind, name] for name in names}}
+        found = verifier.verify(boxed(row["answer"]), row["gold"], benchmark=row["rule"], details=details).value == 1.0
+        right = row["verdict"] != "wrong"
+        counts.update([row["verdict"], *(["false_accept"] if found and not right else [])])
+        counts.update(["false_reject"] if row["verdict"] == "right" and not found else [])
+        if row["rule"] != "default":
+            continue
+        theirs = math_verify(row["answer"], row["gold"])
+        counts.update(["asked"])
+        counts.update(["math_verify_false_accept"] if theirs and not right else [])
+        counts.update(["math_verify_false_reject"] if right and not theirs else [])
+    return [{"figure": "table", "kind": "all", **counts}]
 
 
 def gold_rows(verifier: Verifier, folder: Path) -> list[dict[str, Any]]:
@@ -90,7 +70,7 @@ def gold_rows(verifier: Verifier, folder: Path) -> list[dict[str, Any]]:
         problems = [json.loads(line) for line in (folder / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()]
         golds, details = [p["answer"] for p in problems], [p["meta"] for p in problems]
         start = time.perf_counter()
-        with no_short_cut():
+        with patch.object(module, "plain_match", lambda answer, gold: None):
             verdicts = verifier.verify_many([boxed(gold) for gold in golds], golds, benchmark=name, details=details)
         seconds = time.perf_counter() - start
         changed = [(other, i) for i, gold in enumerate(golds) for other in neighbours(gold)]
@@ -100,16 +80,16 @@ def gold_rows(verifier: Verifier, folder: Path) -> list[dict[str, Any]]:
             benchmark=name,
             details=[details[i] for _, i in changed],
         )
-        unread = [p["id"] for p in problems if unreadable(p)]
         rows.append(
             {
                 "figure": "gold answers",
                 "set": name,
                 "rows": len(golds),
                 "right": sum(verdict.reason == "right" for verdict in verdicts),
-                "compared_as_text": " ".join(unread),
+                "compared_as_text": " ".join(problem["id"] for problem in problems if unreadable(problem)),
                 "numbers_changed": len(changed),
                 "changed_accepted": sum(verdict.reason == "right" for verdict in found),
+                "math_verify_accepts": sum(math_verify(other, golds[i]) for other, i in changed),
                 "seconds": seconds,
             }
         )
@@ -164,152 +144,57 @@ def plain_answers(count: int) -> dict[str, list[tuple[str, str]]]:
 def throughput_rows(count: int) -> list[dict[str, Any]]:
     """Answers a second of each kind, all different, in batches of 512 on warm workers."""
     rows = []
-    mixture: list[tuple[str, str]] = []
     kinds = plain_answers(count)
-    for name, pairs in kinds.items():
-        mixture += pairs[: {"integers": 6, "decimals and fractions": 3, "roots and formulas": 1}[name] * count // 10]
+    shares = {"integers": 6, "decimals and fractions": 3, "roots and formulas": 1}
+    mixture = [pair for name, pairs in kinds.items() for pair in pairs[: shares[name] * count // 10]]
     random.Random(SEED).shuffle(mixture)
     with Verifier(workers=WORKERS) as verifier:
-        warm = [pair for pairs in plain_answers(60).values() for pair in pairs]
-        verifier.verify_many([boxed(answer) for answer, _ in warm], [gold for _, gold in warm])
-        for name, pairs in {**kinds, "mixture 6:3:1": mixture}.items():
+        for name, pairs in {"warm": plain_answers(60)["roots and formulas"], **kinds, "mixture 6:3:1": mixture}.items():
             pairs = list(dict.fromkeys(pairs))
-            before = worker_cpu(verifier.pids) + time.process_time()
             start = time.perf_counter()
             for first in range(0, len(pairs), 512):
                 batch = pairs[first : first + 512]
                 verifier.verify_many([boxed(answer) for answer, _ in batch], [gold for _, gold in batch])
-            seconds = time.perf_counter() - start
-            cpu = worker_cpu(verifier.pids) + time.process_time() - before
-            rows.append(
-                {
-                    "figure": "throughput",
-                    "kind": name,
-                    "answers": len(pairs),
-                    "workers": WORKERS,
-                    "per_second": len(pairs) / seconds,
-                    "per_cpu_second": len(pairs) / max(cpu, 1e-9),
-                    "bar": PLAIN_BAR,
-                }
-            )
-    return rows
+            per_second = len(pairs) / (time.perf_counter() - start)
+            rows.append({"figure": "throughput", "kind": name, "answers": len(pairs), "per_second": per_second})
+    return rows[1:]
 
 
-def worker_cpu(pids: list[int]) -> float:
-    """Seconds of CPU time that processes have used so far; 0 where the system does not tell."""
-    ticks = 0
+def largest_memory(pids: list[int]) -> int:
+    """The most memory that one of the processes has had, in MB; 0 if the system does not tell."""
+    found = [0]
     for pid in pids:
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-class Watch:
-    """The most memory any worker has had, read every 0.1 s, and how many workers there have been."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self.verifier, self.largest, self.seen, self.stop = verifier, 0, set[int](), threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        while not self.stop.wait(0.1):
-            for pid in self.verifier.pids:
-                self.seen.add(pid)
-                try:
-                    status = Path(f"/proc/{pid}/status").read_text()
-                except OSError:
-                    continue
-                lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-                self.largest = max(self.largest, int(lines.get("VmHWM", "0 kB").split()[0]) // 1024)
+        status = Path(f"/proc/{pid}/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        found += [int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:")]
+    return max(found)
 
 
 def hostile_rows(count: int) -> list[dict[str, Any]]:
-    """What becomes of hostile completions, by kind, and what they cost."""
+    """Verdicts on hostile completions by kind, with seconds and memory."""
     answers = list(hostile_answers(count, SEED))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     counts: Counter[tuple[str, str]] = Counter()
-    longest = 0.0
-    start = time.perf_counter()
-    with Verifier(workers=WORKERS, limit_seconds=HOSTILE_SECONDS, memory_mb=MEMORY_MB) as verifier:
-        watch = Watch(verifier)
+    start, peak = time.perf_counter(), 0
+    with Verifier(workers=WORKERS, limit_seconds=HOSTILE_SECONDS) as verifier:
         for first in range(0, count, 100):
             batch = answers[first : first + 100]
-            began = time.perf_counter()
             verdicts = verifier.verify_many([text for _, text in batch], [HOSTILE_GOLD] * len(batch))
-            longest = max(longest, time.perf_counter() - began)
             counts.update((kind, verdict.reason) for (kind, _), verdict in zip(batch, verdicts, strict=True))
+            peak = max(peak, largest_memory(verifier.pids))
         alive = verifier.verify(boxed(r"\frac{6}{4}"), "1.5").reason
-        watch.stop.set()
-        watch.thread.join()
     kinds = dict.fromkeys(kind for kind, _ in answers)
-    rows = [
-        {"figure": "hostile", "kind": kind, **{reason: counts[kind, reason] for reason in REASONS}} for kind in kinds
-    ]
-    totals = {reason: sum(counts[kind, reason] for kind in kinds) for reason in REASONS}
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 - before
-    return [
-        *rows,
-        {
-            "figure": "hostile",
-            "kind": "all",
-            **totals,
-            "answers": count,
-            "limit_seconds": HOSTILE_SECONDS,
-            "seconds": time.perf_counter() - start,
-            "longest_batch_of_100_seconds": longest,
-            "worker_memory_limit_mb": MEMORY_MB,
-            "worker_peak_mb": watch.largest,
-            "caller_growth_mb": memory,
-            "workers_seen": len(watch.seen),
-            "next_answer": alive,
-        },
-    ]
-
-
-def direct(answer: str, gold: str) -> bool:
-    """math-verify as its own page calls it."""
-    from math_verify import parse, verify
-
-    return bool(verify(parse(f"${gold}$"), parse(boxed(answer))))
-
-
-def direct_rows() -> list[dict[str, Any]]:
-    """The default rule and math-verify called directly on the same answers: where they differ, and who is right."""
-    rows, differences = [], Counter[tuple[str, str]]()
-    examples: dict[tuple[str, str], list[str]] = {}
-    counted = 0
-    for row in table():
-        if row["rule"] != "default":
-            continue
-        counted += 1
-        ours = judge({"answer": row["answer"], "gold": row["gold"]}) == "right"
-        theirs = direct(row["answer"], row["gold"])
-        if ours == theirs:
-            continue
-        who = ("math-verify", "dppo")[ours == (row["verdict"] == "right")]
-        what = f"{'right' if row['verdict'] == 'right' else 'wrong'} answer, {who} has it"
-        differences[row["kind"], what] += 1
-        examples.setdefault((row["kind"], what), []).append(f"{row['answer']} for {row['gold']}")
-    for (kind, what), count in sorted(differences.items()):
-        rows.append(
-            {"figure": "math-verify", "kind": kind, "what": what, "count": count, "example": examples[kind, what][0]}
-        )
-    totals = Counter[str]()
-    for (_, what), count in differences.items():
-        totals[what] += count
-    return [
-        *rows,
-        *({"figure": "math-verify", "kind": "all", "what": w, "count": c, "of": counted} for w, c in totals.items()),
-    ]
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    """One line a record."""
-    for row in rows:
-        values = (f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values())
-        print("  ".join(values), flush=True)
+    rows = [{"figure": "hostile", "kind": k, **{reason: counts[k, reason] for reason in REASONS}} for k in kinds]
+    all_kinds: dict[str, Any] = {
+        **{reason: sum(counts[kind, reason] for kind in kinds) for reason in REASONS},
+        "answers": count,
+        "limit_seconds": HOSTILE_SECONDS,
+        "seconds": time.perf_counter() - start,
+        "worker_peak_mb": peak,
+        "caller_growth_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 - before,
+        "next_answer": alive,
+    }
+    return [*rows, {"figure": "hostile", "kind": "all", **all_kinds}]
 
 
 def main() -> None:
@@ -321,13 +206,12 @@ def main() -> None:
     hostile, plain = (60, 60) if arguments.quick else (arguments.hostile, 3000)
     rows: list[dict[str, Any]] = []
     with Verifier(workers=WORKERS, limit_seconds=30.0) as verifier:
-        parts = [lambda: pair_rows(verifier)]
+        rows += pair_rows(verifier)
         if arguments.data:
-            parts.append(lambda: gold_rows(verifier, arguments.data))
-        for part in (*parts, lambda: throughput_rows(plain), direct_rows, lambda: hostile_rows(hostile)):
-            found = part()
-            show(found)
-            rows += found
+            rows += gold_rows(verifier, arguments.data)
+    rows += throughput_rows(plain) + (hostile_rows(hostile) if hostile else [])
+    for row in rows:
+        print("  ".join(f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()))
     write(arguments.output, rows, seeds=[SEED])
 
 

@@ -59,17 +59,12 @@ def test_a_task_that_catches_everything_is_killed(gone):
     assert gone(pids) == []
 
 
-def test_a_task_that_kills_its_worker_is_tried_twice(pool, tmp_path):
-    tasks = [("echo", 1), ("exit", None), ("exit once", str(tmp_path / "mark")), ("echo", 2)]
+def test_a_task_whose_workers_die_is_tried_three_times(pool, tmp_path):
+    some, every = [str(tmp_path / "some"), 2], [str(tmp_path / "all"), 1000]
+    tasks = [("echo", 1), ("exit", None), ("killed", some), ("killed", every), ("exit once", str(tmp_path / "mark"))]
     outcomes = pool.map(tasks)
-    assert [outcome.status for outcome in outcomes] == ["done", "crashed", "done", "done"]
-    assert outcomes[2].value == "second time"
-
-
-def test_a_task_whose_workers_are_killed_from_outside_is_asked_again(pool, tmp_path):
-    """A task that ends its worker itself is to blame the second time; the system's killer may come three times."""
-    tasks = [("killed", [str(tmp_path / "some"), 3]), ("killed", [str(tmp_path / "all"), 1000]), ("echo", 1)]
-    assert pool.map(tasks) == [TaskResult("done", "at last"), TaskResult("crashed"), TaskResult("done", 1)]
+    assert [outcome.status for outcome in outcomes] == ["done", "crashed", "done", "crashed", "done"]
+    assert [outcome.value for outcome in outcomes[::2]] == [1, "at last", "second time"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")

@@ -1,7 +1,6 @@
 """Reading and comparing answers, against arithmetic and algebra done elsewhere."""
 
 import json
-import math
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from answer_judge.errors import DataError
-from answer_judge.grading import equality
 from answer_judge.grading.equality import same_formulas
 from answer_judge.grading.judge import judge
 from answer_judge.grading.numbers import read_number
@@ -108,7 +106,7 @@ def test_what_a_problem_says_about_its_answer():
 
 
 def test_a_unit_that_measures_nothing_is_not_compared():
-    assert {verdict(answer, "12", unit="Unit 5") for answer in ("12", r"12\text{ cm}", "x = 12")} == {"right"}
+    assert {verdict(answer, "12", unit="boys") for answer in ("12", r"12\text{ cm}", "x = 12")} == {"right"}
     assert verdict(r"12\text{ cm}", "12", unit="square units") == verdict(r"12\text{ cm}", "12", unit="kg") == "wrong"
 
 
@@ -121,38 +119,3 @@ def test_the_problem_of_the_example_has_the_answer_in_its_file():
     answers = {"5": "right", r"\frac{\sqrt{100}}{2}": "right", "5.0": "right", r"\frac{\sqrt{101}}{2}": "wrong"}
     answers |= {"10": "wrong", "50": "wrong", r"\frac{5}{\sqrt{2}}": "wrong", r"x_1=\frac{1}{\sqrt{2}}": "wrong"}
     assert {answer: verdict(answer, row["answer"]) for answer in answers} == answers
-
-
-def right(answer, gold):
-    return verdict(answer, gold) == "right"
-
-
-def calculated():
-    rng = random.Random(3)
-    for _ in range(40):
-        n, top, bottom = rng.randint(2, 999), rng.randint(1, 99), rng.choice((3, 7, 11, 13, 17, 19))
-        if math.isqrt(n) ** 2 != n:
-            yield rf"\sqrt{{{n}}}", math.sqrt(n)
-        yield rf"\ln {n}", math.log(n)
-        yield rf"-\frac{{{top}}}{{{bottom}}}", -top / bottom
-
-
-def test_a_printed_double_as_gold_is_the_value_it_was_calculated_for():
-    values = list(calculated())
-    assert [(exact, value) for exact, value in values if not right(exact, repr(value))] == []
-    off = [(exact, value * (1 + sign * 1e-14)) for exact, value in values for sign in (1, -1)]
-    off = [(exact, value) for exact, value in off if len(repr(value)) > 16]  # a shorter one may be cut correctly
-    assert len(off) > 150 and [(exact, value) for exact, value in off if right(exact, repr(value))] == []
-
-
-def test_the_test_above_can_fail(monkeypatch):
-    """Without a double's error the gold answer is its digits."""
-    monkeypatch.setattr(equality, "DOUBLE_ERROR", Fraction(0))
-    assert sum(not right(exact, repr(value)) for exact, value in calculated()) > 20
-
-
-def test_two_printed_doubles_are_two_numbers():
-    root = math.sqrt(2)
-    assert not right(repr(math.nextafter(root, 2)), repr(root)) and right(repr(root), repr(root))
-    assert not right(repr(root), r"\sqrt{2}")  # as an answer its last digit is wrong: 1.41421356237309504...
-    assert right("0.3", repr(0.1 + 0.2)) and not right("0.3", "0.3000000000000009")
