@@ -200,6 +200,8 @@ MODELS: dict[str, Callable[..., Any]] = {
     "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
     "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
     "4B": partial(qwen3, hidden=2560, layers=36, heads=32, intermediate_size=9728, **QWEN3),
+    "4x128": partial(qwen3, layers=4, hidden=128, vocabulary=4096),
+    "4x256": partial(qwen3, layers=4, hidden=256, vocabulary=8192),
     "0.6B cut to 4 layers": partial(qwen3, hidden=1024, layers=4, heads=16, intermediate_size=3072, **QWEN3),
     "tiny": partial(
         qwen3,
