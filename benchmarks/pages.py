@@ -14,7 +14,6 @@ from benchmarks.learning import tables
 from benchmarks.learning.tables import cell, from_below, speedup, table
 
 RESULTS = Path(__file__).with_name("results")
-BASELINE, DEFAULT = "plain GRPO, packed", "dppo, default"
 WORSE = 0.03
 """Accuracy that the default may lose to plain GRPO and still count as no worse."""
 Found = Mapping[str, Any]
@@ -119,43 +118,6 @@ def map_of_regimes() -> str:
     )
     told = f"{median} over {len(of_map)} points; from logs {logs} over {len(of_logs)}, where the map is {same} off"
     return f"{table((*headings, *rest), rows)}\n\nMedian error of the plan: {told}"
-
-
-def with_kl() -> str:
-    """`embedded` with a KL term: after equal seconds, and after equal steps."""
-    point = read("regimes")["regimes"]["kl"]
-    same, final, steps = point["at_same_steps"]["same_steps"], point["final_accuracy"], point["max_steps"]
-    rows = [[BASELINE, str(steps["control"]), cell(final["control"], "mean", "{:.3f}"), "", ""]]
-    for label, count, accuracy, difference, step in (
-        (DEFAULT, steps["default"], final["default"], point["equal_seconds"]["default"]["difference"], point),
-        (f"{DEFAULT}, equal steps", steps["control"], same["final_accuracy"], same["difference"], same),
-    ):
-        faster = step["step_ratio"].get("default", step["step_ratio"])
-        cells = [cell(accuracy, "mean", "{:.3f}"), points(difference), cell(faster, "mean", "{:.2f}")]
-        rows.append([label, str(count), *cells])
-    return table(("trainer", "steps", "final accuracy", "difference, pp", "step, times as fast"), rows)
-
-
-def zero_variance() -> str:
-    """`embedded_silent` without a KL term, after equal steps: pass rates in the data, and twice the prompts."""
-    found = read("regimes")["regimes"]["silent"]["at_same_steps"]
-    prior, twice = found["prior_same_steps"], found["twice_same_steps"]
-    control = prior["control"]
-
-    def live(one: Found, prompts: int) -> str:
-        return f"{prompts * (1 - one['chosen']['silent_share']):.2f} of {prompts}"
-
-    against, curves = prior["against_control"], cell(prior["pooled"], "ratio", "{:.2f}")
-    gains = f"median seed {speedup(against, None)}, mean curve {curves}; {against['reached']} seeds reach it"
-    rows = [[BASELINE, live(control, 16), f"{control['final_accuracy']['mean']:.3f}", "1.00", ""]]
-    for label, one, prompts, gain in (
-        ("*prior*", prior, 16, gains),
-        (f"{BASELINE}, twice the prompts", twice, 32, "not measured"),
-    ):
-        step = cell(one["step_ratio"], "mean", "{:.2f}")
-        rows.append([label, live(one, prompts), points(one["difference"]), step, gain])
-    headings = ("trainer", "groups with signal", "final accuracy, pp", "step, times as fast")
-    return table((*headings, "times faster to the same accuracy"), rows)
 
 
 FROZEN = ("dppo", "dppo_threshold", "uniform", "oracle", "infobatch", "dppo_unweighted", "dppo_deterministic")
@@ -277,7 +239,7 @@ def kernels() -> str:
     return table(("kernel", "s, median (quartiles)"), rows)
 
 
-# docs/ranks.md, docs/supervised.md
+# docs/ranks.md
 
 
 def ranks() -> str:
@@ -299,20 +261,6 @@ def at_scale() -> str:
         ["history of 100 million prompts, each rank", f"{found['memory_of_history', 10**8] / 1e9:.1f} GB"],
     ]
     return table(("what", "cost"), rows)
-
-
-def supervised() -> str:
-    """Contestants of supervised fine-tuning: times faster to the loss of TRL's trainer."""
-    from dppo_lab.statistics import seed_interval
-
-    rows = read("supervised")["rows"]
-    took = {(r["contestant"], r["seed"]): r["cpu_seconds"] for r in rows if r["what"] == "race"}
-    rate = {r["contestant"]: r["rate"] for r in rows if r["what"] == "tuning" and r["chosen"]}
-    cells = []
-    for name in list(rate)[1:]:
-        found = seed_interval({seed: took["stock", seed] / took[name, seed] for seed in range(5)}, np.median)
-        cells.append([name, f"{rate[name]:g}", f"{found.centre:.2f} [{found.low:.2f}, {found.high:.2f}]"])
-    return table(("contestant", "learning rate", "times faster than stock"), cells)
 
 
 # docs/verify.md, docs/verl.md
