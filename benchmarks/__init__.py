@@ -1,4 +1,4 @@
-"""What the library was measured with, by what is asked. Run from the root: ``python -m benchmarks.speed.step --quick``.
+"""Benchmarks of the library, by question. Run from the root: ``python -m benchmarks.speed.step --quick``.
 
 | folder | asks |
 |---|---|

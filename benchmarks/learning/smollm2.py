@@ -1,4 +1,4 @@
-"""What methods learn in the same seconds, regime by regime: each regime's rate is tuned, then all methods run.
+"""Accuracy that methods reach in the same seconds, by regime: the regime's rate is tuned, then all methods run.
 
 python -m benchmarks.learning.smollm2 CONFIG.yaml --regimes no_kl[,kl] [--methods trl,control] [--seeds 5]
     [--any_field value] [--output benchmarks/results/smollm2.json]

@@ -75,7 +75,7 @@ POINTS = (
     *(f"{name}:{2 + place % 5}" for place, name in enumerate(OF_CHECKPOINTS)),
     *(f"{name}:2" for name in (*RECORDS, RUN_FILE)),
 )
-"""Where a run is killed: what it does or which file it writes, and which of these, counted from 1."""
+"""Points of a kill: the action or the file that is written, and which of these, counted from 1."""
 
 
 def train(folder: Path, model: Path, point: str = ":0", sizes: Mapping[str, int] | None = None) -> None:

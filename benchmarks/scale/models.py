@@ -1,4 +1,4 @@
-"""What packed rows, or the self-check before them, make of every causal type of transformers, tiny and random.
+"""Verdicts of packed rows, or of the self-check before them, on every causal type of transformers, tiny and random.
 
 python -m benchmarks.scale.models [--only qwen3,llama] [--output benchmarks/results/models.json]
 
@@ -74,7 +74,7 @@ def tiny(name: str, **sizes: Any) -> Any:
 
 
 def verdict(name: str, dtype: torch.dtype) -> tuple[str, str]:
-    """What a run would do with a type, and why."""
+    """Treatment of a type in a run, and the reason."""
     try:
         model = tiny(name).to(dtype)
         with torch.no_grad():

@@ -1,9 +1,9 @@
-"""What planning costs for up to a million completions and 100 million prompts, and what ranks wait for each other.
+"""Cost of planning up to a million completions and 100 million prompts, and the time that ranks wait for each other.
 
 python -m benchmarks.scale.steps [--quick] [--output benchmarks/results/scale.json]
 
-Six of ten groups have no gradient, and half of the rest is drawn. ``idle_share`` is what ranks wait for the busiest
-one, ``1 - mean / largest`` of the tokens they forward, with rows left on the rank that rolled them out and dealt.
+Six of ten groups have no gradient, and half of the rest is drawn. ``idle_share`` is the time that ranks wait for the
+busiest one, ``1 - mean / largest`` of the tokens they forward, with rows left where they were rolled out and dealt.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def plan_and_deal(size: int, ranks: int, repeats: int) -> Iterator[Record]:
 
 
 def idle_shares(ranks: int, prompts_per_rank: int, seeds: int) -> Iterator[Record]:
-    """What ranks wait for the busiest one, before and after dealing, and the share of tokens that move."""
+    """Share of time that ranks wait, before and after dealing, and the share of tokens that move."""
     shares: dict[str, list[float]] = {"idle_share_at_home": [], "idle_share_dealt": [], "share_of_tokens_moved": []}
     for seed in range(seeds):
         rolled_out, lengths = generation(ranks * prompts_per_rank * GROUP_SIZE, seed)

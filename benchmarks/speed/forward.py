@@ -1,4 +1,4 @@
-"""What forward and backward over the same kept completions cost by layout, on a CPU or on one CUDA GPU.
+"""Cost of forward and backward over the same kept completions by layout, on a CPU or on one CUDA GPU.
 
 python -m benchmarks.speed.forward [--device cpu|cuda] [--models 0.6B 4B] [--quick] [--output FILE.json]
 
@@ -209,7 +209,7 @@ def peak_memory(case: Case, name: str, contender: Contender) -> float:
 
 
 def in_own_process(run: Callable[..., float], *arguments: Any) -> float:
-    """Call ``run`` in a fresh process, whose highest resident size is nobody else's."""
+    """Call ``run`` in a fresh process: a process keeps its highest resident size."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers", "trl.trainer.utils"])
     with ProcessPoolExecutor(1, mp_context=context) as process:
@@ -260,7 +260,7 @@ def compare(case: Case, named: Mapping[str, Contender]) -> Iterator[Record]:
 
 
 def kernel_rows(settings: Settings, kernels: list[Kernel] | None = None) -> Iterator[Record]:
-    """Whether each kernel agrees with float32 SDPA on segments longer than its blocks; None if it does not run here."""
+    """Check each kernel against float32 SDPA on segments longer than its blocks; None if it does not run here."""
     config = MODELS[settings.models[0]]()
     heads = (config.num_attention_heads, config.num_key_value_heads)
     for kernel in candidates(settings.device, settings.dtype) if kernels is None else kernels:

@@ -166,8 +166,10 @@ def build_trainer(contestant: Contestant, setting: Setting, given: Given, beta: 
     if setting.lora:
         from peft import LoraConfig
 
-        rank = {"r": setting.lora, "lora_alpha": 2 * setting.lora}
-        more["peft_config"] = LoraConfig(**rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        alpha = 2 * setting.lora
+        more["peft_config"] = LoraConfig(
+            r=setting.lora, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
     more |= {"model": build_policy(setting, folder / "policy"), "reward_funcs": reward}
     more |= {"train_dataset": given.dataset, "processing_class": build_tokenizer(), "rollout_func": given.rollouts}
     return contestant.trainer(setting.completions, fields, **more)

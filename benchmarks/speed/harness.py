@@ -63,8 +63,10 @@ class Contestant:
             "disable_tqdm": True,
             **fields,
         }
-        kind, config = (GRPOTrainer, GRPOConfig) if self.pruning is None else (DPPOTrainer, DPPOConfig)
-        trainer: Any = kind(args=config(**fields | (self.pruning or {})), **given)
+        if self.pruning is None:
+            trainer = GRPOTrainer(args=GRPOConfig(**fields), **given)
+        else:
+            trainer = DPPOTrainer(args=DPPOConfig(**fields | self.pruning), **given)
         trainer.remove_callback(PrinterCallback)
         return trainer
 

@@ -97,7 +97,7 @@ class Made:
         self.trainer: Any = None
 
     def arguments(self) -> dict[str, Any]:
-        """What the trainer is made with."""
+        """Arguments of the trainer."""
         case, more = self.case, self.given
         found: dict[str, Any] = {"args": self.config, "model": self.path}
         found["train_dataset"] = material.rows(case.rows or ROWS[case.kind], streamed=bool(more.get("streamed")))
@@ -214,7 +214,7 @@ class Made:
 
 
 def outcome(case: Case, trainer_class: Any, config_class: Any) -> tuple[str, str]:
-    """What becomes of a case with one trainer, and why."""
+    """Verdict on a case with one trainer, and the reason."""
     torch.manual_seed(0)
     printed = io.StringIO()
     with (

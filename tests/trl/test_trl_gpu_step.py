@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_another_gradient_and_other_completions_are_found(small):
     stock, control = small
 
     def reason(**changed):
-        watch = SimpleNamespace(**{**vars(control.watch), "record": control.watch.record, **changed})
+        watch: Any = SimpleNamespace(**{**vars(control.watch), "record": control.watch.record, **changed})
         return harness.compared([stock, replace(control, watch=watch)], torch.float32)[1]["reason"]
 
     assert reason() == ""
@@ -98,7 +99,9 @@ def of(name, seconds, exact=True):
         pruning = {"method": "grpo"}
     contestant = harness.Contestant(name=name, batch_size=1, pruning=pruning, exact=exact)
     made = SimpleNamespace(seconds=seconds, norms=[2.0 if exact else 9.0] * 2, seen=[{}] * 2)
-    watch = SimpleNamespace(**vars(made), stages=harness.Stages(warm_up=0), record=lambda: {"median": sum(seconds) / 2})
+    watch: Any = SimpleNamespace(
+        **vars(made), stages=harness.Stages(warm_up=0), record=lambda: {"median": sum(seconds) / 2}
+    )
     return harness.Measured(contestant=contestant, row={}, watch=watch)
 
 
