@@ -234,9 +234,11 @@ def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
     if len(place_I) > PLACES:
         place_I = np.linspace(start, end, PLACES)
     value_SI = np.stack([np.interp(place_I, *curve) for curve in of_runs])
-    found = [seed_interval(dict(enumerate(value_S))).as_json() for value_S in value_SI.T.tolist()]
-    ends = [[each["mean"], *(each["mean"] if each[e] is None else each[e] for e in ("low", "high"))] for each in found]
-    return np.round(np.column_stack([place_I, ends]), 5).tolist()
+    ends = np.empty((3, len(place_I)))
+    for place, value_S in enumerate(value_SI.T.tolist()):
+        found = seed_interval(dict(enumerate(value_S)))
+        ends[:, place] = [np.mean(value_S) if each is None else each for each in (found.centre, found.low, found.high)]
+    return np.round(np.column_stack([place_I, ends.T]), 5).tolist()
 
 
 def told(event: Event) -> None:
