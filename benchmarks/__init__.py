@@ -1,10 +1,11 @@
-"""What the library was measured with, by what is asked. Run from the root: ``python -m benchmarks.speed.step --quick``.
+"""Benchmarks of the library, by question. Run from the root: ``python -m benchmarks.speed.step --quick``.
 
 | folder | asks |
 |---|---|
+| ``speed`` | what a step, or its forward and backward, costs on a CPU or a GPU |
 | ``learning`` | which method learns most for its seconds |
-| ``speed`` | what a step, or its forward and backward, costs |
 | ``scale`` | what grows with size, which models are served, what survives a kill |
+| ``swap`` | whether what TRL's own tests ask of its trainers holds of ours |
 | ``judge`` | whether verifier, sandbox, votes and intervals can be trusted |
 | ``results`` | committed figures; ``pages.py`` draws the tables of the pages from them |
 """

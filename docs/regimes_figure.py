@@ -9,13 +9,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.learning.points import CONTROL, STOCK
 from benchmarks.shared import Record
 from dppo_lab.palette import colour_of
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "regimes.json"
 PANELS = {"two_passes": "without a KL term", "kl_two_passes": "with a KL term"}
-LINES = {STOCK: ("trl", "TRL"), CONTROL: ("grpo", "plain GRPO, packed"), "default": ("dppo", "dppo")}
+LINES = {"trl_g8": ("trl", "TRL"), "control": ("grpo", "plain GRPO, packed"), "default": ("dppo", "dppo")}
 """By contestant, whose colour it has and what it is called."""
 
 

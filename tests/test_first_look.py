@@ -1,4 +1,4 @@
-"""The notebooks of ``examples`` run from top to bottom, and the figures of the proof are right."""
+"""The notebook of ``examples`` runs from top to bottom, and the figures of the proof are right."""
 
 import json
 import re
@@ -9,7 +9,6 @@ import pytest
 from matplotlib import pyplot
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "first_look.ipynb"
-RESULTS = NOTEBOOK.with_name("results.ipynb")
 
 
 def said(notebook) -> tuple[str, int]:
@@ -61,17 +60,3 @@ def test_what_is_stored_is_of_a_whole_run_and_small():
     assert max(map(len, pictures)) < 100_000 and NOTEBOOK.stat().st_size < 300_000
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs)
-
-
-def test_the_notebook_of_results_draws_what_the_files_say(monkeypatch, capsys):
-    names, pictures = {}, []
-    monkeypatch.chdir(RESULTS.parent)
-    monkeypatch.setattr(pyplot, "show", lambda: pictures.append(pyplot.gcf()))
-    notebook = json.loads(RESULTS.read_text())
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), names)
-    pyplot.close("all")
-    stored, drawn = said(notebook)
-    assert capsys.readouterr().out == stored and len(pictures) == drawn == 1
-    assert "| dppo, default |" in stored and RESULTS.stat().st_size < 200_000

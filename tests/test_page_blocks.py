@@ -134,7 +134,7 @@ def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
         "accelerate launch --num_processes 8 examples/no_such_script.py MODEL",
         "python -m dppo.verl.plug",
         "python -m benchmarks.speed.step --quickly",
-        "python -m benchmarks.learning.tune benchmarks/learning/no_such.yaml --output tuned.yaml",
+        "python -m benchmarks.learning.smollm2 benchmarks/learning/no_such.yaml --regimes kl",
         "rm -rf runs",
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,13 @@ import run_folders
 
 from benchmarks.learning import smollm2
 from benchmarks.learning.smollm2 import regime_of
-from benchmarks.learning.tables import chat_model
+from benchmarks.learning.tables import learned
 from dppo.errors import ConfigError
 from dppo_lab.comparison.results import result_of
 from dppo_lab.runs.parsing import read_file
 
 CONFIG = Path(smollm2.__file__).with_suffix(".yaml")
+TASKS = CONFIG.with_name("regimes.yaml")
 REGIMES = list(read_file(CONFIG, example="")["regimes"])
 
 
@@ -35,6 +37,15 @@ def test_another_regime_or_folder(tmp_path):
     with pytest.raises(ConfigError, match="--regimes no_klm is not in"):
         regime_of("no_klm", CONFIG)
     assert regime_of("no_kl", CONFIG, ["--output_dir", str(tmp_path)]).folder == tmp_path / "no_kl"
+
+
+@pytest.mark.parametrize("name", read_file(TASKS, example="")["regimes"])
+def test_tasks_differ_from_plain_by_the_fields_that_their_names_say(name):
+    config = regime_of(name, TASKS).config
+    assert config["beta"] == (0.04 if "kl" in name.split("_") else 0.0)
+    assert config.get("num_iterations", 1) == 1 + ("two_passes" in name)
+    task = name.split("_")[0]
+    assert config["dataset_name"] == ("embedded_" + task if task in ("sparse", "silent", "rare") else "embedded")
 
 
 def tuned(monkeypatch, accuracies):
@@ -95,10 +106,27 @@ def test_every_figure_by_hand(tmp_path, monkeypatch):
     assert record["seeds"] == 3 and record["silent_share"] == 0.25 and record["step_seconds"] == 4
     assert record["reach_share"] == 0.25  # ten rollouts of 3 s in 40 s
     row = "| no KL term | dppo, default | 3 | 2.63 | 1.05 [1.05, 1.05] | 2.0 | 3.0 | 2.0 | 25% |  | 0.80 [0.80, 0.80] |"
-    assert row in chat_model({"no_kl": record})
+    assert row in learned({"no_kl": record})
     assert [len(record["methods"][name]["runs"]) for name in ("trl", "control")] == [2, 3]
     assert record["against_trl"]["seeds"] == 2 and record["methods"]["trl"]["runs"][0]["commit"] == "abc"
     other = regime_of("no_kl", CONFIG.with_name("smollm2.yaml"), ["--output_dir", str(tmp_path)])
     with pytest.raises(ConfigError, match="control of no_kl in the file"):
         smollm2.runs_in(record, replace(other, seconds={"others": 7}))
     json.dumps(record, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_where_a_file_ends(tmp_path, monkeypatch, capsys):
+    """The smallest task for a second. With one more method, nothing that is in the file is run again."""
+    output = tmp_path / "found.json"
+    task = ["--model_name_or_path", "scratch:embedded_quick", "--dataset_name", "embedded_quick"]
+    task += ["--eval_benchmarks", "embedded_quick", "--embedded_problems", "24", "--eval_benchmark_limit", "8"]
+    words = [str(TASKS), "--regimes", "kl", "--seeds", "1", "--seconds", "1", "--tuned_rate", "4e-4", *task]
+    for methods in ("control", "control,default"):
+        where = ["--methods", methods, "--output", str(output), "--output_dir", str(tmp_path / methods)]
+        monkeypatch.setattr(sys, "argv", ["smollm2", *words, *where])
+        assert smollm2.main() == 0
+    found = json.loads(output.read_text())["regimes"]["kl"]["methods"]
+    assert [len(found[name]["runs"]) for name in ("control", "default")] == [1, 1]
+    assert "against_control" in found["default"] and "| dppo, default | 1 |" in capsys.readouterr().out
+    assert not (tmp_path / "control,default" / "kl" / "reported" / "runs" / "control").exists()

@@ -1,11 +1,12 @@
-"""A real chat model in regimes as users have them: TRL's own trainer, plain GRPO on rows, and ours.
+"""Accuracy that methods reach in the same seconds, by regime: the regime's rate is tuned, then all methods run.
 
-python -m benchmarks.learning.smollm2 benchmarks/learning/smollm2.yaml --regimes no_kl,kl [--seeds 5]
-    [--methods trl,control,default] [--any_field value] [--output benchmarks/results/smollm2.json]
+python -m benchmarks.learning.smollm2 CONFIG.yaml --regimes no_kl[,kl] [--methods trl,control] [--seeds 5]
+    [--any_field value] [--output benchmarks/results/smollm2.json]
 
-``smollm2.yaml`` has the regimes. Each is tuned, then run seed by seed, the methods of a seed in turns. A run that is in
-the file is not run again, so a table can be made on several days; one that was stopped goes on from its checkpoint
-(TRL's starts again). Seconds are CPU seconds of the one thread that trains, and with a GPU those of a clock.
+CONFIG has the regimes: ``smollm2.yaml`` of a real chat model, ``regimes.yaml`` of the small tasks. Methods run seed by
+seed, those of a seed in turns. A run that is in the file is not run again, so a table can be made on several days; one
+that was stopped goes on from its checkpoint (TRL's starts again). Seconds are CPU seconds of the one thread that
+trains, and with a GPU those of a clock.
 """
 
 import sys
@@ -18,24 +19,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from answer_judge.files import write_json
-from benchmarks.learning.points import logged, mean_curve
-from benchmarks.learning.tables import chat_model, step_seconds
-from benchmarks.learning.tune import told
+from benchmarks.learning.tables import learned
 from benchmarks.shared import Record, earlier, options
 from dppo.environment import environment
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo_lab.cli.words import listed, read_words
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.curves import Point
 from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.results import Curves, RunResult, Target, ratios, result_of
-from dppo_lab.comparison.runner import run_comparison
+from dppo_lab.comparison.results import Curves, RunResult, Target, final_target, ratios, result_of
+from dppo_lab.comparison.runner import Event, run_comparison
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.parsing import read_file, read_flags
+from dppo_lab.runs.reader import read_logs
 from dppo_lab.statistics import seed_interval
 
 CONTROL, DEFAULT = "control", "default"
+LOGGED = ("completion_rate", "prompt_rate", "kept_share", "added_variance", "completion_ceiling", "prompt_ceiling")
+"""Metrics ``prune/*`` of what ``auto`` chose."""
+PLACES = 40
+"""Places at most of a mean curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +53,9 @@ class Regime:
     seconds: Mapping[str, float]
     """CPU seconds of a run, ``others`` for each method that is not named."""
     rates: Sequence[float]
-    target: float
-    """Held-out accuracy to which seconds are counted. A final accuracy of 50 questions would be noise."""
+    target: float | None
+    """Held-out accuracy to which seconds are counted; None for the opponent's final one, same seed. On 50 questions
+    that would be noise."""
     tuning: Mapping[str, Any]
     """``seeds``, and how many rates are ``kept`` after the first of them."""
 
@@ -101,9 +106,9 @@ def _ran(compared: Comparison) -> RunResult:
 
 
 def regime_of(name: str, config: str | Path, flags: Sequence[str] = ()) -> Regime:
-    """A regime of a file like ``smollm2.yaml``; ``flags`` are fields that replace those of the file."""
+    """A regime of a file; ``flags`` are fields that replace those of the file."""
     fields = read_file(config, example="benchmarks/learning/smollm2.yaml")
-    regimes, tuning, target = (fields.pop(part) for part in ("regimes", "tuning", "target"))
+    regimes, tuning, target = (fields.pop(part, None) for part in ("regimes", "tuning", "target"))
     if name not in regimes:
         raise ConfigError(f"--regimes {name} is not in {config}. There are: {', '.join(regimes)}")
     own = regimes[name]
@@ -148,11 +153,18 @@ def run(
         done({**record_of(regime, runs), "rate": rate, "tuned": tuned})
 
 
+def logged(folder: Path) -> dict[str, float]:
+    """Means over the steps of a run: share of zero-variance groups, and what was dropped."""
+    logs, names = read_logs(folder), {"silent_share": "frac_reward_zero_std", **{n: f"prune/{n}" for n in LOGGED}}
+    found = {what: [log[name] for log in logs if log.get(name) is not None] for what, name in names.items()}
+    return {what: float(np.mean(values)) for what, values in found.items() if values}
+
+
 def _as_record(regime: Regime, name: str, result: RunResult) -> Record:
     facts = (result.facts and result.facts.environment) or {}
     return {
         **result.as_json(),
-        "chosen": logged(regime.folder, [result.seed], name),
+        "chosen": logged(regime.folder / "reported" / "runs" / name / f"seed_{result.seed}"),
         **{part: facts.get(part) for part in ("commit", "processor")},
     }
 
@@ -184,23 +196,28 @@ def record_of(regime: Regime, runs: Runs) -> Record:
     return record
 
 
-def _sooner(curves: Mapping[str, Curves], name: str, opponent: str, target: float) -> Record:
+def _sooner(curves: Mapping[str, Curves], name: str, opponent: str, target: float | None) -> Record:
     """The opponent's seconds to the target over those of a method, over the seeds that both have."""
     seeds = sorted(curves[name].keys() & curves[opponent].keys())
-    goal = Target(what=f"accuracy {target:g}", per_seed=dict.fromkeys(seeds, target))
     both = {each: {seed: curves[each][seed] for seed in seeds} for each in {name, opponent}}
+    goal = final_target(opponent, both[opponent])
+    if target is not None:
+        goal = Target(what=f"accuracy {target:g}", per_seed=dict.fromkeys(seeds, target))
     return {**ratios(both, goal, opponent)[name], "seeds": len(seeds), "missing": goal.missing or None}
 
 
 def _method(regime: Regime, runs: list[Record], name: str) -> Record:
     """The runs of a method, and what they have in common."""
-    whole, rollout, update = step_seconds({"runs": runs})
+    steps = sum(run["curve"][-1]["step"] for run in runs)
+    seconds = {"whole": sum(run["curve"][-1]["seconds"] for run in runs) / steps}
+    for phase in ("rollout", "forward_backward"):
+        seconds[phase] = sum(run["phases"].get(phase, 0.0) for run in runs) / steps
     names = sorted({each for run in runs for each in run["chosen"]})
     return {
         "fields": dict(regime.methods[name]),
         "seconds": regime.seconds_of(name),
         "final_accuracy": seed_interval({run["seed"]: run["curve"][-1]["accuracy"] for run in runs}).as_json(),
-        "step_seconds": {"whole": whole, "rollout": rollout, "forward_backward": update},
+        "step_seconds": seconds,
         "curve": mean_curve([run["curve"] for run in runs]),
         "chosen": {
             each: float(np.mean([run["chosen"][each] for run in runs if each in run["chosen"]])) for each in names
@@ -209,10 +226,31 @@ def _method(regime: Regime, runs: list[Record], name: str) -> Record:
     }
 
 
+def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
+    """Seconds, mean accuracy over seeds and the ends of its 95% interval, on the stretch that all runs cover."""
+    of_runs = [np.array([[each["seconds"], each["accuracy"]] for each in curve]).T for curve in curves]
+    start, end = max(x_I[0] for x_I, _ in of_runs), min(x_I[-1] for x_I, _ in of_runs)
+    place_I = np.unique(np.concatenate([x_I[(x_I >= start) & (x_I <= end)] for x_I, _ in of_runs]))
+    if len(place_I) > PLACES:
+        place_I = np.linspace(start, end, PLACES)
+    value_SI = np.stack([np.interp(place_I, *curve) for curve in of_runs])
+    ends = np.empty((3, len(place_I)))
+    for place, value_S in enumerate(value_SI.T.tolist()):
+        found = seed_interval(dict(enumerate(value_S)))
+        ends[:, place] = [np.mean(value_S) if each is None else each for each in (found.centre, found.low, found.high)]
+    return np.round(np.column_stack([place_I, ends.T]), 5).tolist()
+
+
+def told(event: Event) -> None:
+    """One line for each run that ends."""
+    if event.stage in ("finished", "failed"):
+        print(f"{event.number}/{event.runs} {event.name} seed {event.seed}: {event.stage} {event.text}", flush=True)
+
+
 def main() -> int:
     """Run regimes, and write the file anew after each seed."""
     parser = options(__doc__)
-    parser.add_argument("--regimes", required=True, help="names of smollm2.yaml, with commas between")
+    parser.add_argument("--regimes", required=True, help="names in CONFIG, with commas between")
     parser.add_argument("--methods", help="names of the regime; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="how many, from the configuration's seed on")
     parser.add_argument("--tuned_rate", type=float, help="a learning rate that was tuned before")
@@ -236,7 +274,7 @@ def main() -> int:
         first = int(regime.config["seed"])
         seeds = range(first, first + given.seeds)
         run(regime, listed(given.methods) or list(regime.methods), seeds, known.get(name, {}), done)
-    print(chat_model(known))
+    print(learned(known))
     return 0
 
 

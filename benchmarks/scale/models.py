@@ -1,11 +1,10 @@
-"""Every causal language model that transformers can build tiny: served by rows, by padding, or refused, and why.
+"""Verdicts of packed rows, or of the self-check before them, on every causal type of transformers, tiny and random.
 
 python -m benchmarks.scale.models [--only qwen3,llama] [--output benchmarks/results/models.json]
 
-Each type is made with random weights, in float32 and bfloat16, and goes through what a run on a CPU goes through before
-it trains: whether rows are thought to serve it, whether its head's log-probabilities are those of its logits, whether
-rows give the same as its padded forward. ``wrong`` would be rows that passed and are off; the reference for that is the
-model's own logits in float32, one sequence at a time.
+A type trains in rows, trains with padding (``layout: auto``), stops with the line to change (``STOPS``), is refused
+because of its head, or cannot be made this small. ``wrong`` are rows that passed and are off; the reference for that is
+the model's own logits in float32, one sequence at a time.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import io
 import sys
 import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -23,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 from trl.trainer.utils import add_fused_lm_head
 
-from benchmarks.shared import options, write
+from benchmarks.shared import Record, options, write
 from dppo.errors import first_line
 from dppo.packing import build_row, choose_kernel
 from dppo.packing.attention import unsupported, use_rows
@@ -32,34 +30,15 @@ from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head, unsupported_head
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "kv_lora_rank": 16,
-    "q_lora_rank": 16,
-    "max_position_embeddings": 64,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "rotary_dim": 8,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "d_kv": 16,
-    "pad_token_id": 0,
-    "bos_token_id": 2,
-    "eos_token_id": 1,
+    **dict.fromkeys(("hidden_size", "intermediate_size", "max_position_embeddings"), 64),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), 4),
+    **dict.fromkeys(("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"), 16),
+    **dict.fromkeys(("qk_rope_head_dim", "rotary_dim"), 8),
+    **dict(vocab_size=128, moe_intermediate_size=32, num_hidden_layers=2, num_key_value_heads=2, d_kv=16),
+    **dict(pad_token_id=0, bos_token_id=2, eos_token_id=1),
 }
 """Of every configuration that has these; a field that a type does not take is left out."""
-DTYPES = (torch.float32, torch.bfloat16)
 LARGEST = 40_000_000
 """Parameters of a type that did not get small, which is passed over."""
 STOPS = "asks for padding"
@@ -68,22 +47,10 @@ WRONG = 0.05
 """Nats by which rows that passed in float32 may not be off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What becomes of a type in one dtype."""
-
-    type: str
-    dtype: str
-    verdict: str
-    """``rows``, ``padded``, ``STOPS``, ``refused``, ``not built`` or ``wrong``."""
-    why: str = ""
-
-
 def tiny(name: str, **sizes: Any) -> Any:
     """A model of a type with few parameters; ``sizes`` go before those above."""
     kind = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
-    plain = kind.config_class()
-    text = plain.get_text_config()
+    text = kind.config_class().get_text_config()
     names = {*vars(text), *type(text).attribute_map, *getattr(text, "attribute_map", {})}
     given = {key: value for key, value in (SIZES | sizes).items() if key in names}
     if "qk_rope_head_dim" in given:  # multi-head latent attention: head_dim is that of the rotary part
@@ -106,15 +73,14 @@ def tiny(name: str, **sizes: Any) -> Any:
     return model.eval()
 
 
-def judged(name: str, dtype: torch.dtype) -> Found:
-    """What a run would do with a type."""
-    kind = str(dtype).removeprefix("torch.")
+def verdict(name: str, dtype: torch.dtype) -> tuple[str, str]:
+    """Treatment of a type in a run, and the reason."""
     try:
         model = tiny(name).to(dtype)
         with torch.no_grad():
             model(input_ids=torch.tensor([[3, 4, 5, 6]]), use_cache=False)
     except Exception as error:  # of a type that is not made to be tiny, or not for this library alone
-        return Found(type=name, dtype=kind, verdict="not built", why=_line(error))
+        return "not built", _line(error)
     reason = unsupported(model)
     try:
         add_fused_lm_head(model)
@@ -122,21 +88,21 @@ def judged(name: str, dtype: torch.dtype) -> Found:
             add_scored_head(model)
         found = check_head(model, temperature=1.0)
     except Exception as error:
-        return Found(type=name, dtype=kind, verdict="refused", why=f"head: {_line(error)}")
+        return "refused", f"head: {_line(error)}"
     if not found.passed:
-        return Found(type=name, dtype=kind, verdict="refused", why=f"head: {found}")
+        return "refused", f"head: {found}"
     if reason:
-        return Found(type=name, dtype=kind, verdict="padded", why=reason)
+        return "padded", reason
     kernel = choose_kernel(torch.device("cpu"), dtype, SIZES["head_dim"])
     use_rows(model)
     try:
         rows = check_rows(model, temperature=1.0, kernel=kernel)
     except Exception as error:
-        return Found(type=name, dtype=kind, verdict=STOPS, why=_line(error))
+        return STOPS, _line(error)
     if not rows.passed:
-        return Found(type=name, dtype=kind, verdict=STOPS, why=str(rows))
+        return STOPS, str(rows)
     off = difference(model, kernel) if dtype == torch.float32 else 0.0
-    return Found(type=name, dtype=kind, verdict="wrong" if off > WRONG else "rows", why=f"{off:.1e} nats")
+    return "wrong" if off > WRONG else "rows", f"{off:.1e} nats"
 
 
 @torch.no_grad()
@@ -168,18 +134,19 @@ def main() -> int:
     torch.set_num_threads(1)
     transformers_logging.set_verbosity_error()
     names = arguments.only.split(",") if arguments.only else sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    rows: list[Found] = []
+    rows: list[Record] = []
     print("| type | dtype | verdict | why |\n|---|---|---|---|")
-    for name, dtype in product(names, DTYPES):
-        if rows and rows[-1].type == name and rows[-1].verdict == "not built":
+    for name, dtype in product(names, (torch.float32, torch.bfloat16)):
+        if rows and rows[-1]["type"] == name and rows[-1]["verdict"] == "not built":
             continue
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            rows.append(judged(name, dtype))
-        print("| {type} | {dtype} | {verdict} | {why} |".format(**asdict(rows[-1])), flush=True)
-    print(f"\n{dict(Counter(found.verdict for found in rows))}")
-    write(arguments.output, [asdict(found) for found in rows], seeds=[0, 5])
-    return int(any(found.verdict == "wrong" for found in rows))
+            found = dict(zip(("verdict", "why"), verdict(name, dtype), strict=True))
+        rows.append({"type": name, "dtype": str(dtype).removeprefix("torch."), **found})
+        print("| {type} | {dtype} | {verdict} | {why} |".format(**rows[-1]), flush=True)
+    print(f"\n{dict(Counter(found['verdict'] for found in rows))}")
+    write(arguments.output, rows, seeds=[0, 5])
+    return int(any(found["verdict"] == "wrong" for found in rows))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ step() { # SECONDS NAME OPTION ...
 first() {
     prepare 350
     ((${#dry[@]})) || nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-    run 60 "$python" -m benchmarks.speed.gpu_versions torch transformers trl datasets accelerate peft tokenizers numpy
+    run 20 "$python" -m pip check # what packages there ask of each other
+    run 60 "$python" -c "import datasets, peft, torch, transformers, trl.trainer.grpo_trainer as grpo, dppo.trl; print(grpo, *(each.__version__ for each in (datasets, peft, torch, transformers)))"
     step 90 quick --quick --betas 0 --prompts 4 --sizes 8
     step 350 0.6B --model 0.6B --prompts 16 --betas 0 0.04 --sizes 16 8 32
     exit "$failed"
@@ -62,7 +63,7 @@ second() {
     step 170 1.7B --model 1.7B --dtype bfloat16 --prompts 8 --betas 0 --sizes 16 8 32
     step 150 4B_lora --model 4B --dtype bfloat16 --lora 16 --prompts 4 --betas 0 --sizes 16 8 32
     ((${#dry[@]})) && exit "$failed"
-    run 60 "$python" -m benchmarks.speed.gpu --quick --output "$OUT/gpu_kernels.json"
+    run 60 "$python" -m benchmarks.speed.forward --device cuda --quick --output "$OUT/gpu_kernels.json"
     run 60 "$python" -m dppo_lab.cli.main verify examples/embedded.yaml --use_cpu false
     exit "$failed"
 }

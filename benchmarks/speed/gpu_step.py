@@ -6,12 +6,9 @@ python -m benchmarks.speed.gpu_step [--model 0.6B|1.7B|4B] [--dtype float32|bflo
 Weights are random and completions are given, with lengths as in a run: a step is reference log-probabilities, update
 and optimizer. All contestants train on the same completions and move no weight, because the learning rate is 0. Half of
 the groups have equal rewards. The control is ``method: grpo`` on rows: nothing is pruned, but without a KL term
-completions without a gradient are skipped.
+completions without a gradient are skipped. Contestants run one after another, each on a model of its own.
 
-Contestants run one after another, each on a model of its own. Timed steps have no clock inside; seconds by phase, and
-the GPU's busy share, come from later steps of the same run. Passes and tokens are counted by hooks on the models and
-compared with those that the lengths need. ``--dry-run`` does all of it on a CPU with a tiny model. The two commands for
-a borrowed machine are in ``gpu_calls.sh``.
+``--dry-run`` does all of it on a CPU with a tiny model. The commands for a borrowed machine are in ``gpu_calls.sh``.
 """
 
 import argparse
@@ -22,41 +19,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PrinterCallback
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
+from transformers import PreTrainedModel
 
 from benchmarks.shared import Record, options, write
-from benchmarks.speed.gpu_expected import KeptRows, differences, work_of_padding, work_of_rows
-from benchmarks.speed.gpu_report import CONTROL, NOTES, Measured, compared, print_table
-from benchmarks.speed.gpu_watch import Stages, StepWatch, Work
-from benchmarks.speed.turns import quiet
+from benchmarks.speed.harness import NOTES, Contestant, Measured, Stages, StepWatch, compared, print_table, quiet
 from benchmarks.speed.workload import MODELS, REALISTIC, Lengths, build_model, generation_batch
 from dppo.errors import OutOfMemoryError, first_line
-from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer
-from dppo_lab.runs.watch import DPPOWatch
 
 SEED = 0
 GENERATIONS = 8
 QUICK_LAYERS = 4
 NO_GPU = "This needs a GPU. To test the path without one: python -m benchmarks.speed.gpu_step --dry-run"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """A trainer and its settings."""
-
-    name: str
-    batch_size: int
-    """``per_device_train_batch_size``; the rest of a generation is gradient accumulation."""
-    pruning: dict[str, Any] | None = None
-    """Further fields of ``DPPOConfig``; None for TRL's trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +71,15 @@ class Setting:
 
         The other sizes come last, because they matter least if time runs out.
         """
-        chosen: dict[str, dict[str, Any]] = {
-            CONTROL: {"method": "grpo", "completion_prune_rate": 0.0},
+        rows, size = {"max_tokens_per_row": self.row_tokens}, min(self.sizes)
+        control = rows | {"method": "grpo", "completion_prune_rate": 0.0}
+        chosen = {
             "default": {"rollout_cost": 1.0},  # given, so that no clock has a part in the rate that auto chooses
             "0.8 dropped": {"completion_prune_rate": 0.8},
         }
-        ours = [Contestant(name=name, batch_size=min(self.sizes), pruning=each) for name, each in chosen.items()]
-        first, *others = [Contestant(name=f"TRL, {size}", batch_size=size) for size in self.sizes]
-        return [first, *ours, *others]
+        first, *others = [Contestant(name=f"TRL, {n}", batch_size=n, exact=True) for n in self.sizes]
+        ours = [Contestant(name=name, batch_size=size, pruning=rows | each) for name, each in chosen.items()]
+        return [first, Contestant(name="control", batch_size=size, pruning=control, exact=True), *ours, *others]
 
     @property
     def precision(self) -> torch.dtype:
@@ -116,6 +95,7 @@ class Setting:
             "lora": self.lora,
             "prompts": self.prompts,
             "generations": GENERATIONS,
+            "row_tokens": self.row_tokens,
             "checkpointing": self.checkpointing,
             "device": torch.cuda.get_device_name() if self.device.type == "cuda" else self.device.type,
         }
@@ -137,24 +117,16 @@ class Given:
         groups = [slice(first, first + GENERATIONS) for first in range(0, len(prompts), GENERATIONS)]
         self._groups = [(prompts[group], completions[group]) for group in groups]
         self.dataset = Dataset.from_list([{"prompt": str(number)} for number in range(count)])
-        self.lengths = [(len(group[0]), [len(each) for each in completions]) for group, completions in self._groups]
-        """Tokens of each prompt, and of each of its completions."""
 
-    def rollouts(self, seen: list[list[int]]) -> Callable[..., dict[str, list[Any]]]:
-        """A ``rollout_func`` with the completions of each prompt; it appends the prompts' numbers to ``seen``."""
-
-        def roll_out(prompts: list[str], trainer: Any) -> dict[str, list[Any]]:
-            numbers = [int(prompt) for prompt in prompts[:: trainer.num_generations]]
-            seen.append(numbers)
-            chosen = [self._groups[number] for number in numbers]
-            completions = [each for _, group in chosen for each in group]
-            return {
-                "prompt_ids": [each for group, _ in chosen for each in group],
-                "completion_ids": completions,
-                "logprobs": [[-1.0] * len(each) for each in completions],
-            }
-
-        return roll_out
+    def rollouts(self, prompts: list[str], trainer: Any) -> dict[str, list[Any]]:
+        """A ``rollout_func`` with the completions of each prompt."""
+        chosen = [self._groups[int(prompt)] for prompt in prompts[:: trainer.num_generations]]
+        completions = [each for _, group in chosen for each in group]
+        return {
+            "prompt_ids": [each for group, _ in chosen for each in group],
+            "completion_ids": completions,
+            "logprobs": [[-1.0] * len(each) for each in completions],
+        }
 
 
 def reward(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -175,29 +147,18 @@ def build_policy(setting: Setting, folder: Path) -> PreTrainedModel:
     return model
 
 
-def build_trainer(
-    contestant: Contestant, setting: Setting, given: Given, beta: float, folder: Path, seen: list[list[int]]
-) -> GRPOTrainer:
+def build_trainer(contestant: Contestant, setting: Setting, given: Given, beta: float, folder: Path) -> Any:
     """A contestant's trainer, with the fields that all share."""
     on_gpu = setting.device.type == "cuda"
     fields: dict[str, Any] = {
         "output_dir": str(folder / "run"),
-        "per_device_train_batch_size": contestant.batch_size,
-        "gradient_accumulation_steps": setting.completions // contestant.batch_size,
         "num_generations": GENERATIONS,
         "max_completion_length": setting.lengths.longest,
         "max_steps": setting.stages.steps,
-        "learning_rate": 0.0,
         "beta": beta,
         "loss_type": "dr_grpo",
-        "shuffle_dataset": False,
         "seed": SEED,
-        "report_to": [],
-        "save_strategy": "no",
-        "logging_strategy": "no",
-        "logging_nan_inf_filter": False,  # it would wait for the GPU after each backward pass
         "gradient_checkpointing": setting.checkpointing,
-        "disable_tqdm": True,
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
     }
@@ -209,55 +170,25 @@ def build_trainer(
         more["peft_config"] = LoraConfig(
             r=setting.lora, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
         )
-    kind, config = (GRPOTrainer, GRPOConfig) if contestant.pruning is None else (DPPOTrainer, DPPOConfig)
-    if contestant.pruning is not None:
-        fields |= {"max_tokens_per_row": setting.row_tokens} | contestant.pruning
-    trainer = kind(
-        model=build_policy(setting, folder / "policy"),
-        reward_funcs=cast(Any, reward),
-        args=cast(Any, config(**fields)),
-        train_dataset=given.dataset,
-        processing_class=build_tokenizer(),
-        rollout_func=given.rollouts(seen),
-        **more,
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def needed_work(
-    contestant: Contestant, setting: Setting, given: Given, beta: float, seen: list[list[int]], kept: KeptRows
-) -> list[Work]:
-    """Passes and tokens that the lengths need, of each timed step."""
-    counted = slice(setting.stages.warm_up, setting.stages.warm_up + setting.stages.timed)
-    if contestant.pruning is None:
-        steps = [[given.lengths[number] for number in numbers] for numbers in seen[counted]]
-        return [work_of_padding(each, contestant.batch_size, reference=beta > 0) for each in steps]
-    most = setting.row_tokens
-    return [
-        work_of_rows(given.lengths, rows, keep, row_tokens_most=most, reference=beta > 0)
-        for rows, keep in kept.kept[counted]
-    ]
+    more |= {"model": build_policy(setting, folder / "policy"), "reward_funcs": reward}
+    more |= {"train_dataset": given.dataset, "processing_class": build_tokenizer(), "rollout_func": given.rollouts}
+    return contestant.trainer(setting.completions, fields, **more)
 
 
 def measured(contestant: Contestant, setting: Setting, given: Given, beta: float, folder: Path) -> Measured:
     """One contestant's measurements; memory that runs out is a finding, not an error."""
-    seen, kept, stock = list[list[int]](), KeptRows(), contestant.pruning is None
-    row: Record = {"figure": "step", **setting.record(), "beta": beta, "contestant": contestant.name}
-    row |= {"batch_size": contestant.batch_size, "row_tokens": None if stock else setting.row_tokens}
+    row: Record = {**setting.record(), "beta": beta, "batch_size": contestant.batch_size}
     try:
         with quiet():
-            trainer = build_trainer(contestant, setting, given, beta, folder, seen)
-            if not stock:
-                DPPOWatch(cast(DPPOTrainer, trainer), kept)
-            watch = StepWatch(trainer, setting.stages, setting.device)
-            trainer.train()
+            watch = StepWatch(
+                build_trainer(contestant, setting, given, beta, folder), setting.stages, setting.device, SEED
+            )
+            watch.trainer.train()
     except (torch.OutOfMemoryError, OutOfMemoryError) as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        return Measured(row=row | {"reason": reason, "passed": None}, is_trl=stock)
-    found = differences(watch.work, needed_work(contestant, setting, given, beta, seen, kept))
-    row |= watch.record() | {"reason": "; ".join(found), "passed": not found}
-    return Measured(row=row, norms=watch.norms, prompts=[sorted(numbers) for numbers in seen], is_trl=stock)
+        row["reason"] = f"{type(error).__name__}: {first_line(error)}"
+        return Measured(contestant=contestant, row=row, watch=None)
+    watch.trainer = None  # its model must make room for the next
+    return Measured(contestant=contestant, row=row, watch=watch)
 
 
 def measure(setting: Setting, folder: Path, show: Callable[[list[Record]], None]) -> None:
@@ -268,13 +199,15 @@ def measure(setting: Setting, folder: Path, show: Callable[[list[Record]], None]
         for contestant in setting.contestants:
             start = time.perf_counter()
             found.append(measured(contestant, setting, given, beta, folder))
-            gc.collect()  # a trainer is a cycle, and its model must make room for the next
+            gc.collect()  # a trainer is a cycle
             if setting.device.type == "cuda":
                 torch.cuda.empty_cache()
             print(f"{contestant.name}, beta {beta:g}: {time.perf_counter() - start:.0f} s in all", file=sys.stderr)
             show(before + compared(found, setting.precision))
-        before += compared(found, setting.precision)
-        print_table([row for row in before if row["beta"] == beta])
+        rows = compared(found, setting.precision)
+        before += rows
+        sizes = ", ".join(f"{name} {value}" for name, value in rows[0].items() if name in setting.record())
+        print_table(f"{sizes}, beta {beta:g}", rows)
     print(NOTES)
 
 
@@ -309,15 +242,11 @@ def parser() -> argparse.ArgumentParser:
 def setting_of(arguments: argparse.Namespace) -> Setting:
     """The sizes that a command line asks for."""
     fields: dict[str, Any] = {
-        "model": arguments.model,
+        **{name: getattr(arguments, name) for name in ("model", "lora", "prompts", "row_tokens", "checkpointing")},
         "dtype": DTYPES[arguments.dtype],
-        "lora": arguments.lora,
         "betas": tuple(arguments.betas),
-        "prompts": arguments.prompts,
         "sizes": tuple(arguments.sizes),
-        "row_tokens": arguments.row_tokens,
         "lengths": replace(REALISTIC, longest=arguments.longest),
-        "checkpointing": arguments.checkpointing,
     }
     if arguments.quick:
         fields |= {"layers": QUICK_LAYERS, "stages": Stages(timed=2)}

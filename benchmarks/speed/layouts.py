@@ -1,6 +1,6 @@
 """Ways to lay kept completions out for the forward pass, as values: from a kept set to a list of forwards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.shared import Record
-from benchmarks.speed.workload import Work, gradients, relative_difference
+from benchmarks.speed.workload import Work
 from dppo.packing.bins import sorted_micro_batches
 from dppo.packing.forward import row_log_probs
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
@@ -26,8 +25,6 @@ class Forward:
 
     tokens: int
     """Tokens forwarded, padding included."""
-    pairs: int
-    """Pairs of query and key that attention computes in a layer: under a padding mask all of them, else the causal."""
     index: Sequence[int]
     """Which completions it scores."""
     log_probs: Callable[[nn.Module], Tensor]
@@ -81,7 +78,6 @@ def call_with_shifted_labels(model: nn.Module, ids_NT: Tensor, mask_NT: Tensor, 
 def _padded_forward(tensors: Padded, index: Sequence[int], width: int, call: Call) -> Forward:
     return Forward(
         tokens=tensors.ids.numel(),
-        pairs=len(tensors.ids) * tensors.ids.shape[1] ** 2,
         index=index,
         log_probs=lambda model: call(model, *tensors)[:, -width:],
     )
@@ -110,35 +106,8 @@ def sorted_and_trimmed(work: Work, *, max_tokens: int) -> list[Forward]:
     return forwards
 
 
-def plain_log_probs(model: nn.Module, row: Row, kernel: Kernel) -> Tensor:
-    """As ``row_log_probs``, with the logits of every place held at once: a head without fusing."""
-    inputs = row.inputs()
-    label_1T = inputs.pop("shift_labels")
-    logits_1TV = model(**inputs, row_segments=row.segments, row_kernel=kernel).logits
-    known_1T = label_1T != IGNORED
-    logp_1T = logits_1TV.float().log_softmax(-1).gather(-1, label_1T.clamp_min(0)[..., None])[..., 0]
-    return row.unpack(logp_1T.masked_fill(~known_1T, 0.0), row.width)
-
-
-def _row_forward(row: Row, index: Sequence[int], kernel: Kernel, *, plain: bool = False) -> Forward:
-    segments = row.segments
-    if plain:
-        return replace(_row_forward(row, index, kernel), log_probs=lambda model: plain_log_probs(model, row, kernel))
-    return Forward(
-        tokens=row.input_ids.numel(),
-        pairs=sum(n * past + n * (n + 1) // 2 for n, past in zip(segments.length_S, segments.past_S, strict=True)),
-        index=index,
-        log_probs=lambda model: row_log_probs(model, row, row.width, kernel=kernel)[0],
-    )
-
-
-def rows(
-    work: Work, group_N: Sequence[int], *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA, plain: bool = False
-) -> list[Forward]:
-    """Rows of segments without padding. Completions with the same number in ``group_N`` share their prompt.
-
-    ``plain`` has a head that holds the logits of every place.
-    """
+def rows(work: Work, group_N: Sequence[int], *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> list[Forward]:
+    """Rows of segments without padding. Completions with the same number in ``group_N`` share their prompt."""
     forwards = []
     for index in plan_rows(group_N, work.prompt_tokens, work.completion_tokens, max_tokens):
         row = build_row(
@@ -147,8 +116,13 @@ def rows(
             [group_N[i] for i in index],
             None if work.keep_N is None else [work.keep_N[i] for i in index],
         )
-        forwards.append(_row_forward(row, index, kernel, plain=plain))
+        log_probs = partial(_row_log_probs, row=row, kernel=kernel)
+        forwards.append(Forward(tokens=row.input_ids.numel(), index=index, log_probs=log_probs))
     return forwards
+
+
+def _row_log_probs(model: nn.Module, row: Row, kernel: Kernel) -> Tensor:
+    return row_log_probs(model, row, row.width, kernel=kernel)[0]
 
 
 def packed(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> list[Forward]:
@@ -156,9 +130,9 @@ def packed(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> lis
     return rows(work, range(len(work.completions)), max_tokens=max_tokens, kernel=kernel)
 
 
-def shared(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA, plain: bool = False) -> list[Forward]:
+def shared(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> list[Forward]:
     """Rows in which a group's prompt is computed once."""
-    return rows(work, work.group_N, max_tokens=max_tokens, kernel=kernel, plain=plain)
+    return rows(work, work.group_N, max_tokens=max_tokens, kernel=kernel)
 
 
 def layouts(max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> dict[str, Layout]:
@@ -175,7 +149,7 @@ def train_step(model: nn.Module, work: Work, layout: Layout) -> dict[str, Any]:
     """Lay ``work`` out, forward and backward: gradients are added to the model's.
 
     Returns:
-        ``tokens``, ``pairs`` and ``forwards`` of the layout, the ``loss``, and how many tokens were ``scored``: both
+        ``tokens`` and ``forwards`` of the layout, the ``loss``, and how many tokens were ``scored``: both
         zero-dimensional tensors, so that nothing here waits for a device.
     """
     forwards, total, scored = layout(work), 0.0, 0
@@ -186,41 +160,7 @@ def train_step(model: nn.Module, work: Work, layout: Layout) -> dict[str, Any]:
         total, scored = total + loss.detach(), scored + (logp_KT.detach() != 0).sum()
     return {
         "tokens": sum(forward.tokens for forward in forwards),
-        "pairs": sum(forward.pairs for forward in forwards),
         "forwards": len(forwards),
         "loss": total,
         "scored": scored,
     }
-
-
-def step_each(named: Mapping[str, tuple[nn.Module, Layout]], work: Work) -> dict[str, Record]:
-    """One step of each model with its layout, from gradients of zero, and how far its gradient is from the first's."""
-    found: dict[str, Record] = {}
-    wanted: list[Tensor] = []
-    for name, (model, layout) in named.items():
-        model.zero_grad(set_to_none=False)
-        step = train_step(model, work, layout)
-        wanted = wanted or gradients(model)
-        own = (parameter.grad for parameter in model.parameters() if parameter.grad is not None)
-        measured = {"gradient_difference": relative_difference(own, wanted)}
-        found[name] = {**step, "loss": float(step["loss"]), "scored": int(step["scored"]), **measured}
-    return found
-
-
-def body(config: Any) -> int:
-    """Parameters of all linear layers but the head."""
-    attention = 2 * config.hidden_size * config.head_dim * (config.num_attention_heads + config.num_key_value_heads)
-    return config.num_hidden_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
-
-
-def flops(config: Any, tokens: int, pairs: int, scored: int, *, again: int) -> float:
-    """Floating-point operations of one forward and backward.
-
-    Forward, a linear layer takes 2 per parameter and token, attention 4 per pair of query and key, head, head
-    dimension and layer (two products), the language model head 2 per parameter and scored token. The backward pass
-    takes 2 times the forward of linear layers and 2.5 times that of attention, which recomputes its scores.
-    """
-    linear = 2.0 * body(config) * tokens
-    attention = 4.0 * config.num_attention_heads * config.head_dim * config.num_hidden_layers * pairs
-    head = 2.0 * config.hidden_size * config.vocab_size * scored
-    return linear * (3 + again) + attention * (3.5 + again) + head * (3 + again)

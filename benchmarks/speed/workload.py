@@ -120,14 +120,14 @@ def generation_batch(
 
 
 def prune(batch: Work, rate: float, seed: int) -> Work:
-    """What is left when ``rate`` of the completions is dropped, drawn uniformly over the batch."""
+    """The batch without ``rate`` of its completions, which are drawn uniformly."""
     count = len(batch.completions)
     kept = generator(seed, Purpose.COMPLETION_DRAW).permutation(count)[: round(count * (1 - rate))]
     return batch.take(sorted(kept.tolist()))
 
 
 def tokens_left_out(work: Work, kept: float, head: float, seed: int, *, unsure: float = 0.06) -> Work:
-    """What is left of completions that are cut to a share of their tokens, and of which a share reaches the head.
+    """Completions cut to a share of their tokens, of which a share reaches the head.
 
     Tokens the sampler was unsure of, ``unsure`` of them at random, have 100 times the moment of the others: as on the
     embedded task at its start. Cuts and the head's tokens are drawn as a run draws them.
@@ -200,6 +200,8 @@ MODELS: dict[str, Callable[..., Any]] = {
     "0.6B": partial(qwen3, hidden=1024, layers=28, heads=16, intermediate_size=3072, **QWEN3),
     "1.7B": partial(qwen3, hidden=2048, layers=28, heads=16, intermediate_size=6144, **QWEN3),
     "4B": partial(qwen3, hidden=2560, layers=36, heads=32, intermediate_size=9728, **QWEN3),
+    "4x128": partial(qwen3, layers=4, hidden=128, vocabulary=4096),
+    "4x256": partial(qwen3, layers=4, hidden=256, vocabulary=8192),
     "0.6B cut to 4 layers": partial(qwen3, hidden=1024, layers=4, heads=16, intermediate_size=3072, **QWEN3),
     "tiny": partial(
         qwen3,

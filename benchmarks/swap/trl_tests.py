@@ -18,13 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import yaml
 from datasets import DatasetDict, IterableDatasetDict
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -34,7 +33,6 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from benchmarks.shared import options, write
-from benchmarks.swap import checks
 from benchmarks.swap import rows as material
 from dppo.errors import DPPOError, in_one_line
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
@@ -48,7 +46,7 @@ KINDS = {
 ROWS = {"sft": "text", "dpo": "pairs", "grpo": "prompts"}
 USUAL: dict[str, dict[str, Any]] = {"sft": {}, "dpo": {}, "grpo": {}}
 USUAL["grpo"] = dict(learning_rate=0.1, per_device_train_batch_size=3, num_generations=3, max_completion_length=8)
-VERDICTS = ("passes", "refused", "fails", "not TRL here", "not here")
+VERDICTS = ("passes", "refused", "fails", "not TRL here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +65,6 @@ class Case:
     then: str = "moved"
     logs: tuple[str, ...] = ()
     raises: tuple[str, str] | None = None
-    missing: str = ""
-    times: int = 1
     chosen: str = ""
 
 
@@ -89,38 +85,28 @@ class Made:
     """A trainer of one case, and what the test asks of it."""
 
     def __init__(self, case: Case, trainer_class: Any, config_class: Any, folder: Path) -> None:
-        self.case, self.trainer_class, self.folder = case, trainer_class, folder
+        self.case, self.given, self.trainer_class = case, case.given, trainer_class
+        self.path = material.model_folder(case.model)
         settings = {"output_dir": str(folder), "report_to": "none", "use_cpu": True} | USUAL[case.kind]
         settings |= {"model_init_kwargs": {"dtype": "float32"}} | case.config
         if dtype := case.config.get("model_init_kwargs", {}).get("dtype"):
             settings["model_init_kwargs"] = {"dtype": getattr(torch, dtype)}
-        self.path, self.given = material.model_folder(case.model), dict(case.given)
-        if template := self.given.get("template"):
-            path = folder / "template.jinja"
-            path.write_text(material.TEMPLATE)
-            settings["chat_template_path"] = str(path) if template == "file" else material.model_folder("qwen3")
-        if self.given.get("loaded") or self.given.get("wrapped") or "attention" in self.given or "ends" in self.given:
+        if self.given.get("loaded") or self.given.get("wrapped"):
             del settings["model_init_kwargs"]
-        self.config_class, self.settings = config_class, settings
+        self.config = config_class(**settings)
         self.trainer: Any = None
 
     def arguments(self) -> dict[str, Any]:
-        """What the trainer is made with."""
+        """Arguments of the trainer."""
         case, more = self.case, self.given
-        found: dict[str, Any] = {"args": self.config_class(**self.settings), "model": self.path}
+        found: dict[str, Any] = {"args": self.config, "model": self.path}
         found["train_dataset"] = material.rows(case.rows or ROWS[case.kind], streamed=bool(more.get("streamed")))
-        if "model_init_kwargs" not in self.settings:
+        if more.get("loaded") or more.get("wrapped"):
             found["model"] = AutoModelForCausalLM.from_pretrained(self.path, dtype="float32")
-        if "attention" in more:
-            found["model"].config._attn_implementation = more["attention"]
-        if "ends" in more:
-            found["model"].generation_config.eos_token_id = more["ends"]
-        if case.adapter is not None:
-            adapter = self.adapter()
-            if more.get("wrapped"):
-                found["model"] = get_peft_model(found["model"], adapter)
-            else:
-                found["peft_config"] = adapter
+        if case.adapter is not None and more.get("wrapped"):
+            found["model"] = get_peft_model(found["model"], self.adapter())
+        elif case.adapter is not None:
+            found["peft_config"] = self.adapter()
         if case.eval and case.does != "evaluate_unprepared":
             found["eval_dataset"] = self.held_out(case.eval)
         if more.get("reference"):
@@ -131,18 +117,8 @@ class Made:
             found["compute_metrics"] = lambda _: {"my_metric": 0.123}
         if more.get("own_loss"):
             found["compute_loss_func"] = lambda outputs, labels, num_items_in_batch=None: outputs.loss
-        if case.rows.startswith("template_kwargs"):
-            found["processing_class"] = AutoTokenizer.from_pretrained(self.path)
-        if more.get("no_pad"):
-            found["processing_class"] = tokenizer = AutoTokenizer.from_pretrained(self.path)
-            tokenizer.pad_token = None
         if case.kind == "grpo":
             found["reward_funcs"] = [material.reward(name) for name in more.get("rewards", ["model"])]
-            if more.get("classes"):
-                one = AutoTokenizer.from_pretrained(material.model_folder("reward"))
-                found["reward_processing_classes"] = one if more["classes"] == "one" else [one, one]
-            if more.get("tools"):
-                found["tools"] = [material.multiply]
         return found
 
     def held_out(self, name: str) -> Any:
@@ -167,13 +143,13 @@ class Made:
         return PrefixTuningConfig(**virtual) if given == "prefix_tuning" else PromptEncoderConfig(**virtual)
 
     def run(self) -> None:
-        """Everything that the test does; an ``AssertionError`` where it does not come out."""
-        does = self.case.does
-        getattr(self, does)() if does in ("train", "make") else getattr(checks, does)(self)
+        """Everything that the test does; an ``AssertionError`` if it does not come out."""
+        getattr(self, self.case.does)()
         logged = {name for row in self.trainer.state.log_history for name in row if row[name] is not None}
         assert set(self.case.logs) <= logged, f"not logged: {set(self.case.logs) - logged}"
 
     def make(self) -> Any:
+        """The trainer."""
         self.trainer = self.trainer_class(**self.arguments())
         return self.trainer
 
@@ -182,38 +158,63 @@ class Made:
         trainer = self.make()
         before = {name: each.detach().clone() for name, each in trainer.model.named_parameters()}
         trains = {name for name, each in trainer.model.named_parameters() if each.requires_grad}
-        said = self.given.get("says") or ("tools" if self.given.get("tools") else "")
-        with patch.object(trainer.model, "generate", material.generate(said)) if said else contextlib.nullcontext():
-            trainer.train()
+        trainer.train()
         last = trainer.state.log_history[-1]
         assert last["train_loss"] is not None
         router = last.get("aux_loss") is not None or not getattr(trainer, "aux_loss_enabled", False)
         assert router or self.case.kind == "grpo", "no aux_loss"
         after = dict(trainer.model.named_parameters())
-        moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
-        then = self.case.then
-        expected = {"adapters": trains, "still": set()}.get(then, set(before))
-        if then == "adapters":  # the copy that pairs are compared with is no part of the policy
-            assert trains < set(before)
+        expected, moved = set(before), {name for name, value in before.items() if not torch.equal(value, after[name])}
+        if self.case.then == "adapters":  # the copy that pairs are compared with is no part of the policy
+            assert trains < expected
             expected = {name for name in trains if ".ref." not in name}
-        if then == "moved_in_half":
+        if self.case.then == "still":
+            expected = set()
+        if self.case.then == "moved_in_half":
             assert {each.dtype for each in after.values()} == {torch.float16}
             expected = {name for name in expected if "layernorm" not in name}
             moved &= expected
-        if then == "moved_but_vision":
-            expected = {name for name in expected if "vision" not in name and "multi_modal" not in name}
-        if self.case.rows.startswith("picture"):  # gradients hardly reach these in models this small
-            expected, moved = (
-                {n for n in each if "vision" not in n and "multi_modal" not in n} for each in (expected, moved)
-            )
-        assert moved == expected, (
-            f"{len(expected - moved)} parameters stood still, {len(moved - expected)} moved: "
-            + str(sorted(expected ^ moved)[:2])
-        )
+        stood = f"{len(expected - moved)} parameters stood still, {len(moved - expected)} moved"
+        assert moved == expected, f"{stood}: {sorted(expected ^ moved)[:2]}"
+
+    def evaluate_unprepared(self) -> None:
+        found = self.make().evaluate(eval_dataset=self.held_out("text" if self.case.kind == "sft" else "pairs"))
+        one = self.given["eval_kind"] in ("dataset", "stream")
+        assert all(found[f"eval_{part}loss"] is not None for part in ([""] if one else ["data1_", "data2_"]))
+
+    def evaluate_after_training(self) -> None:
+        self.make().evaluate(eval_dataset=material.rows("pairs", count=3))
+        self.trainer.train()
+        self.trainer.evaluate(eval_dataset=material.rows("pairs", count=3))
+
+    def train_and_evaluate(self) -> None:
+        self.make().train()
+        assert any(name.endswith("_loss") for name in self.trainer.evaluate())
+
+    def packed(self) -> None:
+        trainer = self.make()
+        assert sum(map(len, trainer.train_dataset["seq_lengths"])) == material.ROWS
+        assert all(sum(each) <= 64 for each in trainer.train_dataset["seq_lengths"])
+        assert ("seq_lengths" in trainer.eval_dataset.column_names) == self.case.config.get("eval_packing", True)
+
+    def labels(self) -> None:
+        for row in self.make().train_dataset:
+            assert len(row["labels"]) == len(row["input_ids"]) and any(each != -100 for each in row["labels"])
+            assert all(a in (-100, b) for a, b in zip(row["labels"], row["input_ids"], strict=True))
+
+    def one_row_left(self) -> None:
+        assert len(self.make().train_dataset) == 1
+
+    def short_rows(self) -> None:
+        assert all(len(row["input_ids"]) <= 4 for row in self.make().train_dataset)
+
+    def predict(self) -> None:
+        found = self.make().predict(self.trainer.train_dataset).predictions
+        assert found.shape[-1] == self.trainer.model.config.vocab_size
 
 
 def outcome(case: Case, trainer_class: Any, config_class: Any) -> tuple[str, str]:
-    """What becomes of a case with one trainer, and why."""
+    """Verdict on a case with one trainer, and the reason."""
     torch.manual_seed(0)
     printed = io.StringIO()
     with (
@@ -247,17 +248,13 @@ def main() -> int:
         if not case.test.startswith(arguments.test or ""):
             continue
         stock, ours = KINDS[case.kind]
-        verdict, why = ("not here", case.missing) if case.missing else outcome(case, *stock)
-        if verdict != "not here":
-            verdict, why = outcome(case, *ours) if verdict == "passes" else ("not TRL here", why)
+        verdict, why = outcome(case, *stock)
+        verdict, why = outcome(case, *ours) if verdict == "passes" else ("not TRL here", why)
         about = {"trainer": case.kind, "test": case.test, "of": case.chosen}
-        found.append(about | {"verdict": verdict, "why": why, "times": case.times})
+        found.append(about | {"verdict": verdict, "why": why})
         print(f"| {case.kind} | {case.test} | {case.chosen} | {verdict} | {why} |", flush=True)
     for kind in arguments.only.split(","):
-        counts = Counter[str]()
-        for row in found:
-            if row["trainer"] == kind:
-                counts[row["verdict"]] += row["times"]
+        counts = Counter(row["verdict"] for row in found if row["trainer"] == kind)
         print(f"{kind}: " + ", ".join(f"{counts[name]} {name}" for name in VERDICTS))
     write(arguments.output, found, seeds=[0])
     return int(any(row["verdict"] == "fails" for row in found))

@@ -10,7 +10,6 @@ from tiny_runs import SHORT, length_reward, problems
 from transformers import AutoModelForCausalLM, GenerationConfig, MambaConfig, MambaForCausalLM
 
 import dppo.trl.generation as generation
-from benchmarks.speed import decoding
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.generation import prompts_read_once
 
@@ -113,18 +112,3 @@ def test_the_trainer_reads_each_prompt_once(tiny_path, tmp_path):
     trainer.train()
     assert read[0] == 4 and set(read[1:]) == {16}
     assert "generate" not in vars(trainer.model)
-
-
-def test_the_benchmark_of_both_ways_measures_each(tiny_path, tmp_path, monkeypatch):
-    template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
-    saved = decoding.AutoTokenizer.from_pretrained
-
-    def with_template(folder, **given):
-        tokenizer = saved(folder, **given)
-        tokenizer.chat_template = template
-        return tokenizer
-
-    monkeypatch.setattr(decoding.AutoTokenizer, "from_pretrained", with_template)
-    rows = decoding.measured(tiny_path, 2)
-    assert [row["prompts_are_read"] for row in rows] == ["once for each completion", "once for its group"]
-    assert all(row["repeats"] == 2 and row["median"] > 0 for row in rows)

@@ -1,4 +1,4 @@
-"""The benchmark of a step on a GPU, run on a CPU: its work is what lengths need, and timed steps have no clock."""
+"""Benchmarks of whole steps, run on a CPU: trainers do the same work, and timed steps have no clock inside."""
 
 import json
 import os
@@ -6,14 +6,14 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pages import ROOT
 
-from benchmarks.speed import gpu_expected, gpu_report, gpu_step, gpu_versions, gpu_watch
-from benchmarks.speed.gpu_watch import Stages, Work
+from benchmarks.speed import gpu_step, harness, step
 from dppo.trl.metrics import wall
 
 SMALL = gpu_step.Setting(**{**gpu_step.DRY, "prompts": 2, "sizes": (4,), "betas": (0.04,)})
@@ -22,36 +22,36 @@ SCRIPT = ROOT / "benchmarks" / "speed" / "gpu_calls.sh"
 
 @pytest.fixture(scope="module")
 def waits():
-    """Stages in which something waited for the device, and in which a file of the benchmarks asked for a number."""
+    """Steps in which something waited for the device, and in which a file of the benchmarks asked for a number."""
     return {"device": [], "item": []}
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, waits):
     """TRL and the control, measured on four calls of the loss each."""
-    stage, patched = ["before"], pytest.MonkeyPatch()
+    number, patched = [0], pytest.MonkeyPatch()
     now, item = torch.accelerator.current_accelerator, torch.Tensor.item
 
     def asked(*args, **kwargs):
         if sys._getframe(1).f_code is wall.__code__:  # others ask for the device too, and do not wait
-            waits["device"].append(stage[0])
+            waits["device"].append(number[0])
         return now(*args, **kwargs)
 
-    def number(self):
+    def as_number(self):
         if "benchmarks" in sys._getframe(1).f_code.co_filename:
-            waits["item"].append(stage[0])
+            waits["item"].append(number[0])
         return item(self)
 
-    class Staged(gpu_watch.StepWatch):
+    class Staged(harness.StepWatch):
         def on_step_begin(self, args, state, control, **kwargs):
-            stage[0] = SMALL.stages.at(state.global_step + 1)
+            number[0] = state.global_step + 1
 
         def on_step_end(self, args, state, control, **kwargs):
-            stage[0] = "between"
+            number[0] = 0
             super().on_step_end(args, state, control, **kwargs)
 
     patched.setattr(torch.accelerator, "current_accelerator", asked)
-    patched.setattr(torch.Tensor, "item", number)
+    patched.setattr(torch.Tensor, "item", as_number)
     patched.setattr(gpu_step, "StepWatch", Staged)
     given, folder = gpu_step.Given(SMALL), tmp_path_factory.mktemp("gpu_step")
     stock, control, *_ = SMALL.contestants
@@ -60,78 +60,59 @@ def small(tmp_path_factory, waits):
     return found
 
 
-def test_passes_tokens_and_norms_are_what_the_lengths_need(small):
-    stock, control = gpu_report.compared(small, torch.float32)
+def test_passes_tokens_and_norms_of_both_trainers(small):
+    stock, control = harness.compared(small, torch.float32)
     assert [row["reason"] for row in (stock, control)] == ["", ""] and stock["passed"] and control["passed"]
-    assert stock["passes"] == stock["passes_no_grad"] == 4.0 and stock["same_prompts"] and control["same_prompts"]
+    assert stock["passes"] == stock["passes_no_grad"] == 4.0 and control["same_completions"]
     assert 1.0 <= control["passes"] == control["passes_no_grad"] < stock["passes"]
     assert control["tokens"] == control["tokens_no_grad"] < stock["tokens"]
-    assert control["norm_ratio_lowest"] == pytest.approx(1, abs=1e-4) and min(small[1].norms) > 0
-    assert {"median", "lowest", "peak_gib", "phase_forward_backward", "busy_share", "trl_over_this"} <= control.keys()
+    assert control["norm_ratio_lowest"] == pytest.approx(1, abs=1e-4) and min(small[1].watch.norms) > 0
     assert all(value is None or isinstance(value, str | int | float) for value in control.values())
     for row in (stock, control):
         assert row["phase_forward_backward"] > 0 and row["phase_log_probs"] > 0 and row["phase_optimizer"] > 0
-        assert 0 < row["busy_seconds"] <= row["profiled_seconds"] and row["kernels"] > 100
 
 
 def test_nothing_waits_for_the_device_in_a_timed_step(small, waits):
-    assert gpu_watch.PHASED in waits["device"], "the twin: steps measured by phase do wait"
-    assert gpu_watch.TIMED not in waits["device"]
-    assert gpu_watch.TIMED not in waits["item"] and gpu_watch.WARM_UP not in waits["item"]
+    assert SMALL.stages.steps in waits["device"], "the twin: steps measured by phase do wait"
+    timed = range(1, SMALL.stages.warm_up + SMALL.stages.timed + 1)
+    assert not {*timed} & {*waits["device"]} and not {*timed} & {*waits["item"]}
 
 
-def test_an_idle_pass_another_gradient_and_other_prompts_are_found(small):
+def test_another_gradient_and_other_completions_are_found(small):
     stock, control = small
-    one = Work(passes=1, passes_no_grad=1, tokens=10, tokens_no_grad=10)
-    assert gpu_expected.differences([one], [one]) == []
-    assert len(gpu_expected.differences([replace(one, passes=2)], [one])) == 1
-    wrong = replace(control, norms=[1.01 * norm for norm in control.norms])
-    assert gpu_report.compared([stock, wrong], torch.bfloat16)[1]["passed"]
-    other = replace(control, prompts=[[9, 9], *control.prompts[1:]])
-    broken = replace(control, norms=[float("nan")] * len(control.norms))
-    for each, reason in ((wrong, "1.0100 times TRL's"), (other, "prompts"), (broken, "not finite")):
-        assert reason in gpu_report.compared([stock, each], torch.float32)[1]["reason"]
+
+    def reason(**changed):
+        watch: Any = SimpleNamespace(**{**vars(control.watch), "record": control.watch.record, **changed})
+        return harness.compared([stock, replace(control, watch=watch)], torch.float32)[1]["reason"]
+
+    assert reason() == ""
+    assert "1.0100 times TRL's" in reason(norms=[1.01 * norm for norm in control.watch.norms])
+    other = [{prompt: each[::-1] for prompt, each in seen.items()} for seen in control.watch.seen]
+    assert "completions are not TRL's" in reason(seen=other)
+    assert "not finite" in reason(norms=[float("nan")] * len(control.watch.norms))
 
 
-def row_of(name, median, norms=(2.0, 3.0)):
-    own = {"contestant": name, "reason": "", "passed": True} | ({"median": median} if norms else {})
-    return gpu_report.Measured(row=own, norms=norms, prompts=[[0, 1]] if norms else (), is_trl=name.startswith("TRL"))
+def of(name, seconds, exact=True):
+    """A contestant by hand, whose gradient norms are 2 if they must be TRL's."""
+    pruning = None if name.startswith("TRL") else {}
+    if name == "control":
+        pruning = {"method": "grpo"}
+    contestant = harness.Contestant(name=name, batch_size=1, pruning=pruning, exact=exact)
+    made = SimpleNamespace(seconds=seconds, norms=[2.0 if exact else 9.0] * 2, seen=[{}] * 2)
+    watch: Any = SimpleNamespace(
+        **vars(made), stages=harness.Stages(warm_up=0), record=lambda: {"median": sum(seconds) / 2}
+    )
+    return harness.Measured(contestant=contestant, row={}, watch=watch)
 
 
-def test_the_best_batch_size_of_trl_is_the_base_of_ratios():
-    rows = [row_of("TRL, 16", 3.0), row_of("control", 1.0), row_of("0.8 dropped", 0.5, (9.0, 9.0)), row_of("TRL, 8", 2)]
-    found = gpu_report.compared([*rows, row_of("TRL, 32", None, ())], torch.float32)
-    assert [row.get("trl_best") for row in found] == [False, False, False, True, None]
-    assert [row["trl_over_this"] for row in found[:4]] == [2 / 3, 2.0, 4.0, 1.0]
-    assert [row["control_over_this"] for row in found[1:3]] == [1.0, 2.0]
-    assert all(row["passed"] for row in found), "a pruned gradient has another norm, and that is no fault"
-    (alone,) = gpu_report.compared([row_of("control", 1.0)], torch.float32)
-    assert alone["trl_over_this"] is None and alone["passed"]
-
-
-def test_work_by_hand():
-    lengths = [(3, [2, 4]), (5, [1, 1])]
-    padded = gpu_expected.work_of_padding(lengths, 2, reference=False)
-    assert padded == Work(passes=2, tokens=4 * (5 + 4))
-    rows, kept = [1, 1, 0, 0], [True, False, True, True]
-    asked = {"lengths": lengths, "rows": rows, "kept": kept}
-    whole = gpu_expected.work_of_rows(**asked, row_tokens_most=100, reference=True)
-    assert whole == Work(passes=1, tokens=13, passes_no_grad=1, tokens_no_grad=13)  # 4 + 1, and 2 + 2 + 4
-    assert gpu_expected.work_of_rows(**asked, row_tokens_most=8, reference=False) == Work(passes=2, tokens=13)
-    nothing = gpu_expected.work_of_rows(lengths, rows, [False] * 4, row_tokens_most=8, reference=True)
-    assert nothing == Work()
-
-
-def test_stages_follow_each_other_and_busy_time_is_a_union():
-    stages = Stages(warm_up=1, timed=2, phased=1, profiled=1)
-    names = [stages.at(step) for step in range(1, stages.steps + 2)]
-    assert names == ["warm-up", "timed", "timed", "phased", "profiled", "over"]
-    assert gpu_watch.covered([(7, 9), (0, 4), (2, 5), (3, 4)]) == 7 and gpu_watch.covered([]) == 0
-    spans = np.random.default_rng(0).integers(0, 50, (20, 2)).cumsum(1)
-    marked = np.zeros(200, bool)
-    for start, end in spans:
-        marked[start:end] = True
-    assert gpu_watch.covered(map(tuple, spans.tolist())) == marked.sum()
+def test_the_best_batch_size_of_trl_is_the_base_of_ratios_step_by_step():
+    given = [of("TRL, 16", (3.0, 3.0)), of("control", (1.0, 2.0)), of("half", (0.5, 0.5), False), of("TRL, 8", (2, 4))]
+    lost = replace(given[0], watch=None, row={"reason": "no memory"})
+    *rows, without = harness.compared([*given, lost], torch.float32)
+    assert [row["trl_over_this_median"] for row in rows] == [1.0, 2.25, 6.0, 1.125]
+    assert [row["control_over_this_highest"] for row in rows[1:3]] == [1.0, 4.0]
+    assert all(row["passed"] for row in rows), "a pruned gradient has another norm, and that is no fault"
+    assert without["passed"] is None and without["reason"] == "no memory"
 
 
 def test_memory_that_runs_out_is_a_finding(monkeypatch, tmp_path):
@@ -140,7 +121,7 @@ def test_memory_that_runs_out_is_a_finding(monkeypatch, tmp_path):
 
     monkeypatch.setattr(gpu_step, "build_trainer", exhausted)
     found = gpu_step.measured(SMALL.contestants[0], SMALL, gpu_step.Given(SMALL), 0.0, tmp_path)
-    assert found.row["reason"] == "OutOfMemoryError: no room" and found.row["passed"] is None
+    assert found.row["reason"] == "OutOfMemoryError: no room" and found.watch is None
 
 
 @pytest.mark.slow
@@ -150,17 +131,34 @@ def test_the_whole_command_is_dry_run(more, tmp_path, monkeypatch, capsys):
     arguments = ["gpu_step.py", "--dry-run", "--prompts", "4", "--sizes", "16", "8", *more, "--output", str(output)]
     monkeypatch.setattr(sys, "argv", arguments)
     assert gpu_step.main() == 0
-    written, printed = json.loads(output.read_text()), capsys.readouterr().out
+    written = json.loads(output.read_text())
     assert written["environment"]["seeds"] == [gpu_step.SEED] and written["environment"]["versions"]
     rows = {(row["beta"], row["contestant"]): row for row in written["rows"]}
     names = ["TRL, 16", "control", "default", "0.8 dropped", "TRL, 8"]
-    assert [name for _, name in rows] == names * len({beta for beta, _ in rows})
-    assert all(row["passed"] and row["same_prompts"] for row in rows.values())
-    for beta in {beta for beta, _ in rows}:
+    betas = list(dict.fromkeys(beta for beta, _ in rows))
+    assert [name for _, name in rows] == names * len(betas)
+    assert all(row["passed"] and row["same_completions"] for row in rows.values())
+    for beta in betas:
         tokens = [rows[beta, name]["tokens"] for name in ("0.8 dropped", "default", "control", "TRL, 8")]
         assert tokens == sorted(tokens) and tokens[0] < tokens[1] and tokens[2] < tokens[3]
         assert all(bool(rows[beta, name]["passes_no_grad"]) is (beta > 0) for name in names)
-    assert printed.count("0.8 dropped") == len({beta for beta, _ in rows})
+    assert capsys.readouterr().out.count("0.8 dropped") == len(betas)
+
+
+@pytest.mark.slow
+def test_on_a_cpu_trainers_take_turns_on_the_same_completions(tmp_path, monkeypatch):
+    short = replace(step.QUICK, easy=(2,), middle=(2,), hard=(3,))
+    sizes = {"warm_up_steps": 60, "prompts": 4, "generations": 4, "dataset": 8, "repetitions": 2, "max_new_tokens": 24}
+    monkeypatch.setattr(step, "QUICK_SETTING", step.Setting(task=short, **sizes))
+    output = tmp_path / "step.json"
+    monkeypatch.setattr(sys, "argv", ["step.py", "--quick", "--output", str(output)])
+    assert step.main() == 0
+    first, _, exact, *_ = rows = json.loads(output.read_text())["rows"]
+    assert exact["passed"] and exact["same_completions"] and exact["tokens"] < first["tokens"]
+    for row in rows:
+        assert row["repeats"] == 2 and row["lowest"] <= row["median"] <= row["highest"]
+        phases = sum(value for name, value in row.items() if name.startswith("phase_"))
+        assert phases == pytest.approx(row["median"], rel=0.2), "phases are the whole of a step"
 
 
 def calls_of(number, tmp_path):
@@ -198,13 +196,3 @@ def test_wheels_are_the_versions_that_everything_is_measured_with():
     named = wheels.removeprefix("wheels=(").rstrip(")").split()
     assert {wheel for wheel in named if wheel.split("==")[0] in ("trl", "transformers", "datasets")} < pinned
     assert len(named) == 5 and ".whl/" in (ROOT / ".gitignore").read_text().split()
-
-
-def test_versions_that_do_not_fit_are_named(monkeypatch, capsys):
-    needed = ["numpy<1", "torch>=2", "absent-package", "x; extra=='a'"]
-    monkeypatch.setattr(gpu_versions, "requires", lambda name: needed)
-    monkeypatch.setattr(gpu_versions, "IMPORTS", ("json", "no_such_module"))
-    assert gpu_versions.main(["trl", "not-there"]) == 1
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in ("numpy<1", "absent-package", "not-there", "import no_such_module"))
-    assert "needs torch" not in printed

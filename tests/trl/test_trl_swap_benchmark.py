@@ -11,7 +11,7 @@ from benchmarks.swap import trl_tests
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "trl_tests.json"
 SOME = [
     ("sft", "test_train_dft_loss"),
-    ("dpo", "test_train_vlm_text_only_data"),
+    ("dpo", "test_train_with_wpo"),
     ("grpo", "test_training_beta_non_zero"),
 ]
 

@@ -1,6 +1,5 @@
 import json
 import re
-import runpy
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +10,7 @@ import report_folders as made
 from report_folders import contents_of, run_of
 
 from dppo_lab.comparison.words import Compared
-from dppo_lab.palette import FIXED, SERIES
+from dppo_lab.palette import SERIES
 from dppo_lab.report.curves import band
 from dppo_lab.report.figures_cost import fill, fill_chart, phase_seconds
 from dppo_lab.report.figures_curves import OVERS, accuracy_chart
@@ -99,12 +98,6 @@ def test_a_method_has_one_colour_everywhere_and_no_two_look_alike():
     assert len({(look.colour, look.dash) for look in found.values()}) == len(labels)
     assert found["trl"].colour == SERIES["grey"][0]
     assert len(labels) <= len(SERIES) * len(DASHES)
-
-
-def test_the_pictures_of_the_docs_have_the_colours_of_the_report():
-    shown = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "results_figure.py"))["SHOWN"]
-    assert {name: shown[name] for name in FIXED} == {name: looks([name])[name].colour for name in FIXED}
-    assert len(set(shown.values())) == len(shown)
 
 
 def test_inline_figures_take_colours_from_the_page_and_share_no_ids(panels):
