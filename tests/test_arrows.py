@@ -58,7 +58,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "demo": {"palette", "statistics", "subject"},
         "runs": {"demo", "errors", "gym", "shipped", "statistics", "subject"},
         "comparison": {"runs", "demo", "errors", "shipped", "statistics"},
-        "planning": {"runs", "demo", "errors", "shipped"},
+        "planning": {"runs", "demo", "errors", "shipped", "statistics"},
         "report": {"runs", "comparison", "palette", "statistics", "errors"},
         "frozen": {"runs", "comparison"},
         "cli": {"demo", "gym", "runs", "comparison", "frozen", "planning", "report", "errors", "shipped", "statistics"},

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from answer_judge.files import explaining, write_json
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo_lab.cli.words import read_words, wide_console
 from dppo_lab.runs.words import check_file
 from dppo_lab.shipped import offered
@@ -62,8 +62,7 @@ def main(words: Sequence[str]) -> int:
     if options.output is not None:
         from dppo_lab.planning.written import as_json
 
-        with explaining(options.output, "the plan could not be written there: --output plan.json"):
-            write_json(options.output, as_json(plan))
+        write_json(options.output, as_json(plan))
         print(f"wrote {options.output}")
     return 0
 

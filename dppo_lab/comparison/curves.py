@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from answer_judge.errors import FileError
 from dppo_lab.runs.folder import ACCURACY, TOTALS
-from dppo_lab.runs.reader import Log
+from dppo_lab.runs.reader import FileError, Log
 
 Over = Literal["step", "seconds", "rollouts", "rollout_tokens", "tokens_trained"]
 """What a curve can be read over."""

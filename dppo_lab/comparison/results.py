@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from answer_judge.errors import FileError
 from dppo.environment import environment
 from dppo.methods.own import method_named
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
@@ -15,7 +14,7 @@ from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
 from dppo_lab.comparison.plan import Comparison
 from dppo_lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
-from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
+from dppo_lab.runs.reader import FileError, phases_of, read_facts, read_logs, status_of
 from dppo_lab.statistics import SeedInterval, seed_interval
 
 
