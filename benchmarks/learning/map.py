@@ -24,9 +24,9 @@ from benchmarks.learning.regimes import REGIMES, RESULTS, SIZES
 from benchmarks.learning.tables import cell, from_below, speedup, table
 from benchmarks.shared import Record, options
 from dppo.pruning.ceiling import rates_to
-from dppo_lab.planning.advice import COMPLETIONS
-from dppo_lab.planning.figures import gain
+from dppo_lab.planning.costs import gain
 from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
+from dppo_lab.planning.model import COMPLETIONS
 from dppo_lab.planning.records import Step
 
 USUAL, TOKENS = {"completions": 64, "groups": 4}, (12.0, 60.0)

@@ -22,7 +22,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from benchmarks.shared import options, write
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo_lab.planning.figures import Figures, seconds_of
+from dppo_lab.planning.costs import Figures, seconds_of
 from dppo_lab.planning.observed import timed_steps
 from dppo_lab.planning.pilot import quietly, run_pilot
 from dppo_lab.planning.records import Option, Step
@@ -33,7 +33,7 @@ from dppo_lab.runs.recorder import RunRecorder
 
 SEED = 0
 CONFIG = Path(__file__).parents[2] / "examples" / "embedded.yaml"
-PILOT, GENERATIONS = 32, 8
+PILOT = 32
 COUNTED = 8
 """Steps of a configuration that are counted."""
 DATASET = 64
@@ -59,11 +59,8 @@ class Measured:
 
     @property
     def step(self) -> Step:
-        """As the plan has it: a small group is an option of a step of groups of 8."""
-        if self.option.group is None:
-            return Step(prompts=self.prompts, generations=self.generations)
-        whole = self.prompts * self.generations // GENERATIONS
-        return Step(prompts=whole, generations=GENERATIONS)
+        """As the plan has it."""
+        return Step(prompts=self.prompts, generations=self.generations)
 
 
 def pruned(prompts: int, generations: int, completion: float, prompt: float) -> Measured:
@@ -94,12 +91,6 @@ CASES = (
         option=Option(name="packed, nothing pruned", layout="packed"),
         fields={"method": "dppo", "completion_prune_rate": 0.0, "layout": "packed"},
     ),
-    Measured(
-        prompts=64,
-        generations=2,
-        option=Option(name="history", baseline="history", group=2),
-        fields={"method": "grpo_history"},
-    ),
 )
 
 
@@ -117,7 +108,7 @@ def fields_of(case: Measured, start: str, folder: Path, steps: int) -> dict[str,
 def measure(case: Measured, start: str, folder: Path) -> float:
     """CPU seconds of a step, the mean of those counted: after the first epoch where prompts are pruned."""
     dataset = max(DATASET, 2 * case.prompts)
-    before = dataset // case.prompts if case.option.prompt_rate or case.option.baseline == "history" else 1
+    before = dataset // case.prompts if case.option.prompt_rate else 1
     stock = not case.fields
     fields = fields_of(case, start, folder, before + COUNTED)
     run = parse_fields(fields, GRPOConfig if stock else DPPOConfig)

@@ -116,7 +116,6 @@ REFUSED = [
     ("plan train.yaml --run nowhere", "is no run"),
     ("plan train.yaml --pilot 3", "must be an even number of prompts >= 4"),
     ("plan train.yaml --pilot 12", "--pilot 12", "10 prompts", "Try --pilot 10"),
-    ("plan train.yaml --gpu_hour_price -1", "gpu_hour_price=-1 must be >= 0"),
     ("plan train.yaml --output /nowhere/at/all", "there is no folder /nowhere/at"),
     ("eval", "no model is named"),
     ("eval m --compare a b", "no model: dppo eval --compare a b"),
