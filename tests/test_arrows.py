@@ -205,7 +205,6 @@ READERS = {
     "runs/fields.py",
     "runs/words.py",
     "shipped.py",
-    "comparison/folder.py",
     "comparison/curves.py",
 }
 """Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""

@@ -159,9 +159,8 @@ def test_every_figure_by_hand(tmp_path):
     found = record["best_against"]["trl_g8"]["trl_g8"]
     assert found["median"] == found["low"] == pytest.approx(80 / 20) and found["reached"] == "9 of 10"
     assert found["missed"] == {"method": 1, "baseline": 0, "both": 0}
-    assert found["restricted_mean"]["ratio"] == pytest.approx(40 / (0.9 * 20 + 0.1 * 40))
     # The wrong twins: left out, the mean ratio is 4; as if it had arrived, seed 14's ratio is 2, and known.
-    assert found["both_reached"] == pytest.approx(4) and found["per_seed"]["14"] == [0, 2]
+    assert found["per_seed"]["14"] == [0, 2]
     assert found["rollouts"]["median"] == found["tokens_trained"]["median"] == pytest.approx(4)
     # To .7 dppo takes 33.3 s, trl_g8 never gets there in its 80.
     beyond = record["best_against"]["trl_g8"]["grpo_rows"]

@@ -1,4 +1,4 @@
-"""Accuracy of one run over steps, seconds, rollouts and tokens, read off between its evaluations."""
+"""Files of a comparison, and accuracy of one run over steps, seconds, rollouts and tokens, read between evaluations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,17 @@ from typing import Literal
 
 from dppo_lab.runs.folder import ACCURACY, TOTALS
 from dppo_lab.runs.reader import FileError, Log
+
+COMPARISON_FILE = "comparison.json"
+"""What is compared: contestants, seeds, fields."""
+RESULTS_FILE = "results.json"
+"""What the runs reached, written anew after each."""
+CONFIG_FILE = "config.yaml"
+"""Of a run: every field it was made with."""
+RUNS, STARTS = "runs", "starts"
+"""Folders of runs, ``runs/CONTESTANT/seed_N``, and of the models that all runs of a seed start from."""
+TO_FINAL, TO_TARGET = "time_to_trl_final", "time_to_target"
+"""What a speedup is one to: the final accuracy of TRL's own trainer, or another target."""
 
 Over = Literal["step", "seconds", "rollouts", "rollout_tokens", "tokens_trained"]
 """What a curve can be read over."""

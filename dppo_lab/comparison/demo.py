@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from dppo.errors import ConfigError
-from dppo_lab.comparison.folder import COMPARISON_FILE, RUNS, STARTS
+from dppo_lab.comparison.curves import COMPARISON_FILE, RUNS, STARTS
 from dppo_lab.comparison.plan import Comparison, plan
 from dppo_lab.comparison.results import paired
 from dppo_lab.comparison.table import figures_table, in_two_lines

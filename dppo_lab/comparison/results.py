@@ -9,8 +9,18 @@ import numpy as np
 from dppo.environment import environment
 from dppo.methods.own import method_named
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
-from dppo_lab.comparison.curves import AMOUNTS, READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach
-from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
+from dppo_lab.comparison.curves import (
+    AMOUNTS,
+    READOUTS,
+    TO_FINAL,
+    TO_TARGET,
+    Curve,
+    Over,
+    Point,
+    accuracy_at,
+    curve_of,
+    reach,
+)
 from dppo_lab.comparison.plan import Comparison
 from dppo_lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts

@@ -1,6 +1,7 @@
 """Trains every run of a comparison in turn, in one process, and resumes a comparison that was stopped."""
 
 import gc
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
-from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
+from dppo_lab.comparison.curves import CONFIG_FILE, RESULTS_FILE
 from dppo_lab.comparison.plan import Comparison, check_folder, open_folder
 from dppo_lab.comparison.results import result_of, summarise
 from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
@@ -135,8 +136,9 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float 
 
     def follow(trainer: GRPOTrainer) -> None:
         def told(step: float, steps: float, figures: Mapping[str, float]) -> None:
-            share = None if seconds is None else {"step": min(figures.get(SPENT, 0.0) / seconds, 1.0)}
-            tell(figures=figures, **(share or {"step": step, "steps": steps}))
+            if seconds is not None and math.isfinite(seconds):
+                step, steps = min(figures.get(SPENT, 0.0) / seconds, 1.0), 1.0
+            tell(figures=figures, step=step, steps=steps)
 
         Follow.instead(trainer, told)
         if contestant.stock:  # ours does so by itself: decoding is the same for all

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from dppo.errors import duration as in_words
-from dppo_lab.comparison.curves import AMOUNTS, READOUTS
-from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
+from dppo_lab.comparison.curves import AMOUNTS, READOUTS, TO_FINAL, TO_TARGET
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.reader import mapping, number, sequence
 from dppo_lab.statistics import FEWEST

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo.errors import ConfigError
-from dppo_lab.comparison.folder import COMPARISON_FILE, RESULTS_FILE, RUNS
+from dppo_lab.comparison.curves import COMPARISON_FILE, RESULTS_FILE, RUNS
 from dppo_lab.comparison.words import Compared
 from dppo_lab.report.text import visible
 from dppo_lab.runs.folder import METRICS_FILE
@@ -131,10 +131,8 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
             f"{RESULTS_FILE} is missing: the comparison has not ended, and there are no paired differences yet. "
             "The same dppo compare command goes on where it stopped."
         )
-    if number(about.get("seconds")) > 0:
-        notes.append(
-            "Seconds here are CPU seconds: each run ended after so many of them, and not of the clock on the wall."
-        )
+    if about.get("clock") == "cpu" or number(about.get("seconds")) > 0:
+        notes.append("Seconds here are CPU seconds, and not of the clock on the wall.")
     asked = mapping(about.get("methods"))
     seeds = [seed for seed in sequence(about.get("seeds")) if isinstance(seed, int)]
     groups = []

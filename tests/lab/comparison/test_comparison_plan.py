@@ -7,7 +7,7 @@ from refusals import refused
 from answer_judge.errors import FileError
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo_lab.comparison.folder import RESULTS_FILE
+from dppo_lab.comparison.curves import RESULTS_FILE
 from dppo_lab.comparison.plan import check_folder, open_folder, plan
 
 FIELDS = {
