@@ -10,14 +10,13 @@ import numpy as np
 from dppo.pruning.ceiling import WORTH
 from dppo_lab.comparison.curves import READOUTS
 from dppo_lab.comparison.words import NO_CELL, Cell, amount, counted, duration, interval, percent
-from dppo_lab.report.browser import OURS
-from dppo_lab.report.curves import averaged, last_of
-from dppo_lab.report.figures_cost import phase_seconds
+from dppo_lab.report.curves import averaged, last_of, phase_seconds
 from dppo_lab.report.sources import Contents, Group
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.folder import ACCURACY, TOTALS
 from dppo_lab.runs.reader import RunRecord, mapping, number
 
+OURS = "dppo"
 EQUAL = {name: name.replace("_", " ") for name in READOUTS}
 SAVED, SHARE, TOKENS_KEPT, HEAD = "saved/seconds", "saved/share", "prune/token_kept_share", "prune/head_share"
 Lines = tuple[tuple[str, tuple[Cell, ...]], ...]
