@@ -107,7 +107,6 @@ REFUSED = [
     ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),
     ("verify --output /nowhere/all.json", "no folder /nowhere"),
     ("verify --output /proc/all.json", "--output /proc/all.json cannot be written", "Try --output"),
-    ("demo --threads 0", "threads=0", "--threads 2"),
     ("values values.yaml --beta1 0", "beta=0.0"),
     ("values values.yaml --samples 0", "samples=0"),
     ("values", "no configuration is named"),
