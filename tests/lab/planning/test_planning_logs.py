@@ -183,24 +183,6 @@ def test_a_share_that_is_0_whatever_the_groups_hold_is_not_believed(tmp_path):
     assert seen.flat.high == 0 and seen.saved["exact skipping"].value < 0.1
 
 
-def test_advantages_divided_by_their_deviation_leave_less_to_choose(tmp_path):
-    """As TRL and verl have them by default; none is above 1 without that, and a log of TRL's does not say."""
-
-    def plan(**others):
-        told = {"frac_reward_zero_std": 0.6, "critic/score/mean": 0.5, "timing_s/gen": 80.0} | others
-        rows = [{name: value for name, value in row.items() if value is not None} for row in rows_of(**told)]
-        return plan_log(read_log(write_json_lines(tmp_path, rows)), generations=8)
-
-    def rows_of(**others):
-        return [VERL | others] * STEPS
-
-    divided, plain = plan(), plan(**{"critic/advantages/max": 0.875})
-    assert divided.saved["prompts"].value < plain.saved["prompts"].value
-    unsaid = plan(**{"critic/advantages/max": None})
-    assert unsaid.saved["prompts"].value == divided.saved["prompts"].value
-    assert [any("deviation" in line for line in each.unknown) for each in (divided, plain, unsaid)] == [0, 0, 1]
-
-
 def test_a_folder_with_a_log_is_that_log(tmp_path, capsys):
     folder = tmp_path / "checkpoint-20"
     folder.mkdir()
@@ -214,17 +196,6 @@ def test_a_folder_with_a_log_is_that_log(tmp_path, capsys):
     (tmp_path / "checkpoint-3" / "trainer_state.json").write_text(json.dumps({"log_history": history[:3]}))
     (tmp_path / "checkpoint-latest").symlink_to(tmp_path / "gone")
     assert len(read_log(tmp_path).steps) == 20
-
-
-@pytest.mark.parametrize(("flat", "worth"), [(1.0, False), (0.8, True)])
-def test_a_run_that_solves_nothing_is_offered_no_pruned_prompts(flat, worth, tmp_path, capsys):
-    """Of groups that are all silent, none says which to prune."""
-    path = tmp_path / "trainer_state.json"
-    fixed = {"completions/mean_length": 300.0, "step_time": 9.0, "reward": 1 - flat, "frac_reward_zero_std": flat}
-    path.write_text(json.dumps({"log_history": [{"step": n, **fixed} for n in range(1, 21)]}))
-    assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  prompts"))
-    assert ("at most" in line) == worth and ("nothing" in line) != worth
 
 
 def test_trls_profile_says_where_a_steps_time_goes(tmp_path):
@@ -286,14 +257,6 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, capsys):
     assert main(["plan", "--log", str(path), "--generations", "1"]) == 2
 
 
-def test_a_long_cell_of_a_table_is_read(tmp_path):
-    """Completions may be logged beside figures; the wrong twin stops at 131,072 characters."""
-    path = tmp_path / "log.csv"
-    lines = [f'{step},0.3,0.5,9.0,"{"x" * 200_000}"' for step in range(STEPS)]
-    path.write_text("\n".join(["step,frac_reward_zero_std,reward,completions/mean_length,completion", *lines]))
-    assert len(read_log(path).steps) == STEPS
-
-
 def test_rewards_that_are_no_pass_rates_leave_the_share_of_silent_groups_as_it_is(tmp_path):
     """A second reward function moves the mean out of [0, 1]: clipped to it, half of the groups would look silent."""
     fixed = {"completions/mean_length": 300.0, "frac_reward_zero_std": 0.3, "step_time": 9.0}
@@ -307,23 +270,6 @@ def test_rewards_that_are_no_pass_rates_leave_the_share_of_silent_groups_as_it_i
     assert saved[1] == pytest.approx(saved[0], abs=0.03)
     assert any("beyond 0 to 1" in line for line in plans[1.0].unknown)
     assert not any("beyond 0 to 1" in line for line in plans[0.0].unknown)
-
-
-def test_an_advantage_that_no_group_has_is_not_taken_for_its_size(tmp_path):
-    for largest, size in ((3.9, 8), (6.11, 8), (15 / 4, 16)):
-        plan = plan_log(read_log(write_json_lines(tmp_path, rows_of(**{"critic/advantages/max": largest}))))
-        said = "16 by the largest advantage" if size == 16 else "8 are assumed"
-        assert any(said in line for line in plan.unknown), largest
-
-
-def test_stray_lines_and_lists_are_no_figures(tmp_path):
-    path = write_console(tmp_path, rows_of())
-    path.write_text(path.read_text() + "\n{}\n")
-    assert len(read_log(path).steps) == STEPS
-    (tmp_path / "lists.json").write_text("[[1, 2, 3.0]]")
-    with refused(ConfigError, "0 steps"):
-        read_log(tmp_path / "lists.json")
-    assert main(["plan", "--log", str(path), "--generations", "0"]) == 2
 
 
 def test_what_trl_prints_is_read_behind_a_progress_bar(tmp_path):
