@@ -1,4 +1,4 @@
-"""What a comparison is: contestants, seeds, shared fields and folder, and how much of it is on disk already."""
+"""A comparison: contestants, seeds, shared fields and folder, and the part of it that is on disk already."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -49,15 +49,15 @@ class Comparison:
 
     @property
     def scratch(self) -> bool:
-        """Whether runs start from models made here, one for each seed."""
+        """True if runs start from models made here, one for each seed."""
         return str(self.config.get("model_name_or_path", "")).startswith(SCRATCH)
 
     def run_folder(self, contestant: Contestant, seed: int) -> Path:
-        """Where a run is."""
+        """The folder of a run."""
         return self.folder / RUNS / contestant.name / f"seed_{seed}"
 
     def start_folder(self, seed: int) -> Path:
-        """Where the model made from scratch for a seed is."""
+        """The folder of the model made from scratch for a seed."""
         return self.folder / STARTS / f"seed_{seed}"
 
     def fields(self, contestant: Contestant, seed: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
 
 
 def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
-    """What in the folder does not belong to this comparison: the fields that differ, and the folders to remove.
+    """Parts of the folder that do not belong to this comparison: the fields that differ, and the folders to remove.
 
     ``before`` is the content of ``comparison.json``.
     """

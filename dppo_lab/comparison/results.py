@@ -30,7 +30,7 @@ from dppo_lab.statistics import SeedInterval, seed_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run reached, according to its files."""
+    """Result of one run, according to its files."""
 
     seed: int
     status: str
@@ -43,7 +43,7 @@ class RunResult:
 
     @property
     def finished(self) -> bool:
-        """Whether its curve counts."""
+        """True if its curve counts."""
         return self.status == "finished"
 
     def as_json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 
 
 def read_results(comparison: Comparison) -> dict[str, Results]:
-    """What the runs of every contestant reached, by its name."""
+    """Results of the runs of every contestant, by its name."""
     return {
         each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
@@ -241,7 +241,7 @@ def gain_of(curves: Curves) -> SeedInterval:
 
 
 def reaches(curves: Curves, target: Target, over: Over) -> PerSeed:
-    """What each seed spent of ``over`` until its target, or in all."""
+    """Amount of ``over`` that each seed spent until its target, or in all."""
     return {
         seed: reach(curve, place, over) if curve and (place := target.per_seed.get(seed)) is not None else None
         for seed, curve in curves.items()

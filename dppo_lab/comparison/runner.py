@@ -56,7 +56,7 @@ class Event:
     steps: float = 1.0
     """Of how many."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was logged last."""
+    """Figures of the last log."""
     text: str = ""
     """The message of a failure."""
 

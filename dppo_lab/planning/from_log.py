@@ -1,4 +1,4 @@
-"""What pruning would have saved in a run whose log is there: ``dppo plan --log FILE``.
+"""Savings that pruning would have had in a run with a log: ``dppo plan --log FILE``.
 
 A log has no groups, but the mean reward and the share of groups without a signal give a Beta distribution of pass
 rates. If the log lacks a share, it is not assumed: savings are then bounds, over all that it can be.
@@ -40,7 +40,7 @@ PER_STEP = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
-    """What pruning would have saved of each step, as shares of its seconds."""
+    """Savings of each step as shares of its seconds."""
 
     source: str
     phases: Mapping[str, float]
@@ -58,7 +58,7 @@ class LogPlan:
     rates: Mapping[str, float]
     """The rate that is best, by what is done."""
     unknown: tuple[str, ...]
-    """What the log does not tell, a sentence each."""
+    """Figures that the log lacks, a sentence each."""
 
 
 def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
@@ -153,7 +153,7 @@ def figures_of(
     completions: float,
     forwarded: float = 1.0,
 ) -> Figures:
-    """What a plan is computed from, for a step whose seconds go by tokens.
+    """Figures of a step whose seconds go by tokens.
 
     ``rates`` are equally likely pass rates of prompts, ``seconds`` those of the rollout, of all that forwards
     completions and of the rest of a step, ``tokens`` the mean of a prompt and of a completion, >= 1. The step makes so
@@ -256,7 +256,7 @@ def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
 
 
 def _scaled(steps: Sequence[Row], group: int) -> tuple[Literal["none", "group"], list[str]]:
-    """What advantages are divided by. Without that none is above 1 where rewards are 0 or 1."""
+    """Divisor of advantages. Without one, none is above 1 for rewards of 0 and 1."""
     largest = max(finite(steps, "advantage"), default=math.nan)
     if largest <= 1 and group > 2:
         return "none", []
@@ -266,57 +266,50 @@ def _scaled(steps: Sequence[Row], group: int) -> tuple[Literal["none", "group"],
 
 def _missing(steps: Sequence[Row]) -> list[str]:
     """Figures that a plan needs and the log lacks, with what was taken in their place."""
-    said = []
-    if not finite(steps, "flat"):
-        why = "TRL logs it as frac_reward_zero_std, verl does not"
-        if finite(steps, "flat_of_trl"):
-            why = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
-        said.append(
-            f"How many groups have equal rewards ({why}): savings are bounds over all that the mean reward allows."
-        )
-    if finite(steps, "filtered"):
-        said.append(
-            "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
-            "rewards by others, so none is skipped, and what they cost is among its rollouts."
-        )
-    if math.isnan(_reach(steps)):
-        said.append(
-            "Where a step's time goes (verl logs it in timing_s/*, TRL in profiling/*): savings are bounds, between a "
-            "step that is all rollout and one that is all update."
-        )
-    if not finite(steps, "prompt"):
-        said.append(
-            "How long prompts are: they are taken to be short, which overstates what a dropped completion saves."
-        )
-    said.append(
+    why = "TRL logs it as frac_reward_zero_std, verl does not"
+    if finite(steps, "flat_of_trl"):
+        why = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
+    sentences = {
+        f"How many groups have equal rewards ({why}): savings are bounds over all that the mean reward allows.": (
+            not finite(steps, "flat")
+        ),
+        "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
+        "rewards by others, so none is skipped, and what they cost is among its rollouts.": finite(steps, "filtered"),
+        "Where a step's time goes (verl logs it in timing_s/*, TRL in profiling/*): savings are bounds, between a "
+        "step that is all rollout and one that is all update.": math.isnan(_reach(steps)),
+        "How long prompts are: they are taken to be short, which overstates what a dropped completion saves.": (
+            not finite(steps, "prompt")
+        ),
         "How right and wrong completions differ in length, how pass rates moved, and whether prompts came back: they "
-        "are reckoned from their second epoch on."
-    )
-    return said
+        "are reckoned from their second epoch on.": True,
+    }
+    return [sentence for sentence, said in sentences.items() if said]
 
 
 def _particular(steps: Sequence[Row], every: bool) -> list[str]:
     """Particulars of the run that limit what the savings mean."""
-    said = []
-    if every:
-        said.append(
-            "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
-            "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
-        )
-    if not finite(steps, "highest"):
-        inside = 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1
-        said.append(
-            "Whether rewards are 0 or 1: the mean reward is taken for the pass rate."
-            if inside
-            else "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups."
-        )
-    if any(finite(steps, "dropped")):
-        said.append("The run has dropped completions already: what is said is over the same run without that.")
-    if any(finite(steps, "cut")):
-        said.append("The run has cut tokens already, so that dropped completions would save less than is said.")
-    if any(finite(steps, "asked_less")):
-        said.append("The run has pruned prompts already, and what more of that would save is not in the log.")
-    return said
+    inside = 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1
+    without = not finite(steps, "highest")
+    sentences = {
+        "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
+        "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage.": (
+            every
+        ),
+        "Whether rewards are 0 or 1: the mean reward is taken for the pass rate.": without and inside,
+        "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups.": (
+            without and not inside
+        ),
+        "The run has dropped completions already: what is said is over the same run without that.": (
+            any(finite(steps, "dropped"))
+        ),
+        "The run has cut tokens already, so that dropped completions would save less than is said.": (
+            any(finite(steps, "cut"))
+        ),
+        "The run has pruned prompts already, and what more of that would save is not in the log.": (
+            any(finite(steps, "asked_less"))
+        ),
+    }
+    return [sentence for sentence, said in sentences.items() if said]
 
 
 def _reach(steps: Sequence[Row]) -> float:

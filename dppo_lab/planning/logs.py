@@ -70,7 +70,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     # In the loss, or in the reward, where verl has it in the advantages of silent groups too.
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
 }
-"""What is looked for in a step, under which names: the first that is there."""
+"""Figures of a step by the names that they may have: the first that is there."""
 OF_TRAINING = ("training/global_step", "global_step", "step")
 """Names of the step of training; a logger counts rows under other names."""
 SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole")
@@ -79,7 +79,7 @@ SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What a log holds."""
+    """A log that was read."""
 
     kind: str
     """The format, in words."""

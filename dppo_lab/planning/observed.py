@@ -1,4 +1,4 @@
-"""What the records of a run or of a pilot tell: groups of completions, and steps that were timed."""
+"""Groups of completions and timed steps in the records of a run or of a pilot."""
 
 import math
 from collections import defaultdict
@@ -72,7 +72,7 @@ class Observed:
 
 
 def observed_run(run: RunRecord) -> Observed:
-    """What the records of a run tell."""
+    """Groups and timed steps in the records of a run."""
     timed = timed_steps(run)
     if not timed:
         raise ConfigError(
@@ -172,7 +172,7 @@ def _span(run: RunRecord, rewards: Set[float], size: int) -> tuple[float, float]
 
 
 def _by_outcome(run: RunRecord, middle: float) -> dict[Place, Found]:
-    """What was recorded of each group, completion by completion."""
+    """Recorded completions of each group."""
     groups: dict[Place, list[tuple[bool, float]]] = defaultdict(list)
     for line in run.completions:
         if math.isfinite(reward := number(line.reward)):

@@ -35,7 +35,7 @@ GENERATIONS = 6
 PRUNED = 3.5
 """Of these, how many may be pruned, the one of warm-up included."""
 RATE = 0.5
-"""What the pruned ones prune at either level."""
+"""Rate of the pruned ones at either level."""
 STOCK_STEPS = 3
 """Of TRL's own trainer, the first not timed."""
 LEFT_OUT = (
@@ -56,7 +56,7 @@ def run_pilot(
     now: Callable[[], float] = time.perf_counter,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Observed:
-    """What a pilot of ``prompts`` prompts of a configuration for ``dppo train`` shows.
+    """Groups and timed steps of a pilot of ``prompts`` prompts of a configuration for ``dppo train``.
 
     ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
     where other work runs on the machine.

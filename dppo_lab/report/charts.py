@@ -118,7 +118,7 @@ OVERS = {
     "rollouts": (TOTALS["rollouts"], "completions rolled out", "Completions generated for training, kept or not."),
     "updates": ("step", "updates (optimizer steps)", "An update is one step of the optimizer."),
 }
-"""What accuracy is drawn over: the total's name in metrics.jsonl, the axis, and the caption."""
+"""Totals that accuracy is drawn over: the name in metrics.jsonl, the axis, and the caption."""
 RECORD_ACCURACY = (
     f"No run has an evaluation with {ACCURACY}. It is recorded with eval_benchmarks: [NAME or NAME=FILE] and "
     "eval_benchmark_every: 20 in the configuration; dppo compare sets both."

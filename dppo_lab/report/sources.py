@@ -1,4 +1,4 @@
-"""What a report is made of: the runs of the given folders, in groups that differ only in their seed."""
+"""Sources of a report: the runs of the given folders, in groups that differ only in their seed."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ class Group:
     """The method's name in this report; no two groups share it."""
     runs: tuple[RunRecord, ...]
     compared: Compared = NOT_COMPARED
-    """What ``results.json`` of its comparison says about it."""
+    """Its figures in ``results.json`` of its comparison."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that make this method in its comparison."""
     source: str = ""
