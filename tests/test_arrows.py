@@ -58,7 +58,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "demo": {"palette", "statistics", "subject"},
         "runs": {"demo", "errors", "gym", "shipped", "statistics", "subject"},
         "comparison": {"runs", "demo", "errors", "shipped", "statistics"},
-        "planning": {"runs", "demo", "errors", "shipped"},
+        "planning": {"runs", "demo", "errors", "shipped", "statistics"},
         "report": {"runs", "comparison", "palette", "statistics", "errors"},
         "frozen": {"runs", "comparison"},
         "cli": {"demo", "gym", "runs", "comparison", "frozen", "planning", "report", "errors", "shipped", "statistics"},
@@ -205,7 +205,6 @@ READERS = {
     "runs/fields.py",
     "runs/words.py",
     "shipped.py",
-    "comparison/folder.py",
     "comparison/curves.py",
 }
 """Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import os
 import shlex
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from answer_judge.files import write_json
+from dppo.files import write_json
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.progress import open_board, open_status
 from dppo_lab.cli.words import PROMPTS, listed, numbers, read_words, wide_console
@@ -42,13 +43,17 @@ def main(words: Sequence[str]) -> int:
     # Abbreviations would take the field --seed for --seeds.
     parser = argparse.ArgumentParser(
         prog="dppo compare",
-        usage="dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--any_field value]",
+        usage="dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--cpu_seconds [N]] [--any_field value]",
         description=DESCRIPTION,
         allow_abbrev=False,
     )
     parser.add_argument("--methods", help="contestants: names of the block, methods, or trl. Default: the whole block")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from the configuration's seed on; default 3")
     parser.add_argument("--target", type=float, help="accuracy whose time is measured. Default: trl's final, per seed")
+    parser.add_argument(
+        "--cpu_seconds", type=float, nargs="?", const=math.inf, metavar="N", help="count CPU seconds of one thread in "
+        "place of the clock on the wall, and with N end each run after as many (logging_steps: 1 to end in time)"
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="make runs anew whose fields have changed")
     config, options, flags = read_words(parser, words, alone=False)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
@@ -57,7 +62,18 @@ def main(words: Sequence[str]) -> int:
     from dppo_lab.comparison.table import NARROWEST, show
     from dppo_lab.runs.follow import no_progress_bars
 
-    comparison = plan(config, flags, methods=listed(options.methods), seeds=options.seeds, target=options.target)
+    if options.cpu_seconds is not None:
+        import torch
+
+        torch.set_num_threads(1)  # threads that wait count as well
+    comparison = plan(
+        config,
+        flags,
+        methods=listed(options.methods),
+        seeds=options.seeds,
+        target=options.target,
+        seconds=options.cpu_seconds,
+    )
     with no_progress_bars(), events_shown() as told:
         try:
             results = run_comparison(comparison, told, overwrite=options.overwrite)

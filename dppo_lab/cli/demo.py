@@ -16,12 +16,9 @@ def main(words: Sequence[str]) -> int:
         "--seeds", type=int, default=1, help="number of seeds, each with its own warm start (default 1)"
     )
     parser.add_argument("--quick", action="store_true", help="under 90 seconds: a third of the training")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
     options = parser.parse_args(words)
     if options.seeds < 1:
         raise ConfigError(f"seeds={options.seeds} must be at least 1. Try dppo demo --seeds 5")
-    if options.threads < 1:
-        raise ConfigError(f"threads={options.threads} must be at least 1. Try dppo demo --threads 2")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
     import torch
 
@@ -34,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     from dppo_lab.report import write_accuracy
     from dppo_lab.runs.follow import no_progress_bars
 
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     folder = Path(options.output)
     comparison = demo_comparison(folder, seeds=options.seeds, quick=options.quick)
     check_folder(folder)

@@ -45,7 +45,7 @@ SEEDED += ("prompt_values",)
 
 
 def _prunes_prompts(method: Method) -> bool:
-    """Whether it can prune prompts: it has a rule for them, or draws completions without bias, as in DPPO.
+    """True if it can prune prompts: it has a rule for them, or draws completions without bias, as in DPPO.
 
     Methods with one biased level stay as in their papers.
     """
@@ -97,7 +97,7 @@ class Contestant:
 
     @property
     def stock(self) -> bool:
-        """Whether it is TRL's own trainer."""
+        """True for TRL's own trainer."""
         return self.method == STOCK
 
     @property

@@ -1,20 +1,30 @@
-"""Accuracy of one run over steps, seconds, rollouts and tokens, read off between its evaluations."""
+"""Files of a comparison, and accuracy of one run over steps, seconds, rollouts and tokens, read between evaluations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from answer_judge.errors import FileError
 from dppo_lab.runs.folder import ACCURACY, TOTALS
-from dppo_lab.runs.reader import Log
+from dppo_lab.runs.reader import FileError, Log
+
+COMPARISON_FILE = "comparison.json"
+"""Contestants, seeds and fields."""
+RESULTS_FILE = "results.json"
+"""Results of the runs, written anew after each."""
+CONFIG_FILE = "config.yaml"
+"""Of a run: every field it was made with."""
+RUNS, STARTS = "runs", "starts"
+"""Folders of runs, ``runs/CONTESTANT/seed_N``, and of the models that all runs of a seed start from."""
+TO_FINAL, TO_TARGET = "time_to_trl_final", "time_to_target"
+"""Targets of a speedup: the final accuracy of TRL's own trainer, or another one."""
 
 Over = Literal["step", "seconds", "rollouts", "rollout_tokens", "tokens_trained"]
-"""What a curve can be read over."""
+"""Amounts that a curve can be read over."""
 AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "rollout_tokens", "tokens_trained")
-"""What a run spends."""
+"""Amounts that a run spends."""
 READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
-"""Where accuracies are compared: by name in ``results.json``, the amount that is the same for all."""
+"""Comparisons of accuracy: by name in ``results.json``, the amount that is the same for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,7 @@ Curve = Sequence[Point]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What a run spent until its curve first reached a target, or in all if it never did."""
+    """Amount that a run spent until its curve first reached a target, or in all if it never did."""
 
     amount: float
     """In the unit of what is counted (seconds, completions, tokens), >= 0."""
@@ -76,7 +86,7 @@ def accuracy_at(curve: Curve, place: float, over: Over) -> float | None:
 
 
 def reach(curve: Curve, target: float, over: Over) -> Reach | None:
-    """What a run spent of ``over`` until it first reached an accuracy, on straight lines, or in all.
+    """Amount of ``over`` that a run spent until it first reached an accuracy, on straight lines, or in all.
 
     None where there is nothing to reach: no evaluation, or the first one is at the target already.
     """

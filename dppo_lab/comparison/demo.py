@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from dppo.errors import ConfigError
-from dppo_lab.comparison.folder import COMPARISON_FILE, RUNS, STARTS
+from dppo_lab.comparison.curves import COMPARISON_FILE, RUNS, STARTS
 from dppo_lab.comparison.plan import Comparison, plan
 from dppo_lab.comparison.results import paired
 from dppo_lab.comparison.table import figures_table, in_two_lines
@@ -39,7 +39,7 @@ TAKEN = {
     "rollout_tokens": "their tokens",
     "tokens_trained": "tokens trained on",
 }
-"""What a side did in its seconds: fields of ``curves.Point`` and their names."""
+"""Work of a side in its seconds: fields of ``curves.Point`` and their names."""
 SECONDS, QUICK_SECONDS = 30.0, 10.0
 """Seconds of one core that each side trains for."""
 MEANING = (
@@ -94,7 +94,7 @@ def demo_table(results: Mapping[str, Any]) -> Table:
 
 
 def last_words(results: Mapping[str, Any]) -> Iterator[str]:
-    """What was seen and what was not, one sentence each."""
+    """Findings, and limits of the demonstration, one sentence each."""
     yield MEANING
     methods, seeds = results["methods"], len(results["seeds"])
     read = {name: methods[name]["equal_seconds"] for name in SIDES}

@@ -1,4 +1,4 @@
-"""What a comparison is: contestants, seeds, shared fields and folder, and how much of it is on disk already."""
+"""A comparison: contestants, seeds, shared fields and folder, and the part of it that is on disk already."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from answer_judge.files import write_json
 from dppo.environment import environment
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo.trl.checkpoints.files import LOCK_FILE, WRITER_FILE
 from dppo_lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
-from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RESULTS_FILE, RUNS, STARTS
+from dppo_lab.comparison.curves import COMPARISON_FILE, CONFIG_FILE, RESULTS_FILE, RUNS, STARTS
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.folder import FORMAT, STOCK
@@ -20,6 +20,7 @@ from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.reader import read_record
 from dppo_lab.runs.rewards import load_rewards, load_rollouts
 from dppo_lab.shipped import EXAMPLES
+from dppo_lab.statistics import finite
 
 QUICK = EXAMPLES / "embedded_compare.yaml"
 """The comparison without a configuration; the file in ``examples`` is a link to it."""
@@ -37,8 +38,8 @@ class Comparison:
     target: float | None = None
     """Accuracy in [0, 1]; None for the final accuracy of the baseline with the same seed."""
     seconds: float | None = None
-    """CPU seconds of training after which a run ends; None for ``max_steps`` updates, timed by the clock on the wall.
-    A log has to follow each update for it: ``logging_steps: 1``."""
+    """CPU seconds of training after which a run ends, checked at each log; infinite to count CPU seconds without an
+    end before ``max_steps``. None for the clock on the wall, without an end either."""
 
     @property
     def baseline(self) -> str:
@@ -48,15 +49,15 @@ class Comparison:
 
     @property
     def scratch(self) -> bool:
-        """Whether runs start from models made here, one for each seed."""
+        """True if runs start from models made here, one for each seed."""
         return str(self.config.get("model_name_or_path", "")).startswith(SCRATCH)
 
     def run_folder(self, contestant: Contestant, seed: int) -> Path:
-        """Where a run is."""
+        """The folder of a run."""
         return self.folder / RUNS / contestant.name / f"seed_{seed}"
 
     def start_folder(self, seed: int) -> Path:
-        """Where the model made from scratch for a seed is."""
+        """The folder of the model made from scratch for a seed."""
         return self.folder / STARTS / f"seed_{seed}"
 
     def fields(self, contestant: Contestant, seed: int) -> dict[str, Any]:
@@ -103,7 +104,8 @@ class Comparison:
             "seeds": list(self.seeds),
             "config": dict(self.config),
             "target": self.target,
-            "seconds": self.seconds,
+            "seconds": finite(self.seconds),
+            "clock": "wall" if self.seconds is None else "cpu",
             "environment": environment(),
         }
 
@@ -115,12 +117,13 @@ def plan(
     methods: Sequence[str] | None = None,
     seeds: int = 3,
     target: float | None = None,
+    seconds: float | None = None,
 ) -> Comparison:
     """The comparison of a configuration for ``dppo train``, ``QUICK`` by default; ``flags`` win over the file.
 
     The file may have a block ``compare: {methods: {name: {field: value}}}``; ``methods`` are names of it, or of
     methods, and None is all of the block. ``seeds`` are counted from the configuration's ``seed``. ``target`` is an
-    accuracy in (0, 1] whose time is measured.
+    accuracy in (0, 1] whose time is measured, and ``seconds`` are those of ``Comparison``.
     """
     fields, block = read_config(config, flags)
     if fields.get("dry_run"):
@@ -129,6 +132,8 @@ def plan(
         raise ConfigError(f"--seeds {seeds} must be at least 1; 3 or more for intervals. Try --seeds 5")
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target {target:g} must be an accuracy in (0, 1]. Try --target 0.8")
+    if seconds is not None and not seconds > 0:
+        raise ConfigError(f"--cpu_seconds {seconds:g} must be > 0. Try --cpu_seconds 60")
     folder = fields.pop("output_dir", None)
     if not folder:
         raise ConfigError("output_dir is not set: the folder of the comparison. Write output_dir: runs/compare")
@@ -141,6 +146,7 @@ def plan(
         seeds=tuple(int(first) + index for index in range(seeds)),
         config=fields,
         target=target,
+        seconds=seconds,
     )
 
 
@@ -194,7 +200,7 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
 
 
 def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
-    """What in the folder does not belong to this comparison: the fields that differ, and the folders to remove.
+    """Parts of the folder that do not belong to this comparison: the fields that differ, and the folders to remove.
 
     ``before`` is the content of ``comparison.json``.
     """

@@ -6,22 +6,31 @@ from typing import Any
 
 import numpy as np
 
-from answer_judge.errors import FileError
 from dppo.environment import environment
 from dppo.methods.own import method_named
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
-from dppo_lab.comparison.curves import AMOUNTS, READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach
-from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
+from dppo_lab.comparison.curves import (
+    AMOUNTS,
+    READOUTS,
+    TO_FINAL,
+    TO_TARGET,
+    Curve,
+    Over,
+    Point,
+    accuracy_at,
+    curve_of,
+    reach,
+)
 from dppo_lab.comparison.plan import Comparison
 from dppo_lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
-from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
+from dppo_lab.runs.reader import FileError, phases_of, read_facts, read_logs, status_of
 from dppo_lab.statistics import SeedInterval, seed_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run reached, according to its files."""
+    """Result of one run, according to its files."""
 
     seed: int
     status: str
@@ -34,7 +43,7 @@ class RunResult:
 
     @property
     def finished(self) -> bool:
-        """Whether its curve counts."""
+        """True if its curve counts."""
         return self.status == "finished"
 
     def as_json(self) -> dict[str, Any]:
@@ -78,7 +87,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 
 
 def read_results(comparison: Comparison) -> dict[str, Results]:
-    """What the runs of every contestant reached, by its name."""
+    """Results of the runs of every contestant, by its name."""
     return {
         each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
@@ -232,7 +241,7 @@ def gain_of(curves: Curves) -> SeedInterval:
 
 
 def reaches(curves: Curves, target: Target, over: Over) -> PerSeed:
-    """What each seed spent of ``over`` until its target, or in all."""
+    """Amount of ``over`` that each seed spent until its target, or in all."""
     return {
         seed: reach(curve, place, over) if curve and (place := target.per_seed.get(seed)) is not None else None
         for seed, curve in curves.items()

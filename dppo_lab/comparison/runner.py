@@ -1,6 +1,7 @@
 """Trains every run of a comparison in turn, in one process, and resumes a comparison that was stopped."""
 
 import gc
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,21 +16,20 @@ import yaml
 from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from answer_judge.errors import FileError
-from answer_judge.files import write_json, write_text
+from dppo.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint, sole_writer_of
 from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
-from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
+from dppo_lab.comparison.curves import CONFIG_FILE, RESULTS_FILE
 from dppo_lab.comparison.plan import Comparison, check_folder, open_folder
 from dppo_lab.comparison.results import result_of, summarise
 from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
 from dppo_lab.runs.follow import Follow
 from dppo_lab.runs.parsing import AnyRun
 from dppo_lab.runs.parts import prepare_model, train_with
-from dppo_lab.runs.reader import read_record
+from dppo_lab.runs.reader import FileError, read_record
 from dppo_lab.runs.watch import watch
 
 PRINTED_FILE = "output.txt"
@@ -56,7 +56,7 @@ class Event:
     steps: float = 1.0
     """Of how many."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was logged last."""
+    """Figures of the last log."""
     text: str = ""
     """The message of a failure."""
 
@@ -136,8 +136,9 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float 
 
     def follow(trainer: GRPOTrainer) -> None:
         def told(step: float, steps: float, figures: Mapping[str, float]) -> None:
-            share = None if seconds is None else {"step": min(figures.get(SPENT, 0.0) / seconds, 1.0)}
-            tell(figures=figures, **(share or {"step": step, "steps": steps}))
+            if seconds is not None and math.isfinite(seconds):
+                step, steps = min(figures.get(SPENT, 0.0) / seconds, 1.0), 1.0
+            tell(figures=figures, step=step, steps=steps)
 
         Follow.instead(trainer, told)
         if contestant.stock:  # ours does so by itself: decoding is the same for all

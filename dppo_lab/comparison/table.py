@@ -47,7 +47,7 @@ def in_two_lines(cell: Cell) -> str:
 
 
 def notes(results: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader of the tables must know, one sentence each."""
+    """Notes below the tables, one sentence each."""
     baseline, seeds = results["baseline"], len(results["seeds"])
     first = results["methods"][baseline]
     yield f"Against {baseline}, paired by seed. Target: {results['target']['what']}."
@@ -74,7 +74,7 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _about_speedups(results: Mapping[str, Any]) -> Iterator[str]:
-    """What a speedup is, and what is not known of it."""
+    """Meaning of a speedup, and its gaps."""
     yield (
         "Speedup: median over seeds of the baseline's seconds to the target over the method's. A seed where the method "
         "never got there counts as the lowest; ≥ is where the baseline did not."

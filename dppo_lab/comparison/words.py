@@ -1,4 +1,4 @@
-"""What ``results.json`` says, in words and cells: the same for the tables that are printed and for a report's."""
+"""``results.json`` in words and cells, for printed tables and for reports."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from dppo.errors import duration as in_words
-from dppo_lab.comparison.curves import AMOUNTS, READOUTS
-from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
+from dppo_lab.comparison.curves import AMOUNTS, READOUTS, TO_FINAL, TO_TARGET
 from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.reader import mapping, number, sequence
 from dppo_lab.statistics import FEWEST
@@ -90,7 +89,7 @@ class Compared:
     readout: Mapping[str, Any] = field(default_factory=dict)
     speedup: Mapping[str, Any] = field(default_factory=dict)
     target: str = ""
-    """What the speedup is a speedup to, in words."""
+    """The target of the speedup, in words."""
     no_target: str = ""
     """Why there is no target, and so no speedup; empty where there is one."""
     baseline_seconds: float = math.nan
@@ -113,29 +112,29 @@ class Compared:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the others are measured against it."""
+        """True if the others are measured against it."""
         return bool(self.name) and self.name == self.baseline
 
     @property
     def paired(self) -> bool:
-        """Whether there are pairs of runs with a target, even if they never reached it."""
+        """True if there are pairs of runs with a target, even if they never reached it."""
         seeds = mapping(self.speedup.get("per_seed")).values()
         return number(self.speedup.get("median")) > 0 or any(ends is not None for ends in seeds)
 
     @property
     def or_more(self) -> bool:
-        """Whether the median is only a lower bound, since the baseline missed the target."""
+        """True if the median is only a lower bound, because the baseline missed the target."""
         most = number(self.speedup.get("at_most", self.speedup.get("median")))
         return not most <= number(self.speedup.get("median"))
 
     @property
     def missed(self) -> bool:
-        """Whether it did not reach the target in most seeds."""
+        """True if it did not reach the target in most seeds."""
         return self.paired and not number(self.speedup.get("median")) > 0
 
     @property
     def too_short(self) -> bool:
-        """Whether its runs missed the target in fewer seconds than the baseline needed: it may still be faster."""
+        """True if its runs missed the target in fewer seconds than the baseline needed: it may still be faster."""
         return self.missed and number(self.speedup.get("at_most")) > 1
 
     @property
@@ -166,7 +165,7 @@ class Compared:
         return tuple(interval(mapping(each.get("difference")), points) for each in read)
 
     def target_cells(self) -> tuple[Cell, ...]:
-        """What it took to reach the target, in the order of ``AMOUNTS``, and how many seeds did."""
+        """Amounts to the target, in the order of ``AMOUNTS``, and how many seeds reached it."""
         read = mapping(self.readout.get("to_target"))
         took = (
             interval(mapping(read.get(name)), duration if name == "seconds" else amount) for name in AMOUNTS if read
@@ -174,7 +173,7 @@ class Compared:
         return (*took, Cell(text=str(read.get("reached") or NOT_THERE))) if read else ()
 
     def finding(self, label: str) -> str:
-        """What was found, as a sentence about ``label``."""
+        """The finding about ``label``, a sentence."""
         target = self.target.removesuffix(", same seed") or f"final accuracy of {self.baseline}"
         median, low, high = (number(self.speedup.get(name)) for name in ("median", "low", "high"))
         if self.too_short:

@@ -73,7 +73,7 @@ class ArithmeticTask:
     warm_up_steps: int
     """Steps of ``warm_up`` after which the bands are as named."""
     sureness: float = 1.0
-    """What logits are multiplied by after the warm-up, > 0: above 1 a policy is surer than its practice made it."""
+    """Factor of the logits after the warm-up, > 0: above 1 a policy is surer than its practice made it."""
     shares: tuple[int, int, int] = (1, 1, 1)
     """Training problems of each band, easy to hard, in parts of their sum."""
     held_out_shares: tuple[int, int, int] = (1, 1, 1)
@@ -81,7 +81,7 @@ class ArithmeticTask:
     table: tuple[int, ...] = ()
     """Digits by which the problems of the middle band may end in a step that is looked up: see ``looked_up``."""
     wrong_golds: bool = False
-    """Whether training problems of the hard band have a wrong gold answer, ``WRONG_BY`` beyond the total."""
+    """True if training problems of the hard band have a wrong gold answer, ``WRONG_BY`` beyond the total."""
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ entries of a table that has no rule, and no entry teaches another. Measured in d
 RARE = replace(
     FULL, easy=(3, 4), middle=(9, 10), hard=(6, 7), shares=(12, 3, 5), held_out_shares=(0, 1, 0), wrong_golds=True
 )
-"""Where most there is to learn looks dead: of 20 problems 12 are nearly mastered, 5 have wrong gold answers, and 3 are
+"""Most of the signal looks dead: of 20 problems 12 are nearly mastered, 5 have wrong gold answers, and 3 are
 solved once in 8 to 25 answers at the start, which a short history may take for never. Measured in docs/tasks.md.
 """
 
@@ -158,7 +158,7 @@ class Split:
 
 
 def is_held_out(question: str) -> bool:
-    """Whether a question belongs to the held-out quarter, by a checksum of its text: the same for every seed.
+    """True for the held-out quarter of questions, by a checksum of the text: the same for every seed.
 
     Training questions and warm-up demonstrations are never held out, so no run has seen a held-out question.
     """
@@ -167,11 +167,11 @@ def is_held_out(question: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What there is to know of a step that is looked up."""
+    """Right and wrong result of a step that is looked up."""
 
     right: int
     wrong: int
-    """What a demonstration says where it has the entry wrong."""
+    """The result in a demonstration that has the entry wrong."""
     doubt: float
     """The chance of that."""
 

@@ -1,7 +1,7 @@
 """Supervised warm-up of a small policy on given completions, so that reinforcement learning has a start."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ RISE_STEPS, LAST_RATE, CLIP_NORM = 20, 0.05, 1.0
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of ``a X + b (X X^T) X + c (X X^T)^2 X``, the steepest at singular values near 0."""
 ITERATIONS, SMALLEST_NORM = 5, 1e-7
+Example = tuple[list[int], list[int]]
+"""Token ids of a prompt and of the completion to learn."""
 
 
 def warm_up(
@@ -47,16 +49,34 @@ def warm_up(
     mode. ``on_step`` gets the number of steps done and the loss, in nats per completion token.
     """
     raise_problems("warm_up", [f"steps={steps} must be >= 1, for example steps=900."] if steps < 1 else [])
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    inside = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in inside]
+    optimizers: tuple[torch.optim.Optimizer, ...] = (
+        Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
+        torch.optim.AdamW(others, lr=ADAM_RATE, betas=ADAM_BETAS, weight_decay=0.0),
+    )
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     batches = _batches(tokenizer, task, generator(seed, Purpose.WARM_UP))
-    for step, (_, loss) in enumerate(fit(model, batches, lambda step: step / steps), 1):
+    model.train()
+    for step, (token_BT, label_BT) in enumerate(islice(batches, steps), 1):
+        rate_share = min(step / RISE_STEPS, LAST_RATE + (1 - LAST_RATE) * (1 - (step - 1) / steps))
+        loss = mean_loss(model, token_BT.to(model.device), label_BT.to(model.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * rate_share
+            optimizer.step()
+            optimizer.zero_grad()
         if on_step is not None:
-            on_step(step, loss)
+            on_step(step, loss.item())
+    model.eval()
 
 
 def _batches(
     tokenizer: PreTrainedTokenizerFast, task: ArithmeticTask, rng: np.random.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of demonstrations of similar length: see ``bucketed``."""
+    """Endless batches of demonstrations of similar length."""
     weights = np.array([level**-0.5 for level in task.levels])
     weights /= weights.sum()
     while True:
@@ -64,26 +84,13 @@ def _batches(
         problems = [_practice(task, int(level), rng) for level in levels]
         texts = [demonstration(problem, task.teacher, rng) + str(tokenizer.eos_token) for problem in problems]
         prompts = encode_questions(tokenizer, [problem.question for problem in problems])
-        examples = [Example(*pair) for pair in zip(prompts, tokenizer(texts)["input_ids"], strict=True)]
-        yield from bucketed(examples, rng, max_tokens=BATCH_TOKENS, pad=TOKENS.index(PAD))
+        yield from _bucketed(list(zip(prompts, tokenizer(texts)["input_ids"], strict=True)), rng)
 
 
 def _practice(task: ArithmeticTask, level: int, rng: np.random.Generator) -> ArithmeticProblem:
     """A problem of a level; where the middle band is looked up, half of those of its levels are."""
     table = task.table if task.table and level in task.middle and rng.random() < 0.5 else ()
     return draw_problem(level, rng, held_out=False, largest_total=task.largest_total, table=table)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Token ids of a prompt and of the completion to learn."""
-
-    prompt: list[int]
-    completion: list[int]
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt) + len(self.completion)
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
@@ -127,42 +134,6 @@ class Muon(torch.optim.Optimizer):
                 matrix.add_(update, alpha=-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
 
 
-def fit(
-    model: Qwen3ForCausalLM, batches: Iterable[tuple[Tensor, Tensor]], done: Callable[[int], float]
-) -> Iterator[tuple[float, float]]:
-    """Trains the policy in place, one optimizer step per item: the share of the training done and the step's loss.
-
-    Matrices inside the layers are trained by Muon, everything else by AdamW, at rates that rise over ``RISE_STEPS``
-    steps and fall linearly with the share done, which ``done`` says after a number of steps >= 1; training ends where
-    it reaches 1. There must be enough batches, as from ``bucketed``. The policy is left in evaluation mode. Pairs are
-    of the share done, in [0, 1], and the loss in nats per labelled token; training goes on as they are taken.
-    """
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    inside = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in inside]
-    optimizers: tuple[torch.optim.Optimizer, ...] = (
-        Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
-        torch.optim.AdamW(others, lr=ADAM_RATE, betas=ADAM_BETAS, weight_decay=0.0),
-    )
-    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
-    model.train()
-    share = 0.0
-    for step, (token_BT, label_BT) in enumerate(batches, 1):
-        rate_share = min(step / RISE_STEPS, LAST_RATE + (1 - LAST_RATE) * (1 - share))
-        loss = mean_loss(model, token_BT.to(model.device), label_BT.to(model.device))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-        for optimizer, rate in zip(optimizers, rates, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * rate_share
-            optimizer.step()
-            optimizer.zero_grad()
-        share = min(done(step), 1.0)
-        yield share, loss.item()
-        if share == 1.0:
-            break
-    model.eval()
-
-
 def mean_loss(model: Qwen3ForCausalLM, token_BT: Tensor, label_BT: Tensor) -> Tensor:
     """Mean negative log-likelihood of the labelled tokens, in nats. Logits are computed where there is a label.
 
@@ -173,24 +144,18 @@ def mean_loss(model: Qwen3ForCausalLM, token_BT: Tensor, label_BT: Tensor) -> Te
     return F.cross_entropy(model.lm_head(hidden_BTD[labelled_BT]), label_BT[labelled_BT])
 
 
-def bucketed(
-    examples: Sequence[Example], rng: np.random.Generator, *, max_tokens: int, pad: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _bucketed(examples: Sequence[Example], rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     """All examples once, in batches of similar length and random order: (B, T) tokens, and the next token as label.
 
     Labels are -1 at the prompt and at the padding, which is on the right: causal attention never looks at it. A batch
-    has at most ``max_tokens``, padding included; a longer example is a batch alone.
+    has at most ``BATCH_TOKENS``, padding included.
     """
     batches: list[list[Example]] = []
-    for example in sorted(examples, key=lambda example: example.length):
-        if not batches or example.length * (len(batches[-1]) + 1) > max_tokens:
+    for prompt, completion in sorted(examples, key=lambda example: sum(map(len, example))):
+        if not batches or (len(prompt) + len(completion)) * (len(batches[-1]) + 1) > BATCH_TOKENS:
             batches.append([])
-        batches[-1].append(example)
+        batches[-1].append((prompt, completion))
     for index in rng.permutation(len(batches)):
-        yield _padded(batches[index], pad)
-
-
-def _padded(examples: list[Example], pad: int) -> tuple[Tensor, Tensor]:
-    tokens = [torch.tensor(each.prompt + each.completion) for each in examples]
-    labels = [torch.tensor([-1] * (len(each.prompt) - 1) + each.completion + [-1]) for each in examples]
-    return pad_sequence(tokens, True, pad), pad_sequence(labels, True, -1)
+        tokens = [torch.tensor(prompt + completion) for prompt, completion in batches[index]]
+        labels = [torch.tensor([-1] * (len(prompt) - 1) + completion + [-1]) for prompt, completion in batches[index]]
+        yield pad_sequence(tokens, True, TOKENS.index(PAD)), pad_sequence(labels, True, -1)

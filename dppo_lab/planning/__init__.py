@@ -1,1 +1,1 @@
-"""What a run will cost, and what pruning can save, before it starts: ``dppo plan``."""
+"""Cost of a run, and savings of pruning, before it starts: ``dppo plan``."""

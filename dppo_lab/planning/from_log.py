@@ -1,8 +1,7 @@
-"""What pruning would have saved in a run whose log is there: ``dppo plan --log FILE``.
+"""Savings that pruning would have had in a run with a log: ``dppo plan --log FILE``.
 
-Groups are not in a log, but the mean reward and the share of silent groups are, and the two give a Beta
-distribution of pass rates. Everything else is the plan's own computation, at the log's seconds and lengths. A share
-that the log lacks is not assumed: savings are then bounds, over all that it can be.
+A log has no groups, but the mean reward and the share of groups without a signal give a Beta distribution of pass
+rates. If the log lacks a share, it is not assumed: savings are then bounds, over all that it can be.
 """
 
 import math
@@ -15,15 +14,14 @@ from scipy.optimize import brentq
 from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
 
-from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import rates_to
 from dppo.rng import Purpose, generator
-from dppo_lab.planning.advice import COMPLETIONS, PROMPTS, Level
-from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.figures import Figures, gain, interval, seconds_of
+from dppo_lab.planning.costs import Costs, Figures, gain, interval, seconds_of
 from dppo_lab.planning.logs import SECONDS, Row, RunLog, finite
+from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Level
 from dppo_lab.planning.records import Option, Step
 from dppo_lab.planning.workload import RESAMPLES, Kind, Workload, log_normal_curve
+from dppo_lab.statistics import Estimate
 
 KINDS = 24
 """Pass rates that a Beta distribution is cut into."""
@@ -42,7 +40,7 @@ PER_STEP = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
-    """What pruning would have saved of each step, as shares of its seconds."""
+    """Savings of each step as shares of its seconds."""
 
     source: str
     phases: Mapping[str, float]
@@ -60,48 +58,29 @@ class LogPlan:
     rates: Mapping[str, float]
     """The rate that is best, by what is done."""
     unknown: tuple[str, ...]
-    """What the log does not tell, a sentence each."""
+    """Figures that the log lacks, a sentence each."""
 
 
 def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
-    """The plan of a log; ``generations`` are the completions of a group where the log does not show them."""
-    steps, kl = log.steps, finite(log.steps, "kl")
-    group, said = _group_of(steps, generations)
-    unknown = [*said, *_missing(steps)]
-    rng = generator(0, Purpose.CHECK, len(steps), 9)
+    """The plan of a log; ``generations`` are the completions of a group if the log does not show them."""
+    steps = log.steps
+    group, group_notes = _group_of(steps, generations)
+    scaled, scaled_notes = _scaled(steps, group)
+    every = any(map(abs, finite(steps, "kl")))
+    step = Step(prompts=PER_STEP, generations=group, every=every, scaled=scaled)
     flats, reaches = _ends(steps, group)
     known = len(flats) * len(reaches) == 1
-    samples = [steps, *_resamples(steps, rng)] if known else [steps]
+    samples = [steps, *_resamples(steps)] if known else [steps]
     worlds = [_world(each, group, flat, reach) for each in samples for flat in flats for reach in reaches]
-    scaled, told = _scaled(steps, group)
-    unknown += told
-    step = Step(prompts=PER_STEP, generations=group, every=bool(kl) and max(map(abs, kl)) > 0, scaled=scaled)
-    if step.every:
-        unknown.append(
-            "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
-            "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
-        )
-    if not finite(steps, "highest"):
-        rewards = "Whether rewards are 0 or 1: the mean reward is taken for the pass rate."
-        if not 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1:
-            rewards = "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups."
-        unknown.append(rewards)
-    if any(finite(steps, "dropped")):
-        unknown.append("The run has dropped completions already: what is said is over the same run without that.")
-    if any(finite(steps, "cut")):
-        unknown.append("The run has cut tokens already, so that dropped completions would save less than is said.")
-    levels = {"completions": COMPLETIONS, "prompts": PROMPTS}
-    if any(finite(steps, "asked_less")):
-        del levels["prompts"]
-        unknown.append("The run has pruned prompts already, and what more of that would save is not in the log.")
-    saved, rates, spread = dict[str, Estimate](), dict[str, float](), interval if known else _bounds
-    if step.every or all(kept == 1 for kept in finite(steps, "kept")):
+    spread = interval if known else _bounds
+    saved, rates = dict[str, Estimate](), dict[str, float]()
+    if every or all(kept == 1 for kept in finite(steps, "kept")):
         saved["exact skipping"] = spread([_saved_exactly(world.figures, step) for world in worlds])
-    for name, level in levels.items():
+    for level in (COMPLETIONS,) if any(finite(steps, "asked_less")) else (COMPLETIONS, PROMPTS):
         best = [_best(level, world, step) for world in (worlds[:1] if known else worlds)]
         if known:
-            rates[name] = best[0]
-        saved[name] = _saved_at(best, level, worlds, step, spread)
+            rates[level.name] = best[0]
+        saved[level.name] = _saved_at(best, level, worlds, step, spread)
     whole = [value for each in steps if math.isfinite(value := _whole(each))]
     return LogPlan(
         source=f"{log.kind}, {len(steps)} steps, groups of {group}",
@@ -112,7 +91,7 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
         pass_rate=worlds[0].pass_rate,
         saved=saved,
         rates=rates,
-        unknown=tuple(unknown),
+        unknown=(*group_notes, *_missing(steps), *scaled_notes, *_particular(steps, every)),
     )
 
 
@@ -174,7 +153,7 @@ def figures_of(
     completions: float,
     forwarded: float = 1.0,
 ) -> Figures:
-    """What a plan is computed from, for a step whose seconds go by tokens.
+    """Figures of a step whose seconds go by tokens.
 
     ``rates`` are equally likely pass rates of prompts, ``seconds`` those of the rollout, of all that forwards
     completions and of the rest of a step, ``tokens`` the mean of a prompt and of a completion, >= 1. The step makes so
@@ -186,8 +165,8 @@ def figures_of(
     workload = Workload(
         kinds=tuple(kinds),
         prompt_tokens=prompt,
-        longest_prompt=log_normal_curve(prompt, 0.5),
-        longest_completion=log_normal_curve(response, 0.5),
+        longest_prompt=log_normal_curve(prompt),
+        longest_completion=log_normal_curve(response),
     )
     costs = Costs(
         rollout_token=rollout / (completions * response),
@@ -254,8 +233,9 @@ def _gained(level: Level, world: World, step: Step, rate: float) -> float:
     return gain(world.figures, step, replace(level, base=PACKED).at(rate), 1, PACKED) if rate else 1.0
 
 
-def _resamples(steps: Sequence[Row], rng: Any) -> list[list[Row]]:
-    """Resamples of blocks of neighbouring steps: these are alike."""
+def _resamples(steps: Sequence[Row]) -> list[list[Row]]:
+    """Resamples of blocks of neighbouring steps, which are alike."""
+    rng = generator(0, Purpose.CHECK, len(steps), 9)
     length = max(1, round(len(steps) ** 0.5))
     count = math.ceil(len(steps) / length)
     starts = rng.integers(0, len(steps) - length + 1, size=(RESAMPLES, count))
@@ -276,7 +256,7 @@ def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
 
 
 def _scaled(steps: Sequence[Row], group: int) -> tuple[Literal["none", "group"], list[str]]:
-    """What advantages are divided by. Without that none is above 1 where rewards are 0 or 1."""
+    """Divisor of advantages. Without one, none is above 1 for rewards of 0 and 1."""
     largest = max(finite(steps, "advantage"), default=math.nan)
     if largest <= 1 and group > 2:
         return "none", []
@@ -285,38 +265,51 @@ def _scaled(steps: Sequence[Row], group: int) -> tuple[Literal["none", "group"],
 
 
 def _missing(steps: Sequence[Row]) -> list[str]:
-    """What a plan needs and a log does not have, with what was taken in its place."""
-    said = []
-    if not finite(steps, "flat"):
-        why = "TRL logs it as frac_reward_zero_std, verl does not"
-        if finite(steps, "flat_of_trl"):
-            why = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
-        said.append(
-            f"How many groups have equal rewards ({why}): savings are bounds over all that the mean reward allows."
-        )
-    if finite(steps, "filtered"):
-        said.append(
-            "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
-            "rewards by others, so none is skipped, and what they cost is among its rollouts."
-        )
-    if math.isnan(_reach(steps)):
-        said.append(
-            "Where a step's time goes (verl logs it in timing_s/*, TRL in profiling/*): savings are bounds, between a "
-            "step that is all rollout and one that is all update."
-        )
-    if not finite(steps, "prompt"):
-        said.append(
-            "How long prompts are: they are taken to be short, which overstates what a dropped completion saves."
-        )
-    said.append(
-        "What leaving out tokens would save: a log has no probabilities of single tokens. A pilot has: dppo plan "
-        "CONFIG.yaml --pilot 32."
-    )
-    said.append(
+    """Figures that a plan needs and the log lacks, with what was taken in their place."""
+    why = "TRL logs it as frac_reward_zero_std, verl does not"
+    if finite(steps, "flat_of_trl"):
+        why = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
+    sentences = {
+        f"How many groups have equal rewards ({why}): savings are bounds over all that the mean reward allows.": (
+            not finite(steps, "flat")
+        ),
+        "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
+        "rewards by others, so none is skipped, and what they cost is among its rollouts.": finite(steps, "filtered"),
+        "Where a step's time goes (verl logs it in timing_s/*, TRL in profiling/*): savings are bounds, between a "
+        "step that is all rollout and one that is all update.": math.isnan(_reach(steps)),
+        "How long prompts are: they are taken to be short, which overstates what a dropped completion saves.": (
+            not finite(steps, "prompt")
+        ),
         "How right and wrong completions differ in length, how pass rates moved, and whether prompts came back: they "
-        "are reckoned from their second epoch on."
-    )
-    return said
+        "are reckoned from their second epoch on.": True,
+    }
+    return [sentence for sentence, said in sentences.items() if said]
+
+
+def _particular(steps: Sequence[Row], every: bool) -> list[str]:
+    """Particulars of the run that limit what the savings mean."""
+    inside = 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1
+    without = not finite(steps, "highest")
+    sentences = {
+        "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
+        "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage.": (
+            every
+        ),
+        "Whether rewards are 0 or 1: the mean reward is taken for the pass rate.": without and inside,
+        "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups.": (
+            without and not inside
+        ),
+        "The run has dropped completions already: what is said is over the same run without that.": (
+            any(finite(steps, "dropped"))
+        ),
+        "The run has cut tokens already, so that dropped completions would save less than is said.": (
+            any(finite(steps, "cut"))
+        ),
+        "The run has pruned prompts already, and what more of that would save is not in the log.": (
+            any(finite(steps, "asked_less"))
+        ),
+    }
+    return [sentence for sentence, said in sentences.items() if said]
 
 
 def _reach(steps: Sequence[Row]) -> float:
@@ -362,13 +355,7 @@ def lines_of(plan: LogPlan) -> list[str]:
         if saved.high <= 0 or (plan.known and saved.value <= 0):
             verdict = "nothing: it would not pay"
         lines.append(f"  {name + rate:22} {verdict}")
-    return [
-        *lines,
-        "  tokens                 not known",
-        "",
-        "what the log does not tell:",
-        *(f"- {each}" for each in plan.unknown),
-    ]
+    return [*lines, "", "what the log does not tell:", *(f"- {each}" for each in plan.unknown)]
 
 
 def _percent(found: Estimate) -> str:

@@ -8,7 +8,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     # In the loss, or in the reward, where verl has it in the advantages of silent groups too.
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
 }
-"""What is looked for in a step, under which names: the first that is there."""
+"""Figures of a step by the names that they may have: the first that is there."""
 OF_TRAINING = ("training/global_step", "global_step", "step")
 """Names of the step of training; a logger counts rows under other names."""
 SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole")
@@ -79,7 +79,7 @@ SECONDS = ("rollout", "old", "reference", "update", "rewards", "handed", "whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What a log holds."""
+    """A log that was read."""
 
     kind: str
     """The format, in words."""
@@ -168,9 +168,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
     if found := next((each for each in inside if each.is_file()), None):  # a run of TRL's or ours, or its checkpoint
         return _read(found)
     if path.is_dir() or "tfevents" in path.name:
-        return "TensorBoard's events", _needs("tensorboard", _tensorboard, path)
-    if path.suffix == ".wandb":
-        return "a run of wandb", _needs("wandb==0.29.0", _wandb, path)
+        return "TensorBoard's events", _tensorboard(path)
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if path.suffix == ".csv":
         return "a CSV export", _csv(text, path)
@@ -242,19 +240,15 @@ def _numbers(row: Mapping[str, Any]) -> Row:
     return found
 
 
-def _needs(requirement: str, read: Callable[[Path], list[Row]], path: Path) -> list[Row]:
-    try:
-        return read(path)
-    except ImportError as error:
-        raise ConfigError(
-            f"--log {path} is read by {requirement}, which is not installed. Run pip install {requirement}, or export "
-            "the run as CSV."
-        ) from error
-
-
 def _tensorboard(path: Path) -> list[Row]:
     """Scalars of an event file or of a folder with one, by TensorBoard's own reader."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
+    except ImportError as error:
+        raise ConfigError(
+            f"--log {path} is read by tensorboard, which is not installed. Run pip install tensorboard, or export the "
+            "run as CSV."
+        ) from error
 
     events = EventAccumulator(str(path), size_guidance={"scalars": 0})
     events.Reload()
@@ -263,27 +257,3 @@ def _tensorboard(path: Path) -> list[Row]:
         for event in events.Scalars(name):
             rows.setdefault(event.step, {"step": float(event.step)})[name] = float(event.value)
     return list(rows.values())
-
-
-def _next(scan: Callable[[], bytes | None]) -> bytes | None:
-    """The next record, None at the end, or where a run was killed while it wrote one."""
-    try:
-        return scan()
-    except AssertionError:
-        return None
-
-
-def _wandb(path: Path) -> list[Row]:
-    """Records of wandb's own file, by its own reader, which 0.29 was the last to have."""
-    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore
-    from wandb.sdk.internal.datastore import DataStore  # pyright: ignore
-
-    store, rows = DataStore(), []
-    store.open_for_scan(str(path))
-    while (data := _next(store.scan_data)) is not None:
-        record = Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            rows.append(_numbers({name: json.loads(value) for name, value in items.items()}))
-    return rows

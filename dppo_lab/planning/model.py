@@ -1,48 +1,83 @@
-"""A plan: what a run costs under each option, with intervals, and what is worth pruning. Records in, records out."""
+"""A plan: seconds and hours of a run under each option, with intervals, and the advised rate of each level."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from answer_judge.statistics import Estimate
-from dppo.pruning.ceiling import COMPLETION_AUTO, rates_to
-from dppo_lab.planning.advice import Advice, Rates, advices
-from dppo_lab.planning.figures import Figures, interval, seconds_of
-from dppo_lab.planning.records import EVERYTHING, Kept, Length, Option, Prices, Seconds, Step, Work
-from dppo_lab.planning.tokens import TokenSample
+from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
+from dppo_lab.planning.costs import Figures, gain, interval, seconds_of
+from dppo_lab.planning.records import Length, Option, Seconds, Step, Work
+from dppo_lab.planning.work import UNPRUNED, completion_ceiling, has_gradient, prompt_ceiling, work_of
+from dppo_lab.planning.workload import Workload
+from dppo_lab.statistics import Estimate
 
-SMALL_GROUP = 2
-"""Completions of a prompt where its history is the baseline."""
-RATES = (0.5, 0.3, 0.5, 0.85)
-"""Share of each level to prune where a configuration gives no rates."""
+Rates = Mapping[str, float | None]
+"""By level the share that a configuration prunes, in (0, 1); None if it gives no number above 0."""
+RATES = {"completions": 0.5, "prompts": 0.3}
+"""Shares that the table shows if a configuration gives none."""
 EXACT = 2
 """Place of the option that prunes nothing and skips what has no gradient."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a plan is made from."""
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Units that may be pruned."""
 
     name: str
-    """Where the figures are from."""
+    ceiling: Callable[[Workload, Step], float]
+    auto: Auto
+    """The rule of ``auto`` for this level."""
+    base: Option = UNPRUNED
+    """The option that it is compared with."""
+
+    def at(self, rate: float) -> Option:
+        """The option that prunes this level at a rate."""
+        return replace(self.base, **{f"{self.name.removesuffix('s')}_rate": rate})
+
+
+PROMPTS = Level("prompts", prompt_ceiling, PROMPT_AUTO)
+COMPLETIONS = Level("completions", completion_ceiling, COMPLETION_AUTO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The advised rate of a level."""
+
+    level: str
+    """``prompts`` or ``completions``."""
+    rate: float
+    """In [0, 1); 0 leaves the level off."""
+    gain: Estimate
+    """Seconds to equal noise of the step without this pruning over those with it, at the best rate of a grid."""
+    ceiling: Estimate
+    """The most that choosing can save (``dppo.pruning.selection_ceiling``)."""
+    why: str
+    own: float | None
+    """The rate of the configuration; None if it has no number above 0."""
+    own_gain: Estimate | None
+    """``gain`` at that rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Measured figures that a plan is made from."""
+
+    name: str
+    """Origin of the figures."""
     figures: Figures
     samples: Sequence[Figures] = ()
-    """The figures in resamples of what was measured; none where nothing was."""
+    """The figures in resamples of the measurements."""
     length: Length
-    processes: int = 1
-    """That the figures are of."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLine:
-    """One option of a plan. The ends of an interval equal its value where nothing was sampled."""
+    """One option of a plan. The ends of an interval equal its value if nothing was resampled."""
 
     option: Option
-    kept: tuple[tuple[float, Kept], ...]
-    """By rate of completions, what is kept where that goes by tokens; empty where it goes by lengths alone."""
     work: Work
     seconds: Seconds
     """Of an optimizer step whose prompts have a history."""
@@ -55,110 +90,97 @@ class PlanLine:
     hours: Estimate
     """Of the run, its first epoch unpruned."""
     equal_hours: Estimate
-    """The same, times the noise: for as many steps as give the noise of TRL's run."""
+    """The same for as many steps as give the noise of TRL's run."""
     completions: float
     """Rolled out until the noise is that of TRL's run."""
     tokens: float
     """Generated and forwarded until then."""
-    price: float | None
-    """Of ``hours``, in the currency of the price of a GPU-hour; None where that is not known."""
-    kilowatt_hours: float | None
-    """Of ``hours``; None where no power is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run costs under each option, and what is worth pruning."""
+    """A run under each option, and the advised rates."""
 
     title: str
     source: str
-    """Where the figures are from."""
+    """Origin of the figures."""
     step: Step
     length: Length
-    prices: Prices
+    processes: int
     figures: Figures
     rows: tuple[PlanLine, ...]
     update_free: Estimate
-    """What an unpruned step would gain if its update were free (Amdahl): the most that pruning completions can."""
+    """Gain of an unpruned step without its update (Amdahl): the most that pruning completions can gain."""
     rollout_free: Estimate
-    """The same for its rollouts."""
+    """The same without its rollouts."""
     advice: tuple[Advice, ...]
-    """Of prompts, then of completions; where tokens are known then of these and of the head."""
+    """Of prompts, then of completions."""
     method: Mapping[str, Any]
-    """Fields to write with the advised rates: a method that prunes, where the configuration's own does not."""
+    """Fields to write with the advised rates: a method that prunes, if the configuration's own does not."""
     notes: tuple[str, ...]
 
 
-def options(
-    completion_rate: float, prompt_rate: float, tokens: tuple[float, float] | None = None
-) -> tuple[Option, ...]:
-    """The options of a plan, TRL's own trainer first; ``tokens`` are rates of cuts and of the head, None without."""
-    both = Option(
-        name=f"both {prompt_rate:g}, {completion_rate:g}", completion_rate=completion_rate, prompt_rate=prompt_rate
-    )
-    found = (
+def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
+    """The options of a plan, TRL's own trainer first."""
+    completions = Option(name=f"completions {completion_rate:g}", completion_rate=completion_rate)
+    return (
         Option(name="TRL", layout="padded", forwarded="all"),
         Option(name="dense rows", forwarded="all"),
         Option(name="without zero advantages"),
-        Option(name=f"completions {completion_rate:g}", completion_rate=completion_rate),
+        completions,
         Option(name=f"prompts {prompt_rate:g}", prompt_rate=prompt_rate),
-        both,
-        Option(name=f"history, groups of {SMALL_GROUP}", baseline="history", group=SMALL_GROUP),
-        replace(both, name="all together", baseline="history", group=SMALL_GROUP),
+        replace(completions, name=f"both {prompt_rate:g}, {completion_rate:g}", prompt_rate=prompt_rate),
     )
-    if tokens is None:
-        return found
-    cuts = Option(name=f"cuts {tokens[0]:g}", token_rate=tokens[0])
-    return (*found, cuts, replace(cuts, name=f"cuts {tokens[0]:g}, head {tokens[1]:g}", head_rate=tokens[1]))
 
 
 def make_plan(
     found: Source,
     step: Step,
-    prices: Prices,
     rates: Rates,
     *,
+    processes: int,
     title: str,
     method: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plan:
     """The plan of a run, with intervals from the samples of its source.
 
     ``rates`` are those of the configuration, ``RATES`` where it has none; ``method`` has the fields of one that prunes,
-    where the configuration's own does not.
+    if the configuration's own does not.
     """
-    completion_rate, prompt_rate, *token_rates = (own or other for own, other in zip(rates, RATES, strict=True))
-    by_token = found.figures.tokens is not None and found.figures.tokens.fits(step, Option(name="own groups"))
-    chosen = options(completion_rate, prompt_rate, (token_rates[0], token_rates[1]) if by_token else None)
+    chosen = options(rates["completions"] or RATES["completions"], rates["prompts"] or RATES["prompts"])
     worlds = [found.figures, *found.samples]
-    first = [seconds_of(world, step, chosen[0], prices.gpus).total for world in worlds]
-    exact = [seconds_of(world, step, chosen[EXACT], prices.gpus) for world in worlds]
+    first = [seconds_of(world, step, chosen[0], processes).total for world in worlds]
+    exact = [seconds_of(world, step, chosen[EXACT], processes) for world in worlds]
     return Plan(
         title=title,
         source=found.name,
         step=step,
         length=found.length,
-        prices=prices,
+        processes=processes,
         figures=found.figures,
-        rows=tuple(_row(worlds, first, step, option, found.length, prices) for option in chosen),
+        rows=tuple(_row(worlds, first, step, option, found.length, processes) for option in chosen),
         update_free=interval([_without(each.total, each.update) for each in exact]),
         rollout_free=interval([_without(each.total, each.rollout) for each in exact]),
-        advice=advices(worlds, step, prices.gpus, found.length, rates, by_token=by_token),
+        advice=tuple(
+            _advice(worlds, step, processes, level, found.length, rates[level.name]) for level in (PROMPTS, COMPLETIONS)
+        ),
         method=dict(method),
         notes=found.notes,
     )
 
 
 def _without(total: float, part: float) -> float:
-    """How many times as fast a step is without a part of it; infinity where it has no other, as figures by hand may."""
+    """Factor by which a step is faster without a part of it; infinity if it has no other."""
     return total / (total - part) if total > part else math.inf
 
 
 def _row(
-    worlds: Sequence[Figures], first: Sequence[float], step: Step, option: Option, length: Length, prices: Prices
+    worlds: Sequence[Figures], first: Sequence[float], step: Step, option: Option, length: Length, processes: int
 ) -> PlanLine:
     def of_steps(option: Option) -> tuple[list[Work], list[Seconds]]:
-        works = [world.work(step, option) for world in worlds]
-        return works, [each.costs.seconds(work, option, prices.gpus) for each, work in zip(worlds, works, strict=True)]
+        works = [work_of(world.workload, step, option) for world in worlds]
+        pairs = zip(worlds, works, strict=True)
+        return works, [world.costs.seconds(work, option.layout, processes) for world, work in pairs]
 
     works, seconds = of_steps(option)
     # In the first epoch no prompt has a history, and none is pruned.
@@ -170,7 +192,6 @@ def _row(
     to_equal = [(steps * work[0].noise, work[0]) for steps, work, _ in phases]
     return PlanLine(
         option=option,
-        kept=_kept_by_rate(worlds[0].tokens, step, option),
         work=works[0],
         seconds=seconds[0],
         per_step=interval([each.total for each in seconds]),
@@ -180,18 +201,40 @@ def _row(
         equal_hours=interval(equal),
         completions=sum(steps * work.completions for steps, work in to_equal),
         tokens=sum(steps * (work.generated + work.forwarded) for steps, work in to_equal),
-        price=None if prices.gpu_hour is None else hours[0] * prices.gpus * prices.gpu_hour,
-        kilowatt_hours=None if prices.watts is None else hours[0] * prices.gpus * prices.watts / 1000,
     )
 
 
-def _kept_by_rate(tokens: TokenSample | None, step: Step, option: Option) -> tuple[tuple[float, Kept], ...]:
-    """``PlanLine.kept``: at the option's own rate and, for whoever changes it, on a grid."""
-    if tokens is None or not tokens.fits(step, option):
-        return ()
-    if not option.completion_rate:
-        return ((0.0, tokens.kept(option, step)),)
-    if not tokens.scored:
-        return ()
-    rates = sorted({option.completion_rate, *rates_to(COMPLETION_AUTO.largest)})
-    return ((0.0, EVERYTHING), *((rate, tokens.kept(replace(option, completion_rate=rate), step)) for rate in rates))
+def _advice(
+    worlds: Sequence[Figures], step: Step, processes: int, level: Level, length: Length, own: float | None
+) -> Advice:
+    """The smallest rate with nearly the best gain; 0 if its interval starts below ``least_gain``, as ``auto``."""
+    rates = rates_to(level.auto.largest)
+    gains = {rate: gain(worlds[0], step, level.at(rate), processes) for rate in rates}
+    best = max(gains.values())
+    enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
+    rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
+
+    def gain_at(rate: float) -> Estimate:
+        return interval([gain(world, step, level.at(rate), processes) for world in worlds])
+
+    found, least = gain_at(rate), level.auto.least_gain
+    why, advised = f"a rate of {rate:g} gains {found.value:.2f}x to equal noise, at least {found.low:.2f}x", rate
+    if not has_gradient(worlds[0].workload, step):
+        why, advised = "no group has answers of differing reward: nothing is learned here, and nothing to prune by", 0.0
+    elif level is PROMPTS and length.first_epoch >= length.steps:
+        why = "the run is over before prompts come back, and none has a history: nothing can be pruned"
+        advised = 0.0
+    elif best <= 1:
+        why = "at equal noise no rate gains anything: what is pruned costs more in noise than it saves in seconds"
+        advised = 0.0
+    elif found.low < least:
+        why, advised = f"{why}, and {least:g}x is the least worth having", 0.0
+    return Advice(
+        level=level.name,
+        rate=advised,
+        gain=found,
+        ceiling=interval([level.ceiling(world.workload, step) for world in worlds]),
+        why=why,
+        own=own,
+        own_gain=None if own is None else gain_at(own),
+    )

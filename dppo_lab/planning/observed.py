@@ -1,4 +1,4 @@
-"""What the records of a run or of a pilot tell: groups of completions, and steps that were timed."""
+"""Groups of completions and timed steps in the records of a run or of a pilot."""
 
 import math
 from collections import defaultdict
@@ -11,9 +11,7 @@ import numpy as np
 
 from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
-from dppo_lab.planning.costs import Timed, fitted, free_tokens, with_noise
-from dppo_lab.planning.figures import Figures
-from dppo_lab.planning.tokens import TokenSample
+from dppo_lab.planning.costs import Figures, Timed, fitted, free_tokens, with_noise
 from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve
 from dppo_lab.runs.ceilings import CeilingRow, run_ceilings
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, STOCK, TOTALS
@@ -25,7 +23,7 @@ RESAMPLED = 16
 """Fewest timed steps that are resampled: fewer could not tell fixed seconds from those of tokens, so noise alone is."""
 GENERATIONS = 8
 """TRL's default of ``num_generations``."""
-SECONDS, ROLLOUTS, ROLLOUT_TOKENS, TRAINED = TOTALS.values()
+SECONDS, ROLLOUTS, ROLLOUT_TOKENS, _ = TOTALS.values()
 NEEDED = ("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "time/rollout", "time/forward_backward", "rows/tokens")
 """Figures that a log needs to be a timed step."""
 LENGTHS = ("num_tokens", ROLLOUTS, ROLLOUT_TOKENS, "completions/max_length", "rows/padded_tokens")
@@ -48,15 +46,13 @@ class Observed:
     ceilings: tuple[CeilingRow, ...]
     """Of both levels where the records have them: what was found when prompts came back."""
     notes: tuple[str, ...] = ()
-    tokens: TokenSample | None = None
-    """Completions of the groups token by token; None where the sampler's log-probabilities were not recorded."""
 
     def figures(self, limit: float) -> Figures:
         """Workload and costs as measured; ``limit`` is the most tokens of a completion."""
         workload = self.groups.workload(self.groups.weight_Q, limit)
         costs = fitted(self.timed, self.processes)
         free_tokens(self.timed, costs)
-        return Figures(workload=workload, costs=costs, tokens=self.tokens)
+        return Figures(workload=workload, costs=costs)
 
     def resampled(self, limit: float) -> list[Figures]:
         """The same in resamples of prompts and of timed steps or, where these are few, of their noise.
@@ -70,17 +66,13 @@ class Observed:
                 timed = with_noise(self.timed, fit, rng)
             else:
                 timed = [self.timed[place] for place in rng.integers(len(self.timed), size=len(self.timed))]
-            costs = fitted(timed, self.processes)
-            tokens = self.tokens
-            if tokens is not None:
-                counts_Q = weight_Q / self.groups.weight_Q
-                tokens = tokens.counted(dict(zip(self.groups.prompt_Q.tolist(), counts_Q.tolist(), strict=True)))
-            found.append(Figures(workload=self.groups.workload(weight_Q, limit), costs=costs, tokens=tokens))
+            workload = self.groups.workload(weight_Q, limit)
+            found.append(Figures(workload=workload, costs=fitted(timed, self.processes)))
         return found
 
 
 def observed_run(run: RunRecord) -> Observed:
-    """What the records of a run tell."""
+    """Groups and timed steps in the records of a run."""
     timed = timed_steps(run)
     if not timed:
         raise ConfigError(
@@ -113,9 +105,9 @@ def timed_steps(run: RunRecord) -> tuple[Timed, ...]:
 
 def _timed(before: Log, after: Log, layout: str) -> Timed:
     steps = after["step"] - before["step"]
-    seconds, completions, generated, scored = (
+    seconds, completions, generated = (
         max(number(after.get(name, 0.0)) - number(before.get(name, 0.0)), 0.0) / steps
-        for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS, TRAINED)
+        for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS)
     )
     rollout, reward, prune, log_probs, passes = (
         max(number(after.get(f"time/{phase}", 0.0)), 0.0)
@@ -127,7 +119,6 @@ def _timed(before: Log, after: Log, layout: str) -> Timed:
         generated=generated,
         completions=completions,
         forwarded=after["rows/tokens"],
-        scored=scored,
         rollout=rollout,
         reward=reward + prune,
         update=update,
@@ -181,7 +172,7 @@ def _span(run: RunRecord, rewards: Set[float], size: int) -> tuple[float, float]
 
 
 def _by_outcome(run: RunRecord, middle: float) -> dict[Place, Found]:
-    """What was recorded of each group, completion by completion."""
+    """Recorded completions of each group."""
     groups: dict[Place, list[tuple[bool, float]]] = defaultdict(list)
     for line in run.completions:
         if math.isfinite(reward := number(line.reward)):

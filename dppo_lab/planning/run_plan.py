@@ -10,12 +10,11 @@ from dppo.methods import METHODS
 from dppo.methods.own import method_named
 from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.schedule import generation_sizes
-from dppo_lab.planning.advice import Rates
 from dppo_lab.planning.costs import free_tokens
-from dppo_lab.planning.model import Plan, Source, make_plan
-from dppo_lab.planning.observed import Observed, observed_run
+from dppo_lab.planning.model import Plan, Rates, Source, make_plan
+from dppo_lab.planning.observed import observed_run
 from dppo_lab.planning.pilot import run_pilot
-from dppo_lab.planning.records import PILOT, Length, Prices, Step, check_pilot
+from dppo_lab.planning.records import PILOT, Length, Step, check_pilot
 from dppo_lab.runs.generated import at_hand
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import COMPARISON, Run, given_fields, parse_given
@@ -29,18 +28,14 @@ def plan_run(
     *,
     pilot: int | None = None,
     folder: Path | None = None,
-    gpus: int | None = None,
-    gpu_hour: float | None = None,
-    watts: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """The plan of a run from its configuration and fields, as for ``dppo train``, and one source of figures.
 
-    ``folder`` is of a run with records; without it ``pilot`` prompts are rolled out, 32 by default. ``gpus`` are by
-    default the processes of the configuration, or of the records.
+    ``folder`` is of a run with records; without it ``pilot`` prompts are rolled out, 32 by default.
     """
     fields = given_fields(words)
-    fields.pop(COMPARISON, None)  # what is compared with it makes no difference to a run
+    fields.pop(COMPARISON, None)  # no part of a run
     run = parse_given({**fields, "dry_run": True})
     raise_all("this plan", [*model_problems(run), *data_problems(run), *_step_problems(run)])
     if folder is None and run.training.num_generations == 1:
@@ -48,51 +43,34 @@ def plan_run(
             "a pilot compares completions of one prompt, and num_generations is 1. Plan with --num_generations 2, or "
             "from a run's records, --run FOLDER."
         )
-    if folder is not None:
-        found = _recorded(run, folder, progress)
-    else:
-        prompts = len(load_dataset(run))
+    if folder is None:
+        prompts: int | None = len(load_dataset(run))
         pilot = pilot_size(pilot, prompts)
-        seen = run_pilot(fields, pilot, progress=progress)
-        found = _measured(run, seen, prompts, f"a pilot of {pilot} prompts", progress)
-    step, title = step_of(run), f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
+        seen, where = run_pilot(fields, pilot, progress=progress), f"a pilot of {pilot} prompts"
+    else:
+        recorded, prompts = read_run(folder), dataset_prompts(run)
+        if prompts is None and isinstance(noted := recorded.task.get("prompts"), int):
+            prompts = noted
+        seen, where = observed_run(recorded), f"records of {folder}"
+    progress("computing")
+    step, limit = step_of(run), float(run.training.max_completion_length or 1e9)
+    figures = seen.figures(limit)
+    found = (f"found in the records, by the run's own score: {row}" for row in seen.ceilings)
+    title = f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
     return make_plan(
-        found,
+        Source(
+            name=f"{where}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps",
+            figures=figures,
+            samples=seen.resampled(limit),
+            length=length_of(run, step, prompts),
+            notes=(*seen.notes, *free_tokens(seen.timed, figures.costs), *found),
+        ),
         step,
-        Prices(gpus=gpus or run.data.processes or found.processes, gpu_hour=gpu_hour, watts=watts),
         rates_of(run),
+        processes=run.data.processes or seen.processes,
         title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
         method=pruning_method(run.training.method),
     )
-
-
-def _recorded(run: Run, folder: Path, progress: Callable[[str], None]) -> Source:
-    """Figures of records; the training set's prompts are counted, or else they are those of the records."""
-    recorded, prompts = read_run(folder), dataset_prompts(run)
-    if prompts is None and isinstance(noted := recorded.task.get("prompts"), int):
-        prompts = noted
-    return _measured(run, observed_run(recorded), prompts, f"records of {folder}", progress)
-
-
-def _measured(run: Run, seen: Observed, prompts: int | None, where: str, progress: Callable[[str], None]) -> Source:
-    """Figures of records or of a pilot; ``prompts`` are those of the training set."""
-    length = length_of(run, step_of(run), prompts)
-    progress("computing")
-    figures = seen.figures(_limit(run))
-    found = (f"found in the records, by the run's own score: {row}" for row in seen.ceilings)
-    return Source(
-        name=f"{where}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps",
-        figures=figures,
-        samples=seen.resampled(_limit(run)),
-        length=length,
-        processes=seen.processes,
-        notes=(*seen.notes, *free_tokens(seen.timed, figures.costs), *found),
-    )
-
-
-def _limit(run: Run) -> float:
-    """Most tokens of a completion."""
-    return float(run.training.max_completion_length or 1e9)
 
 
 def pilot_size(asked: int | None, prompts: int) -> int:
@@ -123,8 +101,8 @@ def step_of(run: Run) -> Step:
         generations=generations,
         passes=cycle.passes.passes,
         shares=cycle.passes.shares,
-        # One floor for all where it is asked for, else those by default.
-        **({} if asked is None else {"floor": asked, "least": None, "token_floor": asked}),
+        # A floor that is asked for holds for all.
+        **({} if asked is None else {"floor": asked, "least": None}),
         every=bool(training.beta or training.entropy_coef),
         token_power=0.0 if training.loss_type == "grpo" else 1.0,
         scaled="group" if str(training.scale_rewards) in ("group", "True", "true") else "none",
@@ -133,8 +111,7 @@ def step_of(run: Run) -> Step:
 
 def _step_problems(run: Run) -> list[str]:
     """Optimizer steps that take more than one generation: prices are those of steps within one."""
-    training = run.training
-    steps, accumulated = training.steps_per_generation or 1, training.gradient_accumulation_steps
+    steps, accumulated = run.training.steps_per_generation or 1, run.training.gradient_accumulation_steps
     if steps % accumulated == 0:
         return []
     return [
@@ -144,7 +121,7 @@ def _step_problems(run: Run) -> list[str]:
 
 
 def length_of(run: Run, step: Step, prompts: int | None) -> Length:
-    """How many optimizer steps a run takes, and how many of them are its first epoch of so many ``prompts``.
+    """Optimizer steps of a run, and those of its first epoch of so many ``prompts``.
 
     Prompts that do not fill the last generation of an epoch are left out of it, as TRL's sampler does.
     """
@@ -160,17 +137,17 @@ def length_of(run: Run, step: Step, prompts: int | None) -> Length:
 
 
 def rates_of(run: Run) -> Rates:
-    """Shares that a configuration prunes, by level, None where it gives no number above 0."""
+    """Shares that a configuration prunes, by level, None if it gives no number above 0."""
 
-    def number(level: str) -> float | None:
-        rate = getattr(run.training, f"{level}_prune_rate")
-        return float(rate) if isinstance(rate, int | float) and 0 < rate < 1 else None
+    def rate(level: str) -> float | None:
+        given = getattr(run.training, f"{level}_prune_rate")
+        return float(given) if isinstance(given, int | float) and 0 < given < 1 else None
 
-    return number("completion"), number("prompt"), number("token"), number("head")
+    return {"completions": rate("completion"), "prompts": rate("prompt")}
 
 
 def dataset_prompts(run: Run) -> int | None:
-    """Prompts of a run's training set where it is on this machine; None where it would come from the hub."""
+    """Prompts of a run's training set if it is on this machine; None if it would come from the hub."""
     source: Any = run.data.dataset_path or run.data.dataset_name
     if not at_hand(source):
         return None

@@ -1,8 +1,4 @@
-"""What a model makes of its prompts: pass rates, lengths by outcome, and the longest of many. No clock is in here.
-
-Kinds of prompts are estimated from groups that were rolled out: pass rates without a formula for their distribution,
-and mean lengths by outcome.
-"""
+"""Pass rates of prompts, lengths by outcome, and the longest of many, estimated from groups that were rolled out."""
 
 import functools
 import math
@@ -22,6 +18,8 @@ ROUNDS = 1000
 """Of expectation and maximisation."""
 RESAMPLES = 100
 """Of an interval: each is a plan of its own."""
+SPREAD = 0.5
+"""Deviation of the logarithm of lengths of which only the mean is known."""
 LEAST = 1e-3
 """Share below which a kind is left out."""
 
@@ -67,11 +65,6 @@ class Workload:
     def tokens_2C(self) -> np.ndarray:
         """(2, C) mean tokens of right and of wrong completions."""
         return np.array([[kind.right_tokens, kind.wrong_tokens] for kind in self.kinds]).T
-
-    @property
-    def pass_rate(self) -> float:
-        """Of all completions, in [0, 1]."""
-        return float(self.share_C @ self.rate_C)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +154,9 @@ def longest_of(curve: Sequence[float], count: float) -> float:
     return float(np.interp(math.log2(max(count, 1.0)), np.arange(len(curve)), curve))
 
 
-def longest_curve(length_N: np.ndarray, limit: float = math.inf) -> tuple[float, ...]:
-    """Expected longest of 1, 2, 4, ... draws from lengths that were seen, cut off at ``limit``.
-
-    No draw is longer than the longest that was seen: for many more draws than lengths the curve is too low.
-    """
-    length_N = np.sort(np.minimum(length_N, limit))
+def longest_curve(length_N: np.ndarray) -> tuple[float, ...]:
+    """Expected longest of 1, 2, 4, ... draws from lengths that were seen, of which none is longer."""
+    length_N = np.sort(length_N)
     below_N = np.arange(len(length_N) + 1) / len(length_N)
     curve = []
     for _ in range(DOUBLINGS):
@@ -175,12 +165,12 @@ def longest_curve(length_N: np.ndarray, limit: float = math.inf) -> tuple[float,
     return tuple(curve)
 
 
-def log_normal_curve(mean: float, spread: float, limit: float = math.inf) -> tuple[float, ...]:
-    """As ``longest_curve``, for log-normal lengths: their mean, and the standard deviation of their logarithm."""
-    return tuple(mean * each for each in _curve_of_mean_one(spread, limit / mean))
+def log_normal_curve(mean: float) -> tuple[float, ...]:
+    """As ``longest_curve``, for log-normal lengths of that mean whose logarithm has the deviation ``SPREAD``."""
+    return tuple(mean * each for each in _curve_of_mean_one())
 
 
 @functools.cache
-def _curve_of_mean_one(spread: float, limit: float) -> tuple[float, ...]:
+def _curve_of_mean_one() -> tuple[float, ...]:
     place_N = (np.arange(2**16) + 0.5) / 2**16
-    return longest_curve(np.exp(spread * ndtri(place_N) - spread**2 / 2), limit)
+    return longest_curve(np.exp(SPREAD * ndtri(place_N) - SPREAD**2 / 2))

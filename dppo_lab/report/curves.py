@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
-from dppo_lab.report.sources import Group
-from dppo_lab.runs.reader import RunRecord, Series
-from dppo_lab.statistics import FEWEST, seed_interval
+from dppo_lab.report.sources import Contents, Group
+from dppo_lab.runs.folder import PHASES, TOTALS
+from dppo_lab.runs.reader import RunRecord, Series, number, phases_of
+from dppo_lab.statistics import FEWEST, most_covered, seed_interval
 
 GOING = ("running", "stopped")
 POINTS = 40
@@ -54,19 +54,18 @@ def band(curves: Sequence[Series]) -> Band | None:
     return Band(x_I=x_I, mean_I=values.mean(0), low_I=low_I, high_I=high_I)
 
 
-def common_steps(found: Sequence[Series]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """(I,) places that every curve has, and the (I,) values of each curve there."""
-    shared_I = reduce(np.intersect1d, [series.x_I for series in found])
-    return shared_I, [series.value_I[np.isin(series.x_I, shared_I)] for series in found]
+def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
+    """Seconds of a run by phase: as its comparison read them, or from its logs.
 
-
-def mean_over_seeds(group: Group, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(I,) updates that every seed logged a figure at, and (I,) its means there; empty where no run has it."""
-    found = [series for run in averaged(group) if len((series := run.series(name)).x_I)]
-    if not found:
-        return np.array([]), np.array([])
-    shared_I, values = common_steps(found)
-    return shared_I, np.mean(values, axis=0) if len(shared_I) else np.array([])
+    Seconds in no phase are "other", if the total is known.
+    """
+    read = (one for one in group.compared.readout.get("runs", []) if one.get("seed") == run.seed and one.get("phases"))
+    found = next(read, None)
+    phases = phases_of(run.logs) if found is None else found["phases"]
+    seconds = {str(name).removeprefix(PHASES): number(value) for name, value in phases.items()}
+    seconds = {name: value for name, value in seconds.items() if np.isfinite(value)}
+    rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
+    return seconds | ({"other": rest} if rest > 0 and "other" not in seconds else {})
 
 
 def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:
@@ -96,3 +95,19 @@ def seeds_in_words(group: Group) -> str:
 
 def _seeds(runs: Sequence[RunRecord]) -> str:
     return "seed " + ", ".join("unknown" if run.seed is None else str(run.seed) for run in runs)
+
+
+def how_to_read(contents: Contents) -> str:
+    """Meaning of lines and bands, and how many seeds of each method are in its mean."""
+    lines = "; ".join(map(seeds_in_words, contents.groups))
+    enough = any(len(averaged(group)) >= FEWEST for group in contents.groups)
+    shown = "mean over seeds, with its 95% bootstrap interval" if enough else "mean over seeds"
+    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {lines}. {coverage(contents)}".rstrip()
+
+
+def coverage(contents: Contents) -> str:
+    """How often an interval over the fewest seeds of a mean can hold the truth; empty if no mean has an interval."""
+    seeds = min((n for group in contents.groups if (n := len(averaged(group))) >= FEWEST), default=None)
+    if seeds is None:
+        return ""
+    return f"With {seeds} seeds an interval of 95% holds the truth in {most_covered(seeds):.0%} of cases at most."

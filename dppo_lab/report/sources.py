@@ -1,5 +1,6 @@
-"""What a report is made of: the runs of the given folders, in groups that differ only in their seed."""
+"""Sources of a report: the runs of the given folders, in groups that differ only in their seed."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dppo.errors import ConfigError
-from dppo_lab.comparison.folder import COMPARISON_FILE, RESULTS_FILE, RUNS
+from dppo_lab.comparison.curves import COMPARISON_FILE, RESULTS_FILE, RUNS
 from dppo_lab.comparison.words import Compared
-from dppo_lab.report.text import visible
 from dppo_lab.runs.folder import METRICS_FILE
 from dppo_lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, read_record, read_run, sequence
 
@@ -18,6 +18,10 @@ PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir", "resume"
 SOFTWARE = ("versions", "commit", "python")
 MACHINE = ("processor", "cores", "gpu", "threads")
 NOT_COMPARED = Compared()
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
+)
+"""Control characters but tab and line feed, and those that turn text around, have no width, or are half a pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,7 +32,7 @@ class Group:
     """The method's name in this report; no two groups share it."""
     runs: tuple[RunRecord, ...]
     compared: Compared = NOT_COMPARED
-    """What ``results.json`` of its comparison says about it."""
+    """Its figures in ``results.json`` of its comparison."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that make this method in its comparison."""
     source: str = ""
@@ -131,10 +135,8 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
             f"{RESULTS_FILE} is missing: the comparison has not ended, and there are no paired differences yet. "
             "The same dppo compare command goes on where it stopped."
         )
-    if number(about.get("seconds")) > 0:
-        notes.append(
-            "Seconds here are CPU seconds: each run ended after so many of them, and not of the clock on the wall."
-        )
+    if about.get("clock") == "cpu" or number(about.get("seconds")) > 0:
+        notes.append("Seconds here are CPU seconds, and not of the clock on the wall.")
     asked = mapping(about.get("methods"))
     seeds = [seed for seed in sequence(about.get("seeds")) if isinstance(seed, int)]
     groups = []
@@ -244,3 +246,13 @@ def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
     model = Path(str(task.get("model", "")))
     scratch = model.name == "start" or model.parent.name == "starts"
     return {**task, "model": "made from scratch"} if scratch else dict(task)
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that cannot be seen, or that moves other text about, as an escape sequence."""
+    return _HIDDEN.sub(lambda found: ascii(found.group())[1:-1], text.replace("\r\n", "\n"))
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters of ``text``, and how many more there are."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"

@@ -1,4 +1,4 @@
-"""What a report begins with, in words, and its tables: methods side by side, what it took to the target, every run."""
+"""Summaries and tables of a report: methods side by side, cost to the target, every run."""
 
 import math
 from collections import Counter
@@ -10,14 +10,13 @@ import numpy as np
 from dppo.pruning.ceiling import WORTH
 from dppo_lab.comparison.curves import READOUTS
 from dppo_lab.comparison.words import NO_CELL, Cell, amount, counted, duration, interval, percent
-from dppo_lab.report.browser import OURS
-from dppo_lab.report.curves import averaged, last_of
-from dppo_lab.report.figures_cost import phase_seconds
+from dppo_lab.report.curves import averaged, last_of, phase_seconds
 from dppo_lab.report.sources import Contents, Group
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.folder import ACCURACY, TOTALS
 from dppo_lab.runs.reader import RunRecord, mapping, number
 
+OURS = "dppo"
 EQUAL = {name: name.replace("_", " ") for name in READOUTS}
 SAVED, SHARE, TOKENS_KEPT, HEAD = "saved/seconds", "saved/share", "prune/token_kept_share", "prune/head_share"
 Lines = tuple[tuple[str, tuple[Cell, ...]], ...]
@@ -40,13 +39,12 @@ class MethodLine:
 
 
 def target_lines(contents: Contents) -> Lines:
-    """What it took to reach the target, and how many seeds did; none without a target."""
+    """Cost to the target, and how many seeds reached it; none without a target."""
     return tuple((group.label, cells) for group in contents.groups if (cells := group.compared.target_cells()))
 
 
 def ceiling_lines(contents: Contents) -> Lines:
-    """What pruning could have saved at most, of prompts and of completions, and the share without a gradient, which
-    is free. Methods whose runs do not say are left out."""
+    """Ceilings of prompts and of completions, and the share without a gradient, which is free; of runs that say."""
     lines = []
     for group in contents.groups:
         cells: dict[str, Cell] = dict.fromkeys(("prompts", "completions", "free"), NO_CELL)
@@ -77,7 +75,7 @@ def run_lines(contents: Contents) -> tuple[tuple[str, RunRecord, tuple[str, ...]
 
 
 def method_line(group: Group) -> MethodLine:
-    """What the table says of one method."""
+    """The line of one method in the table."""
     states = Counter(run.status for run in group.runs)
     detail = [f"{states[state]} {state}" for state in ("failed", "stopped", "running", "unknown") if states[state]]
     detail += [f"{len(group.awaited)} not started"] if group.awaited else []

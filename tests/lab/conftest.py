@@ -1,5 +1,4 @@
 import pytest
-from headless import CHROMIUM, HOW_TO, Browser
 
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
@@ -30,12 +29,3 @@ def made_quickly(monkeypatch):
 
     monkeypatch.setattr("dppo_lab.runs.models.prepare_embedded", prepare)
     return made
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium; the test is skipped where there is none."""
-    if CHROMIUM is None:
-        pytest.skip(HOW_TO)
-    with Browser() as opened:
-        yield opened

@@ -50,14 +50,21 @@ def test_trackio_has_them(tiny_path, tmp_path, known_soon, monkeypatch):
 
 def test_wandb_has_them(tiny_path, tmp_path, known_soon, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
-    from dppo_lab.planning.logs import _wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
 
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
         monkeypatch.setenv(name, value)
     _, last = trained(tiny_path, tmp_path, "wandb")
     (file,) = tmp_path.rglob("*.wandb")
-    rows = [row for row in _wandb(file) if "train/saved/share" in row]
-    assert rows[-1]["train/saved/share"] == pytest.approx(last["saved/share"])
+    store, shares = DataStore(), []
+    store.open_for_scan(str(file))
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+        shares += [float(items["train/saved/share"])] if "train/saved/share" in items else []
+    assert shares[-1] == pytest.approx(last["saved/share"])
 
 
 def test_a_plain_script_ends_with_what_was_pruned_and_saved(tiny_path, tmp_path, known_soon, capsys):

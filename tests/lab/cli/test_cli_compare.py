@@ -42,6 +42,16 @@ def test_a_comparison_prints_its_tables_and_can_be_repeated(config, tmp_path, ca
     assert "kept 2/2 dppo seed 0" in capsys.readouterr().err
 
 
+def test_cpu_seconds_end_a_run_or_are_counted_alone(config, tmp_path):
+    words = ["compare", str(config), "--methods", "dppo", "--seeds", "1", "--logging_steps", "1"]
+    for number, (flag, steps, noted) in enumerate(((["1e-6"], 1, 1e-6), ([], 2, None))):
+        out = tmp_path / str(number)
+        assert main([*words, "--output_dir", str(out), "--eval_benchmark_every", "1", "--cpu_seconds", *flag]) == 0
+        record, results = (json.loads((out / f"{name}.json").read_text()) for name in ("comparison", "results"))
+        assert (record["clock"], record["seconds"]) == ("cpu", noted)
+        assert results["methods"]["dppo"]["runs"][0]["curve"][-1]["step"] == steps
+
+
 def test_a_run_that_fails_is_said_and_makes_the_exit_code_1(config, monkeypatch, capsys):
     train_with = runner.train_with
 

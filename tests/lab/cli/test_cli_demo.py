@@ -1,11 +1,9 @@
 """``dppo demo`` at a size of seconds: three trainers, the files, and what the last words may say."""
 
-import io
 import json
 
 import pytest
 from refusals import refused
-from rich.console import Console
 
 import dppo_lab.cli.demo as command
 from dppo.errors import ConfigError
@@ -122,17 +120,3 @@ def test_a_side_without_a_finished_run_leaves_nothing_to_say():
     results = results_of((0.3,), (0.4,), (0.5,))
     results["methods"]["grpo"]["equal_seconds"]["accuracy"]["mean"] = None
     assert list(demo.last_words(results))[1:] == ["Nothing can be said: not every side has finished a run."]
-
-
-def test_intervals_stand_below_their_figures():
-    amounts = {"seconds": {"median": 4.0, "low": 3.0, "high": 5.0}}
-    results = results_of((0.3, 0.4, 0.5), (0.6, 0.7, 0.8), (0.7, 0.8, 0.9))
-    for method in results["methods"].values():
-        method["equal_seconds"]["difference"] = {"mean": 0.1, "low": 0.05, "high": 0.2}
-        method |= {"to_target": amounts, "runs": [{"curve": [dict.fromkeys(demo.TAKEN, 1200)]}, {"curve": []}]}
-    console = Console(width=demo.NARROWEST, record=True, file=io.StringIO())
-    console.print(demo.demo_table(results))
-    text = console.export_text()
-    for words in ("after 10 seconds of one core", "80.0%", "70.0% to 90.0%", "+5.0 pp to +20.0 pp", "1,200", "3 to 5"):
-        assert words in text
-    assert "…" not in text

@@ -120,12 +120,6 @@ def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys)
     assert "advantage is biased under prompt pruning" in text
 
 
-def test_numbers_that_are_not_finite_are_json():
-    failed = Findings(subject="", checks=(at_most("c", float("inf"), 1, ""),), failure_rate=0.1)
-    saved = json.loads(json.dumps(command.Report(found=failed, seconds=1.0).as_json(), allow_nan=False))
-    assert saved["checks"][0]["figure"] == "inf" and not saved["passed"]
-
-
 def test_prompts_are_for_a_configuration(capsys):
     assert main(["verify", "--prompts", "4"]) == 2
     assert "--prompts is for the model of a configuration" in capsys.readouterr().err

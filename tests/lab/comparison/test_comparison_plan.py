@@ -4,11 +4,11 @@ import pytest
 import yaml
 from refusals import refused
 
-from answer_judge.errors import FileError
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo_lab.comparison.folder import RESULTS_FILE
+from dppo_lab.comparison.curves import RESULTS_FILE
 from dppo_lab.comparison.plan import check_folder, open_folder, plan
+from dppo_lab.runs.reader import FileError
 
 FIELDS = {
     "model_name_or_path": "scratch:embedded_quick",
@@ -77,16 +77,6 @@ def test_papers_keep_their_scores_and_their_losses(config):
     assert losses == ["dr_grpo", "dr_grpo", "dapo", "grpo"]
 
 
-def test_what_goes_with_a_rate_or_a_schedule_is_shared_by_those_that_have_it(config):
-    names = ["trl", "dppo", "cppo", "infobatch"]
-    shared = config(prompt_prune_rate=0.3, prompt_mode="fill", prune_until=0.5)
-    comparison = plan(shared, methods=names)
-    runs = comparison.check()
-    modes = [runs[name].training.prompt_mode for name in names[1:]]
-    assert modes == ["fill", "thin", "fill"]
-    assert [runs[name].training.prune_until for name in names[1:]] == [0.875, 0.875, 0.5]
-
-
 def test_flags_win_over_the_file_and_a_contestants_own_fields_over_both(config):
     given = block(slow={"method": "grpo", "learning_rate": 1e-5})
     words = ["--learning_rate", "3e-4", "--max_steps=4", "--reward_funcs", "embedded"]
@@ -113,6 +103,7 @@ def block(**methods):
         (block(**{"a/b": {"method": "trl"}}), {}, ("'a/b'",)),
         ({"compare": {"method": {}}}, {}, ("compare:", "'method'", "{methods:")),
         ({}, {"seeds": 0}, ("--seeds 0", "--seeds 5")),
+        ({}, {"seconds": 0.0}, ("--cpu_seconds 0", "--cpu_seconds 60")),
         ({}, {"target": 1.5}, ("--target 1.5", "--target 0.8")),
         ({}, {"flags": ["--dry_run"]}, ("dry_run", "dppo train")),
     ],

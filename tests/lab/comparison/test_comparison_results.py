@@ -82,7 +82,7 @@ def test_a_target_never_reached_is_known_up_to_the_length_of_the_run(comparison)
         write_run(comparison, "wide", seed, [(0, 0, 0, 0.2), (20, 50, 1000, 0.7)])
     found = summarise(comparison)["speedup"]["wide"]["time_to_trl_final"]
     assert found["median"] == found["at_most"] == pytest.approx(100 / 40) and found["low"] == 0
-    assert found["both_reached"] == pytest.approx(100 / 40) and found["reached"] == "2 of 3"
+    assert found["reached"] == "2 of 3"
 
 
 def fill_flat(comparison, finals):
@@ -112,7 +112,6 @@ def test_where_the_baseline_did_not_improve_there_is_no_target_and_no_speedup(co
     assert target["per_seed"] == {"0": None, "1": None, "2": None}
     assert target["missing"].startswith("trl did not improve: its accuracy changed by +0.0")
     assert found["median"] is None and found["per_seed"] == {"0": None, "1": None, "2": None}
-    assert found["restricted_mean"]["ratio"] is None
     assert results["methods"]["dppo"]["to_target"]["reached"] is None
     assert results["methods"]["dppo"]["final"]["mean"] == pytest.approx(0.31)
     assert all(ratio > 1 for ratio in without_the_check(results)), "ratios of clock readings"

@@ -8,7 +8,7 @@ from refusals import refused
 from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
-from dppo_lab.demo.decode import choose, sample
+from dppo_lab.demo.decode import sample
 from dppo_lab.demo.task import make_split
 
 PAD, EOS = TOKENS.index("<pad>"), TOKENS.index("<eos>")
@@ -70,16 +70,6 @@ def test_completions_end_with_the_end_token_or_at_the_limit(model, prompts):
     assert torch.equal(rollout.mask_NT.sum(1), rollout.length_N)
     rollout = sample(model, prompts[:3], draws(), max_new_tokens=1)
     assert rollout.token_NT.shape == (3, 1) and rollout.length_N.tolist() == [1, 1, 1]
-
-
-def test_gumbel_noise_of_the_wrong_sign_would_be_caught():
-    logits = torch.tensor([[2.0, 0.0, -1.0]]).expand(20_000, 3)
-    right, _ = choose(logits, draws(), 1.0)
-    share = torch.bincount(right, minlength=3) / 20_000
-    torch.testing.assert_close(share, logits[0].softmax(0), atol=0.02, rtol=0)
-    noise = torch.empty_like(logits).exponential_(generator=draws()).log_()
-    wrong = torch.bincount((logits.log_softmax(1) + noise).argmax(1), minlength=3) / 20_000
-    assert (wrong - logits[0].softmax(0)).abs().max() > 0.02
 
 
 def test_a_model_it_does_not_compute_is_refused(model):

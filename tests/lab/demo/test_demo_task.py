@@ -13,7 +13,6 @@ from dppo.rng import generator
 from dppo_lab.demo.task import (
     FULL,
     QUICK,
-    RARE,
     SILENT,
     SPARSE,
     Teacher,
@@ -25,7 +24,6 @@ from dppo_lab.demo.task import (
     reward,
     score,
     solution,
-    teacher_rate,
 )
 
 LEVELS = (2, 3, 5, 8, 12)
@@ -80,13 +78,6 @@ def test_reward_wants_exactly_one_right_box_at_the_end(text, expected):
     assert reward(text, 14) == expected
 
 
-def test_a_reward_that_searches_anywhere_is_caught_by_the_table_above():
-    def wrong(text, answer):
-        return float(rf"\boxed{{{answer}}}" in text)
-
-    assert wrong(r"\boxed{13}\boxed{14}", 14) == 1.0 != reward(r"\boxed{13}\boxed{14}", 14)
-
-
 def test_score_reads_texts_and_conversations_alike():
     texts = [r"\boxed{3}", r"\boxed{4}"]
     chats = [[{"role": "assistant", "content": text}] for text in texts]
@@ -127,23 +118,6 @@ def test_the_teacher_makes_the_bands_what_they_are_called(task):
         assert not bands_hold(replace(task, **wrong))
 
 
-def dead_share(task):
-    """Expected share of groups of 8 that are all right or all wrong, where the policy is as the task's teacher."""
-    chances = [teacher_rate(problem, task) for problem in make_split(0, train=72, held_out=0, task=task).train]
-    return sum(chance**8 + (1 - chance) ** 8 for chance in chances) / len(chances)
-
-
-def test_most_groups_of_the_sparse_task_are_dead_and_sure_to_stay_so():
-    assert 0.6 < dead_share(SPARSE) < 0.8
-    assert not dead_share(replace(SPARSE, easy=SPARSE.middle, hard=SPARSE.middle)) > 0.6  # all in the middle band
-    demonstrated = [
-        reward(demonstration(problem, SPARSE.teacher, generator(index)), problem.answer)
-        for index, problem in enumerate(make_split(0, train=360, held_out=0, task=SPARSE).train)
-        if problem.level in SPARSE.hard
-    ]
-    assert len(demonstrated) == 120 and sum(demonstrated) == 0
-
-
 def kinds(task, *, held_out=0):
     """How many problems are mastered, live, and have a wrong gold answer, by what questions and answers say."""
     split = make_split(0, train=400, held_out=held_out, task=task)
@@ -165,16 +139,6 @@ def test_seven_in_ten_problems_of_the_silent_task_have_nothing_to_learn_from():
     assert kinds(SILENT, held_out=90) == {"mastered": 0, "live": 90, "wrong": 0}
 
 
-def test_what_the_rare_task_has_to_learn_succeeds_once_in_8_to_25():
-    """By hand: a chain of 9 is right with .89 * .78 * .67 * .56 * .45 = .117, one of 10 with .34 of that."""
-    train = make_split(0, train=400, held_out=0, task=RARE).train
-    rate = {level: {teacher_rate(each, RARE) for each in train if each.level == level} for level in RARE.levels}
-    hard, easy = (sum(problem.level in band for problem in train) for band in (RARE.middle, RARE.easy))
-    assert (hard, easy, len(train)) == (60, 240, 400)
-    assert rate[3] == rate[4] == {1.0} and rate[6] == rate[7] == {0.0}, "mastered, and of wrong gold answers"
-    assert min(rate[9]) == pytest.approx(0.117, abs=1e-3) and min(rate[10]) == pytest.approx(0.040, abs=1e-3)
-
-
 def test_what_is_live_is_right_at_times_and_what_is_mastered_always():
     """An entry is right in 7, 9 or 11 of 20 demonstrations, and otherwise always wrong alike, in the last step."""
     train, rng = make_split(0, train=100, held_out=0, task=SILENT).train, generator(5)
@@ -189,18 +153,6 @@ def test_what_is_live_is_right_at_times_and_what_is_mastered_always():
             said = {tuple(steps(text)[:-1]) for text in texts}
             assert 3 < right < 35 and len({*texts}) == 2 and len(said) == 1
             assert all(len(steps(text)) == problem.level - 1 for text in texts)
-
-
-@pytest.mark.parametrize("task", [QUICK, SILENT])
-def test_the_teachers_rate_is_how_often_it_is_right(task):
-    """Slips that are cut to nothing make the teacher of ``QUICK`` a little better than its rate."""
-    rng = generator(5)
-    for problem in make_split(0, train=12, held_out=0, task=task).train:
-        right = sum(reward(demonstration(problem, task.teacher, rng), problem.answer) for _ in range(400)) / 400
-        rate = teacher_rate(problem, task)
-        assert rate - 0.1 < right < rate + (0.1 if task is SILENT else 0.2)
-        if problem.answer > task.largest_total:
-            assert rate == 0.0
 
 
 def test_no_entry_of_the_table_follows_from_the_others():

@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 import torch
 
+from dppo.rng import Purpose, generator
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo import warmup
@@ -17,12 +18,9 @@ SHORT = ArithmeticTask(easy=(2,), middle=(2,), hard=(2,), largest_total=9, teach
 
 
 @pytest.fixture
-def batches(monkeypatch):
+def batches():
     """The batches that a warm-up of 40 steps trains on."""
-    seen = []
-    monkeypatch.setattr(warmup, "fit", lambda model, batches, done: seen.extend(islice(batches, 40)) or [])
-    warm_up(None, TOKENIZER, FULL, seed=0, steps=40)
-    return seen
+    return list(islice(warmup._batches(TOKENIZER, FULL, generator(0, Purpose.WARM_UP)), 40))
 
 
 def test_batches_stay_within_the_token_limit_and_hold_whole_training_demonstrations(batches):

@@ -9,23 +9,20 @@ from planning_worlds import COSTS, MIXED, STEP, WORLD, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.planning.costs import PHASES, Costs, fitted, free_tokens, with_noise
-from dppo_lab.planning.figures import Figures, gain
+from dppo_lab.planning.costs import PHASES, Figures, fitted, free_tokens, gain, with_noise
 from dppo_lab.planning.model import EXACT
 from dppo_lab.planning.observed import Observed
 from dppo_lab.planning.records import Length, Option, Step
 from dppo_lab.planning.run_plan import length_of
+from dppo_lab.planning.table import findings, pasted
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
-from dppo_lab.planning.written import as_json, findings, pasted
 
 
 def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():
     padded = Option(name="TRL", layout="padded", forwarded="all")
     steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)] + [timed(padded, 16)]
-    found = asdict(fitted(steps))
-    assert found.pop("head_token") is None, "every step sent all its tokens to the head"
-    assert found == pytest.approx({name: value for name, value in asdict(COSTS).items() if name in found}, rel=1e-6)
+    assert asdict(fitted(steps)) == pytest.approx(asdict(COSTS), rel=1e-6)
     assert free_tokens(steps, fitted(steps)) == ()
     alone = fitted(steps[:2])
     assert alone.padded_token == pytest.approx(COSTS.row_token), "no padded step: a token costs what it does in rows"
@@ -54,7 +51,7 @@ def test_kinds_are_recovered_from_groups_and_say_what_groups_of_other_sizes_will
     right_Q = rng.binomial(size, rate_Q)
     groups = groups_of(right_Q, size)
     found = groups.workload(groups.weight_Q, 50.0)
-    assert found.pass_rate == pytest.approx(right_Q.mean() / size, abs=1e-3)
+    assert found.share_C @ found.rate_C == pytest.approx(right_Q.mean() / size, abs=1e-3)
     for other in (2, 4, 16):
         flat = np.mean(rate_Q**other + (1 - rate_Q) ** other)
         assert found.share_C @ (found.rate_C**other + (1 - found.rate_C) ** other) == pytest.approx(flat, abs=0.02)
@@ -64,23 +61,18 @@ def test_kinds_are_recovered_from_groups_and_say_what_groups_of_other_sizes_will
     assert {round(kind.wrong_tokens) for kind in found.kinds if kind.pass_rate < 1} == {40}
 
 
-@pytest.mark.parametrize("head", [None, 5e-4])
-def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs(head):
-    """Five steps, and three that send few tokens to the head, seconds off by 5%: what a large step is said to take.
+def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
+    """Five steps, seconds off by 5%: what a large step is said to take.
 
     The wrong twin has the seconds as they are in every resample: its interval is a point, whatever the noise.
     """
     rng, whole, padded = np.random.default_rng(0), Option(name="exact"), Option(name="TRL", layout="padded")
-    costs = replace(COSTS, head_token=head)
-    true = [timed(whole, prompts, costs) for prompts in (4, 2, 2, 4, 4)]
-    true += [replace(timed(padded, 4, costs), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
-    if head:
-        few = [replace(each, scored=0.15 * each.scored) for each in true[:3]]
-        true += [replace(each, update=costs.of_timed(each).update) for each in few]
-    work = work_of(MIXED, STEP, whole, None)
+    true = [timed(whole, prompts) for prompts in (4, 2, 2, 4, 4)]
+    true += [replace(timed(padded, 4), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
+    work = work_of(MIXED, STEP, whole)
 
     def seconds(steps):
-        return fitted(steps).seconds(work, whole, 1).total
+        return fitted(steps).seconds(work, whole.layout, 1).total
 
     def off(step):
         return replace(step, **{name: getattr(step, name) * (1 + 0.05 * rng.normal()) for name in PHASES})
@@ -95,12 +87,6 @@ def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs(head):
         covered += low <= seconds(true) <= high
     assert 0.8 < np.mean(said) / np.std(found) < 3 and covered >= 0.85 * 60
     assert with_noise(true, fitted(true), rng)[0].update == pytest.approx(true[0].update), "no noise, none is added"
-
-
-def test_figures_without_a_gradient_or_other_seconds_than_rollouts_make_a_plan():
-    nothing = Costs(rollout_token=1e-3, row_token=1e-3, padded_token=1e-3, rest=0.0)
-    plan = planned(Figures(workload=workload((1.0, 1.0)), costs=nothing))
-    assert "no bound" in findings(plan)[0] and not any(each.rate for each in plan.advice)
 
 
 def groups_of(right_Q, size):
@@ -125,19 +111,16 @@ def test_the_longest_of_many_is_what_draws_give():
     drawn = rng.choice(length_N, size=(4000, 64)).max(1).mean()
     assert longest_of(longest_curve(length_N), 64) == pytest.approx(drawn, rel=0.02)
     assert longest_of(longest_curve(length_N), 1) == pytest.approx(length_N.mean())
-    assert max(longest_curve(length_N, 60.0)) <= 60.0 + 1e-9
-    assert log_normal_curve(100.0, 0.5)[0] == pytest.approx(100, rel=1e-3)
+    assert log_normal_curve(100.0)[0] == pytest.approx(100, rel=1e-3)
 
 
 def test_a_plan_adds_up():
-    plan = planned(gpus=2, gpu_hour=3.0, watts=500.0)
+    plan = planned(processes=2)
     rows = {row.option.name: row for row in plan.rows}
     assert rows["TRL"].speedup.value == 1 and rows["TRL"].noise.value == 1
     for row in plan.rows:
         seconds = row.seconds
         assert row.per_step.value == pytest.approx(seconds.rollout + seconds.reward + seconds.update + seconds.rest)
-        assert row.price == pytest.approx(row.hours.value * 2 * 3)
-        assert row.kilowatt_hours == pytest.approx(row.hours.value * 2 * 0.5)
         if not row.option.prompt_rate:
             assert row.equal_hours.value == pytest.approx(row.hours.value * row.noise.value)
     exact, prompts = rows["without zero advantages"], rows["prompts 0.3"]
@@ -154,7 +137,6 @@ def test_a_plan_adds_up():
     assert plan.update_free.value == pytest.approx(exact.per_step.value / (exact.per_step.value - exact.seconds.update))
     whole = planned().rows[EXACT].seconds
     assert whole.rollout - COSTS.rollout_fixed == pytest.approx(2 * (exact.seconds.rollout - COSTS.rollout_fixed))
-    assert as_json(plan)["rows"][EXACT]["per_step"]["value"] == exact.per_step.value
 
 
 def test_what_pays_is_recommended_and_what_cannot_pay_is_said():

@@ -1,29 +1,26 @@
 """What a step has to do: against hand counts, and against what the library itself does on simulated rollouts."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from planning_worlds import MIXED, STEP, workload
 
-from dppo.context import Expected, StepContext
 from dppo.methods import OBJECTIVES, SCHEMES, combined
-from dppo.objective import history_advantages
 from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
 from dppo.types import Rewards
 from dppo_lab.planning.records import Option
-from dppo_lab.planning.work import Prompts, advantages, cells_of, completion_ceiling, kept, prompt_ceiling, work_of
+from dppo_lab.planning.work import cells_of, completion_ceiling, kept, prompt_ceiling, work_of
 
 ALL, EXACT = Option(name="all", forwarded="all"), Option(name="exact")
 
 
 def test_padding_counts_every_completion_at_the_longest_and_rows_count_each_prompt_once():
     padded = work_of(MIXED, STEP, Option(name="TRL", layout="padded", forwarded="all"))
-    assert padded.forwarded == pytest.approx(16 * 8 * (11 + 50)) and padded.trained == pytest.approx(128)
+    assert padded.forwarded == pytest.approx(16 * 8 * (11 + 50))
     rows = work_of(MIXED, STEP, ALL)
     rate = 0.3 * 0.3 + 0.3 * 0.8 + 0.2
     assert rows.generated == pytest.approx(128 * (rate * 20 + (1 - rate) * 40))
@@ -36,10 +33,9 @@ def test_what_has_no_gradient_is_every_group_of_equal_rewards():
     only = workload((0.3, 1.0))
     flat = 0.3**8 + 0.7**8
     work = work_of(only, STEP, EXACT)
-    assert work.trained == pytest.approx(128 * (1 - flat)) and work.noise == pytest.approx(1)
+    assert work.noise == pytest.approx(1)
     tokens = 128 * (0.3 * (1 - 0.3**7) * 20 + 0.7 * (1 - 0.7**7) * 40)
     assert work.forwarded == pytest.approx(tokens + 16 * (1 - flat) * 10)
-    assert abs(work.trained - 128 * (1 - 0.3**8)) > 0.1, "all wrong is silent too, and the check sees it"
 
 
 def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
@@ -47,7 +43,7 @@ def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
     method = combined(OBJECTIVES["dr_grpo"], SCHEMES["dppo"]).with_rates(completion=0.5)
     rng, option = np.random.default_rng(0), Option(name="half", completion_rate=0.5)
     predicted = work_of(MIXED, STEP, option)
-    trained, tokens, moments, whole = [], [], 0.0, 0.0
+    tokens, moments, whole = [], 0.0, 0.0
     for step in range(300):
         rate_P = rng.choice(MIXED.rate_C, p=MIXED.share_C, size=64)
         reward_PG = torch.from_numpy((rng.random((64, 8)) < rate_P[:, None]).astype(float))
@@ -55,31 +51,13 @@ def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
         rolled_out = RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=tokens_N)
         plan = plan_step(method, rolled_out, whole_block(64, 512), streams=step_streams(0, step), max_tokens=50)
         weight_N, value_N = plan.weight_UN[0], plan.completions.advantage_N.double() ** 2 * tokens_N
-        trained.append(float((weight_N > 0).sum()) / 4)
         tokens.append(float(tokens_N[weight_N > 0].sum()) / 4)
         moments, whole = moments + float((value_N * weight_N**2).sum()), whole + float(value_N.sum())
     cells = cells_of(MIXED, STEP, option)
     expected = float((cells.count_2X * kept(cells, option, STEP) * cells.tokens_2X).sum())
-    assert predicted.trained == pytest.approx(np.mean(trained), rel=0.03)
     assert expected == pytest.approx(np.mean(tokens), rel=0.03)
     assert predicted.noise == pytest.approx(moments / whole, rel=0.03)
     assert abs(expected / np.mean(tokens) - 0.5 * predicted.generated / np.mean(tokens)) > 0.1, "half of all is another"
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_advantages_against_history_are_those_of_the_objective(size):
-    mean, worth = 0.6, 5.0
-    known = Prompts(share_CW=np.ones((1, 1)), mean_W=np.array([mean]), worth_W=np.array([worth]))
-    found = advantages(known, size, Option(name="h", baseline="history", group=size), "none")
-    for rewards in product([0.0, 1.0], repeat=size):
-        whole = torch.tensor([[mean]], dtype=torch.float64)
-        expected = Expected(mean_QF=whole, variance_QF=whole * (1 - mean), strength_QF=whole * 0 + worth)
-        groups = Rewards.of_groups(torch.tensor([rewards], dtype=torch.float64))
-        right = int(sum(rewards))
-        for reward, advantage in zip(
-            rewards, history_advantages(groups, StepContext(expected=expected)).tolist(), strict=True
-        ):
-            assert found[0 if reward else 1, 0, right] == pytest.approx(advantage, abs=1e-9)
 
 
 def test_noise_and_tokens_are_what_the_librarys_efficiency_and_ceiling_are_made_of():

@@ -1,14 +1,9 @@
-import shutil
-
 import pytest
-import report_folders as made
 from report_folders import contents_of, run_of
 
 from dppo_lab.comparison.words import Cell, Compared, findings, interval
-from dppo_lab.report.browser import choose
-from dppo_lab.report.figures_curves import coverage
-from dppo_lab.report.page import bibtex
-from dppo_lab.report.sources import Group, read_sources
+from dppo_lab.report.curves import coverage
+from dppo_lab.report.sources import Group
 from dppo_lab.report.tables import ceiling_lines, method_line, summaries
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
@@ -139,29 +134,6 @@ def test_a_baseline_that_did_not_improve_has_no_speedups():
     assert found(compared("trl", no_target="trl did not improve"), group) == ("No speedup: trl did not improve.",)
     assert method_line(group).compared[0] == Cell(text="—", detail="trl did not improve")
     assert "in 93% of the time" in found(compared(speedup={"median": 1.08, **INTERVAL}))[0]
-
-
-def test_bibtex_has_one_entry_per_number_with_the_presets_title_and_no_authors():
-    unknown = "arXiv:2901.00001, Of {our} \\own"
-    entries = bibtex(["arXiv:2402.03300, wrong title", "arXiv:2402.03300, again", unknown, "no number"])
-    assert entries.count("@misc{") == 2 and "DeepSeekMath" in entries and "author" not in entries
-    assert "title = {{Of our own}},\n  year = {2029},\n  eprint = {2901.00001}" in entries
-
-
-def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(tmp_path):
-    folder = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
-    for place in ("cppo/seed_0", "dppo/seed_1"):
-        shutil.copy(made.COMPLETE / "completions.jsonl", folder / "runs" / place)
-    shown = choose(read_sources([folder]), most=80)
-    assert shown.recorded == 3 * made.COMPLETIONS
-    assert shown.shown == 80
-    assert {len(group.records) for group in shown.groups} == {8}
-    assert {group.method for group in shown.groups} == {"cppo", "dppo"}
-    steps = [group.records[0].step for group in shown.groups if group.method == "dppo"]
-    assert (min(steps), max(steps)) == (5, made.UPDATES)
-    first = shown.groups[0]
-    assert shown.reasons[0] == "kept" and first.kept == sum(one.why == "kept" for one in first.records)
-    assert [shown.reasons[place] for place in first.places] == [one.why for one in first.records]
 
 
 def line(**columns):
