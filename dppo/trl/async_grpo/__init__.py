@@ -1,0 +1,1 @@
+"""Pruning in TRL's asynchronous trainer: ``DPPOAsyncConfig`` and ``DPPOAsyncTrainer``."""
