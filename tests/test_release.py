@@ -132,7 +132,7 @@ def test_the_example_of_the_readme_trains(installed, tmp_path, tiny_path):
     (block,) = [block for block in blocks(ROOT / "README.md", "python") if "DPPOTrainer(" in block]
     short = "use_cpu=True, bf16=False, max_steps=2, num_generations=4, per_device_train_batch_size=8, report_to='none'"
     code = block.replace("Qwen/Qwen3-0.6B", tiny_path)
-    code = code.replace('DPPOConfig("out")', f'DPPOConfig("out", {short}, max_completion_length=8)')
+    code = re.sub(r'DPPOConfig\("out"[^)]*\)', f'DPPOConfig("out", {short}, max_completion_length=8)', code)
     assert tiny_path in code and short in code
     ran([installed / "python", "-c", SETUP + code], tmp_path)
     assert (tmp_path / "out" / "checkpoint-2").is_dir()

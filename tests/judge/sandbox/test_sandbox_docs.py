@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
 from sandbox_programs import hostile_corpus
 
 from answer_judge.problems.judges import CODE_REASONS
-from answer_judge.sandbox import LAYERS, VERDICTS
+from answer_judge.sandbox import VERDICTS
 from benchmarks.judge.hostile_programs import markdown, speed
 
 ROOT = Path(__file__).parents[3]
@@ -29,16 +28,6 @@ def test_nothing_was_accepted_or_left_over():
     assert {row["kind"] for row in ROWS if row["figure"] == "attack"} == {*hostile_corpus.KINDS, "all"}
 
 
-@pytest.mark.parametrize("name", CODE_REASONS)
-def test_every_verdict_is_explained(name):
-    assert f"| `{name}` |" in PAGE
-
-
-def test_what_is_said_of_layers_and_kinds():
+def test_every_verdict_is_explained():
     assert set(CODE_REASONS) == {*VERDICTS, "no_answer"}
-    assert all(
-        word in PAGE
-        for word in ("bubblewrap", "seccomp", "Landlock", "namespaces", "own root", "own folder", "capability")
-    )
-    assert f"programs of {len(hostile_corpus.KINDS)} kinds" in PAGE
-    assert len(LAYERS) == 8 and f"programs of {len({k for k, _ in hostile_corpus.FOOLING})} of these kinds" in PAGE
+    assert [name for name in CODE_REASONS if f"| `{name}` |" not in PAGE] == []
