@@ -10,7 +10,9 @@ from typing import Any, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
+from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.training_args import OptimizerNames
 from trl.trainer.base_trainer import _BaseTrainer
@@ -21,6 +23,8 @@ from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
 from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.hooks import add_metrics
+
+REFERENCE = "dppo_reference.safetensors"
 
 
 class CheckpointedLoop(_BaseTrainer):
@@ -76,6 +80,31 @@ class CheckpointedLoop(_BaseTrainer):
             warnings.warn(line, stacklevel=3)
         return str(folder)
 
+    @property
+    def _moved_reference(self) -> nn.Module | None:
+        """The reference policy if ``sync_ref_model`` moves it: TRL saves it in no checkpoint. None otherwise."""
+        reference = getattr(self, "ref_model", None)
+        if reference is None or not getattr(self.args, "sync_ref_model", False):
+            return None
+        return self.accelerator.unwrap_model(reference)
+
+    def _save_reference(self, folder: Path) -> None:
+        """Write a reference that moves, unless it is in shards."""
+        reference = self._moved_reference
+        if reference is None or any(isinstance(value, DTensor) for value in reference.parameters()):
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        # Cloned: safetensors refuses tensors that share memory, such as a tied head.
+        save_file(
+            {name: value.detach().cpu().clone() for name, value in reference.state_dict().items()}, folder / REFERENCE
+        )
+
+    def _load_reference(self, folder: Path) -> None:
+        reference = self._moved_reference
+        if reference is not None and (folder / REFERENCE).exists():
+            with checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
+                reference.load_state_dict(load_file(folder / REFERENCE))
+
     def _faults(self, folder: Path) -> dict[str, str]:
         """Faults that any process has found. Processes of a node share the reading: nodes may have own folders."""
         state = self.accelerator.state
@@ -83,7 +112,7 @@ class CheckpointedLoop(_BaseTrainer):
         reader = state.local_process_index % readers
         same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
         found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
-        if getattr(self.args, "sync_ref_model", False):  # TRL saves it in no checkpoint
+        if self._moved_reference is not None and not (folder / REFERENCE).exists():  # one of TRL's own, or of shards
             found.append({"the reference that sync_ref_model has moved": files.MISSING})
         return {name: fault for each in found for name, fault in each.items()}
 
@@ -140,6 +169,8 @@ class CheckpointedLoop(_BaseTrainer):
                     for name in (files.LIST_FILE, files.STATE):
                         (folder / name).unlink(missing_ok=True)
                 self.save_extra(folder)
+                if saves:
+                    self._save_reference(folder)
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if saves:
@@ -194,6 +225,7 @@ class CheckpointedLoop(_BaseTrainer):
                 f"optim: {before}, or delete its optimizer.pt and set accept_missing: true."
             )
         self.load_extra(folder)
+        self._load_reference(folder)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
