@@ -350,6 +350,49 @@ class RowSettings:
     accept_missing: bool = same("accept_missing")
 
 
+@dataclass
+class AsyncSettings:
+    """Fields that ``DPPOAsyncConfig`` adds to TRL's ``AsyncGRPOConfig``."""
+
+    method: str = same(
+        "method",
+        text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `cppo`, ...; `grpo` skips "
+        "only what has no gradient. The objective is that of TRL's trainer, so methods with one of their own are "
+        "refused. `package.module:name` is a method of your own: its pruning is used (docs/extending.md).",
+    )
+    loss_type: str = setting(
+        "dapo",
+        "What a step's loss is divided by: `dapo`, its tokens as rolled out, which is TRL's; or `dr_grpo`, its "
+        "completions times max_completion_length, which stays exact if prompts are pruned.",
+        choices=("dapo", "dr_grpo"),
+        remembered=UPDATE,
+    )
+    completion_prune_rate: float | str | None = same("completion_prune_rate")
+    prompt_prune_rate: float | str | None = same("prompt_prune_rate")
+    token_prune_rate: float | str | None = same("token_prune_rate")
+    head_prune_rate: float | None = same("head_prune_rate")
+    prune_schedule: str = same("prune_schedule")
+    prune_until: float = same("prune_until")
+    prune_floor: float | None = same("prune_floor")
+    completion_score: str = same("completion_score")
+    completion_budget: str = same("completion_budget")
+    sampling_design: str = same("sampling_design")
+    prompt_mode: str = same("prompt_mode")
+    rollout_cost: float | None = same(
+        "rollout_cost",
+        text="Cost of a generated token over one that is trained on, >= 0: `auto` drops fewer completions if rollouts "
+        "are dear. Default: 1.",
+    )
+    history_half_life: float | None = same("history_half_life")
+    shuffle_dataset: bool = setting(
+        True,
+        "As in TRL's `GRPOConfig`: prompts are in a new order in each epoch. `false`: in the order of the dataset, as "
+        "in TRL's asynchronous trainer.",
+    )
+    accept_bias: bool = same("accept_bias")
+    accept_missing: bool = same("accept_missing")
+
+
 @dataclass(kw_only=True)
 class VerlSettings:
     """Options of pruning on verl, by the names they have in ``DPPOConfig``."""

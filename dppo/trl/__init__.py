@@ -1,8 +1,14 @@
 """The adapter to TRL: ``DPPOConfig`` and ``DPPOTrainer`` in place of ``GRPOConfig`` and ``GRPOTrainer``.
 
+For TRL's asynchronous trainer: ``DPPOAsyncConfig`` and ``DPPOAsyncTrainer`` in place of ``AsyncGRPOConfig`` and
+``AsyncGRPOTrainer``, which is experimental and imported where it is used.
+
 For rows of a dataset: ``DPPOSFTConfig`` and ``DPPOSFTTrainer`` in place of ``SFTConfig`` and ``SFTTrainer``, and
 ``DPPODPOConfig`` and ``DPPODPOTrainer`` in place of ``DPOConfig`` and ``DPOTrainer``.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dppo.install import install_line
 
@@ -21,4 +27,25 @@ from dppo.trl.grpo.trainer import DPPOTrainer  # noqa: E402
 from dppo.trl.rows.dpo import DPPODPOConfig, DPPODPOTrainer  # noqa: E402
 from dppo.trl.rows.sft import DPPOSFTConfig, DPPOSFTTrainer  # noqa: E402
 
-__all__ = ["DPPOConfig", "DPPODPOConfig", "DPPODPOTrainer", "DPPOSFTConfig", "DPPOSFTTrainer", "DPPOTrainer"]
+if TYPE_CHECKING:
+    from dppo.trl.async_grpo.config import DPPOAsyncConfig
+    from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
+
+__all__ = [
+    "DPPOAsyncConfig",
+    "DPPOAsyncTrainer",
+    "DPPOConfig",
+    "DPPODPOConfig",
+    "DPPODPOTrainer",
+    "DPPOSFTConfig",
+    "DPPOSFTTrainer",
+    "DPPOTrainer",
+]
+
+_ASYNCHRONOUS = {"DPPOAsyncConfig": "config", "DPPOAsyncTrainer": "trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ASYNCHRONOUS:
+        return getattr(import_module(f"dppo.trl.async_grpo.{_ASYNCHRONOUS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,35 +1,22 @@
-"""The base of all trainers here: TRL's loop, timed, with our forward passes and with checkpoints that are complete."""
+"""The base of the trainers with our forward passes: TRL's loop, timed, and packed."""
 
-import os
-import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor, nn
-from transformers.trainer_utils import rotate_checkpoints
-from transformers.training_args import OptimizerNames
-from trl.trainer.base_trainer import _BaseTrainer
+from torch import Tensor
 
-from dppo.errors import CheckpointError, ConfigError
-from dppo.files import write_text
 from dppo.trl.batch import MicroBatch
-from dppo.trl.checkpoints import files
-from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
-from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.fixed import FixedSettings
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.hooks import add_metrics
+from dppo.trl.loop import CheckpointedLoop, fill_gradients
 from dppo.trl.metrics import LOADING, PhaseClock
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 
 
-class TrainingLoop(_BaseTrainer):
-    """TRL's loop around our forward passes, and checkpoints that are written and resumed whole.
+class TrainingLoop(CheckpointedLoop):
+    """TRL's loop around our forward passes.
 
     The class goes before a trainer of TRL among the bases.
     """
@@ -38,10 +25,6 @@ class TrainingLoop(_BaseTrainer):
     """Setting to lower if one sequence does not fit into memory."""
     together = 1
     """Sequences that must share one forward pass."""
-    lacking: Collection[str] = ()
-    """Files and parts that the resumed checkpoint did not have, which was accepted."""
-    last_checkpoint: Path | None = None
-    """The newest checkpoint that this run has written or resumed; None before the first."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.clock = PhaseClock()
@@ -54,66 +37,6 @@ class TrainingLoop(_BaseTrainer):
         self.add_callback(self.guard)
         end_at_exit()
         self.fixed = FixedSettings(self)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
-
-    def save_extra(self, folder: Path) -> None:
-        """Write the subclass's part of a checkpoint, before TRL writes its own."""
-
-    def load_extra(self, folder: Path) -> None:
-        """Read what ``save_extra`` wrote, after TRL has read its own."""
-
-    def card(self) -> str:
-        """Markdown for the card of a saved model, below TRL's own text."""
-        return ""
-
-    def save_now(self) -> Path:
-        """The checkpoint of the current step, written unless it is there."""
-        folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
-        if folder not in files.complete_checkpoints(folder.parent):
-            self._save_checkpoint(self.model, None)
-        return folder
-
-    def checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, or None; warnings name missing parts that were accepted."""
-        # TRL leaves this argument to scripts.
-        asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
-        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
-        if not folder:
-            if asked is True:
-                raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
-            return None
-        faults = self._faults(folder)
-        files.refuse(folder, faults, accept_missing=cast(Any, self.args).accept_missing)
-        missing, edited = (sorted(n for n in faults if faults[n] == fault) for fault in (files.MISSING, files.EDITED))
-        self.lacking, self.last_checkpoint = missing, folder
-        lines = files.passed_over(folder)
-        if missing:
-            lines.append(f"{folder} lacks {' and '.join(missing)}: the run starts with new ones, and is another run")
-        if edited:
-            names = " and ".join(edited)
-            lines.append(f"{folder}: {names} changed since it was written. Unless you did so: {files.advice(folder)}")
-        for line in lines:
-            warnings.warn(line, stacklevel=3)
-        return str(folder)
-
-    def _faults(self, folder: Path) -> dict[str, str]:
-        """Faults that any process has found. Processes of a node share the reading: nodes may have own folders."""
-        state = self.accelerator.state
-        readers = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), state.num_processes)
-        reader = state.local_process_index % readers
-        same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
-        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
-        if getattr(self.args, "sync_ref_model", False):  # TRL saves it in no checkpoint
-            found.append({"the reference that sync_ref_model has moved": files.MISSING})
-        return {name: fault for each in found for name, fault in each.items()}
-
-    # -- a step -------------------------------------------------------------------------------------------------
-
-    def drop_step(self) -> None:
-        """Forget the step in progress: an exception has ended it, or a checkpoint takes its place."""
-
-    add_metrics = add_metrics
 
     def backward_but_last(
         self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]
@@ -135,49 +58,25 @@ class TrainingLoop(_BaseTrainer):
         *others, last = micro_batches
         logged: Tensor | float = 0.0
         for each in others:
-            with self._unsynchronized(model):
+            with self.unsynchronized(model):
                 loss = loss_of(each)
                 self.accelerator.backward(loss)
             logged = logged + loss.detach()
-        with nullcontext() if ends_step else self._unsynchronized(model):
+        with nullcontext() if ends_step else self.unsynchronized(model):
             return loss_of(last) + logged
-
-    def _unsynchronized(self, model: Any) -> AbstractContextManager[Any]:
-        """A context without synchronization of gradients.
-
-        Under FSDP2 accelerate's ``no_sync`` ends with it on, and TRL's loop has it off until a step's last call.
-        """
-        state = self.accelerator.gradient_state
-        # With sync_each_batch every pass reduces: the same passes must do so on all ranks, whatever their calls.
-        as_found = not self.accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False)
-        return nullcontext() if self.is_fsdp_enabled and as_found else self.accelerator.no_sync(model)
 
     def end_call(self) -> None:
         """Read the metrics of a step, once its last backward pass is under way: nothing waits for them earlier."""
 
-    # -- overrides ----------------------------------------------------------------------------------------------
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
-
-        ``resume_from_checkpoint`` is a folder, or True for the newest complete one in ``output_dir``.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged, or incomplete without ``accept_missing``.
-            ConfigError: a setting has changed, or another process saves checkpoints in ``output_dir``.
-        """
-        saves = self.args.save_strategy != "no"
-        with sole_writers_of(Path(self.args.output_dir or ".")) if saves else nullcontext():
-            checkpoint = self.checked(resume_from_checkpoint)
-            self.fixed.check(self)
-            self.forwards.enter()
-            try:
-                return super().train(checkpoint, *args, **kwargs)
-            except BaseException:
-                self.drop_step()
-                raise
-            finally:
-                self.forwards.leave()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A context in which the models attend over rows, if no setting has changed."""
+        self.fixed.check(self)
+        self.forwards.enter()
+        try:
+            yield
+        finally:
+            self.forwards.leave()
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """TRL's batches of an optimizer step, timed."""
@@ -194,103 +93,3 @@ class TrainingLoop(_BaseTrainer):
             self.clock.total["forward_backward"] = before
         self.end_call()
         return loss
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:  # resumed at the end: transformers would take one more step
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        run_folder, saves = Path(self._get_output_dir(trial=trial)), self.args.should_save
-        folder = run_folder / f"checkpoint-{self.state.global_step}"
-        # Transformers would delete older checkpoints before the new one is on the disk.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            with checkpoint_errors(folder, "it could not be written; if its disk is full, free space"):
-                if saves:  # a checkpoint of an earlier try at this step is no longer complete, nor one of TRL's own
-                    for name in (files.LIST_FILE, files.STATE):
-                        (folder / name).unlink(missing_ok=True)
-                self.save_extra(folder)
-                super()._save_checkpoint(model, trial)
-                self.accelerator.wait_for_everyone()
-                if saves:
-                    files.seal(folder)
-                self.accelerator.wait_for_everyone()  # all ranks see that it is complete: ``save_now`` asks
-        finally:
-            self.args.save_total_limit = limit
-        if saves:
-            best = self.state.best_model_checkpoint
-            rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
-        self.last_checkpoint = folder
-
-    def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
-    ) -> None:
-        """As TRL's, with ``card`` below."""
-        given = [tags] if isinstance(tags, str) else tags or []
-        super().create_model_card(model_name, dataset_name, ["dppo", *given])
-        if self.is_world_process_zero():
-            path = Path(self.args.output_dir or "") / "README.md"
-            write_text(path, f"{path.read_text(encoding='utf-8').rstrip()}\n\n{self.card()}")
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As TRL's, with a card in the run's own folder; and of FSDP's shards the whole model, which TRL leaves out."""
-        own = Path(self.args.output_dir or "")
-        if not _internal_call and Path(output_dir or own) == own:
-            self.create_model_card(own.resolve().name)
-        plugin = None if _internal_call else getattr(self.accelerator.state, "fsdp_plugin", None)
-        with ExitStack() as after:
-            if plugin is not None:
-                after.callback(plugin.set_state_dict_type, plugin.state_dict_type)
-                plugin.set_state_dict_type("FULL_STATE_DICT")
-            super().save_model(output_dir, _internal_call)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        with checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        folder, optimizer = Path(checkpoint), cast(Any, self.optimizer)
-        known = [{*group} for group in optimizer.param_groups]
-        with checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
-            super()._load_optimizer_and_scheduler(checkpoint)
-        # Torch loads the state of another optimizer, and fails with a KeyError in the first step.
-        lost = {name for had, group in zip(known, optimizer.param_groups, strict=False) for name in had - {*group}}
-        if lost:
-            before, now = saved_settings(folder).get("optim", "as before"), OptimizerNames(self.args.optim).value
-            raise CheckpointError(
-                f"{folder} is of another optimizer than optim={now!r}: it has no {', '.join(sorted(lost))}. Write "
-                f"optim: {before}, or delete its optimizer.pt and set accept_missing: true."
-            )
-        self.load_extra(folder)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is not None:
-            with checkpoint_errors(Path(checkpoint), "the state of the random numbers is damaged"):
-                super()._load_rng_state(checkpoint)
-
-
-def fill_gradients(model: nn.Module) -> None:
-    """Put a gradient of zero in the place of each missing one."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-
-
-@contextmanager
-def sole_writers_of(folder: Path) -> Iterator[None]:
-    """``sole_writer_of`` for all processes of a run: the first holds the lock, and all raise its refusal."""
-    state, refusal = PartialState(), list[ConfigError | None]([None])
-    with ExitStack() as held:
-        if state.is_main_process:
-            try:
-                held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
-            except ConfigError as error:
-                refusal = [error]
-        broadcast_object_list(refusal)
-        if refusal[0] is not None:
-            raise refusal[0]
-        yield

@@ -3,6 +3,7 @@
 A test compares ``REFUSED``, and the served methods in ``tests/trl/trl_methods.json``, with all that TRL defines.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods import Method
+from dppo.trl.hooked import changed_methods
 
 OLDEST, BEFORE = Version("1.16"), Version("1.17")
 """The supported range of TRL, tested at the version in constraints.txt: our hooks use private names."""
@@ -54,11 +56,26 @@ def ranges_of(args: Any) -> dict[str, str]:
 DEEPSPEED = "DeepSpeed is not served: its engine steps inside backward. Use DDP or FSDP2 (accelerate config)."
 
 
-def check_trl_version(installed: str = trl.__version__) -> None:
-    """Raise ``ConfigError`` for a TRL outside the supported range."""
-    if not OLDEST <= Version(installed) < BEFORE:
-        why = f"private methods are overridden, checked on {OLDEST} <= TRL < {BEFORE} only"
-        raise ConfigError(f"TRL {installed} is not supported: {why}. pip install 'trl>={OLDEST},<{BEFORE}'")
+def check_trl_version(installed: str = trl.__version__, *, experimental: bool = False) -> None:
+    """Raise ``ConfigError`` for a TRL before the tested range, or after it if a method that we rely on has changed.
+
+    ``experimental``: the methods of its asynchronous trainer in place of the others.
+    """
+    if OLDEST <= Version(installed) < BEFORE:
+        return
+    advice = f"pip install 'trl>={OLDEST},<{BEFORE}'"
+    if Version(installed) < OLDEST:
+        raise ConfigError(f"TRL {installed} is not supported: private methods are overridden. {advice}")
+    if changed := changed_methods(experimental=experimental):
+        raise ConfigError(
+            f"TRL {installed} is newer than {OLDEST}, which was tested, and methods that are overridden have changed: "
+            f"{', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
+        )
+    warnings.warn(
+        f"TRL {installed} is newer than {OLDEST}, which was tested. It is used, since the methods that are "
+        "overridden are the same.",
+        stacklevel=2,
+    )
 
 
 def unsupported_options(args: GRPOConfig) -> list[str]:

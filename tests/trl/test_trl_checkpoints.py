@@ -11,6 +11,7 @@ from pathlib import Path
 import dpo_runs
 import pytest
 import sft_runs
+import torch
 from accelerate import PartialState
 from datasets import Dataset
 from refusals import refused, warned
@@ -20,10 +21,11 @@ from tiny_runs import alike, logged
 
 from dppo.errors import CheckpointError
 from dppo.rewards import identities
-from dppo.trl import base
+from dppo.trl import loop
 from dppo.trl.checkpoints import files as checkpoint_files
 from dppo.trl.checkpoints.files import EDITED, LIST_FILE, MISSING, find_faults, latest_checkpoint, refuse
 from dppo.trl.grpo.prompts import content_of
+from dppo.trl.loop import REFERENCE
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +84,21 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
 
 
 @pytest.mark.parametrize("make", [partial(trainer, seen=[], beta=0.1), dpo_runs.ours], ids=["grpo", "dpo"])
-def test_a_reference_that_follows_is_in_no_checkpoint_and_the_run_says_so(make, tiny_path, tmp_path):
+def test_a_reference_that_follows_goes_on(make, tiny_path, tmp_path):
     moving = dict(sync_ref_model=True, ref_model_sync_steps=1, max_steps=3, save_strategy="steps", save_steps=2)
-    make(tiny_path, tmp_path / "a", **moving).train()
-    checkpoint = str(tmp_path / "a" / "checkpoint-2")
+    whole = make(tiny_path, tmp_path / "a", **moving)
+    whole.train()
+    checkpoint = tmp_path / "a" / "checkpoint-2"
+    again = make(tiny_path, tmp_path / "b", **moving)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    for model in ("model", "ref_model"):
+        pairs = zip(getattr(whole, model).parameters(), getattr(again, model).parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs), model
+    (checkpoint / REFERENCE).unlink()
     with refused(CheckpointError, "sync_ref_model", "accept_missing=True"):
-        make(tiny_path, tmp_path / "b", **moving).train(resume_from_checkpoint=checkpoint)
+        make(tiny_path, tmp_path / "b", **moving).train(resume_from_checkpoint=str(checkpoint))
     with pytest.warns(UserWarning, match="sync_ref_model has moved.* is another run"):
-        make(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=checkpoint)
+        make(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=str(checkpoint))
 
 
 def test_checkpoints_of_the_model_alone_do_not_send_to_each_other(tiny_path, tmp_path):
@@ -273,7 +282,7 @@ def test_a_checkpoint_that_is_not_there_is_refused(tiny_path, run):
 
 def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):
     """Power may go at any moment: files first, then their list, then the names, and only then the older one."""
-    done, flush, rotate = [], os.fsync, base.rotate_checkpoints
+    done, flush, rotate = [], os.fsync, loop.rotate_checkpoints
 
     def flushed(descriptor):
         done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
@@ -284,7 +293,7 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
         rotate(*args, **kwargs)
 
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(base, "rotate_checkpoints", rotated)
+    monkeypatch.setattr(loop, "rotate_checkpoints", rotated)
     trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_total_limit=1).train()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]

@@ -8,12 +8,13 @@ from datasets import Dataset, IterableDataset
 from refusals import refused, warned
 from tiny_runs import CONFIG, GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
 from transformers import AutoTokenizer
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 from trl_gradients import dppo_run, gradients
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.pruning import advantage_with_length
-from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
+from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer, hooked
 from dppo.trl.served import check_trl_version
 
 A_STAR = dict(method="a_star_po", prompt_values="v")
@@ -133,10 +134,54 @@ def test_tokens_are_not_cut_by_log_probabilities_that_are_not_there(tiny_path, t
     assert len(dppo_run(tiny_path, tmp_path, **run)[0]) == 1
 
 
-@pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])
-def test_other_trl_versions_are_refused(version):
-    with refused(ConfigError, version, "1.16 <= TRL < 1.17"):
-        check_trl_version(version)
+def test_an_older_trl_is_refused():
+    with refused(ConfigError, "1.15.3", "trl>=1.16,<1.17"):
+        check_trl_version("1.15.3")
+
+
+@pytest.mark.parametrize("experimental", [False, True])
+def test_a_newer_trl_is_decided_by_its_methods(monkeypatch, experimental):
+    with pytest.warns(UserWarning, match=r"1\.17\.0 is newer"):
+        check_trl_version("1.17.0", experimental=experimental)
+
+    def changed(self, inputs):  # a line of it is another one
+        return inputs
+
+    owner, name = (AsyncGRPOTrainer, "get_train_dataloader") if experimental else (GRPOTrainer, "_generate")
+    monkeypatch.setattr(owner, name, changed)
+    with refused(ConfigError, "1.17.0", f"{owner.__name__}.{name}"):
+        check_trl_version("1.17.0", experimental=experimental)
+    with pytest.warns(UserWarning):  # the other part of TRL is as it was
+        check_trl_version("1.17.0", experimental=not experimental)
+    monkeypatch.delattr(owner, name)
+    with refused(ConfigError, f"{owner.__name__}.{name}"):
+        check_trl_version("1.17.0", experimental=experimental)
+
+
+class Plain:
+    def one(self):
+        return 1
+
+
+class Commented:
+    def one(self):
+        # which one it is
+
+        return 1
+
+
+class Other:
+    def one(self):
+        return 2
+
+
+def test_comments_and_blank_lines_are_no_change():
+    plain = hooked.fingerprint(Plain.one)
+    assert plain == hooked.fingerprint(Commented.one) != hooked.fingerprint(Other.one)
+
+
+def test_the_fingerprints_are_of_the_installed_trl():
+    assert hooked.changed_methods() == [] == hooked.changed_methods(experimental=True), "python -m dppo.trl.hooked"
 
 
 def test_trl_config_is_not_taken_for_ours(tiny_path):

@@ -13,11 +13,15 @@ import trl.trainer.dpo_trainer
 import trl.trainer.grpo_trainer
 import trl.trainer.sft_trainer
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
+from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
+from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 import dppo
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
+from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
 from dppo.trl.base import TrainingLoop
 from dppo.trl.grpo.hooks import GRPOHooks
+from dppo.trl.loop import CheckpointedLoop
 from dppo.trl.rows.trainer import RowTrainer
 from dppo_lab.runs.watch import WATCHED
 
@@ -30,7 +34,13 @@ SOURCES = (
 
 RELIED_ON = json.loads(Path(__file__).with_name("trl_methods.json").read_text())["relied_on"]
 """By trainer and method: its parameters, and lines of its source that must be there."""
-CLASSES = {"GRPOTrainer": [GRPOTrainer], "on rows": [SFTTrainer, DPOTrainer], "DPOTrainer": [DPOTrainer]}
+CLASSES = {
+    "GRPOTrainer": [GRPOTrainer],
+    "on rows": [SFTTrainer, DPOTrainer],
+    "DPOTrainer": [DPOTrainer],
+    "AsyncGRPOTrainer": [AsyncGRPOTrainer],
+    "_AsyncRolloutLoop": [_AsyncRolloutLoop],
+}
 ALL = [(kind, of, name) for of, kinds in CLASSES.items() for kind in kinds for name in RELIED_ON[of]]
 
 
@@ -83,25 +93,31 @@ def used_in(file: Path, *, of_self: bool = True) -> set[str]:
 
 
 def test_every_overridden_name_is_listed():
-    ours = vars(GRPOHooks) | vars(TrainingLoop)
+    ours = vars(GRPOHooks) | vars(TrainingLoop) | vars(CheckpointedLoop)
     overridden = {name for name in ours if hasattr(GRPOTrainer, name) and not name.startswith("__")}
     known = {*RELIED_ON["GRPOTrainer"], "train", "get_batch_samples"}  # these two pass on what they get
     assert overridden <= known and {"_generate", "_save_checkpoint"} <= overridden
     assert {name for name in WATCHED.values() if name.startswith("_")} - {"_plan"} <= known, "all but our own method"
 
 
+def test_every_overridden_name_of_the_asynchronous_trainer_is_listed():
+    ours = vars(DPPOAsyncTrainer)
+    overridden = {name for name in ours if hasattr(AsyncGRPOTrainer, name) and not name.startswith("__")}
+    assert overridden == {*RELIED_ON["AsyncGRPOTrainer"]} - {"_save_checkpoint", "_inner_training_loop"}
+
+
 def test_no_other_file_knows_a_name_that_trl_keeps_private():
     private, root = private_names(), Path(dppo.__file__).parent
     assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
-    hooks = {root / "trl" / name for name in ("hooks.py", "grpo/hooks.py", "base.py")}
+    hooks = {root / "trl" / name for name in ("hooks.py", "grpo/hooks.py", "base.py", "loop.py")}
     assert {"_step", "_metrics"} <= set.union(*map(used_in, hooks)), "the search finds them where they are"
     names = ("forwards", "grpo/trainer", "rows/trainer", "rows/sft", "rows/dpo")
     trainers = [root / "trl" / f"{name}.py" for name in names]  # elsewhere ``self`` is no trainer
     files = [file for file in root.rglob("*.py") if file.parent != root / "verl"]  # of another engine's trainer
     used = {file: used_in(file, of_self=file in trainers) for file in files}
     found = {file for file, names in used.items() if names & private}
-    served = root / "trl" / "served.py"  # lists them for subclasses, and reads one
-    assert found <= {*hooks, served}, found - {*hooks, served}
+    lists = {root / "trl" / "served.py", root / "trl" / "hooked.py"}  # of names; the first reads one
+    assert found <= hooks | lists, found - hooks - lists
 
 
 ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is_scaled_for_ga"}

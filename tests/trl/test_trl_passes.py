@@ -12,8 +12,8 @@ from trl_gradients import dppo_run, gradients
 
 from dppo.packing import plan_rows
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.base import fill_gradients
 from dppo.trl.forwards import ForwardPasses
+from dppo.trl.loop import fill_gradients
 
 ROOM = 400
 """Tokens of a row that holds all that these runs keep of a step."""

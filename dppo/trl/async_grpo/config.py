@@ -1,0 +1,116 @@
+"""``DPPOAsyncConfig``: every field of TRL's ``AsyncGRPOConfig`` plus ours, checked before anything is loaded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
+
+from dppo.errors import raise_problems
+from dppo.methods import METHODS, Method
+from dppo.methods import settings as checks
+from dppo.methods.from_settings import pruned, with_rollout_cost
+from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
+from dppo.objective import DAPO_TOKENS, DR_GRPO
+from dppo.settings import DEFAULT_METHOD, AsyncSettings, described
+from dppo.trl.served import DEEPSPEED, ranges_of, served_in_rows
+from dppo.typed import NamedFields
+
+NORMALISERS = {
+    "dapo": replace(
+        DAPO_TOKENS,
+        prompt_exact=False,
+        reason="the groups that come back are of several blocks, so the tokens of all candidates are estimated: a "
+        "ratio, biased O(1/n)",
+    ),
+    "dr_grpo": DR_GRPO,
+}
+"""By ``loss_type``."""
+OBJECTIVE = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
+"""Parts of a method that TRL's asynchronous trainer sets."""
+
+
+@dataclass
+class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
+    """Arguments of ``DPPOAsyncTrainer``: those below, and all of TRL's ``AsyncGRPOConfig``, with their meaning.
+
+    A step is of ``per_device_train_batch_size * gradient_accumulation_steps * processes`` completions *as rolled out*,
+    in whole groups of ``num_generations``.
+
+    Raises:
+        ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``, or an
+            option of TRL that this trainer does not serve.
+    """
+
+    def __post_init__(self) -> None:
+        checks.read_rates(self)
+        problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
+        self._refuse(problems + checks.setting_problems(self, checks.CHOICES, ranges_of(self)))
+        self.method = self.method or DEFAULT_METHOD
+        base = method_named(self.method)
+        if is_own(self.method):
+            problems = settle(self, base, own_settings(base), DECIDED) + checks.fill_problems(self)
+        else:
+            checks.fill_in(self, base)
+            problems = checks.method_problems(self, base)
+        super().__post_init__()
+        self._refuse(problems + list(self._unserved(base)))
+        self._refuse(checks.bias_problems(self, self.build_method().biases()))
+
+    def build_method(self) -> Method:
+        """The ``Method`` of a run: pruning from these arguments, the objective of TRL's asynchronous trainer."""
+        method = replace(method_named(self.method), normaliser=NORMALISERS[self.loss_type])
+        if not is_own(self.method):
+            method = pruned(self, method, sampler_log_probs=True)
+        return with_rollout_cost(method, 1.0 if self.rollout_cost is None else self.rollout_cost)
+
+    def groups_per_step(self, processes: int) -> int:
+        """Groups of an optimizer step.
+
+        Raises:
+            ConfigError: its completions are no whole groups.
+        """
+        size, calls = self.num_generations, self.gradient_accumulation_steps
+        completions = self.per_device_train_batch_size * calls * processes
+        if completions % size:
+            whole = next(
+                n for n in range(calls, calls + size + 1) if not self.per_device_train_batch_size * n * processes % size
+            )
+            self._refuse(
+                [
+                    f"a step has per_device_train_batch_size={self.per_device_train_batch_size} * "
+                    f"gradient_accumulation_steps={calls} * {processes} processes = {completions} completions, which "
+                    f"are no whole groups of num_generations={size}. Write gradient_accumulation_steps: {whole}."
+                ]
+            )
+        return completions // size
+
+    def _unserved(self, base: Method) -> Iterator[str]:
+        """One sentence per option or part of the method that this trainer does not serve."""
+        yield from (sentence for sentence, fine in served_in_rows(self).items() if not fine)
+        if self.num_generations < 2:
+            yield f"num_generations={self.num_generations}: a group of one has no advantage. Write num_generations: 8."
+        if self.router_aux_loss_coef:
+            yield (
+                f"router_aux_loss_coef={self.router_aux_loss_coef:g}: TRL takes the mean over the tokens that are "
+                "forwarded: those kept. Write router_aux_loss_coef: 0.0."
+            )
+        if base.rounds is not None or base.sizes is not None:
+            differs = "rolls prompts out in rounds" if base.rounds else "has groups of many sizes"
+            yield (
+                f"method={self.method!r} {differs}, and prompts are requested ahead, with num_generations completions "
+                "each. Write method: dppo."
+            )
+        plain = METHODS["grpo"]
+        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        if own:
+            yield (
+                f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here it is that of TRL's "
+                "asynchronous trainer: clipped ratios, advantages by the deviation in a group. Write method: dppo."
+            )
+
+    def _refuse(self, problems: list[str]) -> None:
+        raise_problems(type(self).__name__, problems)
+
+
+cast(Any, DPPOAsyncConfig).__doc__ = described(DPPOAsyncConfig, AsyncSettings)

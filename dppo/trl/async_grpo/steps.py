@@ -1,0 +1,198 @@
+"""An optimizer step of TRL's asynchronous trainer: rolled-out groups in, weighted rows for its loss out.
+
+TRL's loss multiplies an advantage by a ratio that it clips, so a weight >= 0 on the advantage is a weight on the loss:
+``min(r w A, clip(r) w A) = w min(r A, clip(r) A)``. It has no other term.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+from trl.experimental.async_grpo.packing import TreeRow
+
+from dppo.objective import AdvantageRule
+from dppo.pruning import SampledTokens
+from dppo.pruning.scores import uncertainty
+from dppo.session import Session
+from dppo.step import RolledOut, StepPlan
+from dppo.step.in_flight import Requested
+from dppo.trl.async_grpo.worker import RolledGroup
+from dppo.types import Rewards
+
+ROUNDING = 1e-6
+"""TRL divides by a standard deviation plus 1e-8, so a rounding of equal rewards gives advantages of up to this."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A completion as the plan sees it: its training rows, end to end from the first token that is trained on."""
+
+    rows: Sequence[RolloutSample]
+    group: int
+
+    @property
+    def starts(self) -> list[int]:
+        """First trained token of each row: what is before is its prompt."""
+        return [int(np.argmax(row.completion_mask != 0)) for row in self.rows]
+
+    def joined(self, name: str) -> np.ndarray:
+        """(T,) an array of all rows after their prompts, end to end."""
+        parts = [getattr(row, name)[start:] for row, start in zip(self.rows, self.starts, strict=True)]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def completions_of(groups: Sequence[RolledGroup]) -> list[Completion]:
+    """All completions of some groups, group after group."""
+    return [Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
+
+
+def _padded(arrays: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
+    """(N, T) arrays of several lengths with zeros behind."""
+    if not arrays:
+        return torch.zeros(0, 0, dtype=dtype)
+    return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(each, dtype=dtype) for each in arrays], batch_first=True)
+
+
+def rolled_out(completions: Sequence[Completion], *, tokens: bool) -> RolledOut:
+    """The rollouts of a step for its plan; with ``tokens``, log-probabilities of each too.
+
+    A completion without a row, or without the metric ``reward``, has no reward in the history.
+    """
+    mask_NT = _padded([each.joined("completion_mask") for each in completions], torch.bool)
+    logp_NT = _padded([each.joined("old_log_probs") for each in completions], torch.float64)
+    reward_N = [each.rows[0].metrics.get("reward", math.nan) if each.rows else math.nan for each in completions]
+    group_N = torch.tensor([each.group for each in completions])
+    return RolledOut(
+        rewards=Rewards(reward_NF=torch.tensor(reward_N, dtype=torch.float64)[:, None], group_N=group_N),
+        tokens_N=mask_NT.sum(1),
+        uncertainty_N=uncertainty(logp_NT, mask_NT),
+        sampled=SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT) if tokens else None,
+    )
+
+
+def given_advantages(completions: Sequence[Completion]) -> AdvantageRule:
+    """The advantages that the worker has computed of whole groups, as a rule; those of roundings are 0."""
+    advantage_N = torch.tensor([each.rows[0].advantage if each.rows else 0.0 for each in completions]).double()
+    advantage_N = advantage_N.masked_fill(advantage_N.abs() < ROUNDING, 0.0)
+    return AdvantageRule(name="worker", compute=lambda rewards, context: advantage_N)
+
+
+def planned(
+    session: Session, requested: Requested, groups: Sequence[RolledGroup], number: int, done: float
+) -> tuple[StepPlan, list[Completion]]:
+    """The draws of step ``number``; the history learns from its groups. ``done`` is the share of training done."""
+    completions = completions_of(groups)
+    plan = session.plan(
+        requested.prompts,
+        rolled_out(completions, tokens=session.method.tokens.active),
+        number=number,
+        done=done,
+        advantages=given_advantages(completions),
+    )
+    return plan, completions
+
+
+def weighted_samples(plan: StepPlan, completions: Sequence[Completion]) -> list[dict[str, Any]]:
+    """Training rows of the kept completions as TRL's planner has them, with weighted advantages.
+
+    Where tokens are left out, a row ends at the cut; ``advantages`` (T,) are then those of each of its tokens.
+    """
+    samples, cuts = [], plan.token_draws[0] if plan.token_draws else None
+    for place in plan.kept(0).tolist():
+        each, offset = completions[place], 0
+        advantage = float(plan.advantage_N[place] * plan.weight_UN[0, place])
+        for row, start in zip(each.rows, each.starts, strict=True):
+            made: dict[str, Any] = {
+                "input_ids": row.input_ids,
+                "completion_mask": row.completion_mask,
+                "old_log_probs": row.old_log_probs,
+                "advantage": advantage,
+                "group_id": each.group,
+                "metrics": {},
+            }
+            if cuts is not None:
+                length = min(int(cuts.length_N[place]) - offset, len(row.input_ids) - start)
+                weight_T = cuts.weight_NT[place, offset : offset + max(length, 0)].numpy()
+                offset += len(row.input_ids) - start
+                weight_T = np.concatenate([np.zeros(start), weight_T]) * (row.completion_mask[: start + len(weight_T)])
+                if not weight_T.any():
+                    continue
+                end = int(weight_T.nonzero()[0][-1]) + 1
+                made |= {name: made[name][:end] for name in ("input_ids", "old_log_probs")}
+                made["completion_mask"] = (weight_T[:end] != 0).astype(np.int64)
+                made["advantages"] = advantage * weight_T[:end]
+            samples.append(made)
+    return samples
+
+
+def idle(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample whose loss is 0: a rank without one must run a forward pass with the others."""
+    return {**sample, "advantage": 0.0, "advantages": np.zeros(len(sample["input_ids"]))}
+
+
+def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None, per_row: int) -> list[TreeRow]:
+    """Rows of some samples, as many for each rank, each with at least one sample; the largest come first.
+
+    A group's samples stay together where they fit: they share their prompt. ``budget`` is the most unique tokens of a
+    row; without it a row has about ``per_row`` samples.
+    """
+    if not samples:
+        return []
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        groups.setdefault(sample["group_id"], []).append(sample)
+    ordered = sorted(groups.values(), key=lambda group: -sum(len(sample["input_ids"]) for sample in group))
+    count = ranks if budget is not None else math.ceil(len(samples) / (per_row * ranks)) * ranks
+    rows = [TreeRow() for _ in range(count)]
+    for sample in (sample for group in ordered for sample in group):
+        fitting = [row for row in rows if budget is None or row.fits(sample, budget)]
+        if not fitting:
+            rows += [TreeRow() for _ in range(ranks)]
+            fitting = rows[-ranks:]
+        home = [row for row in fitting if sample["group_id"] in row.groups and (budget or len(row.samples) < per_row)]
+        min(home or fitting, key=lambda row: row.load).add(sample)
+    return sorted(_filled(rows), key=lambda row: -row.load)
+
+
+def _filled(rows: list[TreeRow]) -> list[TreeRow]:
+    """The rows, empty ones with a sample of the row that has most, or with an idle one."""
+    contents = [list(row.samples) for row in rows]
+    for content in contents:
+        if not content:
+            fullest = max(contents, key=len)
+            content.append(fullest.pop() if len(fullest) > 1 else idle(fullest[0]))
+    made = []
+    for content in contents:
+        made.append(TreeRow())
+        for sample in content:
+            made[-1].add(sample)
+    return made
+
+
+def dealt(rows: Sequence[TreeRow], ranks: int, calls: int) -> list[list[list[TreeRow]]]:
+    """Rows of each rank by pass, passes by call of the loss: in the last calls, so the last one has a pass if any has.
+
+    Gradients are synchronized in the backward pass of the last call.
+    """
+    passes = [list(rows[first : first + ranks]) for first in range(0, len(rows), ranks)]
+    bounds = [len(passes) * call // calls for call in range(calls + 1)]
+    shares = [passes[begin:end] for begin, end in pairwise(bounds)]
+    return sorted(shares, key=len)
+
+
+def token_advantages(rows: Sequence[TreeRow], advantages: Tensor) -> Tensor:
+    """(ranks, M) advantages of a collated pass, with those of each token where tokens were drawn."""
+    found = advantages.clone()
+    for rank, row in enumerate(rows):
+        terms: list[float] = []
+        for sample in row.samples:
+            trained = np.flatnonzero(sample["completion_mask"][1:]) + 1
+            terms += sample.get("advantages", np.full(len(sample["input_ids"]), sample["advantage"]))[trained].tolist()
+        found[rank, : len(terms)] = torch.tensor(terms, dtype=found.dtype)
+    return found

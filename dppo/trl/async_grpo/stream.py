@@ -1,0 +1,190 @@
+"""Groups of the next optimizer step, out of what was requested ahead: late, in any order, more than once or never."""
+
+import queue
+import time
+from typing import Any
+
+import torch
+
+from dppo.errors import EngineError
+from dppo.session import Session
+from dppo.step.in_flight import Requested
+from dppo.trl.async_grpo.worker import RequestedWorker, RolledGroup
+
+POLL_SECONDS = 5.0
+"""Of a wait for groups, after which the worker's health is checked."""
+
+
+class GroupStream:
+    """Requests prompts of a session ahead and takes the groups that came back. On the main process alone.
+
+    Stale and oversized groups are left out whole, before any draw: a stale one is requested again, in place of an
+    oversized one the next prompt of the dataset is.
+
+    Args:
+        session: its ``in_flight`` has what is requested.
+        worker: gets the requests.
+        ahead: blocks of prompts that are requested while a step waits for its groups, >= 1.
+        max_staleness: most updates between the policy that generated a group and the one that trains on it, >= 0.
+        longest: most tokens of a training row, those of its prompt included; None for no limit.
+        stale_after_s: seconds as for the worker's ``check_health``.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        worker: RequestedWorker,
+        *,
+        ahead: int,
+        max_staleness: int,
+        longest: int | None,
+        stale_after_s: float,
+    ) -> None:
+        self.session, self.worker = session, worker
+        self.ahead, self.max_staleness, self.longest = ahead, max_staleness, longest
+        self.stale_after_s = stale_after_s
+        self.next_id = 0
+        """Number of the next request."""
+        self.version_of: dict[int, int] = {}
+        """Version of the policy when each prompt in flight was requested."""
+        self.wait_s = 0.0
+        """Seconds spent waiting for groups since a trainer has set it to 0."""
+        self._waiting: dict[int, RolledGroup] = {}
+        self._metrics: dict[str, list[float]] = {}
+
+    def resume(self, version: int) -> None:
+        """Request again everything in flight, under its numbers: a new worker has nothing of it."""
+        self._waiting.clear()
+        for flight in self.in_flight.flights:
+            self._request(int(flight.uid), flight.candidate.row, version)
+
+    def next_groups(self, version: int, number: int, done: float) -> tuple[Requested, list[RolledGroup]]:
+        """Prompts and groups of the next step, in the order of the requests.
+
+        Args:
+            version: of the policy that trains on them.
+            number: of the step, from 0: the clock of the history.
+            done: share of training done, in [0, 1].
+        """
+        while len(self.in_flight.due) < self.ahead:
+            self._request_block(version, done)
+        self._renew_overdue(version)
+        taken = self._wait_for(self.in_flight.groups, version)
+        requested = self.session.returned([str(uid) for uid in taken], number)
+        for uid in taken:
+            del self.version_of[uid]
+        return requested, [taken[int(uid)] for uid in requested.uid_Q]
+
+    def flush_metrics(self) -> dict[str, list[float]]:
+        """Values of the metrics of groups since the last call, by TRL's names."""
+        found, self._metrics = self._metrics, {}
+        return found
+
+    @property
+    def in_flight(self) -> Any:
+        """Prompts that were requested and not trained on."""
+        assert self.session.in_flight is not None
+        return self.session.in_flight
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def _request_block(self, version: int, done: float) -> None:
+        prompts = self.session.prompts(number=self.in_flight.asked, done=done)
+        ids = [self._new_id() for _ in prompts.row_Q]
+        self.session.request_ahead(prompts, [str(uid) for uid in ids])
+        for uid, row in zip(ids, prompts.row_Q.tolist(), strict=True):
+            self._request(uid, row, version)
+
+    def _request(self, uid: int, row: int, version: int) -> None:
+        self.version_of[uid] = version
+        self.worker.request(uid, row)
+
+    def _request_instead(self, gone: int, row: int, version: int) -> None:
+        """Request a row under a new number in place of a prompt in flight, with the probability of that one."""
+        uid = self._new_id()
+        del self.version_of[gone]
+        self._waiting.pop(gone, None)
+        self.session.request_instead([str(gone)], torch.tensor([row]), [str(uid)])
+        self._request(uid, row, version)
+
+    def _new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def _row_of(self, uid: int) -> int:
+        return self.in_flight.taken([str(uid)])[0].candidate.row
+
+    def _renew_overdue(self, version: int) -> None:
+        """Request again what has not come back and would be stale by now: its first request may be lost."""
+        patience = self.max_staleness + self.ahead
+        for uid, asked in list(self.version_of.items()):
+            if uid not in self._waiting and version - asked > patience:
+                self._count("sample/requested_again_total")
+                self._request_instead(uid, self._row_of(uid), version)
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def _wait_for(self, count: int, version: int) -> dict[int, RolledGroup]:
+        """The first ``count`` groups that can be trained on, by number; others wait for later steps."""
+        for uid in [uid for uid, group in self._waiting.items() if self._is_stale(group, version)]:
+            self._drop_stale(uid, version)
+        while len(self._waiting) < count:
+            group = self._next_group()
+            if group.group_id not in self.version_of or group.group_id in self._waiting:
+                self._count("sample/unrequested_total")  # requested again since, or sent twice
+            elif self._is_stale(group, version):
+                self._drop_stale(group.group_id, version)
+            elif self.longest is not None and group.longest > self.longest:
+                self._count("batch/dropped_oversize_total")
+                row = int(self.source.stream.take(1))
+                self._request_instead(group.group_id, row, version)
+            else:
+                self._waiting[group.group_id] = group
+        taken = {uid: self._waiting.pop(uid) for uid in list(self._waiting)[:count]}
+        for group in taken.values():
+            self._note_freshness(group, version)
+        return taken
+
+    @property
+    def source(self) -> Any:
+        """The prompts of the session."""
+        return self.session.source
+
+    def _is_stale(self, group: RolledGroup, version: int) -> bool:
+        return version - group.model_version > self.max_staleness
+
+    def _drop_stale(self, uid: int, version: int) -> None:
+        self._count("sample/dropped_stale_total")
+        self._request_instead(uid, self._row_of(uid), version)
+
+    def _next_group(self) -> RolledGroup:
+        """The next item of the buffer; waits for it.
+
+        Raises:
+            EngineError: it is no ``RolledGroup``.
+            RuntimeError: the worker has crashed or hangs (``check_health``).
+        """
+        begun = time.perf_counter()
+        while True:
+            try:
+                group = self.worker.rollout_buffer.get(timeout=POLL_SECONDS)
+                break
+            except queue.Empty:
+                self.worker.check_health(self.stale_after_s)
+        self.wait_s += time.perf_counter() - begun
+        if not isinstance(group, RolledGroup):
+            raise EngineError(
+                f"rollout_worker put {type(group).__name__} into its rollout_buffer, and groups are drawn whole. Put "
+                "RolledGroup(group_id=..., completions=[[sample], ...], model_version=...) there."
+            )
+        return group
+
+    def _note_freshness(self, group: RolledGroup, version: int) -> None:
+        staleness = float(version - group.model_version)
+        for name in ("sample/staleness_mean", "sample/staleness_max"):
+            self._metrics.setdefault(name, []).append(staleness)
+        if group.enqueued_at is not None:
+            self._metrics.setdefault("sample/time_in_queue_s", []).append(time.time() - group.enqueued_at)
+
+    def _count(self, name: str) -> None:
+        self._metrics.setdefault(name, []).append(1.0)

@@ -1,0 +1,364 @@
+"""``DPPOAsyncTrainer``: TRL's asynchronous GRPO trainer, which trains on drawn completions of whole groups."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from trl.experimental.async_grpo import async_grpo_trainer
+from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer, DataCollatorForRollout
+from trl.experimental.async_grpo.packing import TreeRow
+
+from dppo.errors import ConfigError
+from dppo.files import write_json
+from dppo.methods.settings import start_lines
+from dppo.pruning import PromptHistory, PromptStream
+from dppo.rewards import identities
+from dppo.session import Session
+from dppo.step import PromptSource, StepPlan
+from dppo.step.in_flight import InFlight
+from dppo.step.prompts import HISTORY_FILE
+from dppo.step.resumed import changed, remembered, warn_of
+from dppo.trl.async_grpo import steps
+from dppo.trl.async_grpo.attention import serve_tree_attention
+from dppo.trl.async_grpo.config import DPPOAsyncConfig
+from dppo.trl.async_grpo.stream import GroupStream
+from dppo.trl.async_grpo.worker import RequestedRolloutWorker, RequestedWorker
+from dppo.trl.checkpoints.files import OUR_STATE
+from dppo.trl.checkpoints.state import fingerprint, read_state
+from dppo.trl.grpo.prompts import EPOCHS_REMEMBERED, check_prompts, content_of, prompts_of
+from dppo.trl.loop import CheckpointedLoop, fill_gradients
+from dppo.trl.metrics import share_done
+from dppo.trl.safeguards import end_at_exit
+from dppo.trl.served import check_processes
+from dppo.typed import Checked, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncState(Checked):
+    """The part of a run's state that TRL does not save."""
+
+    session: dict[str, Any]
+    """From ``Session.save``, what is in flight included."""
+    next_id: int
+    """Number of the next request."""
+    version: int
+    """Version of the policy."""
+    settings: dict[str, Any]
+    """A resumed run warns of changes."""
+
+
+class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
+    """Asynchronous GRPO that skips prompts before rollout and completions before the update, and reweights the rest.
+
+    A script runs with this class and ``DPPOAsyncConfig`` in place of ``AsyncGRPOTrainer`` and ``AsyncGRPOConfig``.
+    A step is a fixed number of whole groups. Its loss is divided by their tokens as rolled out, where TRL's is a mean
+    over the tokens of each micro-batch: they are equal for steps of one micro-batch.
+
+    Args:
+        model: as for ``AsyncGRPOTrainer``, like all arguments that are not listed.
+        reward_funcs: as for TRL's; they run in the worker's process.
+        args: a ``DPPOAsyncConfig``.
+        train_dataset: a ``datasets.Dataset``: its rows are requested by number.
+        rollout_worker: a ``RequestedWorker``; None for TRL's, which talks to a vLLM server.
+        **kwargs: further arguments of ``AsyncGRPOTrainer``.
+
+    Raises:
+        ConfigError: for an unsupported model, worker or option.
+        DataError: the dataset has fewer prompts than a step.
+    """
+
+    args: DPPOAsyncConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(
+        self,
+        model: str,
+        reward_funcs: Any = None,
+        args: DPPOAsyncConfig | None = None,
+        train_dataset: Dataset | None = None,
+        *,
+        rollout_worker: RequestedWorker | None = None,
+        **kwargs: Any,
+    ) -> None:
+        args = DPPOAsyncConfig("dppo-output") if args is None else args
+        check(
+            "args", args, DPPOAsyncConfig, "DPPOAsyncConfig in place of AsyncGRPOConfig: it takes the same arguments."
+        )
+        _check_worker(rollout_worker)
+        if train_dataset is not None and not isinstance(train_dataset, Dataset):
+            raise ConfigError(
+                f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows. Load it "
+                "without streaming, or use TRL's AsyncGRPOTrainer."
+            )
+        worker: Any = rollout_worker
+        with _our_worker(), made_without_gpu():
+            super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=worker, **kwargs)
+        check_processes(self)
+        if self.aux_loss_enabled:
+            raise ConfigError(
+                "the model has a router loss, which TRL takes as a mean over the forwarded tokens: those kept. "
+                "Write router_aux_loss_coef: 0.0."
+            )
+        self.kernel = serve_tree_attention(self.accelerator.device)
+        """Name of the attention over rows."""
+        self.groups = args.groups_per_step(self.accelerator.num_processes)
+        """Groups of a step without pruning of prompts."""
+        self.session = self._new_session()
+        self.stream: GroupStream | None = None
+        """Groups of the next steps; None before training and on other processes than the main one."""
+        self._resumed: AsyncState | None = None
+        self._trained: list[int] = []
+        end_at_exit()
+        for line in self._start_lines():
+            self.accelerator.print(f"dppo | {line}")
+
+    def _new_session(self) -> Session:
+        args, dataset = self.args, cast(Any, self.train_dataset)
+        if "prompt" in dataset.column_names:
+            check_prompts(prompts_of(dataset))
+        found = identities(prompts_of(dataset) if "prompt" in dataset.column_names else dataset)
+        self.content = content_of(dataset, found) if len(dataset) else fingerprint(found)
+        """A fingerprint of the training set."""
+        half_life = args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / self.groups
+        session = Session(
+            args.build_method(),
+            PromptSource(
+                PromptStream(len(dataset), seed=args.seed, shuffle=args.shuffle_dataset),
+                PromptHistory(found, half_life=half_life),
+                prompts=self.groups,
+                fill=args.prompt_mode == "fill",
+            ),
+            seed=args.seed,
+            generations=args.num_generations,
+            max_tokens=args.max_completion_length,
+            rollout_cost=1.0 if args.rollout_cost is None else args.rollout_cost,
+        )
+        session.in_flight = InFlight(prompts=self.groups, generations=args.num_generations)
+        return session
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """Reasons why the expected gradient is not the full batch's; empty if it is."""
+        return self.session.method.biases(2)  # groups of one draw of prompts may be trained on in several steps
+
+    def _start_lines(self) -> list[str]:
+        method, ahead = self.session.method, self.args.max_staleness + 1
+        prompts = f"{self.groups} groups of {self.args.num_generations} a step, requested {ahead} steps ahead"
+        lines = start_lines(method, self.biases, prompts)
+        return [*lines, f"attention: {self.kernel}", *(f"biased: {reason}" for reason in self.biases)]
+
+    # -- the steps ----------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Rows of each call of the loss on this process. Nothing is fetched ahead: a step is planned when it begins."""
+        if self.accelerator.is_main_process:
+            assert self.rollout_worker is not None
+            self.stream = GroupStream(
+                self.session,
+                cast(RequestedWorker, self.rollout_worker),
+                ahead=self.args.max_staleness + 1,
+                max_staleness=self.args.max_staleness,
+                longest=self._token_budget(),
+                stale_after_s=self.args.heartbeat_stale_after_s,
+            )
+            self._rollout_dataset: Any = self.stream  # TRL reads the seconds of waiting there
+            if self._resumed is not None:
+                self.stream.next_id = self._resumed.next_id
+        return DataLoader(_Calls(self), batch_size=None, num_workers=0)
+
+    def _token_budget(self) -> int | None:
+        """Most tokens of a row, as TRL finds it; None for rows of a number of completions."""
+        if self.args.token_budget is None:
+            client = cast(Any, self.vllm_client)
+            client.wait_for_server_ready()
+            self.args.token_budget = client.get_max_model_len()
+        budget = cast(int, self.args.token_budget)
+        return budget if budget > 0 else None
+
+    def next_calls(self) -> list[list[list[dict[str, Any]]]]:
+        """Of the next step, by process and by call of the loss, the rows to forward. On the main process alone."""
+        assert self.stream is not None
+        number, done = self.state.global_step, share_done(self.state)
+        requested, groups = self.stream.next_groups(self.model_version, number, done)
+        plan, completions = steps.planned(self.session, requested, groups, number, done)
+        self._log_plan(plan, completions)
+        self._trained = [group.group_id for group in groups]
+        return self.calls_of(plan, completions)
+
+    def calls_of(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> list[list[list[dict[str, Any]]]]:
+        """By process and by call of the loss, the rows that hold what a plan keeps, weighted."""
+        samples, ranks = steps.weighted_samples(plan, completions), self.accelerator.num_processes
+        budget, per_row = self._token_budget(), self.args.per_device_train_batch_size
+        rows = steps.rows_of(samples, ranks, budget=budget, per_row=per_row)
+        calls = steps.dealt(rows, ranks, self.args.gradient_accumulation_steps)
+        denominator = plan.sizes.denominator / self.args.gradient_accumulation_steps
+        made = [[self._collated(each, denominator) for each in passes] for passes in calls]
+        return [[[_of_rank(batch, rank) for batch in call] for call in made] for rank in range(ranks)]
+
+    def _collated(self, rows: list[TreeRow], denominator: float) -> dict[str, Tensor]:
+        """A forward pass of each process as TRL's collator lays it out, over a denominator from before the draw."""
+        collate = DataCollatorForRollout(
+            cast(Any, self.processing_class).pad_token_id,
+            len(rows),
+            metrics=self._metrics["train"],
+            token_budget=max(self.args.token_budget or 0, 0),
+        )
+        batch = collate([rows])
+        batch["advantages"] = steps.token_advantages(rows, batch["advantages"])
+        batch["trained_tokens"] = batch["global_n_tokens"]
+        batch["global_n_tokens"] = torch.full((len(rows),), denominator)
+        return batch
+
+    def _log_plan(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> None:
+        assert self.stream is not None
+        self.add_metrics(self.session.metrics | plan.metrics | plan.draw_metrics[0])
+        sink = self._metrics["train"]
+        for name, values in self.stream.flush_metrics().items():
+            sink[name] += values
+        # Of everything that was rolled out: the collator gets rows without metrics.
+        for each in completions:
+            for name, value in each.rows[0].metrics.items() if each.rows else ():
+                self.add_metrics({name: value})
+        sink["rollout/in_flight"].append(float(len(self.stream.in_flight.flights)))
+        for line in self.session.messages():
+            self.accelerator.print(f"dppo | {line}")
+
+    # -- the loss -----------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """() the loss of one call by TRL's own, row by row: backward on all rows but the last."""
+        if not inputs["rows"]:
+            if self.accelerator.sync_gradients:  # then no call of the step has a row: the gradient is zero
+                fill_gradients(model)
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        *others, last = inputs["rows"]
+        logged: Tensor | float = 0.0
+        for row in others:
+            with self.unsynchronized(model):
+                loss = self._row_loss(model, row)
+                self.accelerator.backward(loss)
+            logged = logged + loss.detach()
+        return self._row_loss(model, last) + logged
+
+    def _row_loss(self, model: Any, row: dict[str, Tensor]) -> Tensor:
+        loss: Any = super().compute_loss(model, row)
+        # TRL counts the denominator as trained tokens.
+        self._step_trained_tokens += float(row["trained_tokens"][0] - row["global_n_tokens"][0])
+        return loss
+
+    def _log_step_metrics(self) -> None:
+        """TRL's, which is called at the end of a step; only then its groups count as trained."""
+        self._trained_groups.update(self._trained)
+        if self.stream is not None:
+            # TRL stops after so many groups; here an epoch is one of candidates, of which not all are rolled out.
+            blocks = self.stream.in_flight.asked - len(self.stream.in_flight.due)
+            self._groups_before_resume = blocks * self.groups - len(self._trained_groups)
+        super()._log_step_metrics()
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def card(self) -> str:
+        """Sentence about the method for the card of the model."""
+        return self.session.method.describe(2)
+
+    def save_extra(self, folder: Path) -> None:
+        """Write the session, with what is in flight: a resumed run requests it again."""
+        if not self.args.should_save or self.stream is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        state = AsyncState(
+            session=self.session.save(folder),
+            next_id=self.stream.next_id,
+            version=self.model_version,
+            settings=self._settings(),
+        )
+        write_json(folder / OUR_STATE, asdict(state))
+
+    def load_extra(self, folder: Path) -> None:
+        """Read what ``save_extra`` wrote."""
+        start = "training goes on from its weights, with an empty prompt history and nothing in flight."
+        state = read_state(folder, lambda found: AsyncState(**found), trainer="DPPOAsyncTrainer", without=start)
+        if state is None:
+            return
+        warn_of(changed(state.settings, self._settings()))
+        self.session.load(folder, state.session, history=HISTORY_FILE not in self.lacking)
+        self.model_version, self._resumed = state.version, state
+        if self.rollout_worker is not None:
+            self.rollout_worker.update_model_version(state.version)
+        if self.stream is not None:
+            self.stream.next_id = state.next_id
+
+    def _settings(self) -> dict[str, Any]:
+        model = self.accelerator.unwrap_model(self.model)
+        more = {"model": getattr(model.config, "_name_or_path", None), "dataset": self.content}
+        return remembered(self.args, more | {"processes": self.accelerator.num_processes})
+
+
+class _Calls(IterableDataset):
+    """Rows of each call of the loss for this process, planned on the main one."""
+
+    def __init__(self, trainer: DPPOAsyncTrainer) -> None:
+        self.trainer = trainer
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        trainer = self.trainer
+        if trainer.stream is not None:
+            trainer.stream.resume(trainer.model_version)
+        while True:
+            planned = trainer.next_calls() if trainer.stream is not None else None
+            for rows in _scattered(planned, trainer.accelerator.num_processes):
+                yield {"rows": rows}
+
+
+def _scattered(of_rank: list[Any] | None, ranks: int) -> Any:
+    """The part of this process, of those that the main one has."""
+    if ranks == 1:
+        assert of_rank is not None
+        return of_rank[0]
+    found = [None]
+    dist.scatter_object_list(found, of_rank, src=0)
+    return found[0]
+
+
+def _of_rank(batch: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    return {name: value[rank : rank + 1].clone() for name, value in batch.items()}
+
+
+def _check_worker(worker: Any) -> None:
+    if worker is not None and not isinstance(worker, RequestedWorker):
+        raise ConfigError(
+            f"rollout_worker={type(worker).__name__} takes no requests, and prompts are chosen here. Give it request("
+            "group_id, row), which puts a RolledGroup into rollout_buffer: dppo.trl.async_grpo.worker."
+        )
+
+
+@contextmanager
+def made_without_gpu() -> Iterator[None]:
+    """A context in which TRL's asynchronous trainers can be made on a CPU: they ask CUDA for the device's peak."""
+    module: Any = async_grpo_trainer
+    before = module.get_peak_flops_per_device
+    if not torch.cuda.is_available():
+        module.get_peak_flops_per_device = lambda accelerator, dtype: None
+    try:
+        yield
+    finally:
+        module.get_peak_flops_per_device = before
+
+
+@contextmanager
+def _our_worker() -> Iterator[None]:
+    """A context in which TRL's trainer makes our worker: it has all arguments of it, and no hook."""
+    module: Any = async_grpo_trainer
+    before, module.AsyncRolloutWorker = module.AsyncRolloutWorker, RequestedRolloutWorker
+    try:
+        yield
+    finally:
+        module.AsyncRolloutWorker = before

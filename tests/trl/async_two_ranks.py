@@ -1,0 +1,40 @@
+"""The asynchronous trainer on two ranks: one process plans, each forwards as many rows. Writes gradients."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.update(TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from async_runs import ScriptedWorker, gradients, ours
+
+CASES = {
+    "all": {},
+    "uneven": {"flat": {1}.__contains__, "token_budget": 24},  # more rows than calls, and an odd number of them
+    "few": {"completion_prune_rate": 0.9, "flat": {1}.__contains__},  # fewer completions than ranks, at times
+    "nothing": {"flat": lambda row: True},
+}
+
+
+def run(path: str, folder: Path, ranks: int) -> dict[str, list]:
+    """Gradients of two steps of two groups, by case."""
+    found = {}
+    for name, case in CASES.items():
+        options = {"completion_prune_rate": 0.0} | case
+        worker = ScriptedWorker(flat=options.pop("flat", lambda row: False))
+        sizes = {"per_device_train_batch_size": 4 // ranks, "gradient_accumulation_steps": 2}
+        found[name] = gradients(ours(path, folder / name, worker, **sizes | options))
+    return found
+
+
+def main(path: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    found = run(path, Path(folder) / "two", 2)
+    if int(os.environ["RANK"]) == 0:
+        torch.save(found, Path(folder) / "gradients.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,388 @@
+"""TRL's asynchronous trainer with pruning: gradients, bias, groups in any order, resuming."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import async_two_ranks
+import numpy as np
+import pytest
+import torch
+from async_runs import GENERATIONS as G
+from async_runs import NoTransfer, ScriptedWorker, StockWorker, gradients, group_of, ours, relative_difference, stock
+from tiny_runs import problems, two_processes
+from transformers import AutoModelForCausalLM
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
+
+from dppo.errors import CheckpointError, ConfigError, EngineError
+from dppo.step.records import whole_block
+from dppo.trl.async_grpo import steps
+from dppo.trl.async_grpo.attention import serve_tree_attention
+from dppo.trl.async_grpo.config import DPPOAsyncConfig
+from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
+from dppo.verification.enumerate import enumerated, every_way
+
+SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": 1}
+"""Two groups a step in one call of the loss."""
+
+
+# -- attention --------------------------------------------------------------------------------------------------------
+
+
+def row_of(groups):
+    """One row of all samples, as TRL packs it."""
+    row = TreeRow()
+    for group in groups:
+        for sample in group.samples:
+            row.add(
+                {
+                    "input_ids": sample.input_ids,
+                    "completion_mask": sample.completion_mask,
+                    "old_log_probs": sample.old_log_probs,
+                    "advantage": sample.advantage,
+                    "group_id": group.group_id,
+                }
+            )
+    return row
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_tries_are_scored_as_single_sequences(tiny_path, window):
+    register_tree_attention()
+    assert serve_tree_attention(torch.device("cpu")) == "sdpa per segment"
+    load = partial(AutoModelForCausalLM.from_pretrained, tiny_path, dtype=torch.float64)
+    if window is not None:
+        load = partial(load, sliding_window=window, use_sliding_window=True, max_window_layers=0,
+                       layer_types=["sliding_attention"] * 2)  # fmt: skip
+    tree, plain = load(attn_implementation=TREE_ATTENTION), load(attn_implementation="eager")
+    row = row_of([group_of(0, 0, forks=True), group_of(1, 1)])
+    packed = row.pack()
+    longest = packed.pop("tree_max_seqlens").tolist()
+    indices = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    logits = tree(
+        input_ids=packed["input_ids"][None],
+        position_ids=packed["position_ids"][None],
+        tree_max_seqlen_q=longest[0],
+        tree_max_seqlen_k=longest[1],
+        **indices,
+    ).logits[0]
+    assert len(packed["input_ids"]) < sum(len(sample["input_ids"]) for sample in row.samples)  # prompts once
+    place = 0
+    for sample in row.samples:
+        alone = plain(input_ids=torch.tensor(sample["input_ids"])[None]).logits[0]
+        for token in np.flatnonzero(sample["completion_mask"][1:]):
+            found = logits[packed["token_index"][place]]
+            torch.testing.assert_close(found, alone[token], rtol=1e-5, atol=1e-5)
+            place += 1
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_with_nothing_pruned_the_gradient_is_that_of_trl(tiny_path, tmp_path, forks):
+    samples = sum(len(group_of(row, row, forks=forks).samples) for row in (0, 1))  # TRL counts rows, not completions
+    worker = StockWorker(range(4), forks=forks)
+    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", worker, per_device_train_batch_size=samples))
+    trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(forks=forks), method="grpo", **SMALL)
+    assert relative_difference(gradients(trainer)[0], expected) < 1e-5
+
+
+def test_accumulation_divides_by_the_tokens_of_the_whole_step(tiny_path, tmp_path):
+    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4))))
+    two_calls = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    found = gradients(ours(tiny_path, tmp_path / "ours", method="grpo", **SMALL | two_calls))
+    assert relative_difference(found[0], expected) < 1e-5
+    # TRL takes a mean of two means, whose numbers of tokens differ here.
+    (of_means,) = gradients(stock(tiny_path, tmp_path / "means", StockWorker(range(4)), **two_calls))
+    assert relative_difference(of_means, expected) > 1e-3
+
+
+def test_groups_of_equal_rewards_cost_nothing_and_change_nothing(tiny_path, tmp_path, monkeypatch):
+    flat = {1, 3}.__contains__
+    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4), flat=flat)))
+    trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(flat=flat), method="grpo", **SMALL)
+    assert relative_difference(gradients(trainer)[0], expected) < 1e-5
+    (log, *_) = [each for each in trainer.state.log_history if "loss" in each]
+    assert log["batch/samples_per_step"] == G and log["candidates/zero_variance_groups"] == 0.5
+    assert log["reward"] == pytest.approx(np.mean([s.metrics["reward"] for i in (0, 1)
+                                                   for s in group_of(i, i, flat=flat(i)).samples]))  # fmt: skip
+
+
+def test_a_step_without_a_signal_is_a_step_with_a_gradient_of_zero(tiny_path, tmp_path, monkeypatch):
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(flat=lambda row: True), method="grpo", weight_decay=0.1)
+    monkeypatch.setattr(trainer, "_row_loss", None)  # nothing is forwarded
+    found = gradients(trainer)
+    assert len(found) == 2 and all(not value.any() for each in found for value in each.values())
+    assert found[0].keys() == dict(trainer.model.named_parameters()).keys()  # weights decay as TRL's would
+    assert trainer.state.log_history[0]["batch/microbatches_per_step"] == 2
+
+
+def full_and_mean(path, folder, *, forget="", **options):
+    """The full batch's gradient, and the mean over every draw of a method, through the trainer's own loss."""
+    trainer = ours(path, folder, **SMALL | options)
+    trainer.model.double()
+    groups = [group_of(0, 0, forks=True), group_of(1, 1)]
+    completions = steps.completions_of(groups)
+    method = trainer.session.method
+    drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
+
+    def gradient(method, tape):
+        trainer.session.method, trainer.session.samples = method, None
+        plan = trainer.session.plan(
+            whole_block(2, 2 * G),
+            steps.rolled_out(completions, tokens=method.tokens.active),
+            streams=lambda *_: tape,
+            advantages=steps.given_advantages(completions),
+        )
+        if forget == "weights":
+            plan = replace(plan, weight_UN=(plan.weight_UN > 0).double())
+        if forget == "denominator":
+            kept = plan.completions.tokens_N[plan.kept(0)].sum()
+            plan = replace(plan, denominator=float(kept))
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model.zero_grad()
+        ((call,),) = trainer.calls_of(plan, completions)
+        trainer.compute_loss(trainer.model, {"rows": [_double(row) for row in call]}).backward()
+        return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+
+    trainer.session.source = None
+    whole = replace(method, completions=method.completions.at_rate(0.0), tokens=method.tokens.at_rate(0.0, 0.0))
+    full = gradient(whole, None)
+    ways = [(found, chance) for found, chance in every_way(partial(gradient, drawn))]
+    assert len(ways) > 3 and sum(chance for _, chance in ways) == pytest.approx(1)
+    return full, {name: sum(chance * found[name] for found, chance in ways) for name in full}
+
+
+def _double(row):
+    return {name: value.double() if value.is_floating_point() else value for name, value in row.items()}
+
+
+DRAWS = {
+    "completions": {"completion_prune_rate": 0.5, "prune_floor": 0.1},
+    "cuts": {"token_prune_rate": 0.4},
+    "head": {"head_prune_rate": 0.5, "completion_prune_rate": 0.0},
+    "both": {"completion_prune_rate": 0.3, "token_prune_rate": 0.3},
+}
+
+
+@pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
+def test_the_expected_gradient_is_that_of_the_full_batch(tiny_path, tmp_path, options):
+    full, mean = full_and_mean(tiny_path, tmp_path, **options)
+    assert relative_difference(mean, full) < 1e-6
+
+
+@pytest.mark.parametrize("forget", ["weights", "denominator"])
+def test_a_wrong_estimator_is_seen(tiny_path, tmp_path, forget):
+    full, mean = full_and_mean(tiny_path, tmp_path, forget=forget, **DRAWS["completions"])
+    assert relative_difference(mean, full) > 1e-2
+
+
+def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path):
+    two_processes("async_two_ranks.py", tiny_path, tmp_path)
+    found = torch.load(tmp_path / "gradients.pt")
+    for name, expected in async_two_ranks.run(tiny_path, tmp_path / "one", 1).items():
+        first, whole = found[name][0], expected[0]
+        assert not any(value.any() for value in whole.values()) or relative_difference(first, whole) < 1e-5, name
+        assert first.keys() == whole.keys() and len(found[name]) == len(expected) == 2
+
+
+def test_rows_keep_to_a_budget_and_every_process_has_as_many(tiny_path):
+    samples = [
+        {"input_ids": s.input_ids, "completion_mask": s.completion_mask, "old_log_probs": s.old_log_probs,
+         "advantage": s.advantage, "group_id": number, "metrics": {}}
+        for number in range(5) for s in group_of(number, number).samples
+    ]  # fmt: skip
+    for ranks, budget in ((1, 30), (2, 30), (3, None), (3, 1000)):
+        rows = steps.rows_of(samples, ranks, budget=budget, per_row=4)
+        assert len(rows) % ranks == 0 and all(row.samples for row in rows)
+        assert sorted(id(s["input_ids"]) for row in rows for s in row.samples) == sorted(
+            id(s["input_ids"]) for s in samples
+        )
+        assert budget is None or all(len(row.tokens) <= budget for row in rows)
+    few = steps.rows_of(samples[:2], 3, budget=None, per_row=4)  # fewer samples than processes
+    assert sorted(sum(s["advantage"] != 0 for s in row.samples) for row in few) == [0, 1, 1]
+    assert steps.rows_of([], 2, budget=None, per_row=4) == []
+
+
+def test_the_last_call_has_a_pass_if_any_has():
+    rows = list(range(6))
+    assert steps.dealt(rows, 2, 4) == [[], [[0, 1]], [[2, 3]], [[4, 5]]]
+    assert steps.dealt(rows, 1, 4)[-1] != [] and sum(map(len, steps.dealt(rows, 1, 4))) == 6
+    assert steps.dealt([], 2, 2) == [[], []]
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def trained_ids(trainer, **options):
+    """Groups that each step has trained on."""
+    found, original = [], trainer.calls_of
+
+    def record(plan, completions):
+        found.append(list(trainer._trained))
+        return original(plan, completions)
+
+    trainer.calls_of = record
+    trainer.train(**options)
+    return found
+
+
+def all_ids(trainer):
+    """Groups that a run has trained on."""
+    return [number for each in trained_ids(trainer) for number in each]
+
+
+def test_groups_come_back_in_any_order(tiny_path, tmp_path):
+    held = []
+
+    def late(group, worker):
+        held.append(group)
+        return [held.pop(), held.pop(), held.pop()] if len(held) == 3 else []
+
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(late), max_steps=4)
+    found = trained_ids(trainer)
+    assert [len(each) for each in found] == [2] * 4
+    flat = [number for each in found for number in each]
+    assert len(set(flat)) == 8 and flat != sorted(flat)
+    assert all(each == sorted(each) for each in found)  # in the order of the requests, whichever came first
+
+
+def test_a_group_that_never_comes_is_asked_for_again(tiny_path, tmp_path):
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: [group] * (group.group_id != 1)),
+                   max_steps=8, max_staleness=1)  # fmt: skip
+    found = all_ids(trainer)
+    asked = dict(trainer.rollout_worker.asked)
+    again = [number for number, row in asked.items() if row == asked[1] and number != 1]
+    assert 1 not in found and again and set(again) & set(found)
+    assert sum(each.get("sample/requested_again_total", 0) for each in trainer.state.log_history) == 1
+
+
+def test_a_group_is_trained_on_once(tiny_path, tmp_path):
+    worker = ScriptedWorker(lambda group, worker: [group, group, group_of(10_000, 0)])
+    trainer = ours(tiny_path, tmp_path, worker, max_steps=4)
+    found = all_ids(trainer)
+    assert len(found) == len(set(found)) == 8 and 10_000 not in found
+    assert trainer.state.log_history[0]["sample/unrequested_total"] > 0
+
+
+def test_stale_groups_are_left_out_whole_and_asked_for_again(tiny_path, tmp_path):
+    def old(group, worker):
+        return [replace(group, model_version=-5) if group.group_id == 2 else group]
+
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(old), max_steps=4)
+    found = all_ids(trainer)
+    rows = dict(trainer.rollout_worker.asked)
+    assert 2 not in found and any(rows[number] == rows[2] for number in found)
+    assert sum(each.get("sample/dropped_stale_total", 0) for each in trainer.state.log_history) == 1
+
+
+def test_a_group_too_long_for_a_row_is_replaced_by_another_prompt(tiny_path, tmp_path):
+    def long(group, worker):
+        if group.group_id == 0:
+            first = group.completions[0][0]
+            first.input_ids = np.concatenate([first.input_ids, np.full(60, 4)])
+            first.completion_mask = np.concatenate([first.completion_mask, np.ones(60, int)])
+            first.old_log_probs = np.concatenate([first.old_log_probs, np.zeros(60, np.float32)])
+        return [group]
+
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(long), max_steps=3, token_budget=50)
+    assert 0 not in all_ids(trainer)
+    assert sum(each.get("batch/dropped_oversize_total", 0) for each in trainer.state.log_history) == 1
+
+
+def test_an_epoch_counts_candidates(tiny_path, tmp_path):
+    trainer = ours(tiny_path, tmp_path, rows=6, max_steps=-1, num_train_epochs=2)
+    assert len(trained_ids(trainer)) == 6 and trainer.state.global_step == 6
+
+
+def test_prompts_are_pruned_with_their_probabilities(tiny_path, tmp_path):
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(flat={0, 1, 2, 3, 4}.__contains__), rows=8, max_steps=12,
+                   per_device_train_batch_size=16, prompt_prune_rate=0.4, loss_type="dr_grpo")  # fmt: skip
+    weights, original = [], steps.planned
+
+    def record(*args):
+        plan, completions = original(*args)
+        weights.append(plan.prompts)
+        return plan, completions
+
+    steps.planned, before = record, steps.planned
+    try:
+        trainer.train()
+    finally:
+        steps.planned = before
+    assert min(len(each.row_Q) for each in weights) < 8  # fewer are rolled out once there is a history
+    assert all(bool((each.prob_Q * each.draw.weight_N[each.draw.keep_N] - 1).abs().max() < 1e-9) for each in weights)
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:resumed with max_steps")
+def test_a_resumed_run_equals_one_that_was_not_interrupted(tiny_path, tmp_path):
+    options = {"completion_prune_rate": 0.5, "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    whole = ours(tiny_path, tmp_path / "whole", **options)
+    expected = trained_ids(whole)
+    ours(tiny_path, tmp_path / "cut", **options | {"max_steps": 3}).train()
+    resumed = ours(tiny_path, tmp_path / "cut", **options)
+    assert trained_ids(resumed, resume_from_checkpoint=True) == expected[3:]
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    # What was in flight is asked for under the same numbers, and nothing twice.
+    assert len(set(resumed.rollout_worker.asked)) == len(resumed.rollout_worker.asked)
+
+
+def test_a_damaged_state_is_refused(tiny_path, tmp_path):
+    ours(tiny_path, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
+    state = tmp_path / "checkpoint-1" / "dppo_state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps(content | {"next_id": "many"}))
+    with (
+        pytest.warns(UserWarning, match="changed since"),
+        pytest.raises(CheckpointError, match="is damaged or of another version"),
+    ):
+        ours(tiny_path, tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "router": ({"router_aux_loss_coef": 0.1}, "router_aux_loss_coef"),
+    "objective": ({"method": "gspo"}, "token_loss"),
+    "rounds": ({"method": "dapo"}, "rounds"),
+    "ratio": ({"prompt_prune_rate": 0.3}, "loss_type: dr_grpo"),
+    "biased": ({"method": "cppo"}, "accept_bias"),
+    "alone": ({"num_generations": 1}, "num_generations"),
+    "field": ({"prompt_prune": 0.3}, "prompt_prune"),
+    "groups": ({"num_generations": 6}, "gradient_accumulation_steps: 3"),
+}
+
+
+@pytest.mark.parametrize(("options", "named"), REFUSED.values(), ids=REFUSED)
+def test_options_that_would_be_silently_wrong_are_refused(tiny_path, tmp_path, options, named):
+    with pytest.raises(ConfigError, match=named):
+        ours(tiny_path, tmp_path, **options)
+
+
+def test_workers_and_data_without_requests_are_refused(tiny_path, tmp_path):
+    args = DPPOAsyncConfig(str(tmp_path), bf16=False, use_cpu=True, report_to="none")
+    with pytest.raises(ConfigError, match="request"):
+        DPPOAsyncTrainer(tiny_path, args=args, train_dataset=problems(4), rollout_worker=NoTransfer())
+    streamed = problems(4).to_iterable_dataset()
+    with pytest.raises(ConfigError, match="streaming"):
+        DPPOAsyncTrainer(tiny_path, args=args, train_dataset=streamed, rollout_worker=ScriptedWorker())
+
+
+def test_a_worker_that_sends_single_samples_is_refused(tiny_path, tmp_path):
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: group.samples))
+    with pytest.raises(EngineError, match=RolloutSample.__name__):
+        trainer.train()
+
+
+def test_a_worker_that_has_died_ends_the_run(tiny_path, tmp_path, monkeypatch):
+    monkeypatch.setattr("dppo.trl.async_grpo.stream.POLL_SECONDS", 0.01)
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: []))
+    with pytest.raises(RuntimeError, match="nothing comes"):
+        trainer.train()
