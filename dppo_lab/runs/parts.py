@@ -16,9 +16,9 @@ from answer_judge.problems.checkers import is_check
 from answer_judge.problems.checks import prompt_tokens
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.rng import Purpose, generator
-from dppo.trl.loop import sole_writers_of
 from dppo.trl.checkpoints.files import LOCK_FILE, STATE, WRITER_FILE, asked_for, latest_checkpoint
 from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.loop import sole_writers_of
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task
 from dppo_lab.demo.scratch import SCRATCH, OnStep
