@@ -5,7 +5,6 @@
 | ``learning`` | which method learns most for its seconds |
 | ``speed`` | what a step, or its forward and backward, costs |
 | ``scale`` | what grows with size, which models are served, what survives a kill |
-| ``judge`` | whether verifier, sandbox, votes and intervals can be trusted |
 | ``results`` | committed figures; ``pages.py`` draws the tables of the pages from them |
 """
 

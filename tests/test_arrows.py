@@ -11,6 +11,8 @@ import pytest
 from pages import blocks
 
 ROOT = Path(__file__).parent.parent
+FOLDERS = {name: ROOT / name for name in ("dppo", "dppo_lab")}
+FOLDERS["answer_judge"] = ROOT / "answer-judge" / "answer_judge"
 SHARED = {
     *(
         "errors",
@@ -110,13 +112,14 @@ def forbidden(package: str, part: str, names: set[str]) -> set[str]:
 
 
 FILES = sorted(
-    path for package in ALLOWED for path in (ROOT / package).rglob("*.py") if path != ROOT / package / "__init__.py"
+    path for package in ALLOWED for path in FOLDERS[package].rglob("*.py") if path != FOLDERS[package] / "__init__.py"
 )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_point_one_way(path):
-    relative = path.relative_to(ROOT)
+    package = next(name for name, folder in FOLDERS.items() if path.is_relative_to(folder))
+    relative = path.relative_to(FOLDERS[package].parent)
     wrong = forbidden(relative.parts[0], relative.parts[1].removesuffix(".py"), imports(path))
     assert wrong == ({"transformers"} if relative.as_posix() in TRANSFORMERS else set())
 
@@ -183,8 +186,8 @@ def circle(codes: dict[str, str]) -> list[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    paths = [path for package in ALLOWED for path in (ROOT / package).rglob("*.py")]
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    paths = [(path, folder.parent) for folder in FOLDERS.values() for path in folder.rglob("*.py")]
+    names = {".".join(path.relative_to(root).with_suffix("").parts): path for path, root in paths}
     codes = {name.removesuffix(".__init__"): path.read_text() for name, path in names.items()}
     assert len(codes) > 150 and not circle(codes)
 

@@ -26,8 +26,9 @@ from dppo_lab.runs.words import split_words
 BLOCKS = [block for page in PAGES for block in all_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-HERE = re.compile(r"(?:dppo|tests|benchmarks|docs|examples)/[\w./-]+")
+PROJECTS = [tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in (".", "answer-judge")]
+EXTRAS = {extra for project in PROJECTS for extra in project["project"]["optional-dependencies"]}
+HERE = re.compile(r"(?:dppo|answer-judge|tests|benchmarks|docs|examples)/[\w./-]+")
 
 
 class Parsed(Exception):
@@ -189,7 +190,9 @@ def test_settings_are_fields_also_where_they_cannot_be_tried():
 
 def test_every_block_is_run_or_says_why_it_is_not():
     assert {block.place: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
-    found = "".join((ROOT / "tests" / name).read_text() for name in ("test_docs.py", "judge/test_judge_readme.py"))
+    found = "".join(
+        (ROOT / "tests" / name).read_text() for name in ("test_docs.py", "../answer-judge/tests/test_judge_readme.py")
+    )
     assert [block.place for block in BLOCKS if block.test and f"def {block.test}(" not in found] == []
     needless = [block.place for block in BLOCKS if block.marked and block.language in ("text", "json", "bibtex")]
     assert needless == [] and len(BLOCKS) > 50
