@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from answer_judge.files import write_json
 from dppo.environment import environment
+from dppo.files import write_json
 
 T = TypeVar("T")
 Record = dict[str, Any]

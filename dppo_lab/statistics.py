@@ -1,10 +1,9 @@
 """Intervals over the seeds of an experiment, which cover about 95%: the bootstrap with expanded tails.
 
-They cannot replace intervals over problems (``answer_judge.statistics``). Over few seeds the plain percentile interval
-is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and it uses quantiles of the normal in
-place of those of Student's t. The expanded interval corrects its tails for both. It never leaves the range of the
-data, so with few seeds it cannot cover 95%: for a symmetric quantity the range of n seeds misses the centre with
-probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached).
+Over few seeds the plain percentile interval is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate
+does, and it uses quantiles of the normal in place of those of Student's t. The expanded interval corrects its tails for
+both. It never leaves the range of the data, so with few seeds it cannot cover 95%: for a symmetric quantity the range
+of n seeds misses the centre with probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached).
 """
 
 import functools
@@ -17,15 +16,24 @@ from itertools import combinations_with_replacement
 import numpy as np
 from scipy import stats
 
-from answer_judge.statistics import LEVEL
 from dppo.rng import Purpose, generator
 
+LEVEL = 0.95
 FEWEST = 3
 """Seeds below which no interval is given."""
 ENUMERATED = 6
 """Up to so many seeds all resamples are enumerated: 462 different ones of 6."""
 SEED_RESAMPLES = 9999
 """Random resamples of more than ``ENUMERATED`` seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and the ends of its 95% interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

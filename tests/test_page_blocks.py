@@ -16,10 +16,12 @@ from accelerate.commands.launch import launch_command_parser
 from pages import LANGUAGES, PAGES, ROOT, Block, all_blocks, lines_of
 
 import dppo_lab.cli.main as command
+from answer_judge.evaluation.command import build_parser as build_eval_parser
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig
 from dppo_lab.comparison.plan import plan
 from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.embedded import is_made_here
 from dppo_lab.runs.parsing import build_parser, parse_fields, read_file, read_flags
 from dppo_lab.runs.words import split_words
 
@@ -75,6 +77,8 @@ def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str
         return [f"there is no command {name}"]
     if name == "train":
         return refusal(lambda: read_flags(split_words(rest)[1]))
+    if name == "eval" and not any(map(is_made_here, words)):
+        return refusal(lambda: build_eval_parser("dppo eval").parse_args(rest))
     fields: list[str] = []
     run = command.import_module(f"dppo_lab.cli.{name}").main
     found = refusal(lambda: fields.extend(left_over(lambda: run(rest), monkeypatch)))

@@ -18,7 +18,6 @@ from typing import Any
 
 import yaml
 
-from answer_judge.files import write_json, write_text
 from benchmarks.learning.points import (
     CONTROL,
     PER_METHOD,
@@ -33,6 +32,7 @@ from benchmarks.learning.points import (
 )
 from benchmarks.learning.regimes import CONFIG, NEAR, REGIMES, RESULTS, compared, corrected, flags, module
 from benchmarks.shared import Record, earlier, options
+from dppo.files import write_json, write_text
 from dppo_lab.cli.words import listed
 from dppo_lab.comparison.plan import read_config
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from answer_judge.files import write_json
 from benchmarks.learning.tables import summary
 from benchmarks.learning.tune import told
 from benchmarks.shared import options
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo_lab.cli.words import listed, read_words, wide_console
 from dppo_lab.comparison.curves import AMOUNTS
 from dppo_lab.comparison.plan import Comparison, plan

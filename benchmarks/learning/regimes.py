@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from answer_judge.files import write_json
 from benchmarks.learning.points import CONTROL, STOCK, commits, logged, merged, plans, point, seconds_ratio
 from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, earlier, options
+from dppo.files import write_json
 
 CONFIG = Path(__file__).with_suffix(".yaml")
 RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"

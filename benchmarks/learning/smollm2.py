@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from answer_judge.files import write_json
 from benchmarks.learning.points import logged, mean_curve
 from benchmarks.learning.tables import chat_model, step_seconds
 from benchmarks.learning.tune import told
 from benchmarks.shared import Record, earlier, options
 from dppo.environment import environment
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo_lab.cli.words import listed, read_words
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.curves import Point

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 import yaml
 
-from answer_judge.files import write_text
 from benchmarks.shared import options
 from dppo.errors import ConfigError
+from dppo.files import write_text
 from dppo_lab.cli.words import listed, read_words
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.plan import Comparison, read_config

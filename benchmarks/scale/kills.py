@@ -27,12 +27,12 @@ from typing import IO, Any
 
 import torch
 
-from answer_judge.files import read_lines
 from benchmarks.scale.kill_points import DISK, FIELDS, OF_CHECKPOINTS, POINTS, RANK, RECORDS, parsed, run_fields, train
 from benchmarks.shared import Record, options, write
 from dppo.errors import DPPOError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.files import read_lines
 from dppo_lab.runs import parts
 from dppo_lab.runs.folder import RUN_FILE
 
@@ -102,7 +102,7 @@ def compared(folder: Path, straight: Path) -> str:
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """Lines of a file without what a clock says, and without transformers' own mean of the loss since the resume."""
     clocks = ("time", "seconds", "_per_second", "runtime", "train_loss")
-    for record in read_lines(path):
+    for record in read_lines(path, []):
         yield {key: value for key, value in record.items() if not any(word in key for word in clocks)}
 
 

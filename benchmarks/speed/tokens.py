@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3ForCausalLM
 
-from answer_judge.files import write_json
 from benchmarks.shared import earlier, options
 from benchmarks.speed.tokens_in_trl import left_off, passes
 from dppo.environment import environment
+from dppo.files import write_json
 from dppo.methods import METHODS, Method
 from dppo.moment_samples import OtherTerms
 from dppo.objective import DR_GRPO, Tokens

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from answer_judge.files import write_json
+from dppo.files import write_json
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.progress import open_board, open_status
 from dppo_lab.cli.words import PROMPTS, listed, numbers, read_words, wide_console

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from answer_judge.files import explaining, write_json
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo_lab.cli.words import read_words, wide_console
+from dppo_lab.files import explaining
 from dppo_lab.runs.words import check_file
 from dppo_lab.shipped import offered
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from answer_judge.files import write_json
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo_lab.cli.progress import open_status
 from dppo_lab.cli.words import PROMPTS, read_words, wide_console
 from dppo_lab.runs.words import check_file

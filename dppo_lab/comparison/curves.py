@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from answer_judge.errors import FileError
+from dppo.errors import FileError
 from dppo_lab.runs.folder import ACCURACY, TOTALS
 from dppo_lab.runs.reader import Log
 

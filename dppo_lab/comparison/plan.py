@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from answer_judge.files import write_json
 from dppo.environment import environment
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo.trl.checkpoints.files import LOCK_FILE, WRITER_FILE
 from dppo_lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
 from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RESULTS_FILE, RUNS, STARTS

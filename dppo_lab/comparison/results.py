@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from answer_judge.errors import FileError
 from dppo.environment import environment
+from dppo.errors import FileError
 from dppo.methods.own import method_named
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
 from dppo_lab.comparison.curves import AMOUNTS, READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach

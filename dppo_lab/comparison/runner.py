@@ -15,8 +15,8 @@ import yaml
 from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from answer_judge.errors import FileError
-from answer_judge.files import write_json, write_text
+from dppo.errors import FileError
+from dppo.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint, sole_writer_of
 from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.trainer import DPPOTrainer

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
 from dppo.pruning.tokens import TOKEN_AUTO
 from dppo_lab.planning.figures import Figures, gain, interval
 from dppo_lab.planning.records import Length, Option, Step
 from dppo_lab.planning.work import UNPRUNED, completion_ceiling, has_gradient, prompt_ceiling
+from dppo_lab.statistics import Estimate
 
 OWN = ("completions", "prompts", "tokens", "head")
 """Levels in the order of ``Rates``."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import TAIL
 from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.records import Option, Seconds, Step, Work
 from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.workload import Workload
+from dppo_lab.statistics import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

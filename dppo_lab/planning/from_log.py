@@ -15,7 +15,6 @@ from scipy.optimize import brentq
 from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
 
-from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import rates_to
 from dppo.rng import Purpose, generator
 from dppo_lab.planning.advice import COMPLETIONS, PROMPTS, Level
@@ -24,6 +23,7 @@ from dppo_lab.planning.figures import Figures, gain, interval, seconds_of
 from dppo_lab.planning.logs import SECONDS, Row, RunLog, finite
 from dppo_lab.planning.records import Option, Step
 from dppo_lab.planning.workload import RESAMPLES, Kind, Workload, log_normal_curve
+from dppo_lab.statistics import Estimate
 
 KINDS = 24
 """Pass rates that a Beta distribution is cut into."""

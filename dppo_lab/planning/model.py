@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, rates_to
 from dppo_lab.planning.advice import Advice, Rates, advices
 from dppo_lab.planning.figures import Figures, interval, seconds_of
 from dppo_lab.planning.records import EVERYTHING, Kept, Length, Option, Prices, Seconds, Step, Work
 from dppo_lab.planning.tokens import TokenSample
+from dppo_lab.statistics import Estimate
 
 SMALL_GROUP = 2
 """Completions of a prompt where its history is the baseline."""

@@ -4,8 +4,8 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
-from answer_judge.statistics import Estimate
 from dppo_lab.planning.model import EXACT, Plan
+from dppo_lab.statistics import Estimate
 
 LEVELS = {
     "prompts": ("prune {0} of the prompts", "do not prune prompts"),

@@ -1,7 +1,6 @@
 """Accuracy on mathematics benchmarks: problems, generation, verdicts, and estimates with intervals.
 
-Engines and the callback are imported by name: ``answer_judge.evaluation.engines`` and
-``answer_judge.evaluation.during_training``.
+Engines are imported when they are asked for; the command is ``python -m answer_judge.evaluation``.
 """
 
 from answer_judge.evaluation.compare import PairedResults, compare

@@ -187,7 +187,7 @@ def _check_golds(answers: Sequence[str]) -> None:
     if empty:
         raise DataError(
             f"gold answer {empty[0]} is {answers[empty[0]]!r}, expected text that is not empty: "
-            "run check_problems(dataset) before training"
+            "leave such rows out of the dataset"
         )
 
 

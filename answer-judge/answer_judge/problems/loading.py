@@ -37,7 +37,7 @@ def load_problems(
     r"""Problems as a dataset with the columns ``prompt`` and ``answer`` and every original column.
 
     An original column called ``prompt`` or ``answer`` that had to change is kept as ``original_prompt`` or
-    ``original_answer``. Nothing is dropped and no row is judged: that is ``check_problems``. Problems in the columns of
+    ``original_answer``. Nothing is dropped and no row is judged. Problems in the columns of
     HumanEval or MBPP become ``id``, ``problem``, ``prompt`` and ``answer``, which holds their tests.
 
     Args:

@@ -206,7 +206,7 @@ def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
         if empty:
             raise DataError(
                 f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}: no reward can be earned there. "
-                "Drop them with check_problems(dataset, on_bad_rows='drop')"
+                f"Leave them out: dataset.filter(lambda row: row[{column!r}])"
             )
         if column in gold_columns:
             for value in dataset[column]:

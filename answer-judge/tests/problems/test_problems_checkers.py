@@ -10,7 +10,7 @@ from refusals import refused, warned
 
 from answer_judge.errors import ConfigError, RewardError
 from answer_judge.evaluation import load_set, parse_benchmark
-from answer_judge.problems import Checker, Judges, check_problems, check_rewards, checker_reward, load_problems
+from answer_judge.problems import Checker, Judges, check_rewards, checker_reward, load_problems
 
 ROWS = [{"problem": f"Say w{i}.", "word": f"w{i}", "tags": ["a", None]} for i in range(4)]
 
@@ -38,7 +38,7 @@ def asked(reward, texts, **given):
 
 
 def test_scores_are_the_functions(file):
-    dataset = check_problems(load_problems(str(file), answers=False))
+    dataset = load_problems(str(file), answers=False)
     assert "answer" not in dataset.column_names and dataset[0]["prompt"][0]["content"] == "Say w0."
     reward, logged = reward_of("says"), {}
     check_rewards(dataset, [reward])

@@ -8,7 +8,7 @@ from refusals import refused
 
 from answer_judge.errors import DataError
 from answer_judge.evaluation import load_set, parse_benchmark
-from answer_judge.problems import Benchmark, Judges, check_problems, check_rewards, code_tests, load_problems
+from answer_judge.problems import Benchmark, Judges, check_rewards, code_tests, load_problems
 from answer_judge.problems.code import CodeTests, program_in
 from answer_judge.sandbox import Limits, Sandbox
 
@@ -57,7 +57,7 @@ def test_the_rule_is_read_from_the_columns(written):
 
 def test_they_are_trained_on_like_others(written, judges):
     _, path, found, solutions = written
-    dataset = check_problems(load_problems(str(path)))
+    dataset = load_problems(str(path))
     assert dataset["answer"] == [problem.answer for problem in found.problems]
     assert "```python block" in dataset[0]["prompt"][0]["content"]
     assert load_problems(str(path), chat=False)[0]["prompt"] == found.problems[0].problem

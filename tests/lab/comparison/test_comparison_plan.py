@@ -4,8 +4,7 @@ import pytest
 import yaml
 from refusals import refused
 
-from answer_judge.errors import FileError
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
 from dppo.methods import METHODS
 from dppo_lab.comparison.folder import RESULTS_FILE
 from dppo_lab.comparison.plan import check_folder, open_folder, plan

@@ -1,20 +1,14 @@
-"""``dppo eval`` on problems whose answer is a program, with the real sandbox and an engine without a model."""
+"""The command on problems whose answer is a program, with the real sandbox and an engine without a model."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from evaluation_fakes import fake_engine
 
-TESTS = Path(__file__).parents[2] / "judge"
-sys.path.insert(0, str(TESTS / "evaluation"))
+from answer_judge.evaluation import Generated, command, pass_at_k, read_results
 
-from evaluation_fakes import fake_engine  # noqa: E402
-
-import dppo_lab.cli.eval as command  # noqa: E402
-from answer_judge.evaluation import Generated, pass_at_k, read_results  # noqa: E402
-from dppo_lab.cli.main import main  # noqa: E402
-
+TESTS = Path(__file__).parents[1]
 HUMANEVAL = TESTS / "problems" / "code_humaneval.jsonl"
 SOLUTIONS = {row["entry_point"]: row for row in map(json.loads, HUMANEVAL.read_text().splitlines())}
 
@@ -33,7 +27,7 @@ def evaluated(tmp_path, monkeypatch, confined):
     def run(*words):
         monkeypatch.setattr(command, "load_engine", lambda name, spec: fake_engine(answer))
         given = f"--samples 4 --k 1,2,4 --program_cpu_seconds 2 --workers 1 --output {tmp_path / 'out'}"
-        return main(["eval", "model", *words, *given.split()])
+        return command.main(["model", *words, *given.split()])
 
     return run
 

@@ -1,13 +1,15 @@
-"""``dppo eval`` end to end on a tiny model, with the real verifier, and every bad argument."""
+"""The command end to end on a tiny model, with the real verifier, and bad arguments."""
 
 import json
+import subprocess
 import sys
 
 import pytest
+from refusals import refused
 
-from dppo_lab.cli import eval as command
-from dppo_lab.cli.main import main
-from dppo_lab.runs.embedded import TASKS
+from answer_judge.errors import ConfigError, FileError, JudgeError
+from answer_judge.evaluation import command
+from answer_judge.evaluation.command import main
 
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b), "level": 1 + a % 2} for a in range(3) for b in range(2)]
 
@@ -20,9 +22,9 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def words(untrained, file, tmp_path):
+def words(tiny_folder, file, tmp_path):
     """A command that works; further words may follow."""
-    fixed = f"eval {untrained} --benchmark sums={file} --samples 4 --max_new_tokens 6 --temperature 1 --top_p 1"
+    fixed = f"{tiny_folder} --benchmark sums={file} --samples 4 --max_new_tokens 6 --temperature 1 --top_p 1"
     return [*fixed.split(), "--prompt_template", "{problem}", "--output", str(tmp_path / "out")]
 
 
@@ -48,35 +50,13 @@ def test_comparison(words, tmp_path, capsys):
     assert main(other) == 0
     capsys.readouterr()
     folders = [str(tmp_path / name) for name in ("out", "other", "c")]
-    assert main(["eval", "--compare", *folders[:2], "--output", folders[2]]) == 0
+    assert main(["--compare", *folders[:2], "--output", folders[2]]) == 0
     written = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert written["settings"] == ["seed is 0 there and 1 here"] and written["benchmarks"]["sums"]["problems"] == 6
     printed = capsys.readouterr().out
     assert "different: seed is 0 there and 1 here" in printed and "B minus A" in printed and "sums" in printed
-    assert main(["eval", "--compare", str(tmp_path / "out"), str(tmp_path / "none")]) == 2
-    assert "no finished evaluation" in capsys.readouterr().err
-
-
-def test_a_model_from_scratch_is_made_once_for_its_arguments(words, tmp_path, made_quickly):
-    out = tmp_path / "out"
-    calls = [["scratch:embedded_quick"], ["scratch:embedded_sparse"], ["scratch:embedded_quick", "--seed", "1"]]
-    for number, (name, *more) in enumerate([*calls, *calls]):
-        if number:
-            (out / "samples.jsonl").unlink()
-            (out / "settings.json").unlink()
-        assert main(["eval", name, *words[2:], *more]) == 0
-    found = [(folder.name, seed, task) for folder, seed, task in made_quickly]
-    named = [("embedded_quick", 0), ("embedded_sparse", 0), ("embedded_quick", 1)]
-    assert found == [(f"scratch-{name}-seed{seed}", seed, TASKS[name]) for name, seed in named]
-    settings = json.loads((out / "settings.json").read_text())
-    assert settings["engine"]["model"] == found[2][0] and settings["engine"]["format"] == "chat template"
-
-
-def test_an_output_that_is_a_file_is_refused_in_a_sentence(words, tmp_path, capsys):
-    (tmp_path / "out").write_text("mine")
-    assert main(["eval", "scratch:embedded", *words[2:]]) == 2
-    assert "name another folder with --output_dir (dppo eval: --output)" in capsys.readouterr().err
-    assert (tmp_path / "out").read_text() == "mine"
+    with refused(FileError, "no finished evaluation"):
+        main(["--compare", str(tmp_path / "out"), str(tmp_path / "none")])
 
 
 def test_a_stop_and_engines_that_cannot_start_say_what_to_do(words, capsys, monkeypatch):
@@ -90,5 +70,28 @@ def test_a_stop_and_engines_that_cannot_start_say_what_to_do(words, capsys, monk
         main([*words, "--engine_args", "[1]"])
     assert "expected such as '{\"name\": 1}'" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "vllm", None)
-    assert main([*words, "--engine", "vllm"]) == 2
-    assert "pip install 'vllm>=0.22,<0.31', or --engine transformers" in capsys.readouterr().err
+    with refused(ConfigError, "pip install 'vllm>=0.22,<0.31', or --engine transformers"):
+        main([*words, "--engine", "vllm"])
+
+
+REFUSED = [
+    ("", "no model is named"),
+    ("m --compare a b", "--compare a b"),
+    ("m --benchmark sums=FILE --samples 4 --k 1,8", "k=8 must be between 1 and the 4 samples"),
+    ("m --benchmark sums=FILE --k one", "--k one"),
+    ("m --benchmarks math5000", "'math5000'"),
+    ("m --benchmark more=nothing.jsonl", "nothing.jsonl"),
+    ("MODEL --benchmark sums=FILE --workers 0", "workers=0"),
+]
+
+
+@pytest.mark.parametrize(("given", "named"), REFUSED)
+def test_bad_words_are_refused(given, named, file, tiny_folder, tmp_path):
+    given = given.replace("FILE", str(file)).replace("MODEL", str(tiny_folder))
+    with refused(JudgeError, named):
+        main([*given.split(), *(["--output", str(tmp_path / "out")] if given and "--compare" not in given else [])])
+
+
+def test_a_refusal_is_one_line_with_exit_code_2(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "answer_judge.evaluation"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "no model is named" in done.stderr

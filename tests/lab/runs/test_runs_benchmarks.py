@@ -1,21 +1,23 @@
-"""Benchmarks while a run trains: figures in the log, and a run that trains as it would have without them."""
+"""Held-out problems while a run trains: figures in the log, and a run that trains as it would have without them."""
 
 import json
 from contextlib import nullcontext
 
 import pytest
 import torch
-from evaluation_fakes import FakeJudge, fake_engine, problem_set
 from refusals import refused
 from safetensors.torch import load_file
+from toy_evaluation import ASKER, answers, toy_set
 
-from answer_judge.evaluation import Protocol, Sampling, evaluate
-from answer_judge.evaluation.during_training import BenchmarkCallback
-from dppo.errors import ConfigError as RunConfigError
-from dppo_lab.runs.benchmarks import load_benchmarks
+from dppo.errors import ConfigError
+from dppo_lab.runs import benchmarks
+from dppo_lab.runs.benchmarks import BenchmarkCallback, load_benchmarks
+from dppo_lab.runs.data import load_dataset
 from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.held_out import Asker
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import load_dataset, train
+from dppo_lab.runs.parts import train
+from dppo_lab.runs.sampling import Sampling
 
 
 class State:
@@ -23,13 +25,11 @@ class State:
         self.global_step = step
 
 
-def callback(logged, engine=None, **changes):
+def callback(logged, **changes):
     settings = {
-        "sets": (problem_set(7, "one"), problem_set(5, "two")),
-        "engine": lambda model: engine or fake_engine(),
-        "judge": FakeJudge(),
+        "sets": (toy_set(7, "one"), toy_set(5, "two")),
+        "asking": lambda: nullcontext(ASKER),
         "log": logged.append,
-        "generating": lambda: nullcontext("the model"),
         "sampling": Sampling(max_new_tokens=40),
         "every": 2,
         "samples": 3,
@@ -37,19 +37,27 @@ def callback(logged, engine=None, **changes):
     return BenchmarkCallback(**{**settings, **changes})
 
 
-def test_figures_are_those_of_an_evaluation(tmp_path):
-    logged = []
+def test_figures_are_shares_of_the_completions():
+    """The same completions in any order of batches: the seeds belong to the problems."""
+    logged, apart = [], []
     callback(logged).on_train_begin(None, State(0), None)
-    protocol = Protocol(sets=callback([]).sets, samples=3, sampling=Sampling(max_new_tokens=40))
-    results = evaluate(protocol, fake_engine(), FakeJudge(), tmp_path)
+    alone = Asker(encode=ASKER.encode, generate=answers, batch_size=1, positions=None)
+    callback(apart, asking=lambda: nullcontext(alone)).on_train_begin(None, State(0), None)
     (figures,) = logged
-    for name, found in results["benchmarks"].items():
-        total = sum(found["outcomes"].values())
-        assert figures[f"eval/{name}/pass@1"] == pytest.approx(found["pass@1"]["value"])
-        assert figures[f"eval/{name}/mean_tokens"] == pytest.approx(found["mean_tokens"])
-        assert figures[f"eval/{name}/truncated"] == pytest.approx(found["truncated"])
-        assert figures[f"eval/{name}/no_answer"] == pytest.approx(found["outcomes"]["no_answer"] / total)
-    assert figures["eval/average/pass@1"] == pytest.approx(results["average"]["pass@1"]["value"])
+    assert apart == [pytest.approx(figures)]
+    for name, count in (("one", 7), ("two", 5)):
+        assert figures[f"eval/{name}/pass@1"] * 3 * count == pytest.approx(
+            round(figures[f"eval/{name}/pass@1"] * 3 * count)
+        )
+        assert 0 < figures[f"eval/{name}/no_answer"] < 1 and 1 <= figures[f"eval/{name}/mean_tokens"] <= 30
+    both = figures["eval/one/pass@1"], figures["eval/two/pass@1"]
+    assert figures["eval/average/pass@1"] == pytest.approx(sum(both) / 2)
+
+
+def test_a_prompt_that_leaves_no_room_is_not_answered():
+    logged, short = [], Asker(encode=ASKER.encode, generate=answers, batch_size=4, positions=3)
+    callback(logged, asking=lambda: nullcontext(short)).on_train_begin(None, State(0), None)
+    assert logged[0]["eval/one/no_answer"] > 0.8 and logged[0]["eval/one/pass@1"] < 0.2
 
 
 def test_when_it_evaluates():
@@ -72,12 +80,14 @@ def test_processes_share_the_problems():
     alone, parts = [], []
     callback(alone).on_train_begin(None, State(0), None)
     ranks = [callback([], rank=rank, processes=3) for rank in range(3)]
-    found = [[p.id for rank in ranks for p in rank.sets[i].problems] for i in range(2)]
+    found = [[each for rank in ranks for each in rank.sets[i].ids] for i in range(2)]
     assert [sorted(ids) for ids in found] == [[f"{n}/{i}" for i in range(c)] for n, c in (("one", 7), ("two", 5))]
-    sums = iter(sum(rank._sums(rank.sets[i], fake_engine()) for rank in ranks) for i in range(2))
+    drawn = {"samples": 3, "seed": 0}
+    sampling = Sampling(max_new_tokens=40)
+    sums = iter(sum(benchmarks.sums(rank.sets[i], ASKER, sampling, **drawn) for rank in ranks) for i in range(2))
     callback(parts, rank=0, processes=3, reduce=lambda tensor: next(sums)).on_train_begin(None, State(0), None)
     assert parts == [pytest.approx(alone[0])]
-    assert callback([], sets=(problem_set(2),), rank=2, processes=3).sets[0].problems == ()
+    assert callback([], sets=(toy_set(2, "few"),), rank=2, processes=3).sets[0].ids == []
 
 
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
@@ -95,7 +105,7 @@ def words(tmp_path):
     given = f"--model_name_or_path {tmp_path / 'model'} --dataset_name embedded --use_cpu true --bf16 false "
     given += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
     given += "--disable_tqdm true --gradient_checkpointing false --max_steps 3 --logging_steps 2 --save_strategy no"
-    given += " --learning_rate 1e-3 --reward_funcs evaluation_fakes.length_reward"
+    given += " --learning_rate 1e-3 --reward_funcs small_runs.odd_length"
     return [*given.split(), "--prompt_template", "{problem}"]
 
 
@@ -128,7 +138,7 @@ def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
     assert [record["step"] for record in followed] == [0, 2, 3]
     assert all(0 <= record["eval/sums/pass@1"] <= 1 and record["eval/sums/mean_tokens"] <= 8 for record in followed)
     assert not any("loss" in record or "prune/kept_share" in record for record in followed)
-    name = "rewards/length_reward/mean"
+    name = "rewards/odd_length/mean"
     steps = [(record["step"], record[name]) for record in records if name in record]
     assert steps == [(record["step"], record[name]) for record in plain if name in record] and len(steps) >= 1
     assert equal(with_weights, without_weights)
@@ -137,30 +147,26 @@ def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
 
 
 def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, follow, monkeypatch):
-    import dppo_lab.runs.benchmarks as benchmarks
-
-    original = benchmarks.of_model
+    original = benchmarks.asker
 
     def careless(model, tokenizer, **options):
         torch.rand(1)
         return original(model, tokenizer, **options)
 
     plain, _ = trained("without")
-    monkeypatch.setattr(benchmarks, "of_model", careless)
+    monkeypatch.setattr(benchmarks, "asker", careless)
     followed, _ = trained("with", *follow)
     assert not equal(followed, plain)
 
 
 def test_as_many_completions_are_generated_at_once_as_in_a_rollout(trained, follow, monkeypatch):
-    import dppo_lab.runs.benchmarks as benchmarks
-
-    original, sizes = benchmarks.of_model, []
+    original, sizes = benchmarks.asker, []
 
     def noted(model, tokenizer, *, batch_size, **options):
         sizes.append(batch_size)
         return original(model, tokenizer, batch_size=batch_size, **options)
 
-    monkeypatch.setattr(benchmarks, "of_model", noted)
+    monkeypatch.setattr(benchmarks, "asker", noted)
     trained("whole", *follow)
     trained("parts", *follow, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "4")
     assert set(sizes) == {16}
@@ -171,7 +177,7 @@ def test_a_file_of_ones_own_is_asked_as_the_run_asks_it(tmp_path, words, follow,
     own = ["--dataset_name", str(tmp_path / "sums.jsonl"), "--per_device_train_batch_size", "8"]
     run = parse_run([*words[:-2], "--output_dir", str(tmp_path / "out"), *own, *follow, *given])
     (found,) = load_benchmarks(run)
-    asked = {found.benchmark.prompt(problem.problem) for problem in found.problems}
+    asked = {*found.questions}
     assert len(asked) == 5 and asked <= {turns[0]["content"] for turns in load_dataset(run)["prompt"]}
 
 
@@ -186,5 +192,5 @@ def test_fields_and_dry_run(tmp_path, words):
     for flags, kind, text in said:
         assert any(f.kind == kind and text in f.text for f in dry_run(parse_run([*words, *output, *flags]))), text
     for field in ("eval_benchmark_every", "eval_benchmark_limit"):
-        with refused(RunConfigError, field, 0):
+        with refused(ConfigError, field, 0):
             parse_run([*words, *output, f"--{field}", "0"])
