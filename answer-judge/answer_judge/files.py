@@ -13,17 +13,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from answer_judge.errors import FileError
-
-Default = Callable[[Any], Any]
-"""What to write in place of a value that JSON has no word for, as in ``json.dumps``."""
-Damage = tuple[int, str]
-"""Number of a line, from 1, and what is wrong with it."""
 
 
 @contextmanager
@@ -61,24 +56,18 @@ def flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Replace a file by ``text`` in UTF-8; see ``replacing``."""
-    with replacing(path) as file:
-        file.write(text.encode("utf-8"))
-
-
-def write_json(path: str | Path, value: Any, *, default: Default | None = None) -> None:
+def write_json(path: str | Path, value: Any) -> None:
     """Replace a JSON file by ``value``; see ``replacing`` and ``encoded``."""
-    write_text(path, encoded(value, indent=1, default=default) + "\n")
+    with replacing(path) as file:
+        file.write(f"{encoded(value, indent=1)}\n".encode("ascii"))
 
 
-def encoded(value: Any, *, indent: int | None = None, default: Default | None = None) -> str:
+def encoded(value: Any, *, indent: int | None = None) -> str:
     """``value`` as JSON in ASCII, so any text stays within its line.
 
-    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line. Without
-    ``default`` a value that JSON cannot hold raises ``TypeError``.
+    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line.
     """
-    return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent, default=default)
+    return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent)
 
 
 def _finite(value: Any) -> Any:
@@ -89,7 +78,7 @@ def _finite(value: Any) -> Any:
     return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, default: Default | None = None) -> None:
+def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Add one line of JSON per record to a file; lines that do not fit on the disk are taken back, all of this call.
 
     The file is made where it does not exist, its folder not. Records are as for ``encoded``.
@@ -97,7 +86,7 @@ def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, defa
     Raises:
         OSError: there is no room, or the disk fails. The file is as it was.
     """
-    lines = "".join(encoded(record, default=default) + "\n" for record in records).encode("ascii")
+    lines = "".join(encoded(record) + "\n" for record in records).encode("ascii")
     if not lines:
         return
     with open(path, "ab", buffering=0) as file:
@@ -176,49 +165,23 @@ def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
     return value
 
 
-def read_lines(path: str | Path, *, damaged: list[Damage] | None = None, advice: str = "") -> Iterator[dict[str, Any]]:
+def read_lines(path: str | Path, *, advice: str = "") -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines, in order.
 
-    Without ``damaged`` the first damaged line stops it. With a list, which gets every line that is cut off or no
-    record, those are passed over, and so are empty lines; then no file holds no records.
-
     Raises:
-        FileError: a line is damaged or the file missing, without ``damaged``; ``advice`` is the end of the message.
+        FileError: a line is damaged or the file missing; ``advice`` is the end of the message.
     """
     path = Path(path)
-    if damaged is not None and not path.is_file():
-        return
     try:
         file = path.open("rb")
     except OSError as error:
         raise FileError(f"{path} cannot be read ({error}). {advice}") from error
     with file:
         for number, line in enumerate(file, 1):
-            if damaged is not None and not line.strip():
-                continue
             try:
-                # Text that is only to be shown may have bytes that are no text.
-                record = json.loads(line.decode("utf-8", errors="strict" if damaged is None else "replace"))
+                record = json.loads(line.decode("utf-8"))
                 if not isinstance(record, dict):
                     raise ValueError("it is not an object")
             except ValueError as error:
-                if damaged is None:
-                    raise FileError(f"{path}, line {number} is damaged ({error}). {advice}") from error
-                damaged.append((number, str(error)))
-            else:
-                yield record
-
-
-def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Take away every record that ``keep`` refuses, and every line that is cut off or no record.
-
-    Raises:
-        OSError: there is no room, or the disk fails. The file is as it was.
-    """
-    path = Path(path)
-    if not path.is_file():
-        return
-    with replacing(path) as file:
-        for record in read_lines(path, damaged=[]):
-            if keep(record):
-                file.write(encoded(record).encode("ascii") + b"\n")
+                raise FileError(f"{path}, line {number} is damaged ({error}). {advice}") from error
+            yield record
