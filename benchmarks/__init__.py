@@ -6,7 +6,6 @@
 | ``learning`` | which method learns most for its seconds |
 | ``scale`` | what grows with size, which models are served, what survives a kill |
 | ``swap`` | whether what TRL's own tests ask of its trainers holds of ours |
-| ``judge`` | whether verifier, sandbox, votes and intervals can be trusted |
 | ``results`` | committed figures; ``pages.py`` draws the tables of the pages from them |
 """
 

@@ -1,4 +1,4 @@
-"""What the site makes of the pages: the README is its first, the notebook and a report are among them.
+"""The pages of the site: the README first, those of the judge, the notebook and a report among them.
 
 Links to files that are no pages become their names. mkdocs calls these functions by their names (``hooks`` in
 mkdocs.yml): ``make docs``, which writes the report first.
@@ -6,6 +6,7 @@ mkdocs.yml): ``make docs``, which writes the report first.
 
 import base64
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,16 @@ from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK, REPORT = ROOT / "examples" / "first_look.ipynb", ROOT / "build" / "sample_report.html"
-PAGE = re.compile(r"\]\((?:docs/([\w/]+\.(?:md|png))|examples/(first_look)\.ipynb)")
+JUDGE = ROOT / "answer-judge"
+PLACES = {"docs": "", "answer-judge/docs": "judge/"}
+"""Folders of pages in the repository, and on the site."""
+NAMES = {
+    "README.md": "index.md",
+    "answer-judge/README.md": "judge/index.md",
+    "examples/first_look.ipynb": "first_look.md",
+}
 BADGE = re.compile(r"^!\[[^\]]*\]\(https?://[^)]*\)\n", re.MULTILINE)
-ELSEWHERE = re.compile(r"\[([^\]]*)\]\((?!https?:|#)((?:\.\./)?[\w./-]+)\)")
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([\w./-]+)(#[\w-]+)?\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -25,9 +33,12 @@ def on_files(files: Any, config: Any) -> Any:
     if not REPORT.is_file():
         raise PluginError(f"{REPORT.relative_to(ROOT)} is missing. `make docs` writes it before it builds the site.")
     readme = BADGE.sub("", (ROOT / "README.md").read_text())  # they come from another host
-    home = PAGE.sub(lambda found: f"]({found[1] or found[2] + '.md'}", readme)
+    files.append(File.generated(config, "index.md", content=readme))
+    files.append(File.generated(config, "judge/index.md", content=(JUDGE / "README.md").read_text()))
+    for path in sorted((JUDGE / "docs").rglob("*.md")):
+        name = f"judge/{path.relative_to(JUDGE / 'docs').as_posix()}"
+        files.append(File.generated(config, name, content=path.read_text()))
     page, pictures = notebook_page(json.loads(NOTEBOOK.read_text()))
-    files.append(File.generated(config, "index.md", content=home))
     files.append(File.generated(config, "first_look.md", content=page))
     for name, picture in pictures.items():
         files.append(File.generated(config, name, content=picture))
@@ -53,11 +64,31 @@ def notebook_page(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Leave links to pages as they are; of others, such as to code, the text stays. The report becomes a link."""
-    here = Path(page.file.src_uri).parent
+    """Point links to the pages of the site; of others, such as to code, the text stays. The report becomes a link."""
+    here = page.file.src_uri
+    source = ROOT / in_repository(here)
 
     def kept(found: re.Match[str]) -> str:
-        words, target = found.groups()
-        return found[0] if files.get_file_from_path((here / target).as_posix()) else words
+        words, target, anchor = found.groups()
+        place = (source.parent / target).resolve()
+        there = site_page(place.relative_to(ROOT).as_posix()) if place.is_relative_to(ROOT) else ""
+        if not there or files.get_file_from_path(there) is None:
+            return found[0] if files.get_file_from_path(target) else words  # a picture of the notebook
+        return f"[{words}]({os.path.relpath(there, os.path.dirname(here) or '.')}{anchor or ''})"
 
-    return ELSEWHERE.sub(kept, markdown).replace(f"`site/{REPORT.name}`", f"[{REPORT.name}]({REPORT.name})")
+    return LINK.sub(kept, markdown).replace(f"`site/{REPORT.name}`", f"[{REPORT.name}]({REPORT.name})")
+
+
+def in_repository(uri: str) -> str:
+    """The file that a page of the site is made from."""
+    known = {there: path for path, there in NAMES.items()}
+    folder = "answer-judge/docs" if uri.startswith("judge/") else "docs"
+    return known.get(uri, f"{folder}/{uri.removeprefix('judge/')}")
+
+
+def site_page(path: str) -> str:
+    """The page of the site that is made from a file of the repository, or the file's own place."""
+    if path in NAMES:
+        return NAMES[path]
+    folder = next((each for each in reversed(PLACES) if path.startswith(f"{each}/")), None)
+    return "" if folder is None else PLACES[folder] + path.removeprefix(f"{folder}/")

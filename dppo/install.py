@@ -48,6 +48,17 @@ def install_line(extra: str) -> str:
     return f"pip install {shlex.join(words)}"
 
 
+def judge_line() -> str:
+    """The pip command for answer-judge, a distribution in the same repository, from where this copy is."""
+    folder = Path(__file__).parents[1] / "answer-judge"
+    if (folder / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{folder}[eval]')}"
+    source = _source()
+    if "+" in source:
+        return f"pip install {shlex.quote(f'answer-judge[eval] @ {source}#subdirectory=answer-judge')}"
+    return "pip install './answer-judge[eval]' in a clone of dppo's repository"
+
+
 def _source() -> str:
     """Source of pip's installation (PEP 610): a repository with its commit, or an archive; else ""."""
     try:

@@ -239,7 +239,8 @@ class OwnSettings:
     )
     prompt_values: str | None = setting(
         None,
-        "File that `dppo values` writes and training reads: what the model did on each prompt before training. "
+        "File that `examples/prompt_values.py` writes and training reads: what the model did on each prompt before "
+        "training. "
         "`a_star_po` needs it; a baseline from history has it as a prompt's prior. Default: none.",
     )
     max_tokens_per_row: int | None = setting(

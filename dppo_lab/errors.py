@@ -1,7 +1,11 @@
-"""The errors of both libraries that the lab stands on."""
+"""Errors whose message says what to do: a command prints it and ends, a dry run lists it."""
 
-from answer_judge.errors import JudgeError
 from dppo.errors import DPPOError
 
-EXPLAINED = (DPPOError, JudgeError)
-"""Errors whose message says what to do: a command prints it and ends, a dry run lists it."""
+EXPLAINED: tuple[type[Exception], ...] = (DPPOError,)
+try:
+    from answer_judge.errors import JudgeError
+except ModuleNotFoundError:  # it is a distribution of its own
+    pass
+else:
+    EXPLAINED += (JudgeError,)

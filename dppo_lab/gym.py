@@ -1,6 +1,6 @@
 """Tasks of the library reasoning-gym: problems by seed and number, and the task's own score as the reward.
 
-reasoning-gym is imported when a task is made. Neither torch nor ``answer_judge`` is needed here. In a script::
+reasoning-gym is imported when a task is made. torch is not needed here. In a script::
 
     task = reasoning_gym_task("chain_sum", {"max_terms": 2}, answer_pattern="number")
     dataset = Dataset.from_list(task.rows()).rename_column("problem", "prompt")
@@ -23,8 +23,6 @@ PREFIX = "reasoning_gym:"
 """Start of a dataset name or benchmark name that asks for a task, such as ``reasoning_gym:chain_sum``."""
 COLUMN = "reasoning_gym"
 """Column of a row that holds its task, arguments and number as JSON: the score makes the problem again from them."""
-CHECK = "check:dppo_lab.runs.gym_worker:reasoning_gym_score"
-"""Name of the score as a rule of ``answer_judge``, which calls it in worker processes under a time limit."""
 HELD_OUT_PARTS = 4
 """One of so many questions is held out."""
 SEED_SPACING = 2**20

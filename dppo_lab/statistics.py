@@ -1,10 +1,9 @@
 """Intervals over the seeds of an experiment, which cover about 95%: the bootstrap with expanded tails.
 
-Over few seeds the plain percentile interval
-is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and it uses quantiles of the normal in
-place of those of Student's t. The expanded interval corrects its tails for both. It never leaves the range of the
-data, so with few seeds it cannot cover 95%: for a symmetric quantity the range of n seeds misses the centre with
-probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached).
+Over few seeds the plain percentile interval is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate
+does, and it uses quantiles of the normal in place of those of Student's t. The expanded interval corrects its tails for
+both. It never leaves the range of the data, so with few seeds it cannot cover 95%: for a symmetric quantity the range
+of n seeds misses the centre with probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached).
 """
 
 import functools

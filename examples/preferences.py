@@ -2,28 +2,25 @@
 
 python examples/preferences.py pairs.jsonl [--questions 96] [--warm_up 300] [--seed 0]
 
-The policy of the embedded task is warmed up on its imperfect teacher and answers questions; the verifier judges what it
-says. Questions with answers of one kind only give no pair. Lines are what ``DPPODPOTrainer`` and TRL's trainer read.
+The policy of the embedded task is warmed up on its imperfect teacher and answers questions, which the task's own reward
+judges. Questions with answers of one kind only give no pair. Lines are what ``DPPODPOTrainer`` and TRL's trainer read.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from answer_judge.files import append_lines
-from answer_judge.grading import Verifier
 from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.decode import sample
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
-from dppo_lab.demo.task import QUICK, ArithmeticProblem, make_split
+from dppo_lab.demo.task import QUICK, ArithmeticProblem, make_split, reward
 from dppo_lab.demo.warmup import warm_up
+from dppo_lab.files import append_lines
 
 
-def preferences(
-    model: Any, problems: list[ArithmeticProblem], verifier: Verifier, *, samples: int, seed: int
-) -> list[Any]:
+def preferences(model: Any, problems: list[ArithmeticProblem], *, samples: int, seed: int) -> list[Any]:
     """Pairs of a right and a wrong answer to one question, as many as the rarer kind has different ones."""
     tokenizer = build_tokenizer()
     prompts = encode_questions(tokenizer, [problem.question for problem in problems])
@@ -31,8 +28,8 @@ def preferences(
         model, prompts, torch_generator(seed, Purpose.ROLLOUT), samples=samples, max_new_tokens=MAX_NEW_TOKENS
     )
     texts = tokenizer.batch_decode(drawn.token_lists, skip_special_tokens=True)
-    golds = [str(problem.answer) for problem in problems for _ in range(samples)]
-    right = [verdict.value == 1.0 for verdict in verifier.verify_many(texts, golds)]
+    golds = [problem.answer for problem in problems for _ in range(samples)]
+    right = [reward(text, gold) == 1.0 for text, gold in zip(texts, golds, strict=True)]
     pairs = []
     for place, problem in enumerate(problems):
         here = range(place * samples, (place + 1) * samples)
@@ -57,8 +54,7 @@ def main() -> None:
     model = build_model(options.seed)
     warm_up(model, build_tokenizer(), QUICK, seed=options.seed, steps=options.warm_up)
     problems = list(make_split(options.seed, train=options.questions, held_out=3, task=QUICK).train)
-    with Verifier(workers=1) as verifier:
-        pairs = preferences(model, problems, verifier, samples=options.samples, seed=options.seed)
+    pairs = preferences(model, problems, samples=options.samples, seed=options.seed)
     options.output.unlink(missing_ok=True)
     append_lines(options.output, pairs)
     print(f"{len(pairs)} pairs of {len(problems)} questions: {options.output}")

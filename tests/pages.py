@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "answer_judge/README.md")]
-PAGES += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "examples").glob("*/README.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "answer-judge/README.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "answer-judge" / "docs").rglob("*.md"))
+PAGES += sorted((ROOT / "examples").glob("*/README.md"))
 LANGUAGES = {"python", "bash", "yaml", "json", "text", "bibtex"}
 """``text`` is what nobody types: output, trees of files, arrows between parts."""
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```[ ]*$", re.DOTALL | re.MULTILINE)

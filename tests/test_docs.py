@@ -141,13 +141,14 @@ def test_the_readmes_trainer_takes_those_arguments():
     assert given["DPPOTrainer"] <= known
 
 
-CHECKOUT = r"(?:dppo|dppo_lab|answer_judge|tests|benchmarks|docs|examples)/[\w./]*\w"
+CHECKOUT = r"(?:dppo|dppo_lab|answer-judge|answer_judge|judge_benchmarks|tests|benchmarks|docs|examples)/[\w./]*\w"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_links_and_modules_that_a_page_names_are_there(page):
     text = page.read_text()
-    named = {path for path in re.findall(rf"`({CHECKOUT})`", text) if not (ROOT / path).exists()}
+    root = ROOT / "answer-judge" if page.is_relative_to(ROOT / "answer-judge") else ROOT
+    named = {path for path in re.findall(rf"`({CHECKOUT})`", text) if not (root / path).exists()}
     links = {link for link in re.findall(r"\]\((?!http)([^)#]+)", text) if not (page.parent / link).exists()}
     assert named | links == set()
     modules = re.findall(r"`((?:dppo|dppo_lab|answer_judge)(?:\.\w+)+)[`(]", text)
@@ -170,7 +171,7 @@ def importable(dotted: str) -> bool:
         return False
 
 
-KINDS = ("Tutorials", "How-to guides", "Reference", "Explanation")
+KINDS = ("Tutorials", "How-to guides", "Reference", "The judge", "Explanation")
 
 
 def test_the_navigation_has_the_four_kinds_and_every_page_is_in_one():
@@ -180,7 +181,9 @@ def test_the_navigation_has_the_four_kinds_and_every_page_is_in_one():
     assert tuple(shown) == ("Start", *KINDS)
     listed = [page for kind in KINDS for page in re.findall(r"[\w/]+\.md", shown[kind])]
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert len(listed) == len(set(listed)) and set(listed) == pages | {"first_look.md"}
+    judge = ROOT / "answer-judge" / "docs"
+    pages |= {f"judge/{page.relative_to(judge).as_posix()}" for page in judge.rglob("*.md")}
+    assert len(listed) == len(set(listed)) and set(listed) == pages | {"first_look.md", "judge/index.md"}
 
 
 def test_ten_questions_are_one_click_from_the_first_page():

@@ -13,6 +13,9 @@ sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
 from tiny_runs import tiny_path  # noqa: E402
 
+from dppo.pruning.prior import read_values  # noqa: E402
+from dppo.rewards import identities  # noqa: E402
+
 __all__ = ["tiny_path"]
 NEED_A_MODEL = ("trl_before.py", "trl_after.py", "custom_reward.py", "own_method.py")
 
@@ -37,7 +40,7 @@ def test_every_script_is_run_here():
     """But the engine, which is no script (tests/engine); the folders have tests of their own."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         *NEED_A_MODEL,
-        *("without_trainer.py", "read_results.py", "preferences.py", "engine.py"),
+        *("without_trainer.py", "read_results.py", "preferences.py", "engine.py", "prompt_values.py"),
     }
 
 
@@ -68,6 +71,18 @@ def test_the_method_without_a_trainer_learns(run):
     first, *_, last = run("without_trainer.py").splitlines()
     rewards = [float(line.rpartition(" ")[2]) for line in (first, last)]
     assert rewards[0] < 0.6 < 0.8 < rewards[1]
+
+
+def test_values_of_prompts_are_written_and_read(run, tiny_path):
+    lines = [f"model_name_or_path: {tiny_path}", "dataset_name: questions.jsonl", "output_dir: out", "bf16: false"]
+    lines += ["reward_funcs: [odd.odd]", "use_cpu: true", "num_generations: 1", "max_completion_length: 6"]
+    lines += ["method: a_star_po", "prompt_values: a.values.jsonl", "report_to: none", "prompt_column: prompt"]
+    Path("run.yaml").write_text("\n".join(lines))
+    Path("odd.py").write_text("def odd(completions, **_): return [float(len(text) % 2) for text in completions]")
+    assert "values of 8 prompts are in a.values.jsonl" in run("prompt_values.py", "run.yaml", "--samples", "4")
+    keys = identities([json.loads(line)["prompt"] for line in Path("questions.jsonl").read_text().splitlines()])
+    found = read_values("a.values.jsonl", keys)
+    assert len(found.value_P) == 8 and 0 < found.mean_P.mean() < 1
 
 
 @pytest.mark.slow

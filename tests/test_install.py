@@ -121,3 +121,35 @@ def test_a_report_is_read_with_its_own_extra_alone(tmp_path):
     assert (status, error) == (0, "") and (tmp_path / "report.html").is_file() and "wrote" in said
     status, _, error = without({"matplotlib"}, code)
     assert status == 2 and error.strip().endswith(f"pip install -e '{ROOT}[report]'") and error.count("\n") == 1
+
+
+WORDS = (
+    "train --model_name_or_path scratch:embedded --dataset_name embedded --use_cpu true --bf16 false --report_to none"
+)
+
+
+@pytest.mark.parametrize("part", ["runs.parts", "planning.run_plan", "comparison.runner", "cli.eval", "cli.verify"])
+def test_the_lab_is_imported_without_the_judge(part):
+    status, _, error = without({"answer_judge"}, f"import dppo_lab.{part}")
+    assert status == 0, error
+
+
+@pytest.mark.slow
+def test_without_the_judge_a_run_passes_a_dry_run_and_a_reward_that_needs_it_says_how_to_get_it(tmp_path):
+    words = f"{WORDS} --output_dir {tmp_path / 'out'} --dry_run --eval_benchmarks embedded"
+    code = "from dppo_lab.cli.main import main; sys.exit(main({words!r}.split()))"
+    status, said, error = without({"answer_judge"}, code.format(words=words))
+    assert status == 0 and "rewards: score" in said and "192 of embedded" not in said and "64 of embedded" in said, (
+        error
+    )
+    status, said, error = without({"answer_judge"}, code.format(words=f"{words} --reward_funcs accuracy"))
+    line = f"reward_funcs: accuracy needs answer-judge, which is not installed: {install.judge_line()}"
+    assert status == 1 and line in said, error
+
+
+def test_the_judge_is_installed_from_this_repository(no_clone, monkeypatch):
+    assert install.judge_line() == "pip install './answer-judge[eval]' in a clone of dppo's repository"
+    noted = {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(**noted))
+    source = "git+https://host/dppo.git@abc123#subdirectory=answer-judge"
+    assert install.judge_line() == f"pip install 'answer-judge[eval] @ {source}'"

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "trl"), str(HERE / "judge" / "evaluation")]
+sys.path[:0] = [str(HERE / "trl"), str(HERE / "lab")]
 
-from evaluation_fakes import FakeJudge, fake_engine, problem_set  # noqa: E402
 from tiny_runs import GENERATIONS, length_reward, tiny_path  # noqa: E402
+from toy_evaluation import ASKER, toy_set  # noqa: E402
 from transformers import Trainer, TrainerCallback  # noqa: E402
 from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
-from answer_judge.evaluation import Sampling  # noqa: E402
-from answer_judge.evaluation.during_training import BenchmarkCallback  # noqa: E402
+from dppo_lab.runs.benchmarks import BenchmarkCallback  # noqa: E402
+from dppo_lab.runs.sampling import Sampling  # noqa: E402
 
 __all__ = ["tiny_path"]
 PAGE = HERE.parent / "docs" / "metrics.md"
@@ -77,11 +77,9 @@ def with_sampler(trainer):
 def with_benchmarks(trainer):
     trainer.add_callback(
         BenchmarkCallback(
-            sets=(problem_set(3, "one"),),
-            engine=lambda model: fake_engine(),
-            judge=FakeJudge(),
+            sets=(toy_set(3, "one"),),
+            asking=lambda: nullcontext(ASKER),
             log=lambda metrics: Trainer.log(trainer, metrics),
-            generating=lambda: nullcontext("the model"),
             every=2,
             sampling=Sampling(max_new_tokens=40),
         )

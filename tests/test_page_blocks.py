@@ -16,18 +16,21 @@ from accelerate.commands.launch import launch_command_parser
 from pages import LANGUAGES, PAGES, ROOT, Block, all_blocks, lines_of
 
 import dppo_lab.cli.main as command
+from answer_judge.evaluation.command import build_parser as build_eval_parser
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig
 from dppo_lab.comparison.plan import plan
 from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.embedded import is_made_here
 from dppo_lab.runs.parsing import build_parser, parse_fields, read_file, read_flags
 from dppo_lab.runs.words import split_words
 
 BLOCKS = [block for page in PAGES for block in all_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-HERE = re.compile(r"(?:dppo|tests|benchmarks|docs|examples)/[\w./-]+")
+PROJECTS = [tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in (".", "answer-judge")]
+EXTRAS = {extra for project in PROJECTS for extra in project["project"]["optional-dependencies"]}
+HERE = re.compile(r"(?:dppo|answer-judge|tests|benchmarks|docs|examples)/[\w./-]+")
 
 
 class Parsed(Exception):
@@ -74,6 +77,8 @@ def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str
         return [f"there is no command {name}"]
     if name == "train":
         return refusal(lambda: read_flags(split_words(rest)[1]))
+    if name == "eval" and not any(map(is_made_here, words)):
+        return refusal(lambda: build_eval_parser("dppo eval").parse_args(rest))
     fields: list[str] = []
     run = command.import_module(f"dppo_lab.cli.{name}").main
     found = refusal(lambda: fields.extend(left_over(lambda: run(rest), monkeypatch)))
@@ -189,7 +194,9 @@ def test_settings_are_fields_also_where_they_cannot_be_tried():
 
 def test_every_block_is_run_or_says_why_it_is_not():
     assert {block.place: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
-    found = "".join((ROOT / "tests" / name).read_text() for name in ("test_docs.py", "judge/test_judge_readme.py"))
+    found = "".join(
+        (ROOT / "tests" / name).read_text() for name in ("test_docs.py", "../answer-judge/tests/test_judge_readme.py")
+    )
     assert [block.place for block in BLOCKS if block.test and f"def {block.test}(" not in found] == []
     needless = [block.place for block in BLOCKS if block.marked and block.language in ("text", "json", "bibtex")]
     assert needless == [] and len(BLOCKS) > 50

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from pages import blocks
 
-import answer_judge
 import dppo
 from dppo.install import COMMIT_FILE, commit
 
@@ -22,12 +21,11 @@ sys.path.insert(0, str(ROOT / "tests" / "trl"))
 from tiny_runs import tiny_path  # noqa: E402
 
 __all__ = ["tiny_path"]
-PACKAGES = ("dppo", "answer_judge", "dppo_lab")
+PACKAGES = ("dppo", "dppo_lab")
 LEFT_OUT = re.compile(r"examples/(sample_compare/.*|.*\.ipynb)")
 
 
 def test_one_version_is_written_everywhere_and_the_changelog_begins_with_it():
-    assert answer_judge.__version__ == dppo.__version__
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == dppo.__version__
     headings = re.findall(r"^## (\S+)", changes := (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert headings[0] in ("Unreleased", dppo.__version__) and dppo.__version__ in headings
@@ -46,7 +44,12 @@ def ran(words, folder, **variables):
 def built(tmp_path_factory):
     """The sdist, and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    ran([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], folder)
+    return build(ROOT, folder)
+
+
+def build(source, folder):
+    """The sdist of a folder, and the wheel that is built from it."""
+    ran([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source], folder)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
 
@@ -82,6 +85,24 @@ def test_every_file_of_the_packages_and_all_examples_are_in_both(built):
     assert not [name for name, member in members.items() if member.issym() or member.islnk()]
 
 
+def test_the_judge_is_a_distribution_of_its_own(tmp_path):
+    """One package in its wheel, which grades where neither dppo nor torch is."""
+    _, wheel = build(ROOT / "answer-judge", tmp_path)
+    with zipfile.ZipFile(wheel) as packed:
+        roots = {name.split("/")[0] for name in packed.namelist()}
+        (metadata,) = [packed.read(name).decode() for name in packed.namelist() if name.endswith("METADATA")]
+        packed.extractall(tmp_path / "site")
+    assert len(roots) == 2 and "answer_judge" in roots and not re.search(r"^Requires-Dist: dppo", metadata, re.M)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "sys.modules |= dict.fromkeys(('dppo', 'dppo_lab', 'torch', 'numpy'))\n"
+        "from answer_judge.grading import verify; import answer_judge\n"
+        r"print(verify(r'\boxed{\frac{1}{2}}', '0.5').reason, answer_judge.__file__)"
+    )
+    reason, place = ran([sys.executable, "-c", code, tmp_path / "site"], tmp_path).split()
+    assert reason == "right" and Path(place).is_relative_to(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
     """Programs of an environment with the wheel, where the packages it needs are those of this one."""
@@ -99,7 +120,7 @@ def test_the_wheel_is_what_is_imported_and_knows_its_commit(installed, tmp_path)
     names = ", ".join(PACKAGES)
     code = f"import {names}; print(*(each.__file__ for each in ({names})), sep='\\n')"
     found = ran([installed / "python", "-c", code], tmp_path).splitlines()
-    assert len(found) == 3 and all(Path(path).is_relative_to(installed.parent) for path in found)
+    assert len(found) == 2 and all(Path(path).is_relative_to(installed.parent) for path in found)
     assert ran([installed / "dppo", "--version"], tmp_path) == f"dppo {dppo.__version__}, commit {commit()}\n"
 
 

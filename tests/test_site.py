@@ -5,17 +5,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "examples" / "sample_compare"
-PACKAGES = ("dppo", "answer_judge", "dppo_lab")
+PACKAGES = {
+    "dppo": ROOT / "dppo",
+    "answer_judge": ROOT / "answer-judge" / "answer_judge",
+    "dppo_lab": ROOT / "dppo_lab",
+}
 
 
 def test_every_part_of_the_map_is_in_the_reference():
     parts = {
         f"{package}.{path.stem}"
-        for package in PACKAGES
-        for path in (ROOT / package).iterdir()
+        for package, folder in PACKAGES.items()
+        for path in folder.iterdir()
         if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem != "__init__"
     }
-    pages = {path: path.read_text() for path in (ROOT / "docs" / "api").glob("*.md")}
+    folders = (ROOT / "docs" / "api", ROOT / "answer-judge" / "docs" / "api")
+    pages = {path: path.read_text() for folder in folders for path in folder.glob("*.md")}
     shown = set(re.findall(rf"^::: ((?:{'|'.join(PACKAGES)})\.\w+)$", "\n".join(pages.values()), flags=re.MULTILINE))
     assert len(parts) > 30 and parts - shown == set()
     nav = (ROOT / "mkdocs.yml").read_text()

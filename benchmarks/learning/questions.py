@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from answer_judge.files import append_lines
+from dppo_lab.files import append_lines
 from dppo_lab.gym import last_number, reasoning_gym_task
 from dppo_lab.runs.parsing import read_file
 

@@ -45,8 +45,8 @@ def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     """
     if context.value_Q is None:
         raise ConfigError(
-            "these advantages need the value of every prompt, and none are given. Estimate them with dppo values "
-            "CONFIG.yaml, then set prompt_values: FILE."
+            "these advantages need the value of every prompt, and none are given. Estimate them: python "
+            "examples/prompt_values.py CONFIG.yaml, then set prompt_values: FILE."
         )
     return (rewards.total_N - context.value_Q[rewards.group_N]).nan_to_num(0.0)
 

@@ -29,7 +29,7 @@ from dppo.types import check_lengths
 SHARED_STRENGTH = 2.0
 """Completions that the mean rate of all prompts counts as beside a prompt's own, so no rate is certain."""
 EXAMPLE = "prompt_prior: {column: solve_rate, completions: 4}"
-ADVICE = "Write it anew: dppo values CONFIG.yaml"
+ADVICE = "Write it anew: python examples/prompt_values.py CONFIG.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,8 @@ def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     if missing := [row for row, key in enumerate(keys) if key not in found]:
         raise DataError(
             f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
-            "to prompts as the model reads them, template included. Add what is missing: dppo values CONFIG.yaml"
+            "to prompts as the model reads them, template included. Add what is missing: python "
+            "examples/prompt_values.py CONFIG.yaml"
         )
     columns = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
     value_P, count_P, mean_P, square_P = columns.unbind(1)

@@ -21,7 +21,7 @@ from dppo.verification.gradients import log_probs, trained_parameters
 WITHOUT_UNCERTAINTY = (absolute_advantage, advantage_with_length)
 """Scores that need no log-probabilities."""
 VALUE_BETA = 0.5
-"""A*-PO's beta1: the earlier group stands for the samples of ``dppo values``."""
+"""A*-PO's beta1: the earlier group stands for the samples of ``examples/prompt_values.py``."""
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 """The method of a history if none is named: its score is abs(A) times the root of the length."""
 

@@ -1,213 +1,68 @@
-"""``dppo eval MODEL --benchmarks math500,aime24``, and ``dppo eval --compare RUN_A RUN_B``."""
+"""``dppo eval MODEL --benchmarks reasoning_gym:chain_sum``; other benchmarks are those of answer-judge."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Table
 
-from answer_judge.evaluation import (
-    BENCHMARKS,
-    ENGINES,
-    ModelSpec,
-    Progress,
-    Protocol,
-    Sampling,
-    compare,
-    evaluate,
-)
-from answer_judge.evaluation.compare import PairedResults
-from answer_judge.evaluation.engines import DTYPES, load_engine
-from answer_judge.files import explaining, write_json
-from answer_judge.grading import REASONS
-from answer_judge.problems import Judges
-from answer_judge.problems.code import FORMATS
-from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError
-from dppo_lab.cli import INTERRUPTED
-from dppo_lab.cli.words import listed, numbers, wide_console
-from dppo_lab.demo.scratch import SCRATCH
-from dppo_lab.gym import ANSWER_PATTERNS, reasoning_gym_task
-from dppo_lab.runs.generated import problem_sets
-from dppo_lab.runs.models import made_from_scratch
+from dppo_lab.cli.words import listed
 
-NARROWEST = 120
-"""Columns that the tables need; where fewer are known, lines wrap."""
-_DEFAULTS = Sampling()
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of ``dppo eval``."""
-    parser = argparse.ArgumentParser(
-        prog="dppo eval",
-        usage="dppo eval MODEL --benchmarks NAMES [--data FOLDER] [--output DIR] | dppo eval --compare RUN_A RUN_B",
-        description="Accuracy on benchmarks of mathematics and code, with intervals over problems. Stopped, it goes on "
-        "from there when the same command is given again. Protocol and templates: docs/evaluation.md.",
-    )
-    add = parser.add_argument
-    add("model", nargs="?", help="folder or hub name of a model, or scratch:embedded")
-    add("--benchmarks", default="", help=f"names with commas between: {','.join(BENCHMARKS)},reasoning_gym:NAME")
-    add(
-        "--benchmark",
-        action="append",
-        default=[],
-        metavar="NAME=FILE[:FIELD=COLUMN]",
-        help="problems in a file, as often as needed; FIELD is problem, answer, id, level, subject, extract or rule",
-    )
-    add(
-        "--task_arguments",
-        type=_object,
-        default={},
-        metavar="JSON",
-        help='such as {"max_terms": 2}, of reasoning_gym:NAME',
-    )
-    add("--answer_pattern", default="text", help=f"the answer in a completion for it: {', '.join(ANSWER_PATTERNS)}")
-    add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
-    results = "settings, samples, problems and results (default runs/eval); of a comparison, for comparison.json"
-    add("--output", metavar="DIR", help=f"folder for {results}")
-    add("--samples", type=int, help="completions per problem (default: what each benchmark usually draws)")
-    add("--k", help="the k of pass@k and maj@k, with commas between (default: powers of two up to the samples)")
-    add("--limit", type=int, help="most problems of each benchmark, the same ones in every run")
-    add("--seed", type=int, default=0)
-    add("--engine", default="transformers", help=f"{' or '.join(ENGINES)} (default transformers)")
-    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
-        value = getattr(_DEFAULTS, name)
-        add(f"--{name}", type=type(value), default=value, help=f"default {value}")
-    add("--batch_size", type=int, help="completions at once (default: the engine's)")
-    add("--dtype", default="auto", help=f"one of {', '.join(DTYPES)}")
-    add("--revision", help="of the model on the hub")
-    add("--tokenizer", help="folder or hub name, where the model has none")
-    add("--trust_remote_code", action="store_true")
-    add(
-        "--prompt_template",
-        help="takes the place of the benchmarks' own; {problem} is where the problem goes. Without it a file of your "
-        "own is asked as a run without prompt_template asks it: by {problem} alone, or for a block of code",
-    )
-    add("--chat_template_kwargs", type=_object, default={}, metavar="JSON", help='such as {"enable_thinking": false}')
-    add("--engine_args", type=_object, default={}, metavar="JSON", help="arguments of from_pretrained or vllm.LLM")
-    add("--workers", type=int, default=2, help="processes that judge answers")
-    add("--answer_time_limit", type=float, default=5.0, help="seconds that judging one answer may take")
-    add("--program_cpu_seconds", type=int, default=5, help="CPU seconds one program may take (default 5)")
-    add("--program_memory_mb", type=int, default=256, help="memory of one program in MiB (default 256)")
-    add("--accept_weak_sandbox", action="store_true", help="run programs where nothing confines them: docs/code.md")
-    add("--compare", nargs=2, type=Path, metavar=("RUN_A", "RUN_B"), help="paired differences, B minus A")
-    add("--show", type=int, default=20, help="changed problems that a comparison lists (default 20)")
-    return parser
+DESCRIPTION = (
+    "Accuracy on held-out problems of a task that is made here: reasoning_gym:NAME, or embedded. Every other "
+    "benchmark, file of problems and option is one of answer-judge: python -m answer_judge.evaluation --help."
+)
 
 
 def main(words: Sequence[str]) -> int:
-    """Evaluate a model, or compare two evaluations, and print the tables."""
-    options = build_parser().parse_args(words)
-    console = wide_console(NARROWEST)
-    if options.compare:
-        if options.model:
-            raise ConfigError(
-                f"--compare takes two folders and no model: dppo eval --compare {' '.join(map(str, options.compare))}"
-            )
-        found = compare(*options.compare, seed=options.seed)
-        if options.output:
-            folder = Path(options.output)
-            with explaining(folder, "the comparison could not be written there: --output ANOTHER"):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / "comparison.json", asdict(found))
-        show_comparison(found, console, options.show)
-        return 0
-    options.output = options.output or "runs/eval"
-    if not options.model:
-        raise ConfigError("no model is named. Try dppo eval MODEL --benchmarks math500 --data FOLDER")
-    try:
-        results = _evaluate(options, console)
-    except KeyboardInterrupt:
-        print(f"\nstopped; the same command goes on from what is in {options.output}", file=sys.stderr)
-        return INTERRUPTED
-    show(results, console)
-    console.print(f"\nsettings, samples, problems and results are in {options.output}", markup=False)
-    return 0
+    """Evaluate a model and print its accuracy, or hand the words to answer-judge."""
+    parser = argparse.ArgumentParser(
+        prog="dppo eval",
+        usage="dppo eval MODEL --benchmarks NAMES [--limit N] [--output DIR]",
+        description=DESCRIPTION,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", nargs="?", help="folder or hub name of a model, or scratch:embedded")
+    parser.add_argument("--benchmarks", default="", help="names with commas between: reasoning_gym:NAME, embedded")
+    parser.add_argument("--task_arguments", type=_object, default={}, metavar="JSON", help='such as {"max_terms": 2}')
+    parser.add_argument("--answer_pattern", default="text", help="the answer in a completion: text, number or tags")
+    parser.add_argument("--prompt_template", help="text of the user's turn; {problem} is where the question goes")
+    parser.add_argument("--output", default="runs/eval", metavar="DIR", help="folder for results.json")
+    parser.add_argument("--limit", type=int, help="most problems of each, the same ones in every run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--temperature", type=float, default=0.6, help="default 0.6; 0 takes the most likely token")
+    parser.add_argument("--top_p", type=float, default=0.95, help="default 0.95")
+    parser.add_argument("--max_new_tokens", type=int, default=2048, help="default 2048")
+    parser.add_argument("--batch_size", type=int, default=32, help="completions at once (default 32)")
+    parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
+    parser.add_argument("--workers", type=int, default=2, help="processes that score answers")
+    parser.add_argument("--answer_time_limit", type=float, default=5.0, help="seconds that scoring one may take")
+    options, others = parser.parse_known_args(words)
+    names = listed(options.benchmarks) or []
+    from dppo_lab.runs.embedded import is_made_here
 
+    if not any(map(is_made_here, names)):
+        from dppo_lab.judge import judge
 
-def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    protocol = _protocol(options)
-    for problems in protocol.sets:
-        for note in problems.notes:
-            console.print(f"[yellow]note[/] {problems.benchmark.name}: {escape(note)}")
-    folder = Path(options.output)
-    with Console(file=sys.stderr).status(f"loading {options.model}"):
-        spec = ModelSpec(
-            model=prepare_scratch(options.model, folder, seed=options.seed),
-            tokenizer=options.tokenizer,
-            revision=options.revision,
-            dtype=options.dtype,
-            batch_size=options.batch_size,
-            trust_remote_code=options.trust_remote_code,
-            chat_options=options.chat_template_kwargs,
-            engine_options=options.engine_args,
+        return judge("evaluation.command", "dppo eval on other benchmarks").main(words, "dppo eval")
+    if others or not all(map(is_made_here, names)) or not options.model:
+        raise ConfigError(
+            f"{' '.join(others) or options.benchmarks}: tasks that are made here are evaluated by themselves. Try dppo "
+            f"eval MODEL --benchmarks {next(filter(is_made_here, names))}"
         )
-        engine = load_engine(options.engine, spec)
-    for note in engine.notes:
-        console.print(f"[yellow]note[/] {escape(note)}")
-    judges = Judges(
-        workers=options.workers,
-        limit_seconds=options.answer_time_limit,
-        limits=Limits.of(options.program_cpu_seconds, options.program_memory_mb),
-        accept_weak_sandbox=options.accept_weak_sandbox,
-    )
-    if any(problems.benchmark.rule in FORMATS for problems in protocol.sets):
-        console.print(f"[yellow]note[/] {escape(judges.sandbox.describe())}")
-    figures = TextColumn("right {task.fields[right]:.3f}  {task.fields[speed]:,.0f} tokens/s")
-    columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    with judges as judge, Bars(*columns, figures, *times, console=Console(file=sys.stderr)) as bars:
-        shown: dict[str, TaskID] = {}
+    from dppo_lab.runs.evaluate import evaluate
 
-        def report(event: Progress) -> None:
-            if event.benchmark not in shown:
-                shown[event.benchmark] = bars.add_task(event.benchmark, total=event.total, right=0.0, speed=0.0)
-            share, speed = event.right / max(1, event.done), event.tokens / max(event.seconds, 1e-9)
-            bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
-
-        return evaluate(protocol, engine, judge, folder, report)
-
-
-def _protocol(options: argparse.Namespace) -> Protocol:
-    """The problem sets, samples and metrics that the options ask for."""
-    sets = problem_sets(
-        listed(options.benchmarks) or [],
-        options.benchmark,
-        partial(
-            reasoning_gym_task,
-            arguments=options.task_arguments,
-            seed=options.seed,
-            answer_pattern=options.answer_pattern,
-        ),
-        folder=options.data,
-        template=options.prompt_template,
-        limit=options.limit,
-    )
-    return Protocol(
-        sets=tuple(sets),
-        samples=options.samples,
-        sampling=Sampling(**{name: getattr(options, name) for name in Sampling.__dataclass_fields__}),
-        seed=options.seed,
-        ks=None if options.k is None else numbers("k", options.k, int, example="1,8"),
-    )
-
-
-def prepare_scratch(model: str, folder: Path, *, seed: int) -> str:
-    """The model as named, or the folder within the output ``folder`` of one made from scratch, once per seed."""
-    if not model.startswith(SCRATCH):
-        return model
-    place = folder / f"scratch-{model.removeprefix(SCRATCH)}-seed{seed}"
-    made_from_scratch(model, place, seed=seed)
-    return str(place)
+    with Console(file=sys.stderr).status(f"evaluating {options.model}"):
+        results = evaluate(options, names, Path(options.output))
+    for name, found in results["benchmarks"].items():
+        interval = f"[{found['low']:.3f}, {found['high']:.3f}]"
+        print(f"{name}: accuracy {found['value']:.3f} {interval} on {found['problems']} held-out problems")
+    print(f"settings and results are in {options.output}")
+    return 0
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -219,81 +74,3 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text} is not an object, expected such as '{{\"name\": 1}}'")
     return value
-
-
-def show(results: dict[str, Any], console: Console) -> None:
-    """Print the results of ``evaluate``: benchmarks and their average, outcomes, then levels and subjects."""
-    sets = results["benchmarks"]
-    ks = {
-        name: [int(figure.removeprefix("pass@")) for figure in found if figure.startswith("pass@")]
-        for name, found in sets.items()
-    }
-    most = {name: max(those) for name, those in ks.items()}
-    at_k = ("pass", "maj") if max(most.values()) > 1 else ()
-    figures = _table("share right, 95% interval over problems", "problems", "samples", "pass@1")
-    for kind in at_k:
-        figures.add_column(f"{kind}@k", justify="right", no_wrap=True)
-    reasons = list(dict.fromkeys([*REASONS, *(reason for found in sets.values() for reason in found["outcomes"])]))
-    outcomes = _table("outcomes of all samples", *reasons, "truncated", "no room", "mean tokens")
-    for name, found in sets.items():
-        label = name + ("" if found["standard"] else " *")
-        cells = [label, f"{found['problems']:,}", f"{found['samples']}", _cell(found["pass@1"])]
-        figures.add_row(*cells, *(_cell(found.get(f"{kind}@{most[name]}"), f"@{most[name]} ") for kind in at_k))
-        counts = [f"{found['outcomes'].get(reason, 0):,}" for reason in reasons]
-        shares = [f"{found[part]:.1%}" for part in ("truncated", "no_room")]
-        outcomes.add_row(label, *counts, *shares, f"{found['mean_tokens']:,.0f}")
-    if len(sets) > 1:
-        figures.add_section()
-        figures.add_row("average", "", "", _cell(results["average"]["pass@1"]))
-    console.print(figures)
-    if not all(found["standard"] for found in sets.values()):
-        console.print("* not the standard set, or of one's own")
-    console.print(outcomes)
-    if any(len(those) > 2 for those in ks.values()):
-        by_k = _table("by k", "k", "pass@k", "maj@k")
-        for name, k in ((name, k) for name, those in ks.items() for k in those if k > 1):
-            by_k.add_row(name, f"{k}", _cell(sets[name][f"pass@{k}"]), _cell(sets[name].get(f"maj@{k}")))
-        console.print(by_k)
-    for name, found in sets.items():
-        for part in ("by_level", "by_subject"):
-            if found[part]:
-                breakdown = _table(f"{name} {part.replace('_', ' ')}", "problems", "pass@1")
-                for label, figure in found[part].items():
-                    breakdown.add_row(escape(label), f"{figure['problems']:,}", _cell(figure))
-                console.print(breakdown)
-
-
-def _table(title: str, *headings: str) -> Table:
-    """An empty table; its first column is for names."""
-    table = Table(title=title, title_justify="left", box=None)
-    table.add_column(no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def _cell(figure: dict[str, Any] | None, before: str = "", form: str = ".3f") -> str:
-    if figure is None:
-        return ""
-    return rf"{before}{figure['value']:{form}} \[{figure['low']:{form}}, {figure['high']:{form}}]"
-
-
-def show_comparison(found: PairedResults, console: Console, most: int) -> None:
-    """Print paired differences, and at most ``most`` of the problems that changed."""
-    for text in found.settings:
-        console.print(f"different: {text}", markup=False)
-    title = "pass@1, B minus A on the same problems, 95% bootstrap interval"
-    table = _table(title, "problems", "A", "B", "difference", "better", "worse")
-    for name, pair in found.benchmarks.items():
-        cells = [name, f"{pair.problems:,}", f"{pair.before:.3f}", f"{pair.after:.3f}"]
-        difference = _cell(asdict(pair.difference), form="+.3f")
-        table.add_row(*cells, difference, f"{pair.better}", f"{pair.worse}")
-    if len(found.benchmarks) > 1:
-        table.add_section()
-        table.add_row("average", "", "", "", _cell(asdict(found.average), form="+.3f"))
-    console.print(table)
-    for change in found.changes[:most]:
-        counts = f"{change.before:.3f} of {change.samples[0]} -> {change.after:.3f} of {change.samples[1]}"
-        console.print(f"  {change.benchmark} {change.id}: {counts}", markup=False)
-    if len(found.changes) > most:
-        console.print(f"  and {len(found.changes) - most} more: --show {len(found.changes)}")

@@ -21,7 +21,6 @@ COMMANDS = {
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
-    "values": "what the model does on each prompt before training: dppo values CONFIG.yaml, for method: a_star_po",
     "verify": "check that pruning leaves the expected gradient unchanged, on your model and data",
 }
 EXTRAS = {"eval": "eval", "report": "report"}
@@ -89,7 +88,7 @@ def _run(words: list[str]) -> int:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             print(f"dppo {words[0]}: {error}{cause}. An installed package is broken: pip check", file=sys.stderr)
             return 2
-        if error.name.startswith(("dppo", "answer_judge")):
+        if error.name.startswith("dppo"):
             raise
         line = install_line(EXTRAS.get(words[0], "trl"))
         print(f"dppo {words[0]} needs {error.name}, which is not installed: {line}", file=sys.stderr)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from dppo.errors import FileError
 from dppo_lab.runs.folder import ACCURACY, TOTALS
-from dppo_lab.runs.reader import FileError, Log
+from dppo_lab.runs.reader import Log
 
 COMPARISON_FILE = "comparison.json"
 """Contestants, seeds and fields."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dppo.environment import environment
+from dppo.errors import FileError
 from dppo.methods.own import method_named
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
 from dppo_lab.comparison.curves import (
@@ -24,7 +25,7 @@ from dppo_lab.comparison.curves import (
 from dppo_lab.comparison.plan import Comparison
 from dppo_lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
-from dppo_lab.runs.reader import FileError, phases_of, read_facts, read_logs, status_of
+from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
 from dppo_lab.statistics import SeedInterval, seed_interval
 
 

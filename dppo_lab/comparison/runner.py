@@ -16,6 +16,7 @@ import yaml
 from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from dppo.errors import FileError
 from dppo.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint, sole_writer_of
 from dppo.trl.generation import prompts_read_once
@@ -29,7 +30,7 @@ from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
 from dppo_lab.runs.follow import Follow
 from dppo_lab.runs.parsing import AnyRun
 from dppo_lab.runs.parts import prepare_model, train_with
-from dppo_lab.runs.reader import FileError, read_record
+from dppo_lab.runs.reader import read_record
 from dppo_lab.runs.watch import watch
 
 PRINTED_FILE = "output.txt"

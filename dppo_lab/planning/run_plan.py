@@ -15,10 +15,9 @@ from dppo_lab.planning.model import Plan, Rates, Source, make_plan
 from dppo_lab.planning.observed import observed_run
 from dppo_lab.planning.pilot import run_pilot
 from dppo_lab.planning.records import PILOT, Length, Step, check_pilot
-from dppo_lab.runs.generated import at_hand
+from dppo_lab.runs.data import at_hand, load_dataset
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import COMPARISON, Run, given_fields, parse_given
-from dppo_lab.runs.parts import load_dataset
 from dppo_lab.runs.preflight import data_problems, raise_all
 from dppo_lab.runs.reader import read_run
 

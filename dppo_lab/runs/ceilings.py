@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from answer_judge.statistics import bootstrap_means
 from dppo.pruning import Ceiling, MomentSamples, ceiling_of
 from dppo.pruning.ceiling import FEWEST, TAIL
 from dppo.rng import Purpose, generator
@@ -16,6 +15,7 @@ from dppo_lab.runs.folder import PromptLine
 from dppo_lab.runs.reader import RunRecord, number, sequence
 
 LOGGED = ("prune/completion_ceiling", "prune/live_share")
+RESAMPLES = 2000
 MOST = 4096
 """Visits of prompts that are used: the latest."""
 
@@ -60,7 +60,8 @@ def run_ceilings(runs: Sequence[RunRecord]) -> tuple[CeilingRow, ...]:
         rows.append(CeilingRow.of("prompts", ceiling_of(visits)))
     value_I, free_I = (np.concatenate([np.zeros(0), *(run.series(name).value_I for run in runs)]) for name in LOGGED)
     if len(value_I):
-        mean_M = bootstrap_means(value_I, generator(0, Purpose.CHECK, len(value_I)), 2000)
+        rng = generator(0, Purpose.CHECK, len(value_I))
+        mean_M = rng.choice(value_I, (RESAMPLES, len(value_I))).mean(1)
         low, high = np.quantile(mean_M, (TAIL, 1 - TAIL)).tolist()
         found = Ceiling(value=float(value_I.mean()), low=low, high=high, units=len(value_I))
         free = 1 - float(free_I.mean()) if len(free_I) else math.nan

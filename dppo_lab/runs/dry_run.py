@@ -9,18 +9,18 @@ from typing import Any, Literal
 from datasets import Dataset
 from transformers import AutoConfig
 
-from answer_judge.evaluation import choose
 from dppo.install import VLLM_LINE
 from dppo.trl.grpo.prompts import column_prior
 from dppo.trl.grpo.start import describe_steps
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.errors import EXPLAINED
+from dppo_lab.judge import judge
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import load_benchmarks
-from dppo_lab.runs.generated import at_hand
+from dppo_lab.runs.data import at_hand, fitting, load_dataset
 from dppo_lab.runs.models import hub_options, load_tokenizer, model_of, model_problems, positions
 from dppo_lab.runs.parsing import Run
-from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint
+from dppo_lab.runs.parts import output_checkpoint
 from dppo_lab.runs.preflight import (
     data_problems,
     output_problems,
@@ -136,8 +136,9 @@ def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
         yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")
     benchmarks = data.eval_benchmarks or []
     if benchmarks and not data.eval_benchmark_data and not all("=" in name or at_hand(name) for name in benchmarks):
-        choose(benchmarks, [], folder=None)  # refuses a name that is none
+        asked = f"eval_benchmarks: {benchmarks[0]}"
+        judge("evaluation.problems", asked).choose(benchmarks, [], folder=None)  # refuses a name that is none
         yield Finding("unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts")
     elif benchmarks:
-        sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]
+        sets = [f"{len(found.questions)} of {found.name}" for found in load_benchmarks(run)]
         yield Finding("ok", f"benchmarks while training: {', '.join(sets)}")

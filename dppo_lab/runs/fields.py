@@ -68,7 +68,9 @@ class RunArguments:
     extract: str | None = setting(
         None, "How the answer is read from its column: `hashes`, `boxed` or `verbatim`. Default: seen there."
     )
-    max_prompt_tokens: int | None = setting(None, "Prompts longer than this are bad rows, >= 1. Default: no limit.")
+    max_prompt_tokens: int | None = setting(
+        None, "Prompts longer than this are bad rows, >= 1. Default: no limit.", range=POSITIVE
+    )
     on_bad_rows: str = setting(
         "error",
         "`error` stops at empty or over-long prompts; `drop` leaves them out and says so.",
@@ -77,8 +79,8 @@ class RunArguments:
     reward_funcs: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
         "Rewards, added up: `accuracy` (dppo's verifier, the default), `format` (a \\boxed answer is there), "
-        "`overlong` (DAPO's penalty for long ones), `majority_vote` (the answer most of a group gave, no gold answer), "
-        "`code_tests` (the program passes its tests, docs/code.md), `check:package.module:function` (a checker of your "
+        "`overlong` (DAPO's penalty for long ones), "
+        "`code_tests` (the program passes its tests), `check:package.module:function` (a checker of your "
         "own, docs/own_tasks.md), `reasoning_gym` (the task's own score, its default), `embedded`, or dotted paths "
         "such as package.module.function.",
     )
@@ -87,8 +89,7 @@ class RunArguments:
     )
     reward_rule: str | None = setting(
         None,
-        "How `accuracy` and `majority_vote` judge: the name of a benchmark, such as olympiadbench; exact by default "
-        "(docs/verifier.md).",
+        "How `accuracy` judges: the name of a benchmark, such as olympiadbench; exact by default.",
     )
     reward_workers: int = setting(2, "Processes that verify answers, >= 1.", range=POSITIVE)
     answer_time_limit: float = setting(5.0, "Seconds one answer may take to verify, > 0.", range=POSITIVE)
@@ -97,7 +98,7 @@ class RunArguments:
     )
     program_memory_mb: int = setting(256, "Memory of one program in `code_tests` in MiB, >= 128.", range=POSITIVE)
     accept_weak_sandbox: bool = setting(
-        False, "Run programs of the model also where this system cannot confine them (docs/code.md)."
+        False, "Run programs of the model also where this system cannot confine them (answer-judge/docs/code.md)."
     )
     rollout_func: str | None = setting(
         None,

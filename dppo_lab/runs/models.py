@@ -3,16 +3,18 @@
 TRL is not needed here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoTokenizer
 
-from answer_judge.files import explaining
 from dppo.errors import ConfigError, first_line
 from dppo.files import model_problem, near
 from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded
+from dppo_lab.files import explaining
 from dppo_lab.runs.embedded import TASKS
 
 if TYPE_CHECKING:
@@ -80,6 +82,24 @@ def chat_options(run: "AnyRun", tokenizer: Any) -> dict[str, Any]:
     """What the run tells the chat template; nothing where there is none."""
     options = run.training.chat_template_kwargs
     return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
+
+
+def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = MappingProxyType({})) -> list[int]:
+    """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template."""
+    try:
+        if isinstance(prompt, str):
+            return list(tokenizer(prompt)["input_ids"])
+        settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
+        return list(tokenizer.apply_chat_template(prompt, **settings))
+    except TemplateError as error:
+        raise ConfigError(f"the chat template refuses the prompt {prompt!r:.80} as the user's turn: {error}") from error
+    except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
+        if type(error) is not Exception:
+            raise
+        raise ConfigError(
+            f"the tokenizer cannot encode the prompt {prompt!r:.80} ({error}): train a model whose vocabulary has its "
+            "characters"
+        ) from error
 
 
 def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:

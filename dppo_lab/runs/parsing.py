@@ -22,7 +22,6 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 from typing_extensions import TypeVar
 
-from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError, did_you_mean
 from dppo.trl.grpo.config import DPPOConfig
 from dppo_lab.gym import ReasoningGymTask, reasoning_gym_task
@@ -62,11 +61,6 @@ class Run(Generic[Config]):
     def sampler_log_probs(self) -> bool:
         """Whether rollouts bring the log-probabilities that the ``uncertainty`` score needs."""
         return self.training.use_vllm or self.data.rollout_func is not None
-
-    @property
-    def program_limits(self) -> Limits:
-        """The limits of one program that the model wrote."""
-        return Limits.of(self.data.program_cpu_seconds, self.data.program_memory_mb)
 
     def gym_task(self, name: str) -> ReasoningGymTask:
         """The task of reasoning-gym of this name, with the run's arguments, seed and answer pattern."""

@@ -7,28 +7,21 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
-from datasets import Dataset
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_quantization_config
 
-from answer_judge import problems as judged
-from answer_judge.problems.checkers import is_check
-from answer_judge.problems.checks import prompt_tokens
-from dppo.errors import CheckpointError, ConfigError, DataError
+from dppo.errors import CheckpointError, ConfigError
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import LOCK_FILE, STATE, WRITER_FILE, asked_for, latest_checkpoint
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.loop import sole_writers_of
 from dppo.trl.metrics import wall
-from dppo_lab.demo import task
 from dppo_lab.demo.scratch import SCRATCH, OnStep
-from dppo_lab.gym import is_gym
 from dppo_lab.runs.adapters import adapters_of
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
-from dppo_lab.runs.embedded import TASKS, embedded_rows
+from dppo_lab.runs.data import fitting, load_dataset
 from dppo_lab.runs.folder import RECORDS, RUN_FILE
-from dppo_lab.runs.generated import gym_dataset
-from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions
+from dppo_lab.runs.models import load_tokenizer, made_from_scratch, model_of, positions
 from dppo_lab.runs.parsing import AnyRun, Run
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.reader import read_record
@@ -36,8 +29,6 @@ from dppo_lab.runs.recorder import RunRecorder
 from dppo_lab.runs.rewards import load_rewards, load_rollouts
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
-TEMPLATE_TOKENS = 256
-"""More than a chat template adds to a prompt. A token is a byte at least, so that most prompts need not be counted."""
 START_FOLDER = "start"
 """The place of a model from scratch within the output folder, where a resumed run finds it."""
 
@@ -84,85 +75,6 @@ def output_checkpoint(run: AnyRun) -> Path | None:
 def within(checkpoint: Path | None, folder: Path) -> bool:
     """Whether a run goes on in its checkpoint's own folder."""
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
-
-
-WITHOUT_ANSWERS = {"format", "overlong", "majority_vote"}
-"""Rewards that read no gold answer."""
-
-
-def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
-    """The problems of a run, or those to evaluate on, checked: enough for a generation, none empty or too long.
-
-    The ``tokenizer`` measures prompts where ``max_prompt_tokens`` is set.
-    """
-    data, training = run.data, run.training
-    if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
-        raise ConfigError(
-            f"eval_strategy={str(training.eval_strategy)!r} needs problems to evaluate on. Set eval_dataset_name, or "
-            "eval_strategy: 'no'."
-        )
-    name = (data.eval_dataset_name or "") if held_out else data.dataset_name
-    path = data.eval_dataset_path if held_out else data.dataset_path
-    if name in TASKS and path is None:
-        split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
-        return embedded_rows(split.held_out if held_out else split.train, name)
-    chat = tokenizer is None or tokenizer.chat_template is not None
-    if is_gym(name) and path is None:
-        dataset = gym_dataset(run.gym_task(name), held_out=held_out, template=data.prompt_template, chat=chat)
-    else:
-        dataset = _read(run, name or str(path), path, held_out=held_out, chat=chat)
-    return judged.check_problems(
-        dataset,
-        tokenizer=tokenizer,
-        max_prompt_tokens=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
-        minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
-        on_bad_rows=data.on_bad_rows,
-    )
-
-
-def _read(run: AnyRun, source: str, path: str | None, *, held_out: bool, chat: bool) -> Dataset:
-    """The problems of a file, a folder or the hub."""
-    data, rewards = run.data, run.data.reward_funcs or []
-    # A checker judges without an answer; a function of the user's own may read one, as a reward next to a checker may.
-    unknown = not any(map(is_check, rewards)) and bool({*rewards} - WITHOUT_ANSWERS)
-    return judged.load_problems(
-        source,
-        path=path,
-        split=data.dataset_test_split if held_out else data.dataset_train_split,
-        prompt_column=data.prompt_column,
-        answer_column=data.answer_column,
-        template=data.prompt_template,
-        extract=data.extract,
-        chat=chat,
-        answers=not rewards or unknown or bool({"accuracy", "code_tests"} & {*rewards}),
-    )
-
-
-def fitting(run: AnyRun, dataset: Dataset, tokenizer: Any, room: int | None) -> Dataset:
-    """The dataset, whose prompts must fit into the ``room`` positions of the model; ``on_bad_rows: drop`` drops others.
-
-    A line says where a prompt fits and the longest completion of it would not.
-    """
-    most, options = run.training.max_completion_length or 0, chat_options(run, tokenizer)
-    counts = {
-        row: len(prompt_tokens(tokenizer, prompt, options))
-        for row, prompt in enumerate(dataset["prompt"])
-        if room is not None and len(str(prompt).encode()) + TEMPLATE_TOKENS + most > room
-    }
-    longest, long = max(counts.values(), default=0), {row for row in counts if counts[row] > (room or 0)}
-    if room is None or longest + most <= room:
-        return dataset
-    line = f"the longest prompt has {longest} tokens, and the model {room} positions"
-    if not long:
-        PartialState().print(f"dppo | {line}: a completion of max_completion_length={most} goes beyond them")
-    elif run.data.on_bad_rows != "drop":
-        raise DataError(
-            f"{line}: {len(long)} of {len(dataset)} prompts do not fit, row {min(long)} the first (counted from 0). "
-            "Leave them out with on_bad_rows: drop"
-        )
-    else:
-        PartialState().print(f"dppo | {line}: {len(long)} of {len(dataset)} prompts are left out")
-    return dataset.select([row for row in range(len(dataset)) if row not in long])
 
 
 def cleared(folder: Path) -> list[Path]:

@@ -9,13 +9,13 @@ from torch.optim import SGD
 from transformers import SchedulerType, get_scheduler
 from transformers.integrations import integration_utils
 
-from answer_judge.grading.rules import RULES
-from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, first_line, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
 from dppo.trl.served import ranges_of
 from dppo_lab.gym import PREFIX, is_gym
+from dppo_lab.judge import judge
+from dppo_lab.runs.data import is_local
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun
@@ -115,7 +115,8 @@ def value_problems(run: AnyRun) -> Iterator[str]:
     """A file of prompt values that does not exist yet."""
     path = getattr(run.training, "prompt_values", None)  # TRL's own trainer has none
     if path is not None and not Path(path).is_file():
-        yield f"prompt_values={path}: no such file (looked in {Path.cwd()}). Write it first: dppo values CONFIG.yaml"
+        write = "python examples/prompt_values.py CONFIG.yaml"
+        yield f"prompt_values={path}: no such file (looked in {Path.cwd()}). Write it first: {write}"
 
 
 def tracker_problems(run: AnyRun) -> Iterator[str]:
@@ -156,8 +157,11 @@ def schedule_problems(run: AnyRun) -> Iterator[str]:
 
 def rule_problems(run: AnyRun) -> Iterator[str]:
     """A rule to judge by that is none."""
-    if (rule := run.data.reward_rule) is not None and rule not in RULES:
-        yield f"reward_rule={rule!r} is no rule to judge by. {did_you_mean(rule, RULES)}Use one of {', '.join(RULES)}."
+    if (rule := run.data.reward_rule) is None:
+        return
+    rules = judge("grading.rules", f"reward_rule: {rule}").RULES
+    if rule not in rules:
+        yield f"reward_rule={rule!r} is no rule to judge by. {did_you_mean(rule, rules)}Use one of {', '.join(rules)}."
 
 
 def reward_problems(run: AnyRun) -> Iterator[str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from answer_judge.errors import FileError
-from answer_judge.files import Damage, read_json, read_lines
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
+from dppo.files import read_json
+from dppo_lab.files import Damage, read_lines
 from dppo_lab.runs.folder import (
     COMPLETIONS_FILE,
     FORMAT,
@@ -202,7 +202,7 @@ def phases_of(logs: Iterable[Log]) -> dict[str, float]:
 def _records(path: Path, notes: list[str] | None) -> list[Log]:
     """The records of a file that have a step."""
     records, damaged, seen = list[Log](), list[Damage](), 0
-    for record in read_lines(path, damaged=damaged):
+    for record in read_lines(path, damaged):
         records.append(record)
         seen = len(damaged)
     if len(damaged) > seen:  # a stop while writing is no reason to read nothing

@@ -15,11 +15,12 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from answer_judge.files import append_lines, keep_lines, read_lines, write_json
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import logs_at, wall
+from dppo_lab.files import append_lines, keep_lines, read_lines
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
 from dppo_lab.runs.generation import Generation
 from dppo_lab.runs.stock import StockWatch
@@ -189,7 +190,7 @@ class RunRecorder(TrainerCallback, Recorder):
         saved = (state.stateful_callbacks or {}).get(STATE)
         if saved is not None:
             return saved
-        records = read_lines(self.journal.folder / METRICS_FILE, damaged=[])
+        records = read_lines(self.journal.folder / METRICS_FILE, [])
         found = [r for r in records if r.get("step", step + 1) <= step and TOTALS["seconds"] in r]
         return found[-1] if found else {}
 

@@ -1,6 +1,7 @@
-"""What a run calls: its reward functions and what completes its prompts, by name or dotted path."""
+"""Reward functions of a run, and what completes its prompts, by name or dotted path."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,29 +9,56 @@ from typing import Any
 from accelerate import PartialState
 from datasets import Dataset
 
-from answer_judge import problems as judged
-from answer_judge.files import current_folder_first
-from answer_judge.problems.checkers import is_check
-from dppo.errors import ConfigError, did_you_mean
-from dppo.methods import METHODS
-from dppo.methods.own import is_own, method_named
+from dppo.errors import ConfigError, DataError, did_you_mean
+from dppo.files import current_folder_first
+from dppo.rewards import GIVEN
 from dppo_lab.demo import task
 from dppo_lab.demo.rollouts import EmbeddedRollouts
-from dppo_lab.gym import CHECK, COLUMN, is_gym
+from dppo_lab.gym import COLUMN, is_gym
+from dppo_lab.judge import judge
 from dppo_lab.runs.embedded import EMBEDDED, TASKS
+from dppo_lab.runs.gym_scorer import GymScorer
 from dppo_lab.runs.parsing import AnyRun
 
+Reward = Callable[..., Any]
+CHECK = "check:"
+"""How a reward begins that is a function of one completion and its row, called by the judge in worker processes."""
+JUDGED = ("accuracy", "format", "overlong", "code_tests")
+"""Rewards of answer-judge by name."""
+PASSED = (*GIVEN, "trainer_state", "log_extra", "log_metric", "environments")
+"""Arguments that trainers give a reward function beside the columns of the dataset."""
 
-def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
-    """The reward functions of a run, by name or dotted path, checked against the columns of the dataset if given."""
+
+def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Reward]:
+    """The reward functions of a run, checked against the columns of the dataset if that is given."""
     names = run.data.reward_funcs or [own_reward(run.data.dataset_name)]
     functions = [reward_maker(name, run)() for name in names]
-    if dataset is not None:
-        judged.check_rewards(dataset, functions)
-        for sandbox in (getattr(function, "sandbox", None) for function in functions):
-            if sandbox is not None:  # it may be refused here, before anything is trained
-                PartialState().print(f"dppo | {sandbox.describe()}")
+    if dataset is None:
+        return functions
+    for function in functions:
+        check_columns(function, dataset.column_names)
+    if judged := [each for each, name in zip(functions, names, strict=True) if is_judged(name)]:
+        judge("problems", f"reward_funcs: {names[0]}").check_rewards(dataset, judged)
+    for sandbox in (getattr(function, "sandbox", None) for function in functions):
+        if sandbox is not None:  # it may be refused here, before anything is trained
+            PartialState().print(f"dppo | {sandbox.describe()}")
     return functions
+
+
+def check_columns(function: Reward, columns: Iterable[str]) -> None:
+    """Raise a ``DataError`` if a function needs a column that is not there: by its parameters without a default."""
+    declared = getattr(function, "required_columns", None)
+    if declared is None:
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = inspect.signature(function).parameters.values()
+        declared = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
+    present = [*columns]
+    for name in declared:
+        if name not in PASSED and name not in present:
+            raise DataError(
+                f"the reward {getattr(function, '__name__', function)} needs a column {name!r}, and the dataset has "
+                f"{', '.join(map(repr, present))}. {did_you_mean(name, present)}Rename the column in the file"
+            )
 
 
 def own_reward(source: str) -> str:
@@ -38,57 +66,43 @@ def own_reward(source: str) -> str:
     return EMBEDDED if source in TASKS else COLUMN if is_gym(source) else "accuracy"
 
 
-def reward_maker(name: str, run: AnyRun) -> Callable[[], Callable[..., Any]]:
-    """What makes the reward of a name, a check or a dotted path; an error where there is none, and nothing is made."""
-    data, longest = run.data, run.training.max_completion_length or 0
-    makers: dict[str, Callable[[], Callable[..., Any]]] = {
-        "accuracy": lambda: judged.accuracy_reward(
-            benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
-        ),
-        "format": judged.format_reward,
-        "overlong": lambda: judged.overlong_penalty(longest, data.overlong_cache_tokens),
-        "majority_vote": lambda: _vote(run),
-        "code_tests": lambda: judged.code_tests(
-            workers=data.reward_workers, limits=run.program_limits, accept_weak_sandbox=data.accept_weak_sandbox
-        ),
-        EMBEDDED: lambda: task.score,
-        COLUMN: lambda: _gym(run),
-    }
-    if name in makers:
-        return makers[name]
-    if is_check(name):
-        return lambda: judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
-    function = imported(name, field="reward_funcs", known=makers)
+def is_judged(name: str) -> bool:
+    """True if a reward is one of answer-judge."""
+    return name in JUDGED or name.startswith(CHECK)
+
+
+def reward_maker(name: str, run: AnyRun) -> Callable[[], Reward]:
+    """A function that makes the reward of a name, a check or a dotted path; an error if there is none of that name."""
+    workers = {"workers": run.data.reward_workers, "limit_seconds": run.data.answer_time_limit}
+    if is_judged(name):
+        return _judged(name, run, workers)
+    if name == EMBEDDED:
+        return lambda: task.score
+    if name == COLUMN:
+        return lambda: GymScorer(**workers)
+    function = imported(name, field="reward_funcs", known=(*JUDGED, EMBEDDED, COLUMN))
     return lambda: function
 
 
-def _gym(run: AnyRun) -> Callable[..., Any]:
-    """The score of a task of reasoning-gym, computed in worker processes: some scorers can hang on a model's text."""
-    data = run.data
-    reward = judged.checker_reward(CHECK, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
-    reward.__dict__["required_columns"] = (COLUMN,)
-    return reward
-
-
-def _vote(run: AnyRun) -> Callable[..., Any]:
-    """The majority vote of a run's groups, which must all have one size: another size is another reward."""
-    name = getattr(run.training, "method", "")  # of TRL's own trainer there is none
-    own = method_named(name) if is_own(name) else METHODS.get(name)
-    if own is not None and own.sizes is not None:
-        raise ConfigError(
-            f"reward_funcs: majority_vote is another reward in groups of another size, and method={own.name!r} gives "
-            "prompts as many completions as their history says. Write method: dppo_history"
-        )
-    votes, held_out = run.training.num_generations, run.training.num_generations_eval
-    if run.training.eval_strategy != "no" and held_out not in (None, votes):
-        raise ConfigError(
-            f"reward_funcs: majority_vote rewards by a vote of num_generations={votes}, and another vote, of "
-            f"num_generations_eval={held_out}, is another reward. Write num_generations_eval: {votes}"
-        )
-    data = run.data
-    return judged.majority_vote_reward(
-        votes=votes, benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
-    )
+def _judged(name: str, run: AnyRun, workers: dict[str, Any]) -> Callable[[], Reward]:
+    """A function that makes a reward of answer-judge, which must be installed."""
+    data, asked = run.data, f"reward_funcs: {name}"
+    problems = judge("problems", asked)
+    if name.startswith(CHECK):
+        return lambda: problems.checker_reward(name, **workers)
+    makers: dict[str, Callable[[], Reward]] = {
+        "accuracy": lambda: problems.accuracy_reward(benchmark=data.reward_rule, **workers),
+        "format": problems.format_reward,
+        "overlong": lambda: problems.overlong_penalty(
+            run.training.max_completion_length or 0, data.overlong_cache_tokens
+        ),
+        "code_tests": lambda: problems.code_tests(
+            workers=data.reward_workers,
+            limits=judge("sandbox", asked).Limits.of(data.program_cpu_seconds, data.program_memory_mb),
+            accept_weak_sandbox=data.accept_weak_sandbox,
+        ),
+    }
+    return makers[name]
 
 
 def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:
@@ -106,7 +120,7 @@ def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., An
 
 
 def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
-    """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate."""
+    """The ``rollout_func`` of a run, by name or dotted path; None if transformers or vLLM generate."""
     name = run.data.rollout_func
     if name is None:
         return None

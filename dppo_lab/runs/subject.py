@@ -13,7 +13,6 @@ from peft import get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
-from answer_judge.problems.checks import prompt_tokens
 from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.rewards import guarded
@@ -22,11 +21,12 @@ from dppo.verification.subject import Subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.adapters import adapters_of
+from dppo_lab.runs.data import load_dataset
 from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.follow import no_progress_bars
-from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of
+from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of, prompt_tokens
 from dppo_lab.runs.parsing import Run
-from dppo_lab.runs.parts import START_FOLDER, load_dataset
+from dppo_lab.runs.parts import START_FOLDER
 from dppo_lab.runs.rewards import load_rewards
 from dppo_lab.subject import Scorer, SubjectSampling, frozen_subject
 
@@ -48,6 +48,8 @@ class RolloutParts:
     weights: Sequence[float]
     """Of the reward functions."""
     sampling: SubjectSampling
+    examples: Sequence[dict[str, Any]] = ()
+    """Row of the dataset of each prompt."""
 
 
 def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
@@ -81,6 +83,7 @@ def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
     return RolloutParts(
         model=model,
         tokenizer=tokenizer,
+        examples=examples,
         prompts=[prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
         scorer=_scorer_of(examples, functions, tokenizer),
         weights=training.reward_weights or [1.0] * len(functions),

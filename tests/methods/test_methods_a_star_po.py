@@ -118,5 +118,5 @@ def test_advantages_are_against_the_value_whatever_the_group():
 
 
 def test_without_values_there_are_no_advantages():
-    with refused(ConfigError, "dppo values CONFIG.yaml", "prompt_values: FILE"):
+    with refused(ConfigError, "python examples/prompt_values.py CONFIG.yaml", "prompt_values: FILE"):
         A_STAR.advantages(rewards_of([1.0, 0.0]), NOTHING_KNOWN)

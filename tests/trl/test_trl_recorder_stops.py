@@ -8,7 +8,7 @@ import pytest
 from tiny_runs import Stop, StopAfter, length_reward
 from trl_recorder_runs import lines, make, run_file
 
-from answer_judge import files
+from dppo_lab import files
 from dppo_lab.runs.recorder import Journal
 
 STEPS = 6

@@ -54,8 +54,8 @@ def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
         )
     if rule.from_values and values is None:
         yield (
-            f"method={args.method!r} needs the value of every prompt. Set prompt_values: FILE, and let dppo values "
-            "CONFIG.yaml write that file before training."
+            f"method={args.method!r} needs the value of every prompt. Set prompt_values: FILE, and write it "
+            "before training: python examples/prompt_values.py CONFIG.yaml"
         )
     if values is not None and not (rule.from_values or rule.from_history):
         yield f"method={args.method!r} has no use for prompt_values={values!r}. Leave it out."

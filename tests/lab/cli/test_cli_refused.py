@@ -24,7 +24,6 @@ TRAIN = {
     "output_dir": "out", "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 7,
     "report_to": "none", "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "max_steps": 2,
 }  # fmt: skip
-VALUES = {**TRAIN, "method": "a_star_po", "num_generations": 1, "prompt_values": "set.values.jsonl"}
 COMPARE = {"model_name_or_path": "model", "output_dir": "out", "max_steps": 2, "embedded_problems": 4}
 COMPARE |= {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 8, "save_steps": 1}
 
@@ -46,7 +45,7 @@ def place(tmp_path_factory, untrained):
     (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
     (folder / "empty.yaml").write_text(yaml.safe_dump(TRAIN | {"num_generations": None}))
     (folder / "broken.yaml").write_text("a: [1, 2\nb: }")
-    fields = {"train": TRAIN, "values": VALUES, "compare": yaml.safe_load(QUICK.read_text()) | COMPARE}
+    fields = {"train": TRAIN, "compare": yaml.safe_load(QUICK.read_text()) | COMPARE}
     for name, each in fields.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(each))
     return folder
@@ -85,11 +84,10 @@ REFUSED = [
     ("train train.yaml --model_name_or_path no_end", "no_end", "no end-of-sequence token", '"eos_token"'),
     ("train train.yaml --model_name_or_path scratch:big", "'scratch:big' is not one of 'scratch:embedded'"),
     ("verify train.yaml --model_name_or_path mode", "model mode: no such folder"),
-    ("values values.yaml --model_name_or_path ./mode", "model ./mode: no such folder"),
     ("plan train.yaml --model_name_or_path no_weights", "has no weights"),
     ("plan train.yaml --model_name_or_path mode", "model mode: no such folder"),
     ("eval mode --benchmark sums=problems.jsonl", "model mode: no such folder"),
-    ("eval scratch:big --benchmark sums=problems.jsonl", "'scratch:big' is not one of 'scratch:embedded'"),
+    ("eval scratch:big --benchmarks embedded_quick", "'scratch:big' is not one of 'scratch:embedded'"),
     # rewards and data
     ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
     ("train train.yaml --reward_funcs refused_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
@@ -97,19 +95,12 @@ REFUSED = [
     ("train train.yaml --dataset_name long.jsonl", "801 tokens", "positions", "row 10", "on_bad_rows: drop"),
     ("compare compare.yaml --rollout_func nothing.here", "rollout_func: 'nothing.here'"),
     ("plan train.yaml --reward_funcs acuracy", "Did you mean accuracy?"),
-    ("values values.yaml --reward_funcs refused_rewards.nothing", "10 of 10 prompts"),
-    ("values values.yaml --reward_funcs format overlong", "overlong counts the tokens"),
-    ("values values.yaml --min_p 0.1 --reward_weights 1 2", "these values: 2 problems"),
-    ("values values.yaml --rollout_func refused_rewards.roll_out", "rollout_func='refused_rewards.roll_out'"),
     # options of commands
     ("compare --frozen --methods dppo,greatest", "'greatest'"),
     ("compare --frozen --rates 0.5,half", "--rates 0.5,half"),
     ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),
     ("verify --output /nowhere/all.json", "no folder /nowhere"),
     ("verify --output /proc/all.json", "--output /proc/all.json cannot be written", "Try --output"),
-    ("values values.yaml --beta1 0", "beta=0.0"),
-    ("values values.yaml --samples 0", "samples=0"),
-    ("values", "no configuration is named"),
     ("plan", "no configuration is named"),
     ("plan train.yaml --pilot 8 --run runs", "--pilot and --run are different sources"),
     ("plan train.yaml --run nowhere", "is no run"),

@@ -4,11 +4,10 @@ import pytest
 import yaml
 from refusals import refused
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
 from dppo.methods import METHODS
 from dppo_lab.comparison.curves import RESULTS_FILE
 from dppo_lab.comparison.plan import check_folder, open_folder, plan
-from dppo_lab.runs.reader import FileError
 
 FIELDS = {
     "model_name_or_path": "scratch:embedded_quick",

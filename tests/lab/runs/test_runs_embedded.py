@@ -1,6 +1,7 @@
 """The embedded task in a configuration: held-out problems, the judge, and a run that follows them and trains on."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from safetensors.torch import load_file
 from small_runs import small_words
 
 from dppo.errors import ConfigError
+from dppo_lab.demo import task
 from dppo_lab.demo.task import is_held_out, make_split
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.embedded import held_out_set
+from dppo_lab.runs.held_out import embedded_set
 from dppo_lab.runs.parsing import parse_run
 from dppo_lab.runs.parts import train
 from dppo_lab.runs.rewards import load_rollouts
@@ -26,14 +28,16 @@ def words(tmp_path, untrained):
 
 
 def test_held_out_problems_are_the_seeds_own_and_held_out():
-    found = held_out_set("embedded", 3, 12)
-    assert [p.problem for p in found.problems] != [p.problem for p in held_out_set("embedded", 4, 12).problems]
-    assert found == held_out_set("embedded", 3, 12)
-    assert all(is_held_out(p.problem) for p in found.problems) and len(found.problems) == 12
+    found = embedded_set("embedded", 3, 12)
+    assert found.questions != embedded_set("embedded", 4, 12).questions
+    assert found.questions == embedded_set("embedded", 3, 12).questions
+    assert all(map(is_held_out, found.questions)) and len(found.questions) == 12
     training = {p.question for seed in range(3) for p in make_split(seed).train}
-    assert not training & {p.problem for p in held_out_set("embedded", 3, None).problems}
-    levels = [int(p.level) for p in found.problems]
+    assert not training & {*embedded_set("embedded", 3, None).questions}
+    levels = [len(re.findall(r"[0-9]", question.partition("*")[0])) for question in found.questions]
     assert [sum(low <= level <= high for level in levels) for low, high in ((2, 4), (6, 8), (10, 12))] == [4, 4, 4]
+    answers = [f"\\boxed{{{task.solution(p).split('{')[-1]}" for p in make_split(3, train=0, held_out=12).held_out]
+    assert found.score([*answers[:2], "7"], [0, 1, 2])[2] == (0.0, False)
 
 
 def test_a_run_follows_held_out_problems_and_trains_as_without(tmp_path, words):

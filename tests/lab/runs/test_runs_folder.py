@@ -8,8 +8,7 @@ from dataclasses import asdict, fields, replace
 import pytest
 from refusals import refused
 
-from answer_judge.errors import FileError
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
 from dppo_lab.runs.folder import CompletionLine, PromptLine, RunFacts, record_of
 from dppo_lab.runs.reader import RunRecord, phases_of, read_facts, read_logs, read_run
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from refusals import refused
+from refusals import refused, warned
 from small_runs import small_words
 
 from benchmarks.learning.byte_tokenizer import train_tokenizer
@@ -12,12 +12,14 @@ from dppo.verification.tiny_model import build_model, model_config
 from dppo_lab.cli.main import main
 from dppo_lab.comparison.contestants import choose
 from dppo_lab.comparison.plan import plan
-from dppo_lab.gym import COLUMN, key, reasoning_gym_task
+from dppo_lab.gym import COLUMN, reasoning_gym_task
 from dppo_lab.planning.run_plan import dataset_prompts
 from dppo_lab.runs.benchmarks import load_benchmarks
+from dppo_lab.runs.data import load_dataset
 from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.gym_scorer import GymScorer
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import load_dataset, train
+from dppo_lab.runs.parts import train
 from dppo_lab.runs.preflight import check_run
 
 ARGUMENTS = {"max_terms": 2, "max_digits": 1, "size": 60}
@@ -99,6 +101,18 @@ def test_the_score_as_a_reward_needs_the_tasks_rows(words, tmp_path):
     assert any(f"needs a column '{COLUMN}'" in text for text in wrong)
 
 
+def test_a_scorer_that_hangs_costs_its_completion_and_no_run():
+    task = reasoning_gym_task("chain_sum", ARGUMENTS, answer_pattern="number")
+    rows = [row[COLUMN] for row in task.rows()[:2]]
+    answers = [row["answer"] for row in task.rows()[:2]]
+    scorer = GymScorer(workers=1, limit_seconds=1e-7)
+    with warned("within 1e-07 seconds"):
+        assert None in scorer.scores(answers, rows)
+    scorer.limit_seconds = 60.0
+    assert scorer.scores([*answers, "none"], [*rows, rows[0]]) == [1.0, 1.0, 0.0]
+    scorer.close()
+
+
 def test_contestants_share_the_task(words, tmp_path):
     config = tmp_path / "compare.yaml"
     config.write_text("max_steps: 2\n")
@@ -112,12 +126,9 @@ def test_an_evaluation_asks_the_held_out_problems(reader, tmp_path, capsys):
     words = f"eval {reader} --benchmarks {TASK} --limit 5 --max_new_tokens 4 --answer_pattern number --workers 1"
     arguments = ["--task_arguments", json.dumps(ARGUMENTS)]
     assert main([*words.split(), *arguments, "--output", str(tmp_path / "eval")]) == 0
-    assert "chain_sum *" in capsys.readouterr().out
-    results = json.loads((tmp_path / "eval" / "results.json").read_text())["benchmarks"]["chain_sum"]
-    assert results["problems"] == 5 and results["samples"] == 1
-    asked = [json.loads(line) for line in (tmp_path / "eval" / "problems.jsonl").read_text().splitlines()]
-    held_out = reasoning_gym_task("chain_sum", ARGUMENTS).rows(held_out=True)
-    assert {each["id"] for each in asked} <= {key(row["problem"]) for row in held_out}
+    assert "chain_sum: accuracy 0.000 [0.000, 0.434] on 5 held-out problems" in capsys.readouterr().out
+    results = json.loads((tmp_path / "eval" / "results.json").read_text())
+    assert results["benchmarks"]["chain_sum"]["problems"] == 5 and results["settings"]["seed"] == 0
     assert main([*words.split(), "--task_arguments", '{"sizes": 3}', "--output", str(tmp_path / "other")]) == 2
     assert "Did you mean size?" in capsys.readouterr().err
     assert main([*words.split(), *arguments, "--limit", "0", "--output", str(tmp_path / "other")]) == 2

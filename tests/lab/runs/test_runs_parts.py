@@ -14,9 +14,10 @@ import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.install import VLLM_LINE
 from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.runs.data import fitting, load_dataset
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint, train
+from dppo_lab.runs.parts import output_checkpoint, train
 from dppo_lab.runs.rewards import load_rewards
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
@@ -105,16 +106,6 @@ def test_rewards_with_settings(tmp_path, problems_file):
     ids = {"completion_ids": [[1] * 6, [1] * 8, [1] * 10]}
     assert overlong(prompts=[""] * 3, completions=[""] * 3, **ids) == [0.0, -0.5, -1.0]
     assert accuracy(prompts=[""], completions=["\\boxed{3.83}"], answer=["3.8"]) == [1.0]
-
-
-def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
-    words = ["--reward_funcs", "majority_vote", "--num_generations", "4"]
-    (vote,) = load_rewards(run := run_of(tmp_path, problems_file, *words), load_dataset(run))
-    texts = ["\\boxed{4}", "5", "\\boxed{4.0}", "\\boxed{7}"]
-    assert vote(prompts=["q"] * 4, completions=texts, answer=["7"] * 4) == [1.0, 0.0, 1.0, 0.0]
-    other = [*words, "--eval_strategy", "steps", "--eval_steps", "1", "--num_generations_eval", "2"]
-    with refused(ConfigError, "num_generations_eval: 4"):
-        load_rewards(run_of(tmp_path, problems_file, *other), None)
 
 
 PRIOR = "--prompt_prune_rate auto --prompt_prior "
@@ -218,7 +209,7 @@ def test_a_dry_run_tries_lora_on_a_model_that_is_there(tmp_path, untrained):
 
 @pytest.mark.usefixtures("confined")
 def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
-    here = Path(__file__).parents[2] / "judge" / "problems"
+    here = Path(__file__).parents[3] / "answer-judge" / "tests" / "problems"
     monkeypatch.syspath_prepend(str(here))
     run = run_of(tmp_path, here / "code_mbpp.jsonl", "--reward_funcs", "code_tests", "--program_memory_mb", "300")
     run.training.generation_batch_size = 4

@@ -1,0 +1,121 @@
+"""Reading and comparing answers, against arithmetic and algebra done elsewhere."""
+
+import json
+import random
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+
+from answer_judge.errors import DataError
+from answer_judge.grading.equality import same_formulas
+from answer_judge.grading.judge import judge
+from answer_judge.grading.numbers import read_number
+from answer_judge.grading.rules import DETAILS, Grading, with_details
+from answer_judge.grading.text import tidy
+from answer_judge.grading.values import Expression
+
+ROOT = Path(__file__).parents[2]
+WHOLE = st.integers(-(10**9), 10**9)
+TOP, BOTTOM = st.integers(-999, 999), st.integers(1, 999)
+
+
+def verdict(answer, gold, **grading):
+    return judge({"answer": answer, "gold": gold, "grading": grading})
+
+
+@given(WHOLE)
+def test_an_integer_in_every_form(value):
+    forms = [
+        f"{value}",
+        f"{value:,}",
+        f"{value:,}".replace(",", "{,}"),
+        f"{value:,}".replace(",", r",\!"),
+        f"{value}.0",
+    ]
+    forms += [f"{value:,}".replace(",", r"\,"), rf"\frac{{{2 * value}}}{{2}}", f"{2 * value}/2"]
+    assert {read_number(tidy(form)).value for form in forms} == {Fraction(value)}
+
+
+@given(st.integers(2, 40), st.integers(2, 40))
+def test_two_readings_of_juxtaposed_numbers_are_the_product_or_none(a, b):
+    for form in (f"{a}({b})", f"({a})({b})", rf"{a} \cdot {b}", f"({a}){b}"):
+        assert verdict(form, str(a * b)) == "right"
+        assert verdict(form, str(a + b)) == ("right" if a + b == a * b else "wrong")
+    assert verdict(f"{a} {b}", str(a * b)) == "unparsed"
+
+
+X, Y, N = sympy.symbols("x y n")
+
+
+def random_formula(rng, depth=3):
+    """A random formula in x and y, with roots and functions."""
+    if depth == 0:
+        return rng.choice([X, Y, sympy.Integer(rng.randrange(1, 9)), sympy.Rational(rng.randrange(1, 9), 7), sympy.pi])
+    one, other = (random_formula(rng, depth - 1) for _ in range(2))
+    return rng.choice(
+        [one + other, one - 2 * other, one * other, one / (other**2 + 3), sympy.sqrt(one**2 + 1), sympy.exp(one / 9),
+         sympy.sin(one), sympy.log(one**2 + 2), one**3]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", (0, 3, 4, 6, 7, 9, 10, 12, 13, 14))
+def test_other_forms_of_a_formula_are_right_and_its_neighbours_are_not(seed):
+    """sympy writes the formulas and changes their form: neither is done by what is tested."""
+    rng = random.Random(seed)
+    formula = random_formula(rng)
+    gold = sympy.latex(formula, ln_notation=True)
+    forms = {sympy.expand(formula), sympy.together(formula), sympy.factor(sympy.expand(formula))}
+    for form in forms:
+        assert verdict(sympy.latex(form, ln_notation=True), gold) == "right", form
+    others = {formula + sympy.Rational(1, 1000), 2 * formula, -formula, formula.subs(X, Y), formula.subs(Y, X)}
+    for other in others:
+        if sympy.expand(other - formula) != 0:
+            assert verdict(sympy.latex(other, ln_notation=True), gold) == "wrong", other
+
+
+def test_the_comparison_above_can_fail():
+    """Compared at one point alone, ``x`` would be any formula that has its value there."""
+    one_point = sympy.Rational("1.3717421")
+    left, right = Expression("", X), Expression(" ", X**2 - one_point * X + one_point)
+    assert left.tree.subs(X, one_point) == right.tree.subs(X, one_point)
+    assert not same_formulas(left, right)
+
+
+def test_what_a_problem_says_about_its_answer():
+    exact = Grading()
+    assert with_details(exact, None) is exact and with_details(exact, {"unit": None, "id": 3}) is exact
+    told = with_details(exact, {"unit": "km", "tolerance": "1e-1", "is_multiple_answer": True})
+    assert told == Grading(several=True, unit="km", absolute=0.1)
+    for tolerance in ("a tenth", -1, "inf", "nan", [0.1], "1e-2,1e-1", "1%"):
+        with pytest.raises(DataError, match="tolerance="):
+            with_details(exact, {"tolerance": tolerance})
+    for nothing in (None, "", " ", float("nan")):
+        assert with_details(exact, dict.fromkeys(DETAILS, nothing)) == exact
+    for several in ("False", "false", "0", 0, 0.0, False):
+        assert with_details(exact, {"is_multiple_answer": several}).several is False
+    for several in ("True", "1", 1, 1.0):
+        assert with_details(exact, {"is_multiple_answer": several}).several is True
+    with refused(DataError, "is_multiple_answer='two'"):
+        with_details(exact, {"is_multiple_answer": "two"})
+
+
+def test_a_unit_that_measures_nothing_is_not_compared():
+    assert {verdict(answer, "12", unit="boys") for answer in ("12", r"12\text{ cm}", "x = 12")} == {"right"}
+    assert verdict(r"12\text{ cm}", "12", unit="square units") == verdict(r"12\text{ cm}", "12", unit="kg") == "wrong"
+
+
+def test_the_problem_of_the_example_has_the_answer_in_its_file():
+    """x1 (x2 + ... + x101) is a quadratic form: on the sphere its maximum is its largest eigenvalue."""
+    row = json.loads((ROOT / "examples" / "maximise.jsonl").read_text(encoding="utf-8"))
+    form = np.zeros((101, 101))
+    form[0, 1:] = form[1:, 0] = 0.5
+    assert np.linalg.eigvalsh(form).max() == pytest.approx(float(row["answer"]), abs=1e-12)
+    answers = {"5": "right", r"\frac{\sqrt{100}}{2}": "right", "5.0": "right", r"\frac{\sqrt{101}}{2}": "wrong"}
+    answers |= {"10": "wrong", "50": "wrong", r"\frac{5}{\sqrt{2}}": "wrong", r"x_1=\frac{1}{\sqrt{2}}": "wrong"}
+    assert {answer: verdict(answer, row["answer"]) for answer in answers} == answers

@@ -1,0 +1,161 @@
+"""Nothing of a model's text runs as code, hostile answers end, and the verdict is the same wherever it is asked for."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import hostile_functions
+import pytest
+from refusals import refused
+
+from answer_judge.errors import RewardError
+from answer_judge.grading.pool import WorkerPool
+from answer_judge.grading.verifier import REASONS, REFUSED, Verifier
+from judge_benchmarks.hostile_answers import hostile_answers
+
+ANSWERS = [json.loads(line) for line in Path(__file__).with_name("hostile_texts.jsonl").open(encoding="utf-8")]
+"""Answers that once broke a parser, or that were written to."""
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.slow)])
+def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [text for _, text in hostile_answers(count)]
+    texts += [rf"so \boxed{{{answer}}}" for answer in ANSWERS[: max(10, count)]]
+    with Verifier(workers=2, limit_seconds=0.6) as hasty:
+        reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * len(texts))]
+        goes_on = any(hasty.verify(r"\boxed{\frac{6}{4}}", "1.5").reason == "right" for _ in range(20))
+    assert len(reasons) == len(texts) and goes_on, "on a busy machine this may take longer than .6 s, not each time"
+    assert set(reasons) <= set(REASONS) - {"right"}
+    assert reasons.count("crashed") < 0.2 * len(texts)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def pools():
+    """One whose worker refuses what the verifier's do, and one whose worker does not."""
+    both = [WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, refused=r) for r in (REFUSED, ())]
+    yield both
+    for pool in both:
+        pool.close()
+
+
+@pytest.mark.parametrize("action", ["eval", "exec", "open", "system"])
+def test_a_worker_refuses_code_from_text_files_and_processes(action, pools, tmp_path):
+    (sealed, unsealed), target = pools, tmp_path / "trace"
+    value = {"open": str(target), "system": f"touch {target}"}.get(action, f"open({str(target)!r}, 'w').close()")
+    assert sealed.map([(action, value)])[0].status == "raised"
+    assert not target.exists()
+    unsealed.map([(action, value)])
+    assert target.exists()  # the check can fail
+
+
+def test_a_worker_near_its_memory_limit_is_replaced_before_it_dies():
+    pool = WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, memory_mb=512)
+    small, large = pool.map([("fill", 1)]), pool.map([("fill", 300)])
+    again = pool.map([("fill", 1)])
+    pool.close()
+    assert [outcome.status for outcome in (*small, *large, *again)] == ["done"] * 3
+    assert small[0].value == large[0].value != again[0].value
+
+
+AUDIT = """
+import json, sys
+from answer_judge.grading import worker
+from answer_judge.grading.judge import judge
+tasks, seen = json.load(sys.stdin), []
+def watch(event, args):
+    if event in ("compile", "exec") and worker.NARROWER[event](args):
+        seen.append(str(args[0])[:200])
+{warm}
+sys.addaudithook(watch)
+for task in tasks:
+    {call}
+print(json.dumps(seen))
+"""
+PLAIN_PARSER = "from math_verify import parse, ExprExtractionConfig"
+
+
+def compiled(tasks, call="judge(task)", warm=""):
+    """The sources compiled while tasks are judged, in a process of its own since a hook stays for ever."""
+    code = AUDIT.format(call=call, warm=warm)
+    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(tasks), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_judging_compiles_nothing():
+    answers = [r"\frac{3}{7}", "x^2+1", r"(1,2] \cup [3,4)", r"\text{east}", "7 cm", "2(3)", "0.1", "x>3", "5!", "12_8"]
+    answers += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\log_2 8", r"\sqrt[3]{2}", r"\sin(2x)"]
+    answers += [text[14:-3] for kind, text in hostile_answers(300) if kind.startswith(("code", "unicode"))]
+    tasks = [{"answer": answer, "gold": gold} for answer in answers for gold in (r"\frac{1}{2}", "x+1", answer or "0")]
+    assert compiled(tasks) == []
+
+
+def test_the_check_above_sees_what_math_verifys_other_parser_compiles():
+    call = 'parse(task["answer"], [ExprExtractionConfig()], parsing_timeout=0)'
+    assert any("17" in source for source in compiled([{"answer": "17 * 23 + 1"}], call, PLAIN_PARSER))
+    # and what its LaTeX parser compiles when numbers reach it as text, which here they do not
+    call = "latex2sympy(task['answer'])"
+    warm = "from latex2sympy2_extended.latex2sympy2 import latex2sympy"
+    assert any("17" in source for source in compiled([{"answer": r"\frac{17}{23}"}], call, warm))
+
+
+ASKED = [(r"\boxed{\frac{6}{4}}", "1.5"), (r"\boxed{x^2-1}", "(x-1)(x+1)"), (r"\boxed{2}", r"\sqrt{5}"), ("?", "1")]
+EXPECTED = ["right", "right", "wrong", "no_answer"]
+
+
+def test_an_event_loop_gets_the_same_in_threads(verifier):
+    """As in a notebook, where a loop is always running."""
+    texts, golds = zip(*ASKED, strict=True)
+
+    async def cell():
+        both = await asyncio.gather(*[asyncio.to_thread(verifier.verify_many, texts, golds) for _ in range(2)])
+        return [[verdict.reason for verdict in verdicts] for verdicts in (*both, verifier.verify_many(texts, golds))]
+
+    assert asyncio.run(cell()) == [EXPECTED] * 3
+
+
+SCRIPT = f"""
+import multiprocessing, signal
+from answer_judge.grading import verify
+def ask():
+    print(",".join(verify(text, gold).reason for text, gold in {ASKED!r}), flush=True)
+{{body}}
+"""
+BODIES = {
+    "a daemonic child of a process that has workers": """
+verify("1", "1")
+child = multiprocessing.get_context("fork").Process(target=ask, daemon=True)
+child.start()
+child.join()
+""",
+    "signals blocked": """
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGCHLD})
+ask()
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_any_process_gets_the_same(body):
+    code = SCRIPT.replace("{body}", body)
+    done = subprocess.run([sys.executable, "-"], input=code, text=True, capture_output=True, timeout=120)
+    assert done.stdout.strip() == ",".join(EXPECTED), done.stderr
+
+
+def test_where_no_process_may_start_plain_answers_are_judged_and_others_are_an_error(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    alone = Verifier()
+    assert alone.verify(r"\boxed{12}", "12").reason == "right"
+    assert alone.verify(r"\boxed{12}", "13").reason == "wrong"
+    assert alone.verify("none", "13").reason == "no_answer" and alone.pids == []
+    with refused(RewardError, "process", "workers=1"):
+        alone.verify(r"\boxed{\frac{6}{4}}", "1.5")

@@ -1,0 +1,52 @@
+"""The README of answer-judge: what it shows runs without torch, transformers, TRL and dppo."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(
+    r"(<!-- run by test_\w+ -->\n)?^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+)
+ALONE = """
+import sys
+from importlib.machinery import PathFinder
+HIDDEN, find = ("torch", "transformers", "trl", "vllm", "dppo", "dppo_lab"), PathFinder.find_spec
+def find_spec(name, *rest):
+    return None if name.partition(".")[0] in HIDDEN else find(name, *rest)
+PathFinder.find_spec = staticmethod(find_spec)
+sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "").startswith("_frozen")]
+"""
+EVALUATION = """
+from evaluation_fakes import FakeJudge, fake_engine, problem_set
+from answer_judge.evaluation import Protocol, compare, evaluate, read_results
+from answer_judge.evaluation import prompts, samples
+for folder in ("one", "two"):
+    evaluate(Protocol(sets=(problem_set(24),), samples=2), fake_engine(), FakeJudge(), folder)
+assert compare("one", "two").average.value == 0 and 0 < read_results("one")["average"]["pass@1"]["value"] < 1
+"""
+
+
+def run_alone(code, folder):
+    fakes = Path(__file__).parent / "evaluation"
+    code = f"{ALONE}sys.path += [{str(ROOT)!r}, {str(fakes)!r}]\n{code}"
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_it_runs_by_itself(tmp_path):
+    ran = run_alone("\n".join([*(code for marked, code in BLOCKS if not marked), EVALUATION]), tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_readme_runs_where_programs_can_be_confined(confined, tmp_path):
+    (code,) = [code for marked, code in BLOCKS if marked]
+    ran = run_alone(code, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_what_needs_torch_would_be_seen(tmp_path):
+    assert "torch" in run_alone("import answer_judge.evaluation.transformers_engine", tmp_path).stderr

@@ -1,0 +1,21 @@
+"""answer_judge, a distribution of its own, imported only where a run asks for what it judges."""
+
+from importlib import import_module
+from typing import Any
+
+from dppo.errors import ConfigError
+from dppo.install import judge_line
+
+
+def judge(part: str, asked: str) -> Any:
+    """The module ``answer_judge.<part>``; ``asked`` is the setting that needs it, for the error.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module(f"answer_judge.{part}")
+    except ModuleNotFoundError as error:
+        if error.name != "answer_judge":
+            raise
+        raise ConfigError(f"{asked} needs answer-judge, which is not installed: {judge_line()}") from None

@@ -1,0 +1,196 @@
+"""Held-out problems while a run trains: figures in the log, and a run that trains as it would have without them."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+from refusals import refused
+from safetensors.torch import load_file
+from toy_evaluation import ASKER, answers, toy_set
+
+from dppo.errors import ConfigError
+from dppo_lab.runs import benchmarks
+from dppo_lab.runs.benchmarks import BenchmarkCallback, load_benchmarks
+from dppo_lab.runs.data import load_dataset
+from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.held_out import Asker
+from dppo_lab.runs.parsing import parse_run
+from dppo_lab.runs.parts import train
+from dppo_lab.runs.sampling import Sampling
+
+
+class State:
+    def __init__(self, step):
+        self.global_step = step
+
+
+def callback(logged, **changes):
+    settings = {
+        "sets": (toy_set(7, "one"), toy_set(5, "two")),
+        "asking": lambda: nullcontext(ASKER),
+        "log": logged.append,
+        "sampling": Sampling(max_new_tokens=40),
+        "every": 2,
+        "samples": 3,
+    }
+    return BenchmarkCallback(**{**settings, **changes})
+
+
+def test_figures_are_shares_of_the_completions():
+    """The same completions in any order of batches: the seeds belong to the problems."""
+    logged, apart = [], []
+    callback(logged).on_train_begin(None, State(0), None)
+    alone = Asker(encode=ASKER.encode, generate=answers, batch_size=1, positions=None)
+    callback(apart, asking=lambda: nullcontext(alone)).on_train_begin(None, State(0), None)
+    (figures,) = logged
+    assert apart == [pytest.approx(figures)]
+    for name, count in (("one", 7), ("two", 5)):
+        assert figures[f"eval/{name}/pass@1"] * 3 * count == pytest.approx(
+            round(figures[f"eval/{name}/pass@1"] * 3 * count)
+        )
+        assert 0 < figures[f"eval/{name}/no_answer"] < 1 and 1 <= figures[f"eval/{name}/mean_tokens"] <= 30
+    both = figures["eval/one/pass@1"], figures["eval/two/pass@1"]
+    assert figures["eval/average/pass@1"] == pytest.approx(sum(both) / 2)
+
+
+def test_a_prompt_that_leaves_no_room_is_not_answered():
+    logged, short = [], Asker(encode=ASKER.encode, generate=answers, batch_size=4, positions=3)
+    callback(logged, asking=lambda: nullcontext(short)).on_train_begin(None, State(0), None)
+    assert logged[0]["eval/one/no_answer"] > 0.8 and logged[0]["eval/one/pass@1"] < 0.2
+
+
+def test_when_it_evaluates():
+    logged = []
+    follow = callback(logged)
+    follow.on_train_begin(None, State(0), None)
+    for step in range(1, 6):
+        follow.on_step_end(None, State(step), None)
+    assert len(logged) == 3  # 0, 2, 4
+    follow.on_train_end(None, State(5), None)
+    follow.on_train_end(None, State(5), None)
+    assert len(logged) == 4
+    resumed = callback(logged)
+    resumed.on_train_begin(None, State(4), None)
+    assert len(logged) == 4
+
+
+def test_processes_share_the_problems():
+    """Sums over three ranks are the figures of one."""
+    alone, parts = [], []
+    callback(alone).on_train_begin(None, State(0), None)
+    ranks = [callback([], rank=rank, processes=3) for rank in range(3)]
+    found = [[each for rank in ranks for each in rank.sets[i].ids] for i in range(2)]
+    assert [sorted(ids) for ids in found] == [[f"{n}/{i}" for i in range(c)] for n, c in (("one", 7), ("two", 5))]
+    drawn = {"samples": 3, "seed": 0}
+    sampling = Sampling(max_new_tokens=40)
+    sums = iter(sum(benchmarks.sums(rank.sets[i], ASKER, sampling, **drawn) for rank in ranks) for i in range(2))
+    callback(parts, rank=0, processes=3, reduce=lambda tensor: next(sums)).on_train_begin(None, State(0), None)
+    assert parts == [pytest.approx(alone[0])]
+    assert callback([], sets=(toy_set(2, "few"),), rank=2, processes=3).sets[0].ids == []
+
+
+ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A run on the embedded policy, untrained, of three steps."""
+    from dppo.verification.tiny_model import build_model
+    from dppo.verification.tiny_tokenizer import build_tokenizer
+
+    build_model(0).save_pretrained(tmp_path / "model")
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    given = f"--model_name_or_path {tmp_path / 'model'} --dataset_name embedded --use_cpu true --bf16 false "
+    given += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
+    given += "--disable_tqdm true --gradient_checkpointing false --max_steps 3 --logging_steps 2 --save_strategy no"
+    given += " --learning_rate 1e-3 --reward_funcs small_runs.odd_length"
+    return [*given.split(), "--prompt_template", "{problem}"]
+
+
+@pytest.fixture
+def trained(tmp_path, words):
+    """Trains with further words; gives the weights and the records of metrics.jsonl."""
+
+    def run(name, *further):
+        train(parse_run([*words, "--output_dir", str(tmp_path / name), *further]))
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return load_file(tmp_path / name / "model.safetensors"), [json.loads(line) for line in lines]
+
+    return run
+
+
+@pytest.fixture
+def follow(tmp_path):
+    flags = f"--eval_benchmarks sums={tmp_path / 'sums.jsonl'} --eval_benchmark_every 2 --eval_benchmark_limit 5"
+    return flags.split()
+
+
+def equal(left, right):
+    return all(torch.equal(left[name], right[name]) for name in right)
+
+
+def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
+    with_weights, records = trained("with", *follow)
+    without_weights, plain = trained("without")
+    followed = [record for record in records if "eval/sums/pass@1" in record]
+    assert [record["step"] for record in followed] == [0, 2, 3]
+    assert all(0 <= record["eval/sums/pass@1"] <= 1 and record["eval/sums/mean_tokens"] <= 8 for record in followed)
+    assert not any("loss" in record or "prune/kept_share" in record for record in followed)
+    name = "rewards/odd_length/mean"
+    steps = [(record["step"], record[name]) for record in records if name in record]
+    assert steps == [(record["step"], record[name]) for record in plain if name in record] and len(steps) >= 1
+    assert equal(with_weights, without_weights)
+    start = load_file(tmp_path / "model" / "model.safetensors")
+    assert not equal(without_weights, start), "something was learnt, so something could differ"
+
+
+def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, follow, monkeypatch):
+    original = benchmarks.asker
+
+    def careless(model, tokenizer, **options):
+        torch.rand(1)
+        return original(model, tokenizer, **options)
+
+    plain, _ = trained("without")
+    monkeypatch.setattr(benchmarks, "asker", careless)
+    followed, _ = trained("with", *follow)
+    assert not equal(followed, plain)
+
+
+def test_as_many_completions_are_generated_at_once_as_in_a_rollout(trained, follow, monkeypatch):
+    original, sizes = benchmarks.asker, []
+
+    def noted(model, tokenizer, *, batch_size, **options):
+        sizes.append(batch_size)
+        return original(model, tokenizer, batch_size=batch_size, **options)
+
+    monkeypatch.setattr(benchmarks, "asker", noted)
+    trained("whole", *follow)
+    trained("parts", *follow, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "4")
+    assert set(sizes) == {16}
+
+
+@pytest.mark.parametrize("given", [[], ["--prompt_template", "Q: {problem}"]])
+def test_a_file_of_ones_own_is_asked_as_the_run_asks_it(tmp_path, words, follow, given):
+    own = ["--dataset_name", str(tmp_path / "sums.jsonl"), "--per_device_train_batch_size", "8"]
+    run = parse_run([*words[:-2], "--output_dir", str(tmp_path / "out"), *own, *follow, *given])
+    (found,) = load_benchmarks(run)
+    asked = {*found.questions}
+    assert len(asked) == 5 and asked <= {turns[0]["content"] for turns in load_dataset(run)["prompt"]}
+
+
+def test_fields_and_dry_run(tmp_path, words):
+    output = ["--output_dir", str(tmp_path / "out")]
+    good = ["--eval_benchmarks", f"sums={tmp_path / 'sums.jsonl'}"]
+    said = [
+        (good, "ok", "benchmarks while training: 12 of sums"),
+        (["--eval_benchmarks", "math500"], "unchecked", "math500: fetched from the hub"),
+        (["--eval_benchmarks", "math5000", "--eval_benchmark_data", str(tmp_path)], "wrong", "'math5000'"),
+    ]
+    for flags, kind, text in said:
+        assert any(f.kind == kind and text in f.text for f in dry_run(parse_run([*words, *output, *flags]))), text
+    for field in ("eval_benchmark_every", "eval_benchmark_limit"):
+        with refused(ConfigError, field, 0):
+            parse_run([*words, *output, f"--{field}", "0"])
