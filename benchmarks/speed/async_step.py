@@ -119,7 +119,8 @@ class Clock(TrainerCallback):
 @cache
 def model_folder() -> str:
     """A model of 7 million parameters with random weights, and the embedded task's tokenizer."""
-    folder, tokenizer = tempfile.mkdtemp(), build_tokenizer()
+    folder = tempfile.mkdtemp()
+    tokenizer: Any = build_tokenizer()
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=4096, hidden_size=256, intermediate_size=768, num_hidden_layers=6, num_attention_heads=4,
