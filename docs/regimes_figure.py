@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.shared import Record
-from dppo_lab.palette import colour_of
+from dppo.lab.palette import colour_of
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "regimes.json"
 PANELS = {"two_passes": "without a KL term", "kl_two_passes": "with a KL term"}

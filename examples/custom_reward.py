@@ -8,8 +8,8 @@ import sys
 import torch
 from datasets import load_dataset
 
+from dppo.lab.runs.recorder import RunRecorder
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo_lab.runs.recorder import RunRecorder
 
 
 def right(completions, answer, **_):

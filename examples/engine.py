@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from dppo.lab.demo.decode import Rollout, sample
+from dppo.lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
+from dppo.lab.demo.task import ArithmeticProblem
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.packing import build_row, plan_rows
@@ -25,9 +28,6 @@ from dppo.session import Session
 from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts
 from dppo.types import Block, Rewards
 from dppo.verification.tiny_tokenizer import encode_questions
-from dppo_lab.demo.decode import Rollout, sample
-from dppo_lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
-from dppo_lab.demo.task import ArithmeticProblem
 
 PROMPTS, GENERATIONS = 16, 8
 MAX_TOKENS = 4096

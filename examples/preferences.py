@@ -10,14 +10,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from dppo.lab.demo.decode import sample
+from dppo.lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo.lab.demo.task import QUICK, ArithmeticProblem, make_split, reward
+from dppo.lab.demo.warmup import warm_up
+from dppo.lab.files import append_lines
 from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
-from dppo_lab.demo.decode import sample
-from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
-from dppo_lab.demo.task import QUICK, ArithmeticProblem, make_split, reward
-from dppo_lab.demo.warmup import warm_up
-from dppo_lab.files import append_lines
 
 
 def preferences(model: Any, problems: list[ArithmeticProblem], *, samples: int, seed: int) -> list[Any]:

@@ -12,14 +12,14 @@ import torch
 
 from dppo.errors import ConfigError
 from dppo.files import encoded, write_text
+from dppo.lab.runs.data import load_dataset
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parts import prepare_model
+from dppo.lab.runs.subject import rollout_parts
+from dppo.lab.subject import generate
 from dppo.methods.a_star_po import optimal_value
 from dppo.pruning.prior import prompt_key
 from dppo.rewards import identities
-from dppo_lab.runs.data import load_dataset
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import prepare_model
-from dppo_lab.runs.subject import rollout_parts
-from dppo_lab.subject import generate
 
 AT_ONCE = 16
 """Prompts sampled together."""

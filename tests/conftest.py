@@ -22,9 +22,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(scope="session")
 def subject():
     """Six prompts with four completions each of the untrained embedded model, none of them rewarded: seconds."""
+    from dppo.lab.subject import SubjectSampling, frozen_subject
     from dppo.verification.tiny_model import build_model
     from dppo.verification.tiny_tokenizer import build_tokenizer
-    from dppo_lab.subject import SubjectSampling, frozen_subject
 
     return frozen_subject(
         build_model(0),

@@ -11,8 +11,11 @@ import pytest
 from pages import blocks
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {name: ROOT / name for name in ("dppo", "dppo_lab")}
-FOLDERS["answer_judge"] = ROOT / "answer-judge" / "answer_judge"
+FOLDERS = {
+    "dppo.lab": ROOT / "dppo" / "lab",  # first: it is inside of the next
+    "dppo": ROOT / "dppo",
+    "answer_judge": ROOT / "answer-judge" / "answer_judge",
+}
 SHARED = {
     *(
         "errors",
@@ -55,7 +58,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "problems": {"errors", "files", "grading", "sandbox"},
         "evaluation": {"errors", "files", "statistics", "environment", "grading", "sandbox", "problems"},
     },
-    "dppo_lab": {
+    "dppo.lab": {
         **dict.fromkeys(
             ("palette", "statistics", "errors", "shipped", "gym", "subject", "files", "judge"), frozenset()
         ),
@@ -72,9 +75,9 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
     },
 }
 """What each part of a package may import of its own package."""
-BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo_lab": {"dppo"}}
-JUDGE = "dppo_lab/errors.py"
-"""Where the lab names the judge, which may not be installed; ``dppo_lab/judge.py`` imports what is asked for."""
+BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo.lab": {"dppo"}}
+JUDGE = "dppo/lab/errors.py"
+"""Where the lab names the judge, which may not be installed; ``dppo/lab/judge.py`` imports what is asked for."""
 """What a package may import of the others."""
 CORE = (
     "pruning",
@@ -88,7 +91,7 @@ CORE = (
 LIBRARIES = {
     "dppo": dict.fromkeys(CORE, frozenset({"torch", "numpy"})),
     "answer_judge": {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set(), "files": set()},
-    "dppo_lab": {},
+    "dppo.lab": {},
 }
 """Libraries of parts that need few: answers are judged in a worker that imports as little as can be."""
 TRANSFORMERS = {"dppo/packing/attention.py", "dppo/packing/head.py"}
@@ -107,11 +110,17 @@ def imports(path: Path) -> set[str]:
     return names
 
 
+def package_of(name: str) -> str:
+    """The package that a module is in: one of ``FOLDERS``, or a library."""
+    return "dppo.lab" if f"{name}.".startswith("dppo.lab.") else name.split(".")[0]
+
+
 def forbidden(package: str, part: str, names: set[str]) -> set[str]:
     """Imports that point the wrong way, or bring a library into a part that does without."""
-    parts = {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+    own = {name for name in names if package_of(name) == package and name != package}
+    parts = {name.removeprefix(f"{package}.").split(".")[0] for name in own}
     wrong = parts - ALLOWED[package][part] - {part} - {"__version__"}
-    roots = {name.split(".")[0] for name in names}
+    roots = {package_of(name) for name in names}
     wrong |= (roots & ALLOWED.keys()) - {package} - BETWEEN[package]
     if part in LIBRARIES[package]:
         wrong |= roots - ALLOWED.keys() - LIBRARIES[package][part] - sys.stdlib_module_names
@@ -119,30 +128,32 @@ def forbidden(package: str, part: str, names: set[str]) -> set[str]:
 
 
 FILES = sorted(
-    path for package in ALLOWED for path in FOLDERS[package].rglob("*.py") if path != FOLDERS[package] / "__init__.py"
+    {path for folder in FOLDERS.values() for path in folder.rglob("*.py")}
+    - {folder / "__init__.py" for folder in FOLDERS.values()}
 )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_point_one_way(path):
     package = next(name for name, folder in FOLDERS.items() if path.is_relative_to(folder))
-    relative = path.relative_to(FOLDERS[package].parent)
-    wrong = forbidden(relative.parts[0], relative.parts[1].removesuffix(".py"), imports(path))
-    known = {"transformers"} if relative.as_posix() in TRANSFORMERS else set()
-    assert wrong == (known | {"answer_judge"} if relative.as_posix() == JUDGE else known)
+    wrong = forbidden(package, path.relative_to(FOLDERS[package]).parts[0].removesuffix(".py"), imports(path))
+    place = path.relative_to(ROOT).as_posix()
+    known = {"transformers"} if place in TRANSFORMERS else set()
+    assert wrong == (known | {"answer_judge"} if place == JUDGE else known)
 
 
 def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     assert forbidden("dppo", "pruning", {"dppo.objective.k3"}) == {"objective"}
     assert forbidden("dppo", "objective", {"transformers.AutoModel"}) == {"transformers"}
     assert forbidden("dppo", "trl", {"answer_judge.grading.verify", "trl.GRPOTrainer"}) == {"answer_judge"}
+    assert forbidden("dppo", "trl", {"dppo.lab.runs.folder"}) == {"dppo.lab"}
     assert forbidden("answer_judge", "problems", {"dppo.rewards.guarded"}) == {"dppo"}
     assert forbidden("answer_judge", "grading", {"answer_judge.problems.columns", "numpy.array"}) == {
         "problems",
         "numpy",
     }
     assert forbidden("answer_judge", "sandbox", {"answer_judge.grading.answers", "seccomp"}) == {"grading", "seccomp"}
-    assert forbidden("dppo_lab", "runs", {"dppo_lab.cli.main", "dppo.trl", "answer_judge.problems"}) == {
+    assert forbidden("dppo.lab", "runs", {"dppo.lab.cli.main", "dppo.trl", "answer_judge.problems"}) == {
         "cli",
         "answer_judge",
     }
@@ -158,12 +169,12 @@ LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(
     [
         # No file of dppo names the other two, as the arrows show; what TRL brings along seldom changes.
         pytest.param(
-            "dppo.trl", {"answer_judge", "dppo_lab", "latex2sympy2_extended", "math_verify"}, marks=pytest.mark.slow
+            "dppo.trl", {"answer_judge", "dppo.lab", "latex2sympy2_extended", "math_verify"}, marks=pytest.mark.slow
         ),
-        ("answer_judge.grading", {"dppo", "dppo_lab", "numpy", "datasets", *HEAVY}),
-        ("answer_judge.sandbox", {"dppo", "dppo_lab", "numpy", "datasets", "sympy", *HEAVY}),
-        ("answer_judge.evaluation.prompts", {"dppo", "dppo_lab", *HEAVY}),
-        ("dppo_lab.gym", {"answer_judge", "reasoning_gym", "numpy", *HEAVY}),
+        ("answer_judge.grading", {"dppo", "dppo.lab", "numpy", "datasets", *HEAVY}),
+        ("answer_judge.sandbox", {"dppo", "dppo.lab", "numpy", "datasets", "sympy", *HEAVY}),
+        ("answer_judge.evaluation.prompts", {"dppo", "dppo.lab", *HEAVY}),
+        ("dppo.lab.gym", {"answer_judge", "reasoning_gym", "numpy", *HEAVY}),
     ],
 )
 def test_a_package_loads_nothing_of_the_others(module, strangers):
@@ -197,7 +208,8 @@ def circle(codes: dict[str, str]) -> list[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    paths = [(path, folder.parent) for folder in FOLDERS.values() for path in folder.rglob("*.py")]
+    folders = [folder for name, folder in FOLDERS.items() if name != "dppo.lab"]
+    paths = [(path, folder.parent) for folder in folders for path in folder.rglob("*.py")]
     names = {".".join(path.relative_to(root).with_suffix("").parts): path for path, root in paths}
     codes = {name.removesuffix(".__init__"): path.read_text() for name, path in names.items()}
     assert len(codes) > 150 and not circle(codes)
@@ -223,7 +235,7 @@ READERS = {
     "files.py",
 }
 """Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""
-READABLE = {f"dppo_lab.{name.removesuffix('.py').replace('/', '.')}" for name in READERS} | {
+READABLE = {f"dppo.lab.{name.removesuffix('.py').replace('/', '.')}" for name in READERS} | {
     "dppo.errors",
     "dppo.settings",
     "dppo.files",
@@ -236,22 +248,22 @@ LAZY = {"runs/fields.py": {"dppo.methods.settings.setting_problems"}}
 
 def heavy(names: set[str]) -> set[str]:
     """Imports that bring more than numpy along."""
-    ours = {name for name in names if name.split(".")[0] in ALLOWED}
-    libraries = {name.split(".")[0] for name in names} - ALLOWED.keys() - {"numpy"} - sys.stdlib_module_names
+    ours = {name for name in names if package_of(name) in ALLOWED}
+    libraries = {package_of(name) for name in names} - ALLOWED.keys() - {"numpy"} - sys.stdlib_module_names
     return libraries | {name for name in ours if not any(name.startswith(f"{module}.") for module in READABLE)}
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_readers_need_neither_trl_nor_torch(name):
-    assert heavy(imports(ROOT / "dppo_lab" / name)) == LAZY.get(name, set())
+    assert heavy(imports(FOLDERS["dppo.lab"] / name)) == LAZY.get(name, set())
     for package in {Path(name).parent, Path()}:
-        assert not heavy(imports(ROOT / "dppo_lab" / package / "__init__.py"))
+        assert not heavy(imports(FOLDERS["dppo.lab"] / package / "__init__.py"))
 
 
 def test_the_check_sees_a_reader_that_brings_torch_along():
     assert heavy({"dppo.rng.generator"}) == {"dppo.rng.generator"}
     assert heavy({"torch.Tensor", "numpy", "json"}) == {"torch"}
-    assert heavy(imports(ROOT / "dppo_lab" / "runs" / "recorder.py")) >= {"torch", "trl"}
+    assert heavy(imports(FOLDERS["dppo.lab"] / "runs" / "recorder.py")) >= {"torch", "trl"}
 
 
 def chains(page: Path) -> list[tuple[str, list[set[str]]]]:

@@ -11,9 +11,9 @@ sys.path.insert(0, str(ROOT))
 
 from answer_judge.evaluation import read_results  # noqa: E402
 from benchmarks.learning.byte_tokenizer import train_tokenizer  # noqa: E402
+from dppo.lab.cli.main import main  # noqa: E402
+from dppo.lab.runs.parsing import read_file  # noqa: E402
 from dppo.verification.tiny_model import build_model, model_config  # noqa: E402
-from dppo_lab.cli.main import main  # noqa: E402
-from dppo_lab.runs.parsing import read_file  # noqa: E402
 from examples.countdown.task import problems, right  # noqa: E402
 
 FOLDER = ROOT / "examples" / "countdown"

@@ -141,7 +141,7 @@ def test_the_readmes_trainer_takes_those_arguments():
     assert given["DPPOTrainer"] <= known
 
 
-CHECKOUT = r"(?:dppo|dppo_lab|answer-judge|answer_judge|judge_benchmarks|tests|benchmarks|docs|examples)/[\w./]*\w"
+CHECKOUT = r"(?:dppo|answer-judge|answer_judge|judge_benchmarks|tests|benchmarks|docs|examples)/[\w./]*\w"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -151,7 +151,7 @@ def test_files_links_and_modules_that_a_page_names_are_there(page):
     named = {path for path in re.findall(rf"`({CHECKOUT})`", text) if not (root / path).exists()}
     links = {link for link in re.findall(r"\]\((?!http)([^)#]+)", text) if not (page.parent / link).exists()}
     assert named | links == set()
-    modules = re.findall(r"`((?:dppo|dppo_lab|answer_judge)(?:\.\w+)+)[`(]", text)
+    modules = re.findall(r"`((?:dppo|answer_judge)(?:\.\w+)+)[`(]", text)
     assert [dotted for dotted in [*modules, *imported(page)] if not importable(dotted)] == []
 
 

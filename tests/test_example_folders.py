@@ -4,7 +4,7 @@ import pytest
 import yaml
 from pages import ROOT
 
-from dppo_lab.cli.main import main
+from dppo.lab.cli.main import main
 
 FOLDERS = sorted(
     page.parent for page in (ROOT / "examples").glob("*/README.md") if page.parent.name != "sample_compare"

@@ -116,7 +116,7 @@ def test_importing_the_adapter_without_trl_says_what_to_install():
 def test_a_report_is_read_with_its_own_extra_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "prune/kept_share": 0.5}\n')
     heavy = {"trl", "transformers", "datasets", "accelerate", "peft", "math_verify", "rich", "yaml", "pandas"}
-    code = f"from dppo_lab.cli.main import main; sys.exit(main(['report', {str(tmp_path)!r}]))"
+    code = f"from dppo.lab.cli.main import main; sys.exit(main(['report', {str(tmp_path)!r}]))"
     status, said, error = without(heavy, code)
     assert (status, error) == (0, "") and (tmp_path / "report.html").is_file() and "wrote" in said
     status, _, error = without({"matplotlib"}, code)
@@ -130,14 +130,14 @@ WORDS = (
 
 @pytest.mark.parametrize("part", ["runs.parts", "planning.run_plan", "comparison.runner", "cli.eval", "cli.verify"])
 def test_the_lab_is_imported_without_the_judge(part):
-    status, _, error = without({"answer_judge"}, f"import dppo_lab.{part}")
+    status, _, error = without({"answer_judge"}, f"import dppo.lab.{part}")
     assert status == 0, error
 
 
 @pytest.mark.slow
 def test_without_the_judge_a_run_passes_a_dry_run_and_a_reward_that_needs_it_says_how_to_get_it(tmp_path):
     words = f"{WORDS} --output_dir {tmp_path / 'out'} --dry_run --eval_benchmarks embedded"
-    code = "from dppo_lab.cli.main import main; sys.exit(main({words!r}.split()))"
+    code = "from dppo.lab.cli.main import main; sys.exit(main({words!r}.split()))"
     status, said, error = without({"answer_judge"}, code.format(words=words))
     assert status == 0 and "rewards: score" in said and "192 of embedded" not in said and "64 of embedded" in said, (
         error

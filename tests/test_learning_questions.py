@@ -6,8 +6,8 @@ import json
 import pytest
 
 from benchmarks.learning.questions import CONFIG, score, write_questions
-from dppo_lab.gym import COLUMN, reasoning_gym_score, reasoning_gym_task
-from dppo_lab.runs.parsing import read_file
+from dppo.lab.gym import COLUMN, reasoning_gym_score, reasoning_gym_task
+from dppo.lab.runs.parsing import read_file
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install reasoning-gym")
 ANSWERS = ("{0}", "It is {0}.", "1{0}", "-{0}", "{0}.0", "+{0}", "0{0}", "{0},000", "{0} or 3", "no idea", "", "{0}{0}")

@@ -17,8 +17,8 @@ from transformers import Trainer, TrainerCallback  # noqa: E402
 from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
-from dppo_lab.runs.benchmarks import BenchmarkCallback  # noqa: E402
-from dppo_lab.runs.sampling import Sampling  # noqa: E402
+from dppo.lab.runs.benchmarks import BenchmarkCallback  # noqa: E402
+from dppo.lab.runs.sampling import Sampling  # noqa: E402
 
 __all__ = ["tiny_path"]
 PAGE = HERE.parent / "docs" / "metrics.md"

@@ -15,15 +15,15 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from pages import LANGUAGES, PAGES, ROOT, Block, all_blocks, lines_of
 
-import dppo_lab.cli.main as command
+import dppo.lab.cli.main as command
 from answer_judge.evaluation.command import build_parser as build_eval_parser
 from dppo.errors import ConfigError
+from dppo.lab.comparison.plan import plan
+from dppo.lab.runs.dry_run import dry_run
+from dppo.lab.runs.embedded import is_made_here
+from dppo.lab.runs.parsing import build_parser, parse_fields, read_file, read_flags
+from dppo.lab.runs.words import split_words
 from dppo.trl import DPPOConfig
-from dppo_lab.comparison.plan import plan
-from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.embedded import is_made_here
-from dppo_lab.runs.parsing import build_parser, parse_fields, read_file, read_flags
-from dppo_lab.runs.words import split_words
 
 BLOCKS = [block for page in PAGES for block in all_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
@@ -80,7 +80,7 @@ def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str
     if name == "eval" and not any(map(is_made_here, words)):
         return refusal(lambda: build_eval_parser("dppo eval").parse_args(rest))
     fields: list[str] = []
-    run = command.import_module(f"dppo_lab.cli.{name}").main
+    run = command.import_module(f"dppo.lab.cli.{name}").main
     found = refusal(lambda: fields.extend(left_over(lambda: run(rest), monkeypatch)))
     if name in ("demo", "eval", "report") or "--frozen" in words:
         return found + [f"no flag {word}" for word in fields if word.startswith("-")]
@@ -101,7 +101,7 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [f"no extra {extra}" for extra in named - EXTRAS]
     if words[:2] == ["accelerate", "launch"]:
         script = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
-        place = words.index("dppo_lab.cli.main") if script is None else script
+        place = words.index("dppo.lab.cli.main") if script is None else script
         ours = dppo_problems(words[place + 1 :], monkeypatch) if script is None else []
         return missing + refusal(lambda: launch_command_parser().parse_args(words[2 : place + 1])) + ours
     if first == "python" and rest[0] == "-m":
@@ -135,7 +135,7 @@ def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
         "dppo compare --seeds five",
         "make demos",
         "pip install -e '.[tlr]'",
-        "accelerate launch --num_process_ 8 -m dppo_lab.cli.main train CONFIG.yaml",
+        "accelerate launch --num_process_ 8 -m dppo.lab.cli.main train CONFIG.yaml",
         "accelerate launch --num_processes 8 examples/no_such_script.py MODEL",
         "python -m dppo.verl.plug",
         "python -m benchmarks.speed.step --quickly",

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "trl"))
 from tiny_runs import tiny_path  # noqa: E402
 
 __all__ = ["tiny_path"]
-PACKAGES = ("dppo", "dppo_lab")
+PACKAGES = ("dppo",)
 LEFT_OUT = re.compile(r"examples/(sample_compare/.*|.*\.ipynb)")
 
 
@@ -58,13 +58,13 @@ def tracked(*folders):
     """Files of the clone by path, with those of ``examples`` where the wheel has them."""
     listed = ran(["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders], ROOT).splitlines()
     kept = [path for path in listed if (ROOT / path).is_file() and not LEFT_OUT.fullmatch(path)]
-    return {re.sub(r"^examples/", "dppo_lab/examples/", path): path for path in kept}
+    return {re.sub(r"^examples/", "dppo/lab/examples/", path): path for path in kept}
 
 
 def test_every_file_of_the_packages_and_all_examples_are_in_both(built):
     sdist, wheel = built
     files = tracked(*PACKAGES, "examples")
-    assert any(path.endswith("template.html") for path in files) and "dppo_lab/examples/embedded.yaml" in files
+    assert any(path.endswith("template.html") for path in files) and "dppo/lab/examples/embedded.yaml" in files
     with zipfile.ZipFile(wheel) as packed:
         inside = {name: packed.read(name) for name in packed.namelist()}
     assert {path for path in files if path not in inside} == set()
@@ -95,7 +95,7 @@ def test_the_judge_is_a_distribution_of_its_own(tmp_path):
     assert len(roots) == 2 and "answer_judge" in roots and not re.search(r"^Requires-Dist: dppo", metadata, re.M)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "sys.modules |= dict.fromkeys(('dppo', 'dppo_lab', 'torch', 'numpy'))\n"
+        "sys.modules |= dict.fromkeys(('dppo', 'torch', 'numpy'))\n"
         "from answer_judge.grading import verify; import answer_judge\n"
         r"print(verify(r'\boxed{\frac{1}{2}}', '0.5').reason, answer_judge.__file__)"
     )

@@ -8,7 +8,7 @@ SAMPLE = ROOT / "examples" / "sample_compare"
 PACKAGES = {
     "dppo": ROOT / "dppo",
     "answer_judge": ROOT / "answer-judge" / "answer_judge",
-    "dppo_lab": ROOT / "dppo_lab",
+    "dppo.lab": ROOT / "dppo" / "lab",
 }
 
 
@@ -22,7 +22,7 @@ def test_every_part_of_the_map_is_in_the_reference():
     folders = (ROOT / "docs" / "api", ROOT / "answer-judge" / "docs" / "api")
     pages = {path: path.read_text() for folder in folders for path in folder.glob("*.md")}
     shown = set(re.findall(rf"^::: ((?:{'|'.join(PACKAGES)})\.\w+)$", "\n".join(pages.values()), flags=re.MULTILINE))
-    assert len(parts) > 30 and parts - shown == set()
+    assert len(parts) > 30 and parts - shown == {"dppo.lab"}  # whose parts are listed themselves
     nav = (ROOT / "mkdocs.yml").read_text()
     assert [path.name for path in pages if f"api/{path.name}" not in nav] == []
 

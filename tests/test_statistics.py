@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dppo.lab.statistics import expanded_tail, percentile_ends, seed_interval
 from dppo.rng import Purpose, generator
-from dppo_lab.statistics import expanded_tail, percentile_ends, seed_interval
 
 
 @pytest.mark.parametrize("statistic", [np.mean, np.median])

@@ -19,7 +19,7 @@ def samples(answering, tmp_path_factory):
     for engine in ("vllm", "transformers"):
         words = ["--benchmarks", f"mine={folder / 'mine.jsonl'}", "--prompt_template", "{problem}", "--engine", engine]
         words += ["--temperature", "0", "--samples", "1", "--max_new_tokens", "24", "--output", folder / engine]
-        run("-m", "dppo_lab.cli.main", "eval", answering, *words)
+        run("-m", "dppo.lab.cli.main", "eval", answering, *words)
         lines = (folder / engine / "samples.jsonl").read_text().splitlines()
         found[engine] = sorted(map(json.loads, lines), key=lambda sample: sample["id"])
     return found

@@ -14,7 +14,7 @@ BLOCKS = re.findall(
 ALONE = """
 import sys
 from importlib.machinery import PathFinder
-HIDDEN, find = ("torch", "transformers", "trl", "vllm", "dppo", "dppo_lab"), PathFinder.find_spec
+HIDDEN, find = ("torch", "transformers", "trl", "vllm", "dppo", "dppo.lab"), PathFinder.find_spec
 def find_spec(name, *rest):
     return None if name.partition(".")[0] in HIDDEN else find(name, *rest)
 PathFinder.find_spec = staticmethod(find_spec)

@@ -11,9 +11,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from dppo_lab.files import append_lines
-from dppo_lab.gym import last_number, reasoning_gym_task
-from dppo_lab.runs.parsing import read_file
+from dppo.lab.files import append_lines
+from dppo.lab.gym import last_number, reasoning_gym_task
+from dppo.lab.runs.parsing import read_file
 
 CONFIG = Path(__file__).with_name("smollm2.yaml")
 

@@ -24,16 +24,16 @@ from benchmarks.shared import Record, earlier, options
 from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import write_json
-from dppo_lab.cli.words import listed, read_words
-from dppo_lab.comparison.contestants import Contestant
-from dppo_lab.comparison.curves import Point
-from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.results import Curves, RunResult, Target, final_target, ratios, result_of
-from dppo_lab.comparison.runner import Event, run_comparison
-from dppo_lab.runs.folder import STOCK
-from dppo_lab.runs.parsing import read_file, read_flags
-from dppo_lab.runs.reader import read_logs
-from dppo_lab.statistics import seed_interval
+from dppo.lab.cli.words import listed, read_words
+from dppo.lab.comparison.contestants import Contestant
+from dppo.lab.comparison.curves import Point
+from dppo.lab.comparison.plan import Comparison
+from dppo.lab.comparison.results import Curves, RunResult, Target, final_target, ratios, result_of
+from dppo.lab.comparison.runner import Event, run_comparison
+from dppo.lab.runs.folder import STOCK
+from dppo.lab.runs.parsing import read_file, read_flags
+from dppo.lab.runs.reader import read_logs
+from dppo.lab.statistics import seed_interval
 
 CONTROL, DEFAULT = "control", "default"
 LOGGED = ("completion_rate", "prompt_rate", "kept_share", "added_variance", "completion_ceiling", "prompt_ceiling")

@@ -29,13 +29,13 @@ from transformers import TrainerCallback
 
 from benchmarks.shared import Record, options, write
 from dppo.files import json_lines
+from dppo.lab.runs import parts
+from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
+from dppo.lab.runs.parsing import parse_fields
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.runs import parts
-from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
-from dppo_lab.runs.parsing import parse_fields
 
 FIELDS: dict[str, Any] = {
     "dataset_name": "embedded_quick",

@@ -64,7 +64,7 @@ second() {
     step 150 4B_lora --model 4B --dtype bfloat16 --lora 16 --prompts 4 --betas 0 --sizes 16 8 32
     ((${#dry[@]})) && exit "$failed"
     run 60 "$python" -m benchmarks.speed.forward --device cuda --quick --output "$OUT/gpu_kernels.json"
-    run 60 "$python" -m dppo_lab.cli.main verify examples/embedded.yaml --use_cpu false
+    run 60 "$python" -m dppo.lab.cli.main verify examples/embedded.yaml --use_cpu false
     exit "$failed"
 }
 

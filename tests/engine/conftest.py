@@ -3,9 +3,9 @@ import copy
 import pytest
 import torch
 
+from dppo.lab.demo.task import make_split
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.task import make_split
 from examples.engine import Loop
 
 

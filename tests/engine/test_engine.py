@@ -6,10 +6,10 @@ import pytest
 import torch
 from mechanisms import one_of_each
 
+from dppo.lab.demo.decode import sample
 from dppo.methods import METHODS
 from dppo.pruning import UNWEIGHTED
 from dppo.rng import Purpose, step_streams, torch_generator
-from dppo_lab.demo.decode import sample
 from examples.engine import GENERATIONS, everything
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]

@@ -1,6 +1,6 @@
 """Lines of JSON beside a run: written whole, read past damage, cut at a step."""
 
-from dppo_lab.files import append_lines, keep_lines, read_lines
+from dppo.lab.files import append_lines, keep_lines, read_lines
 
 DAMAGED = b'{"step": 1}\n\nnot json\n[1]\n{"a": "\xff"}\n{"step": 2}\n{"step": 3, "cu'
 

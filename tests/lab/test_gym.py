@@ -8,7 +8,7 @@ from refusals import refused
 
 from dppo.errors import ConfigError, DataError
 from dppo.install import install_line
-from dppo_lab.gym import COLUMN, is_held_out, last_number, reasoning_gym_score, reasoning_gym_task, tagged
+from dppo.lab.gym import COLUMN, is_held_out, last_number, reasoning_gym_score, reasoning_gym_task, tagged
 
 SUMS = {"max_terms": 2, "max_digits": 1, "size": 60}
 

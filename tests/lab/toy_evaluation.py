@@ -1,7 +1,7 @@
 """Held-out problems and answers without a model."""
 
-from dppo_lab.runs.held_out import Asker, HeldOut
-from dppo_lab.runs.sampling import Completion
+from dppo.lab.runs.held_out import Asker, HeldOut
+from dppo.lab.runs.sampling import Completion
 
 
 def toy_set(count, name):

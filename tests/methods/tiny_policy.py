@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dppo.context import StepContext
+from dppo.lab.frozen.sample import remembering
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, TokenPruning, uncertainty
@@ -29,7 +30,6 @@ from dppo.step import (
     plan_step,
 )
 from dppo.types import Block, Candidates, Rewards
-from dppo_lab.frozen.sample import remembering
 
 GROUP_N = np.array([0, 0, 0, 1, 1, 2, 2])
 P, N, T, V = 3, len(GROUP_N), 4, 5

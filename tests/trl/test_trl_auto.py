@@ -13,6 +13,8 @@ from trl_recorder_runs import lines, make
 
 from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
 from dppo.errors import ConfigError, DataError
+from dppo.lab.runs.ceilings import run_ceilings
+from dppo.lab.runs.reader import read_run
 from dppo.methods import METHODS
 from dppo.methods import from_settings as method_settings
 from dppo.methods.from_settings import with_rollout_cost
@@ -23,8 +25,6 @@ from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.grpo.start import describe_steps
 from dppo.trl.metrics import PhaseClock
 from dppo.types import Work
-from dppo_lab.runs.ceilings import run_ceilings
-from dppo_lab.runs.reader import read_run
 
 BOTH = {"prompt_prune_rate": "auto", "completion_prune_rate": "auto"}
 STEPS = 8

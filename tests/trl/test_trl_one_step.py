@@ -9,6 +9,8 @@ from tiny_runs import GENERATIONS, ON_CPU, length_reward
 from trl_gradients import gradients
 
 from dppo.context import NOTHING_KNOWN
+from dppo.lab.demo.decode import Rollout
+from dppo.lab.frozen import sample as frozen
 from dppo.rng import step_streams
 from dppo.session import Session
 from dppo.step import StepPlan
@@ -17,8 +19,6 @@ from dppo.types import Rewards
 from dppo.verification.draws import draw, draw_errors, full_batch
 from dppo.verification.draws import gradients as of_draws
 from dppo.verification.subject import Subject
-from dppo_lab.demo.decode import Rollout
-from dppo_lab.frozen import sample as frozen
 from examples.engine import Loop
 
 

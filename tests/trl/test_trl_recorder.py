@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 from trl_recorder_runs import ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo_lab.runs.recorder import RunRecorder
+from dppo.lab.runs.recorder import RunRecorder
 
 TRAINERS = pytest.mark.parametrize("ours", [True, False], ids=["dppo", "trl"])
 

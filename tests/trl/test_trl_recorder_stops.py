@@ -8,8 +8,8 @@ import pytest
 from tiny_runs import Stop, StopAfter, length_reward
 from trl_recorder_runs import lines, make, run_file
 
-from dppo_lab import files
-from dppo_lab.runs.recorder import Journal
+from dppo.lab import files
+from dppo.lab.runs.recorder import Journal
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}

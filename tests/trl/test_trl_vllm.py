@@ -17,6 +17,7 @@ from refusals import refused
 from tiny_runs import GENERATIONS, SHORT, length_reward, logged, problems, scripted
 
 from dppo.errors import ConfigError, EngineError
+from dppo.lab.cli.main import main
 from dppo.packing.attention import use_rows
 from dppo.packing.head import add_scored_head
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -24,7 +25,6 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.correction import Correction
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
-from dppo_lab.cli.main import main
 
 
 class Engine:

@@ -5,8 +5,8 @@ import json
 from tiny_runs import GENERATIONS, SHORT, length_reward, problems, scripted
 from trl import GRPOConfig, GRPOTrainer
 
+from dppo.lab.runs.recorder import RunRecorder
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo_lab.runs.recorder import RunRecorder
 
 PROMPTS, ROWS = 4, 8
 

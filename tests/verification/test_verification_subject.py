@@ -9,10 +9,10 @@ import torch
 from refusals import refused
 
 from dppo.errors import ConfigError
+from dppo.lab.subject import SubjectSampling, frozen_subject, generate, random_rewards
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, advantage_with_length, advantage_with_uncertainty
 from dppo.verification.subject import remembered
-from dppo_lab.subject import SubjectSampling, frozen_subject, generate, random_rewards
 
 
 def test_a_subject_without_rewards_says_that_they_are_random(subject):

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from dppo_lab.cli.main import main
-from dppo_lab.comparison import runner, table
-from dppo_lab.comparison.plan import QUICK, plan
+from dppo.lab.cli.main import main
+from dppo.lab.comparison import runner, table
+from dppo.lab.comparison.plan import QUICK, plan
 
 
 @pytest.fixture

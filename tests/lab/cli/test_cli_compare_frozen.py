@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from wrong_weights import DOUBLED
 
-from dppo_lab.cli import compare as command
-from dppo_lab.frozen.lines import TOKEN_LEVELS
-from dppo_lab.frozen.table import LEGEND, TITLES
+from dppo.lab.cli import compare as command
+from dppo.lab.frozen.lines import TOKEN_LEVELS
+from dppo.lab.frozen.table import LEGEND, TITLES
 
 
 @pytest.fixture
 def quick(subject, monkeypatch):
     """The command on a small subject, with or without a configuration."""
-    monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda seed, prompts: subject)
-    monkeypatch.setattr("dppo_lab.runs.subject.subject_from_run", lambda run, prompts: subject)
+    monkeypatch.setattr("dppo.lab.demo.subject.embedded_subject", lambda seed, prompts: subject)
+    monkeypatch.setattr("dppo.lab.runs.subject.subject_from_run", lambda run, prompts: subject)
 
 
 FEW = ("--rates", "0.5", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch,dppo")
@@ -50,7 +50,7 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
-    from dppo_lab.frozen import methods as frozen_methods
+    from dppo.lab.frozen import methods as frozen_methods
 
     honest = frozen_methods.embedded_training()
 

@@ -5,10 +5,10 @@ import json
 import pytest
 from refusals import refused
 
-import dppo_lab.cli.demo as command
+import dppo.lab.cli.demo as command
 from dppo.errors import ConfigError
-from dppo_lab.comparison import demo
-from dppo_lab.report.sources import read_sources
+from dppo.lab.comparison import demo
+from dppo.lab.report.sources import read_sources
 
 TINY = {"max_steps": 2, "embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8}
 TINY |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 1, "max_completion_length": 8, "warmup_steps": 0}

@@ -7,8 +7,8 @@ import pytest
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab import shipped
-from dppo_lab.cli.main import main
+from dppo.lab import shipped
+from dppo.lab.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ import pytest
 from dppo import __version__
 from dppo.errors import ConfigError
 from dppo.install import install_line
-from dppo_lab.cli.main import COMMANDS, main
+from dppo.lab.cli.main import COMMANDS, main
 
 
 def test_help_names_every_command(capsys):
@@ -45,7 +45,7 @@ def test_our_errors_are_one_line_without_a_traceback(capsys, monkeypatch, error,
     def fails(words):
         raise error
 
-    monkeypatch.setattr("dppo_lab.cli.demo.main", fails)
+    monkeypatch.setattr("dppo.lab.cli.demo.main", fails)
     assert main(["demo"]) == code
     printed = capsys.readouterr().err
     assert said in printed and printed.count("\n") == 1 and "None" not in printed
@@ -58,7 +58,7 @@ RUN = """
 import contextlib, io, json, sys
 for name in ("torch", "transformers", "trl", "datasets", "scipy", "matplotlib"):
     sys.modules[name] = None  # to import it is an error now
-from dppo_lab.cli.main import main
+from dppo.lab.cli.main import main
 for words in json.load(sys.stdin):
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -130,7 +130,7 @@ PRINTS = {
 def test_output_that_is_not_read_ends_a_command_quietly(how):
     before, _, prints = PRINTS[how].rpartition("; ")
     command = f"{before or 'pass'}; import sys, types; demo = types.ModuleType('demo'); demo.main = lambda _: {prints}"
-    main_of = "sys.modules['dppo_lab.cli.demo'] = demo; from dppo_lab.cli.main import main; sys.exit(main(['demo']))"
+    main_of = "sys.modules['dppo.lab.cli.demo'] = demo; from dppo.lab.cli.main import main; sys.exit(main(['demo']))"
     assert unread(f"{command}; {main_of}") == (141, "")
 
 
@@ -142,7 +142,7 @@ def test_another_broken_pipe_keeps_its_traceback(monkeypatch, capfd):
     def fails(words):
         raise BrokenPipeError("a worker is gone")
 
-    monkeypatch.setattr("dppo_lab.cli.demo.main", fails)
+    monkeypatch.setattr("dppo.lab.cli.demo.main", fails)
     with open(os.devnull, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         with pytest.raises(BrokenPipeError, match="a worker is gone"):

@@ -10,12 +10,12 @@ import yaml
 from refusals import refused
 
 from dppo.errors import ConfigError
+from dppo.lab.cli.main import main
+from dppo.lab.planning.pilot import pilot_fields, run_pilot
+from dppo.lab.planning.run_plan import pilot_size, pruning_method
+from dppo.lab.runs.parsing import parse_given
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig
-from dppo_lab.cli.main import main
-from dppo_lab.planning.pilot import pilot_fields, run_pilot
-from dppo_lab.planning.run_plan import pilot_size, pruning_method
-from dppo_lab.runs.parsing import parse_given
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CPU = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 from small_runs import small_words
 
-from dppo_lab.cli.main import main
-from dppo_lab.cli.progress import Bars, Board, Lines, open_board, shown
+from dppo.lab.cli.main import main
+from dppo.lab.cli.progress import Bars, Board, Lines, open_board, shown
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
 SAVED = {"saved/seconds": 7800.0, "saved/share": 0.31, "prune/prompts_kept_share": 0.8, "prune/token_kept_share": 1.0}

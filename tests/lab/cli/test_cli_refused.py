@@ -6,11 +6,11 @@ import shutil
 import pytest
 import yaml
 
+from dppo.lab.cli.main import main
+from dppo.lab.comparison.plan import QUICK
 from dppo.methods import METHODS
 from dppo.trl.checkpoints.files import WRITER_FILE
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.cli.main import main
-from dppo_lab.comparison.plan import QUICK
 
 REWARDS = """
 def graded(completions, gold, **columns):
@@ -132,7 +132,7 @@ def test_bad_input_is_refused_in_a_few_lines_that_name_it(place, monkeypatch, ca
 
 def test_without_the_check_of_the_command_the_trainer_refuses_a_tokenizer_without_an_end(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    monkeypatch.setattr("dppo_lab.runs.parts.load_tokenizer", lambda run, name: without_end())
+    monkeypatch.setattr("dppo.lab.runs.parts.load_tokenizer", lambda run, name: without_end())
     assert main(["train", "train.yaml", "--model_name_or_path", "model", "--output_dir", "other"]) == 2
     assert "end-of-sequence" in capsys.readouterr().err
 

@@ -2,7 +2,7 @@
 
 import json
 
-from dppo_lab.cli.main import main
+from dppo.lab.cli.main import main
 
 
 def small_run(folder):

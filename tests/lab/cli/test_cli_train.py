@@ -8,12 +8,12 @@ import torch
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 
+from dppo.lab.cli.main import main
+from dppo.lab.cli.train_help import USUAL, full_help, short_help
+from dppo.lab.runs.fields import RunArguments
+from dppo.lab.runs.parsing import build_parser
 from dppo.settings import OwnSettings
 from dppo.trl import DPPOConfig
-from dppo_lab.cli.main import main
-from dppo_lab.cli.train_help import USUAL, full_help, short_help
-from dppo_lab.runs.fields import RunArguments
-from dppo_lab.runs.parsing import build_parser
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -88,7 +88,7 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def stops(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dppo_lab.runs.parts.train_with", stops)
+    monkeypatch.setattr("dppo.lab.runs.parts.train_with", stops)
     assert main(words) == 130
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line == f"stopped before a checkpoint (save_steps=30); it starts again with: {command}"

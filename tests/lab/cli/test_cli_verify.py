@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
+from dppo.lab.cli import verify as command
+from dppo.lab.cli.main import main
+from dppo.lab.frozen import variance
 from dppo.methods import METHODS
 from dppo.verification import checks
 from dppo.verification.checks import above, at_most
 from dppo.verification.verify import Findings
-from dppo_lab.cli import verify as command
-from dppo_lab.cli.main import main
-from dppo_lab.frozen import variance
 
 FOUND = {
     "enumeration": [at_most("1 completions, dppo: every outcome", 3e-17, 1e-12, checks.BIAS)],
@@ -30,7 +30,7 @@ FOUND = {
 def quick(subject, monkeypatch):
     """The command on a small subject, its long checks found already; gives the methods that each was asked for."""
     asked = []
-    monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: subject)
+    monkeypatch.setattr("dppo.lab.demo.subject.embedded_subject", lambda: subject)
     monkeypatch.setattr("dppo.verification.verify.Settings", lambda: checks.Settings(draws=160))
     monkeypatch.setattr(variance, "variance_table", partial(variance.variance_table, draws=4))
     for part, found in FOUND.items():
@@ -111,7 +111,7 @@ def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys)
     monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: found)
     for part in ("variance_table", "pilot_ceilings"):
         monkeypatch.setattr(variance, part, lambda *given: ())
-    monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: None)
+    monkeypatch.setattr("dppo.lab.demo.subject.embedded_subject", lambda: None)
     biased = METHODS["dppo_gdpo"].with_rates(prompt=0.5, completion=0.5)
     monkeypatch.setattr("dppo.methods.METHODS", {"dppo": biased, "dppo_threshold": METHODS["dppo"]})
     assert main(["verify"]) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dppo_lab.comparison.curves import Reach, accuracy_at, curve_of, reach
+from dppo.lab.comparison.curves import Reach, accuracy_at, curve_of, reach
 
 
 def record(step, accuracy=None, **more):

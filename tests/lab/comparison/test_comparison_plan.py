@@ -5,9 +5,9 @@ import yaml
 from refusals import refused
 
 from dppo.errors import ConfigError, FileError
+from dppo.lab.comparison.curves import RESULTS_FILE
+from dppo.lab.comparison.plan import check_folder, open_folder, plan
 from dppo.methods import METHODS
-from dppo_lab.comparison.curves import RESULTS_FILE
-from dppo_lab.comparison.plan import check_folder, open_folder, plan
 
 FIELDS = {
     "model_name_or_path": "scratch:embedded_quick",

@@ -5,10 +5,10 @@ import json
 import pytest
 import run_folders
 
-from dppo_lab.comparison.contestants import Contestant
-from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.results import paired, summarise
-from dppo_lab.statistics import seed_interval
+from dppo.lab.comparison.contestants import Contestant
+from dppo.lab.comparison.plan import Comparison
+from dppo.lab.comparison.results import paired, summarise
+from dppo.lab.statistics import seed_interval
 
 CONTESTANTS = tuple(
     Contestant(name=name, method=method, overrides=overrides)

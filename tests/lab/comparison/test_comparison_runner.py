@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from small_runs import SMALL
 
 from dppo.errors import ConfigError
+from dppo.lab.comparison import runner
+from dppo.lab.comparison.plan import plan
+from dppo.lab.comparison.runner import run_comparison
 from dppo.trl.checkpoints import files
-from dppo_lab.comparison import runner
-from dppo_lab.comparison.plan import plan
-from dppo_lab.comparison.runner import run_comparison
 
 FIELDS = {
     **SMALL,
@@ -160,7 +160,7 @@ def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch):
         made.append((folder, seed))
         folder.mkdir(parents=True)
 
-    monkeypatch.setattr("dppo_lab.runs.models.prepare_embedded", quickly)
+    monkeypatch.setattr("dppo.lab.runs.models.prepare_embedded", quickly)
     monkeypatch.setattr(runner, "train_with", lambda kind, run, **_: trained.append(run.model.model_name_or_path))
     comparison = make(seeds=2, model_name_or_path="scratch:embedded_quick")
     run_comparison(comparison)

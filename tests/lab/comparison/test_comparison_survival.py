@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from dppo.lab.comparison.curves import Reach
+from dppo.lab.comparison.survival import median_amount, median_interval, ratio
+from dppo.lab.statistics import expanded_tail, percentile_ends
 from dppo.rng import generator
-from dppo_lab.comparison.curves import Reach
-from dppo_lab.comparison.survival import median_amount, median_interval, ratio
-from dppo_lab.statistics import expanded_tail, percentile_ends
 
 
 def hit(amount):

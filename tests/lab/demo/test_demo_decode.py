@@ -6,10 +6,10 @@ from demo_forward import draws, forward_logps
 from refusals import refused
 
 from dppo.errors import ConfigError
+from dppo.lab.demo.decode import sample
+from dppo.lab.demo.task import make_split
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
-from dppo_lab.demo.decode import sample
-from dppo_lab.demo.task import make_split
 
 PAD, EOS = TOKENS.index("<pad>"), TOKENS.index("<eos>")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dppo_lab.demo.warmup import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon
+from dppo.lab.demo.warmup import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon
 
 SETTINGS = dict(lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY)
 SHAPES = [(6, 6), (4, 12), (12, 4)]

@@ -8,9 +8,9 @@ from demo_forward import forward_logps
 from refusals import refused
 
 from dppo.errors import ConfigError
+from dppo.lab.demo.rollouts import EmbeddedRollouts
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.rollouts import EmbeddedRollouts
 
 QUESTIONS = ["1+2=?", "3+4-5=?"]
 PROMPTS = [[{"role": "user", "content": q}] for q in QUESTIONS for _ in range(3)]

@@ -6,8 +6,8 @@ from refusals import refused
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dppo.errors import ConfigError
+from dppo.lab.demo.scratch import prepare_embedded
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
-from dppo_lab.demo.scratch import prepare_embedded
 
 
 def test_the_embedded_policy_is_saved_with_its_tokenizer_and_is_a_function_of_the_seed(tmp_path):

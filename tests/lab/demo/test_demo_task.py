@@ -9,8 +9,7 @@ import pytest
 from refusals import refused
 
 from dppo.errors import DataError
-from dppo.rng import generator
-from dppo_lab.demo.task import (
+from dppo.lab.demo.task import (
     FULL,
     QUICK,
     SILENT,
@@ -25,6 +24,7 @@ from dppo_lab.demo.task import (
     score,
     solution,
 )
+from dppo.rng import generator
 
 LEVELS = (2, 3, 5, 8, 12)
 

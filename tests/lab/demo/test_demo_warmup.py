@@ -5,12 +5,12 @@ from itertools import islice
 import pytest
 import torch
 
+from dppo.lab.demo import warmup
+from dppo.lab.demo.task import FULL, ArithmeticTask, Teacher, is_held_out
+from dppo.lab.demo.warmup import BATCH_TOKENS, mean_loss, warm_up
 from dppo.rng import Purpose, generator
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo import warmup
-from dppo_lab.demo.task import FULL, ArithmeticTask, Teacher, is_held_out
-from dppo_lab.demo.warmup import BATCH_TOKENS, mean_loss, warm_up
 
 TOKENIZER = build_tokenizer()
 SURE = Teacher(sure_steps=9, slip_growth=0.0, largest_total=9)

@@ -7,15 +7,15 @@ from refusals import refused
 from wrong_weights import DOUBLED, FORGOTTEN
 
 from dppo.errors import ConfigError
+from dppo.lab.comparison.contestants import choose
+from dppo.lab.frozen.grid import FrozenSettings, cells, compare_frozen
+from dppo.lab.frozen.lines import EVERY_RATE, PrunedLevel
+from dppo.lab.frozen.methods import as_configured, configured, embedded_training, lines_of, methods_of
+from dppo.lab.frozen.sample import bias_of, sample
 from dppo.methods import METHODS
 from dppo.pruning import uniform
 from dppo.verification import draws
 from dppo.verification.estimate import root
-from dppo_lab.comparison.contestants import choose
-from dppo_lab.frozen.grid import FrozenSettings, cells, compare_frozen
-from dppo_lab.frozen.lines import EVERY_RATE, PrunedLevel
-from dppo_lab.frozen.methods import as_configured, configured, embedded_training, lines_of, methods_of
-from dppo_lab.frozen.sample import bias_of, sample
 
 BUILD = embedded_training().build_other
 QUICK = FrozenSettings(rates=(0.5,), draws=100)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dppo.lab.frozen.sample import NoChance, bias_interval, bias_of, figures, sample
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, DAPO_TOKENS
 from dppo.pruning import POISSON
@@ -17,7 +18,6 @@ from dppo.verification.draws import draw, full_batch, gradients
 from dppo.verification.enumerate import enumerated, every_way
 from dppo.verification.estimate import estimate_bias, root
 from dppo.verification.subject import known_after
-from dppo_lab.frozen.sample import NoChance, bias_interval, bias_of, figures, sample
 
 CPPO, DAPO, DPPO, GRESO, GRPO = (METHODS[name] for name in ("cppo", "dapo", "dppo", "greso", "grpo"))
 DETERMINISTIC = METHODS["dppo_deterministic"]

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from dppo.errors import DesignError
+from dppo.lab.comparison.contestants import choose
+from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
+from dppo.lab.frozen.lines import PrunedLevel
+from dppo.lab.frozen.methods import embedded_training, lines_of, methods_of
+from dppo.lab.frozen.sample import bias_of, figures
+from dppo.lab.frozen.tokens import at_token_rates, sample_tokens, takes_tokens, token_gradients
 from dppo.methods import METHODS
 from dppo.pruning import cuts, random_prefix
 from dppo.verification.draws import full_batch
-from dppo_lab.comparison.contestants import choose
-from dppo_lab.frozen.grid import FrozenSettings, compare_frozen
-from dppo_lab.frozen.lines import PrunedLevel
-from dppo_lab.frozen.methods import embedded_training, lines_of, methods_of
-from dppo_lab.frozen.sample import bias_of, figures
-from dppo_lab.frozen.tokens import at_token_rates, sample_tokens, takes_tokens, token_gradients
 
 BUILD = embedded_training().build_other
 DPPO, DRAWS = BUILD("dppo"), 300

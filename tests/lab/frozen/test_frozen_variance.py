@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dppo.lab.frozen.variance import KEEPS, VarianceRow, at_share, figures_of, pilot_ceilings, variance_table
 from dppo.methods import METHODS
 from dppo.pruning import (
     POISSON,
@@ -18,7 +19,6 @@ from dppo.pruning import (
 )
 from dppo.types import Completions
 from dppo.verification.draws import full_batch
-from dppo_lab.frozen.variance import KEEPS, VarianceRow, at_share, figures_of, pilot_ceilings, variance_table
 
 DPPO, DR_GRPO = METHODS["dppo"], METHODS["dr_grpo"]
 
@@ -89,7 +89,7 @@ def test_a_share_is_met_by_raising_the_rate_of_a_rule_that_spares_rows():
 
 def test_a_pilot_of_enough_prompts_has_the_ceiling_of_both_levels(subject, monkeypatch):
     """By hand: V of completions is the squared score, V of prompts what was found where as much was expected."""
-    monkeypatch.setattr("dppo_lab.frozen.variance.FEWEST", 2)
+    monkeypatch.setattr("dppo.lab.frozen.variance.FEWEST", 2)
     prompts, completions = pilot_ceilings(subject, DPPO)
     found = subject.completions(DPPO)
     value_N = DPPO.score(found)[found.live_N].square()

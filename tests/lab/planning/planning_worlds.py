@@ -2,11 +2,11 @@
 
 from dataclasses import asdict, replace
 
-from dppo_lab.planning.costs import Costs, Figures, Timed
-from dppo_lab.planning.model import Source, make_plan
-from dppo_lab.planning.records import Length, Step
-from dppo_lab.planning.work import work_of
-from dppo_lab.planning.workload import Kind, Workload
+from dppo.lab.planning.costs import Costs, Figures, Timed
+from dppo.lab.planning.model import Source, make_plan
+from dppo.lab.planning.records import Length, Step
+from dppo.lab.planning.work import work_of
+from dppo.lab.planning.workload import Kind, Workload
 
 
 def workload(*rates_and_shares, right=20.0, wrong=40.0, prompt=11.0, longest=50.0):

@@ -10,9 +10,9 @@ import pytest
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.cli.main import main
-from dppo_lab.planning.from_log import lines_of, pass_rates, plan_log
-from dppo_lab.planning.logs import read_log
+from dppo.lab.cli.main import main
+from dppo.lab.planning.from_log import lines_of, pass_rates, plan_log
+from dppo.lab.planning.logs import read_log
 
 STEPS, GROUP = 12, 5
 VERL = {

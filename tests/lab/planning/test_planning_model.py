@@ -9,14 +9,14 @@ from planning_worlds import COSTS, MIXED, STEP, WORLD, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.planning.costs import PHASES, Figures, fitted, free_tokens, gain, with_noise
-from dppo_lab.planning.model import EXACT
-from dppo_lab.planning.observed import Observed
-from dppo_lab.planning.records import Length, Option, Step
-from dppo_lab.planning.run_plan import length_of
-from dppo_lab.planning.table import findings, pasted
-from dppo_lab.planning.work import work_of
-from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
+from dppo.lab.planning.costs import PHASES, Figures, fitted, free_tokens, gain, with_noise
+from dppo.lab.planning.model import EXACT
+from dppo.lab.planning.observed import Observed
+from dppo.lab.planning.records import Length, Option, Step
+from dppo.lab.planning.run_plan import length_of
+from dppo.lab.planning.table import findings, pasted
+from dppo.lab.planning.work import work_of
+from dppo.lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
 
 
 def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():

@@ -7,13 +7,13 @@ import pytest
 import torch
 from planning_worlds import MIXED, STEP, workload
 
+from dppo.lab.planning.records import Option
+from dppo.lab.planning.work import cells_of, completion_ceiling, kept, prompt_ceiling, work_of
 from dppo.methods import OBJECTIVES, SCHEMES, combined
 from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
 from dppo.types import Rewards
-from dppo_lab.planning.records import Option
-from dppo_lab.planning.work import cells_of, completion_ceiling, kept, prompt_ceiling, work_of
 
 ALL, EXACT = Option(name="all", forwarded="all"), Option(name="exact")
 

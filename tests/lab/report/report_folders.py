@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dppo_lab.report.sources import Contents, Group
-from dppo_lab.runs.folder import PromptLine, record_of
-from dppo_lab.runs.reader import RunRecord
+from dppo.lab.report.sources import Contents, Group
+from dppo.lab.runs.folder import PromptLine, record_of
+from dppo.lab.runs.reader import RunRecord
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "sample_compare"
 RUNS = SAMPLE / "runs"

@@ -6,14 +6,14 @@ import numpy as np
 import report_folders as made
 from report_folders import run_of
 
-from dppo_lab.comparison.words import Compared
-from dppo_lab.palette import SERIES
-from dppo_lab.report.charts import DASHES, accuracy_chart, drawing, looks
-from dppo_lab.report.curves import band, phase_seconds
-from dppo_lab.report.page import draw_panels
-from dppo_lab.report.sources import Group, read_sources
-from dppo_lab.runs.reader import Series
-from dppo_lab.statistics import expanded_tail
+from dppo.lab.comparison.words import Compared
+from dppo.lab.palette import SERIES
+from dppo.lab.report.charts import DASHES, accuracy_chart, drawing, looks
+from dppo.lab.report.curves import band, phase_seconds
+from dppo.lab.report.page import draw_panels
+from dppo.lab.report.sources import Group, read_sources
+from dppo.lab.runs.reader import Series
+from dppo.lab.statistics import expanded_tail
 
 METHODS = ["trl", "grpo", "cppo", "dppo"]
 

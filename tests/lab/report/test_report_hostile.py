@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 import report_folders as made
 
-import dppo_lab.report.page as page_module
-from dppo_lab.report import write_report
+import dppo.lab.report.page as page_module
+from dppo.lab.report import write_report
 
 MARK = "document.title='RAN'"
 HOSTILE = (

@@ -8,7 +8,7 @@ import report_folders as made
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.report import write_report
+from dppo.lab.report import write_report
 
 
 def test_a_comparison_has_every_panel_what_was_asked_for_and_needs_no_network(tmp_path):

@@ -5,9 +5,9 @@ import report_folders as made
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.report.curves import averaged, seeds_in_words
-from dppo_lab.report.sources import read_sources
-from dppo_lab.runs.reader import read_run
+from dppo.lab.report.curves import averaged, seeds_in_words
+from dppo.lab.report.sources import read_sources
+from dppo.lab.runs.reader import read_run
 
 
 def test_a_comparison_is_read_with_its_results():

@@ -1,10 +1,10 @@
 import pytest
 from report_folders import contents_of, run_of
 
-from dppo_lab.comparison.words import Cell, Compared, findings, interval
-from dppo_lab.report.curves import coverage
-from dppo_lab.report.sources import Group
-from dppo_lab.report.tables import ceiling_lines, method_line, summaries
+from dppo.lab.comparison.words import Cell, Compared, findings, interval
+from dppo.lab.report.curves import coverage
+from dppo.lab.report.sources import Group
+from dppo.lab.report.tables import ceiling_lines, method_line, summaries
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
 MISSED = {"median": None, "low": 0.0, "high": 1.0, "at_most": 0.8, "reached": "2 of 5", "per_seed": {"0": [0, 0.8]}}

@@ -9,10 +9,10 @@ from refusals import refused
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError
+from dppo.lab.comparison.contestants import choose
+from dppo.lab.comparison.plan import read_config
+from dppo.lab.runs.parsing import build_parser, parse_fields, parse_run, read_file, read_flags
 from dppo.trl import DPPOConfig
-from dppo_lab.comparison.contestants import choose
-from dppo_lab.comparison.plan import read_config
-from dppo_lab.runs.parsing import build_parser, parse_fields, parse_run, read_file, read_flags
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

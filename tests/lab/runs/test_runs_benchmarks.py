@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 from toy_evaluation import ASKER, answers, toy_set
 
 from dppo.errors import ConfigError
-from dppo_lab.runs import benchmarks
-from dppo_lab.runs.benchmarks import BenchmarkCallback, load_benchmarks
-from dppo_lab.runs.data import load_dataset
-from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.held_out import Asker
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import train
-from dppo_lab.runs.sampling import Sampling
+from dppo.lab.runs import benchmarks
+from dppo.lab.runs.benchmarks import BenchmarkCallback, load_benchmarks
+from dppo.lab.runs.data import load_dataset
+from dppo.lab.runs.dry_run import dry_run
+from dppo.lab.runs.held_out import Asker
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parts import train
+from dppo.lab.runs.sampling import Sampling
 
 
 class State:

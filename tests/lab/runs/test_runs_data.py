@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from refusals import refused
 
 from dppo.errors import ConfigError, DataError
-from dppo_lab.runs.data import as_prompts, checked, is_local, read_rows
+from dppo.lab.runs.data import as_prompts, checked, is_local, read_rows
 
 
 def problems(prompts, answers=None):

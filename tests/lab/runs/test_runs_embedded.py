@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 from small_runs import small_words
 
 from dppo.errors import ConfigError
-from dppo_lab.demo import task
-from dppo_lab.demo.task import is_held_out, make_split
-from dppo_lab.runs.benchmarks import load_benchmarks
-from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.held_out import embedded_set
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import train
-from dppo_lab.runs.rewards import load_rollouts
+from dppo.lab.demo import task
+from dppo.lab.demo.task import is_held_out, make_split
+from dppo.lab.runs.benchmarks import load_benchmarks
+from dppo.lab.runs.dry_run import dry_run
+from dppo.lab.runs.held_out import embedded_set
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parts import train
+from dppo.lab.runs.rewards import load_rollouts
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from refusals import refused
 
 from dppo.errors import ConfigError, FileError
-from dppo_lab.runs.folder import CompletionLine, PromptLine, RunFacts, record_of
-from dppo_lab.runs.reader import RunRecord, phases_of, read_facts, read_logs, read_run
+from dppo.lab.runs.folder import CompletionLine, PromptLine, RunFacts, record_of
+from dppo.lab.runs.reader import RunRecord, phases_of, read_facts, read_logs, read_run
 
 FACTS = RunFacts(
     method="dppo",
@@ -113,7 +113,7 @@ import sys
 libraries = ("torch", "trl", "transformers")
 for library in (*libraries, "dppo.trl"):
     sys.modules[library] = None
-from dppo_lab.runs.reader import read_run
+from dppo.lab.runs.reader import read_run
 from pathlib import Path
 run = read_run(Path(sys.argv[1]))
 assert run.method == "dppo" and len(run.logs) == 2 and run.completions and run.prompts
@@ -125,6 +125,6 @@ def test_a_folder_is_read_without_trl_and_torch(folder):
     """As a report reads runs of another machine."""
     done = subprocess.run([sys.executable, "-c", READING, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    writer = READING.replace("dppo_lab.runs.reader import read_run", "dppo_lab.runs.parts import train")
+    writer = READING.replace("dppo.lab.runs.reader import read_run", "dppo.lab.runs.parts import train")
     done = subprocess.run([sys.executable, "-c", writer, str(folder)], capture_output=True, text=True)
     assert done.returncode == 1 and "None in sys.modules" in done.stderr, "the writer's half needs them"

@@ -8,19 +8,19 @@ from small_runs import small_words
 
 from benchmarks.learning.byte_tokenizer import train_tokenizer
 from dppo.errors import ConfigError
+from dppo.lab.cli.main import main
+from dppo.lab.comparison.contestants import choose
+from dppo.lab.comparison.plan import plan
+from dppo.lab.gym import COLUMN, reasoning_gym_task
+from dppo.lab.planning.run_plan import dataset_prompts
+from dppo.lab.runs.benchmarks import load_benchmarks
+from dppo.lab.runs.data import load_dataset
+from dppo.lab.runs.dry_run import dry_run
+from dppo.lab.runs.gym_scorer import GymScorer
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parts import train
+from dppo.lab.runs.preflight import check_run
 from dppo.verification.tiny_model import build_model, model_config
-from dppo_lab.cli.main import main
-from dppo_lab.comparison.contestants import choose
-from dppo_lab.comparison.plan import plan
-from dppo_lab.gym import COLUMN, reasoning_gym_task
-from dppo_lab.planning.run_plan import dataset_prompts
-from dppo_lab.runs.benchmarks import load_benchmarks
-from dppo_lab.runs.data import load_dataset
-from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.gym_scorer import GymScorer
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import train
-from dppo_lab.runs.preflight import check_run
 
 ARGUMENTS = {"max_terms": 2, "max_digits": 1, "size": 60}
 TASK = "reasoning_gym:chain_sum"

@@ -7,10 +7,10 @@ from refusals import refused
 from small_runs import small_words
 
 from dppo.errors import ConfigError
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parts import output_checkpoint, train
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import sole_writer_of
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import output_checkpoint, train
 
 
 @pytest.fixture

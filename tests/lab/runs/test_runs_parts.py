@@ -13,12 +13,12 @@ from small_runs import small_words
 import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.install import VLLM_LINE
+from dppo.lab.runs.data import fitting, load_dataset
+from dppo.lab.runs.dry_run import dry_run
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parts import output_checkpoint, train
+from dppo.lab.runs.rewards import load_rewards
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.runs.data import fitting, load_dataset
-from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import output_checkpoint, train
-from dppo_lab.runs.rewards import load_rewards
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
 
@@ -78,7 +78,7 @@ def test_the_model_that_a_run_starts_from_is_not_overwritten(tmp_path, name):
 
 
 def test_data_and_rewards(tmp_path, problems_file):
-    run = run_of(tmp_path, problems_file, "--reward_funcs", "accuracy", "format", "dppo_lab.demo.task.score")
+    run = run_of(tmp_path, problems_file, "--reward_funcs", "accuracy", "format", "dppo.lab.demo.task.score")
     dataset = load_dataset(run)
     assert dataset[0]["prompt"] == [{"role": "user", "content": "What is 0 + 0?"}]
     accuracy, form, own = load_rewards(run, dataset)

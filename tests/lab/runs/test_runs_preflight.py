@@ -7,10 +7,10 @@ from transformers.integrations import integration_utils
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError
+from dppo.lab.cli.main import main
+from dppo.lab.runs.parsing import parse_fields, parse_run
+from dppo.lab.runs.preflight import TRACKERS, preflight_problems
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo_lab.cli.main import main
-from dppo_lab.runs.parsing import parse_fields, parse_run
-from dppo_lab.runs.preflight import TRACKERS, preflight_problems
 
 EVALUATED = ["--eval_strategy", "steps"]
 
@@ -25,7 +25,7 @@ def nothing_is_loaded(monkeypatch):
         raise AssertionError("a model was made or loaded")
 
     for name in ("prepare_model", "build_trainer", "load_benchmarks"):
-        monkeypatch.setattr(f"dppo_lab.runs.parts.{name}", loads)
+        monkeypatch.setattr(f"dppo.lab.runs.parts.{name}", loads)
     monkeypatch.setattr(integration_utils, "is_wandb_available", lambda: False)
 
 

@@ -9,14 +9,14 @@ import torch
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
+from dppo.lab.runs import subject as from_run
+from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.subject import subject_from_run
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import gradients
 from dppo.verification.parity import one_step, relative_difference, script_of
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.runs import subject as from_run
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.subject import subject_from_run
 
 REWARDS = """
 import math

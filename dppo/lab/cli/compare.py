@@ -1,0 +1,179 @@
+"""``dppo compare [CONFIG.yaml] [--methods trl,grpo,dppo] [--seeds 5] [--any_field value]``, and ``--frozen``."""
+
+import argparse
+import contextlib
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dppo.files import write_json
+from dppo.lab.cli import INTERRUPTED
+from dppo.lab.cli.progress import open_board, open_status
+from dppo.lab.cli.words import PROMPTS, listed, numbers, read_words, wide_console
+from dppo.lab.runs.words import check_file
+
+if TYPE_CHECKING:
+    from dppo.lab.comparison.runner import Event
+
+FROZEN = "--frozen"
+METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_unweighted,dppo_threshold,dppo"
+"""The default comparison: every way to prune. Methods with other losses can be named."""
+EMBEDDED_PROMPTS = 24
+"""Of the embedded task. With fewer prompts, different rates would keep the same number of them."""
+DESCRIPTION = (
+    "Train every method from the same start on the same problems, TRL's own trainer among them, and show what each "
+    "reaches at equal updates, rollouts and seconds. CONFIG is a configuration for dppo train with eval_benchmarks; a "
+    "block compare: {methods: {name: {method: grpo, any_field: value}}} adds contestants. Without CONFIG a short "
+    "comparison on the embedded task. The same command goes on where a stopped one was. All other flags are fields, as "
+    "for dppo train. --frozen measures bias and variance instead of training: dppo compare --frozen --help."
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Compare and print the tables: 0 if every run finished, 1 if some failed, 130 if stopped."""
+    if FROZEN in words:
+        return frozen([word for word in words if word != FROZEN])
+    # Abbreviations would take the field --seed for --seeds.
+    parser = argparse.ArgumentParser(
+        prog="dppo compare",
+        usage="dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--cpu_seconds [N]] [--any_field value]",
+        description=DESCRIPTION,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--methods", help="contestants: names of the block, methods, or trl. Default: the whole block")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from the configuration's seed on; default 3")
+    parser.add_argument("--target", type=float, help="accuracy whose time is measured. Default: trl's final, per seed")
+    parser.add_argument(
+        "--cpu_seconds", type=float, nargs="?", const=math.inf, metavar="N", help="count CPU seconds of one thread in "
+        "place of the clock on the wall, and with N end each run after as many (logging_steps: 1 to end in time)"
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="make runs anew whose fields have changed")
+    config, options, flags = read_words(parser, words, alone=False)
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
+    from dppo.lab.comparison.plan import plan
+    from dppo.lab.comparison.runner import run_comparison
+    from dppo.lab.comparison.table import NARROWEST, show
+    from dppo.lab.runs.follow import no_progress_bars
+
+    if options.cpu_seconds is not None:
+        import torch
+
+        torch.set_num_threads(1)  # threads that wait count as well
+    comparison = plan(
+        config,
+        flags,
+        methods=listed(options.methods),
+        seeds=options.seeds,
+        target=options.target,
+        seconds=options.cpu_seconds,
+    )
+    with no_progress_bars(), events_shown() as told:
+        try:
+            results = run_comparison(comparison, told, overwrite=options.overwrite)
+        except KeyboardInterrupt:
+            command = shlex.join(["dppo", "compare", *words])
+            print(f"stopped; the same command goes on from here: {command}", file=sys.stderr)
+            return INTERRUPTED
+    show(results, wide_console(NARROWEST))
+    print(f"\nresults.json and one folder per run are in {comparison.folder}")
+    return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
+
+
+@contextlib.contextmanager
+def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["Event"], None]]:
+    """A function that shows each event: a line for all runs together, and one for each, under its name in ``names``."""
+    console = Console(file=sys.stderr)
+    ended: dict[str, float] = dict.fromkeys(("kept", "finished", "failed"), 1.0)
+    with open_board(console) as board:
+
+        def told(event: "Event") -> None:
+            name = f"{event.number}/{event.runs} {(names or {}).get(event.name, event.name)} seed {event.seed}"
+            done = ended.get(event.stage, 0.0 if event.stage == "warm-up" else event.step / max(event.steps, 1.0))
+            board.update("all runs", (event.number - 1 + done) / event.runs)
+            if event.stage == "warm-up":
+                board.update(f"start of seed {event.seed}", event.step, 1.0, event.figures)
+            elif event.stage == "train":
+                board.update(name, event.step, event.steps, event.figures)
+            elif event.stage != "finished":
+                console.print(
+                    f"{event.stage} {name}{': ' * bool(event.text)}{event.text}", markup=False, soft_wrap=True
+                )
+
+        yield told
+
+
+def frozen(words: Sequence[str]) -> int:
+    """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
+    config, options, flags = read_words(_frozen_parser(), words)
+    check_file(options.output)
+    started = time.perf_counter()
+    with open_status(Console(file=sys.stderr), "loading") as progress:
+        from dppo.lab.comparison.contestants import choose
+        from dppo.lab.comparison.plan import read_config
+        from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
+        from dppo.lab.frozen.lines import CONTROLS
+        from dppo.lab.frozen.methods import (
+            as_configured,
+            configured,
+            embedded_training,
+            lines_of,
+            methods_of,
+        )
+
+        seeded = [] if options.seed is None else ["--seed", str(options.seed)]
+        fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
+        seed = options.seed if config is None or options.seed is not None else fields.get("seed")
+        rates = numbers("rates", options.rates, float, example="0.3,0.5,0.7,0.9")
+        setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
+        default = None if block else METHODS
+        asked = listed(default if options.methods is None else options.methods)
+        contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
+        run = None if config is None else configured(fields)
+        build = embedded_training().build_other if run is None else as_configured(run)
+        methods = methods_of(contestants, build, fields)
+        if run is None:
+            from dppo.lab.demo.subject import embedded_subject
+
+            progress("warming up the embedded policy")
+            subject = embedded_subject(setting.seed, prompts=EMBEDDED_PROMPTS)
+        else:
+            from dppo.lab.runs.subject import subject_from_run
+
+            progress("rolling out")
+            subject = subject_from_run(run, options.prompts)
+        lines = lines_of(contestants, methods, subject, build)
+        found = compare_frozen(lines, build("dppo"), setting, started=started, progress=progress)
+    from dppo.lab.frozen.table import NARROWEST, show
+
+    show(found, wide_console(NARROWEST))
+    if options.output is not None:
+        command = shlex.join(["dppo", "compare", FROZEN, *words])
+        write_json(options.output, found.as_json(command=command))
+    return 0 if found.passed else 1
+
+
+def _frozen_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dppo compare --frozen",
+        usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [--methods NAMES] [--rates RATES] "
+        "[--prompts N] [--draws N] [--seed N] [--output FILE.json]",
+        description="How far each method's gradient is from the full batch's, and how much it scatters, on rollouts "
+        "that stand still: of the embedded policy, or of the model, problems and rewards of a configuration.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--methods", help=f"names with commas between them; default: the configuration's compare block, or {METHODS}"
+    )
+    parser.add_argument("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
+    parser.add_argument("--prompts", type=int, help=PROMPTS)
+    parser.add_argument("--draws", type=int, default=2000, help="per line and rate (default 2000)")
+    parser.add_argument("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
+    parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
+    return parser

@@ -1,0 +1,76 @@
+"""``dppo eval MODEL --benchmarks reasoning_gym:chain_sum``; other benchmarks are those of answer-judge."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dppo.errors import ConfigError
+from dppo.lab.cli.words import listed
+
+DESCRIPTION = (
+    "Accuracy on held-out problems of a task that is made here: reasoning_gym:NAME, or embedded. Every other "
+    "benchmark, file of problems and option is one of answer-judge: python -m answer_judge.evaluation --help."
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Evaluate a model and print its accuracy, or hand the words to answer-judge."""
+    parser = argparse.ArgumentParser(
+        prog="dppo eval",
+        usage="dppo eval MODEL --benchmarks NAMES [--limit N] [--output DIR]",
+        description=DESCRIPTION,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", nargs="?", help="folder or hub name of a model, or scratch:embedded")
+    parser.add_argument("--benchmarks", default="", help="names with commas between: reasoning_gym:NAME, embedded")
+    parser.add_argument("--task_arguments", type=_object, default={}, metavar="JSON", help='such as {"max_terms": 2}')
+    parser.add_argument("--answer_pattern", default="text", help="the answer in a completion: text, number or tags")
+    parser.add_argument("--prompt_template", help="text of the user's turn; {problem} is where the question goes")
+    parser.add_argument("--output", default="runs/eval", metavar="DIR", help="folder for results.json")
+    parser.add_argument("--limit", type=int, help="most problems of each, the same ones in every run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--temperature", type=float, default=0.6, help="default 0.6; 0 takes the most likely token")
+    parser.add_argument("--top_p", type=float, default=0.95, help="default 0.95")
+    parser.add_argument("--max_new_tokens", type=int, default=2048, help="default 2048")
+    parser.add_argument("--batch_size", type=int, default=32, help="completions at once (default 32)")
+    parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
+    parser.add_argument("--workers", type=int, default=2, help="processes that score answers")
+    parser.add_argument("--answer_time_limit", type=float, default=5.0, help="seconds that scoring one may take")
+    options, others = parser.parse_known_args(words)
+    names = listed(options.benchmarks) or []
+    from dppo.lab.runs.embedded import is_made_here
+
+    if not any(map(is_made_here, names)):
+        from dppo.lab.judge import judge
+
+        return judge("evaluation.command", "dppo eval on other benchmarks").main(words, "dppo eval")
+    if others or not all(map(is_made_here, names)) or not options.model:
+        raise ConfigError(
+            f"{' '.join(others) or options.benchmarks}: tasks that are made here are evaluated by themselves. Try dppo "
+            f"eval MODEL --benchmarks {next(filter(is_made_here, names))}"
+        )
+    from dppo.lab.runs.evaluate import evaluate
+
+    with Console(file=sys.stderr).status(f"evaluating {options.model}"):
+        results = evaluate(options, names, Path(options.output))
+    for name, found in results["benchmarks"].items():
+        interval = f"[{found['low']:.3f}, {found['high']:.3f}]"
+        print(f"{name}: accuracy {found['value']:.3f} {interval} on {found['problems']} held-out problems")
+    print(f"settings and results are in {options.output}")
+    return 0
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object given as a flag."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error}), expected such as '{{\"name\": 1}}'") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} is not an object, expected such as '{{\"name\": 1}}'")
+    return value

@@ -1,0 +1,83 @@
+"""``dppo plan CONFIG.yaml [--pilot N | --run FOLDER] [--output FILE.json]``, and ``dppo plan --log FILE``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from dppo.errors import ConfigError
+from dppo.files import write_json
+from dppo.lab.cli.words import read_words, wide_console
+from dppo.lab.runs.words import check_file
+from dppo.lab.shipped import offered
+
+FORMAT = 2
+"""Of ``plan.json``."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the cost of the run under each option and the advised rates, and write it with ``--output``; 0."""
+    parser = argparse.ArgumentParser(
+        prog="dppo plan",
+        usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER] [--output FILE.json]\n"
+        "       dppo plan --log FILE [--generations N]",
+        description="What a run will cost, and what pruning can save, before it starts: seconds, noise and hours for "
+        "TRL, dense rows and pruning at both levels. How to read it: docs/savings.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="what pruning would have saved in a run with this log")
+    parser.add_argument("--generations", type=int, metavar="N", help="completions of a prompt in that run")
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="the plan as JSON")
+    config, options, fields = read_words(parser, words)
+    if options.log is not None:
+        return _log(config, options)
+    if config is None:
+        raise ConfigError(f"no configuration is named. Try dppo plan {offered('examples/embedded.yaml')}")
+    _check(options)
+    with Console(file=sys.stderr).status("reading") as status:
+        from dppo.lab.planning.run_plan import plan_run
+
+        plan = plan_run([config, *fields], pilot=options.pilot, folder=options.run, progress=status.update)
+    from dppo.lab.planning.table import NARROWEST, show
+
+    show(plan, wide_console(NARROWEST))
+    if options.output is not None:
+        write_json(options.output, {"format": FORMAT, **asdict(plan)})
+        print(f"wrote {options.output}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check options before torch and TRL are imported, which takes seconds."""
+    from dppo.lab.planning.records import check_pilot
+
+    if options.generations is not None:
+        raise ConfigError("--generations goes with --log. Try --num_generations, the field of the configuration.")
+    if options.pilot is not None and options.run is not None:
+        raise ConfigError("--pilot and --run are different sources of the same figures. Name one of them.")
+    if options.pilot is not None:
+        check_pilot(options.pilot)
+    check_file(options.output)
+
+
+def _log(config: str | None, options: argparse.Namespace) -> int:
+    """Print the savings that a log shows; 0."""
+    named = [name for name in ("pilot", "run", "output") if getattr(options, name) is not None]
+    if config is not None or named or (options.generations is not None and options.generations < 2):
+        raise ConfigError(
+            "--log stands alone, since a log has no configuration, or with --generations, the completions of a prompt, "
+            ">= 2. Try dppo plan --log FILE --generations 8"
+        )
+    from dppo.lab.planning.from_log import lines_of, plan_log
+    from dppo.lab.planning.logs import read_log
+    from dppo.lab.planning.table import NARROWEST
+
+    console = wide_console(NARROWEST)
+    for line in lines_of(plan_log(read_log(options.log), generations=options.generations)):
+        console.print(line, markup=False)
+    return 0

@@ -1,0 +1,34 @@
+"""``dppo report RUN_OR_COMPARISON [MORE ...] [--output FILE.html]``."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dppo.lab.runs.words import check_output
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the page, and say where it is and the figures that lack their records."""
+    parser = argparse.ArgumentParser(
+        prog="dppo report",
+        description="One page about runs or comparisons that opens without a network: tables, curves, where the "
+        "seconds went, what was pruned, settings. What each panel shows: docs/compare.md.",
+    )
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="RUN_OR_COMPARISON", help="output_dir of a run, or of dppo compare"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE.html", help="the page (default: report.html in the first folder)"
+    )
+    options = parser.parse_args(words)
+    if options.output is not None:
+        check_output(options.output)
+    from dppo.lab.report import write_report
+    from dppo.lab.report.sources import visible
+
+    output = options.output or options.folders[0] / "report.html"
+    written = write_report(options.folders, output)
+    print(f"wrote {written.page}")
+    if written.missing:
+        print(f"not drawn, for lack of records (the page says which): {visible(', '.join(written.missing))}")
+    return 0

@@ -1,0 +1,93 @@
+"""``dppo train CONFIG.yaml [--any_field value]``."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from dppo.lab.cli import INTERRUPTED
+from dppo.lab.cli.progress import open_board
+from dppo.lab.cli.train_help import full_help, short_help
+from dppo.lab.runs.reader import is_run
+from dppo.lab.runs.words import check_config, split_words
+
+if TYPE_CHECKING:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from dppo.lab.runs.parsing import Run
+
+MARKS = {
+    "ok": "[green]ok       [/]",
+    "wrong": "[red]WRONG    [/]",
+    "unchecked": "[yellow]unchecked[/]",
+    "plan": "plan     ",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Train, or with ``--dry_run`` check; 0 for success, 1 if a dry run found something wrong, 130 if stopped."""
+    if not words or {"-h", "--help", "--help_all"} & {*words}:
+        print(full_help() if "--help_all" in words else short_help())
+        return 0 if words else 2
+    config, _ = split_words(words)
+    if config is not None:
+        check_config(config)  # before the imports that take seconds
+    from dppo.lab.runs.parsing import parse_run
+
+    run = parse_run(words)
+    if run.data.dry_run:
+        from dppo.lab.runs.dry_run import dry_run
+
+        findings, console = dry_run(run), Console(highlight=False, soft_wrap=True)
+        for finding in findings:
+            console.print(f"{MARKS[finding.kind]} {escape(finding.text)}")
+        return int(any(finding.kind == "wrong" for finding in findings))
+    try:
+        return _train(run)
+    except KeyboardInterrupt:
+        if run.training.process_index == 0:
+            print(f"\n{_stopped(run, shlex.join(['dppo', 'train', *words]))}", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _stopped(run: "Run", command: str) -> str:
+    """The last line of a stopped run: where it goes on from, and with which command."""
+    from dppo.trl.checkpoints.files import latest_checkpoint
+
+    command = command if run.training.world_size == 1 else "the same launch of dppo train"
+    folder = Path(run.training.output_dir or "")
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint is not None:
+        return f"stopped; it goes on from {checkpoint} with: {command}{' --resume' * (not run.data.resume)}"
+    begun = is_run(folder) and not run.data.overwrite
+    never = "save_strategy=no" if run.training.save_strategy == "no" else f"save_steps={run.training.save_steps:g}"
+    return f"stopped before a checkpoint ({never}); it starts again with: {command}{' --overwrite' * begun}"
+
+
+def _train(run: "Run") -> int:
+    from dppo.lab.runs.follow import Follow
+    from dppo.lab.runs.parts import train_with
+    from dppo.trl import DPPOTrainer
+
+    board = open_board(
+        Console(file=sys.stderr), first=run.training.process_index == 0, plain=bool(run.training.disable_tqdm)
+    )
+    with board:
+
+        def warm_up(done: float, loss: float) -> None:
+            board.update("warm-up", done, figures={"loss": loss})
+
+        def follow(trainer: "GRPOTrainer") -> None:
+            Follow.instead(trainer, partial(board.update, "train"))
+
+        trainer = train_with(DPPOTrainer, run, warm_up, follow)
+    if trainer.accelerator.is_main_process:
+        folder = run.training.output_dir or "."
+        print(f"trained {trainer.state.global_step} steps; model and records are in {folder}")
+        print(f"one page about it: dppo report {shlex.quote(folder)}")
+    return 0

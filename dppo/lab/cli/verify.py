@@ -1,0 +1,228 @@
+"""``dppo verify [CONFIG.yaml [--prompts N] | RUN] [--output FILE.json]``."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dppo.errors import ConfigError
+from dppo.files import write_json
+from dppo.lab.cli.progress import open_status
+from dppo.lab.cli.words import PROMPTS, read_words, wide_console
+from dppo.lab.runs.words import check_file
+
+if TYPE_CHECKING:
+    from dppo.lab.frozen.variance import VarianceRow
+    from dppo.lab.runs.ceilings import CeilingRow
+    from dppo.methods import Method
+    from dppo.verification.checks import Check
+    from dppo.verification.subject import Subject
+    from dppo.verification.verify import Findings
+
+SECTIONS = {
+    "1": "1 Completion pruning is unbiased",
+    "2": "2 Prompt pruning, and both levels together, are unbiased",
+    "3": "3 The trainer computes what TRL does, dense rows what padding does",
+    "4": "4 Rows are kept with the stated probabilities",
+    "5": "5 Controls: known to be wrong, so they pass above the bound",
+}
+TABLE_LEGEND = (
+    "variance: E|pruned - full|^2 / |full|^2 of one draw; rows: (sum w)^2 / sum w^2; weight: the largest.",
+    "abs(A): the advantage; length: in tokens; s: sqrt(sum (1 - p)^2), p the probability of a sampled token;",
+    "oracle: the true gradient norms. Scores are per token where the normaliser takes a mean over tokens.",
+    "A dash: the rule keeps more than that at any rate. *: with a bias, which no number of draws removes.",
+)
+UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
+"""The records that a ceiling is computed from, by level."""
+NARROWEST = 130
+"""Columns that the tables need; where fewer are known, lines wrap."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Verify, print every check and the variance table. 0 if all checks passed, 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        prog="dppo verify",
+        usage="dppo verify [CONFIG.yaml [--prompts N] [--any_field value] | RUN] [--output FILE.json]",
+        description="Check that pruning leaves the expected gradient unchanged, and estimate the most that it can "
+        "save: on the built-in model, or on the model, problems and rewards of a configuration for dppo train. "
+        "For a run, named by its output_dir, only the saving is estimated, from its records.",
+    )
+    parser.add_argument("--prompts", type=int, help=PROMPTS)
+    parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
+    config, options, fields = read_words(parser, words)
+    check_file(options.output)
+    if config is not None and Path(config).is_dir():
+        return _of_run(Path(config), fields, options.output)
+    if config is None and options.prompts is not None:
+        raise ConfigError("--prompts is for the model of a configuration: dppo verify CONFIG.yaml --prompts 16")
+    report = _verify(config, fields, options.prompts)
+    show(report, wide_console(NARROWEST))
+    if options.output is not None:
+        write_json(options.output, report.as_json())
+    return 0 if report.found.passed else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything that is printed and written."""
+
+    found: "Findings"
+    variance: "tuple[VarianceRow, ...]" = ()
+    ceilings: "tuple[CeilingRow, ...]" = ()
+    reasons: tuple[str, ...] = ()
+    """Biases that the methods declare."""
+    seconds: float
+
+    def as_json(self) -> dict[str, object]:
+        """Everything as values that JSON can hold."""
+        from dppo.environment import environment
+
+        return {
+            "subject": self.found.subject,
+            "passed": self.found.passed,
+            "checks": [_finite(asdict(check)) for check in self.found.checks],
+            "variance": [_finite(asdict(row)) for row in self.variance],
+            "ceilings": [_finite(asdict(row)) for row in self.ceilings],
+            "failure_rate": self.found.failure_rate,
+            "environment": environment(),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def _finite(values: dict[str, object]) -> dict[str, object]:
+    """The same with NaN and infinity as text, which JSON does not have."""
+    return {key: str(v) if isinstance(v, float) and v - v != 0 else v for key, v in values.items()}
+
+
+def _verify(config: str | None, fields: Sequence[str], prompts: int | None) -> Report:
+    started = time.perf_counter()
+    with open_status(Console(file=sys.stderr), "loading") as status:
+        from dppo.environment import one_thread
+        from dppo.lab.frozen.variance import pilot_ceilings, variance_table
+        from dppo.methods import ALL_TOKENS
+        from dppo.objective import DR_GRPO
+        from dppo.verification.verify import verify
+
+        subject, methods, steps = _subject(config, fields, prompts, status)
+        found = verify(subject, methods, progress=status)
+        status("variance")
+        first = replace(methods[0], tokens=ALL_TOKENS)
+        with one_thread():
+            variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
+        ceilings = pilot_ceilings(subject, first)
+    return Report(
+        found=found,
+        variance=variance,
+        ceilings=ceilings,
+        reasons=tuple(reason for method in methods for reason in method.biases(steps)),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _subject(
+    config: str | None, fields: Sequence[str], prompts: int | None, status: Callable[[str], None]
+) -> "tuple[Subject, tuple[Method, ...], int]":
+    """Rollouts to verify on, the methods, and the optimizer steps that one draw of prompts serves."""
+    if config is None:
+        from dppo.lab.demo.subject import embedded_subject
+        from dppo.methods import METHODS
+
+        status("warming up the embedded policy")
+        return embedded_subject(), (METHODS["dppo"], METHODS["dppo_threshold"]), 1
+    from dppo.lab.runs.parsing import parse_run
+    from dppo.lab.runs.subject import subject_from_run
+    from dppo.trl.grpo.schedule import steps_of_prompts
+
+    run = parse_run([config, *fields])
+    steps = steps_of_prompts(run.training, run.data.processes or run.training.world_size)
+    status("rolling out")
+    subject = subject_from_run(run, prompts)
+    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=subject.model.config)
+    return subject, (method,), steps
+
+
+def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
+    """Print the most that pruning could have saved in a run, from its records; 1 if they do not tell, else 0."""
+    from dppo.lab.runs.ceilings import run_ceilings
+    from dppo.lab.runs.reader import read_run
+
+    if fields:
+        raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {folder}")
+    run = read_run(folder)
+    rows = run_ceilings([run])
+    console = wide_console(NARROWEST)
+    for row in rows:
+        console.print(f"  {row}, from {row.units:,} {UNITS[row.level]}", markup=False)
+    if not any(row.level == "prompts" for row in rows):
+        console.print(
+            "  pruning prompts: not known. It takes prompts.jsonl with prompts that came back, so more than one epoch.",
+            markup=False,
+        )
+    if output is not None:
+        write_json(output, {"run": str(folder), "ceilings": [asdict(row) for row in rows]})
+    return 0 if rows else 1
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the subject, every check, the legend, the variance table, declared biases and the verdict."""
+    from dppo.verification.checks import LEGEND
+
+    found = report.found
+    console.print(f"{found.subject}\n", markup=False)
+    console.print(_checks(found.checks))
+    for name, meaning in LEGEND.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+    console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
+    for normaliser in dict.fromkeys(row.normaliser for row in report.variance):
+        console.print(_variance(normaliser, [row for row in report.variance if row.normaliser == normaliser]))
+    for line in TABLE_LEGEND:
+        console.print(f"  {line}", markup=False)
+    for row in report.ceilings:
+        console.print(f"  pilot: {row}, from {row.units} {row.level}", markup=False)
+    for reason in report.reasons:
+        console.print(f"[yellow]declared[/] {escape(reason)}")
+    failed = sum(not check.passed for check in found.checks)
+    verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
+    console.print(f"\n{verdict} {len(found.checks)} checks, {report.seconds:.0f} s")
+
+
+def _checks(checks: Sequence["Check"]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("left", "left", "right", "left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for key, title in SECTIONS.items():
+        table.add_row("", f"[bold]{title}[/]")
+        for check in (check for check in checks if check.name.startswith(key)):
+            colour = "green" if check.passed else "red"
+            relation = "<=" if check.figure <= check.bound else ">"
+            cells = (f"{check.figure:.2g}", relation, f"{check.bound:.2g}", check.what)
+            table.add_row(f"[{colour}]{check.verdict}[/]", check.name[2:], *cells)
+    return table
+
+
+def _variance(normaliser: str, rows: Sequence["VarianceRow"]) -> Table:
+    from dppo.lab.comparison.table import figures_table
+
+    keeps = dict.fromkeys(row.keep for row in rows)
+    title = f"Cost of pruning completions under the {normaliser} normaliser"
+    headings = [heading for keep in keeps for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight")]
+    table = figures_table(["rule", "score"], headings)
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    for rule, score in dict.fromkeys((row.rule, row.score) for row in rows):
+        cells = []
+        for row in (row for row in rows if (row.rule, row.score) == (rule, score)):
+            cells += [_cell(row.added_variance, 3) + ("*" if row.biased else " "), _cell(row.effective_rows, 0)]
+            cells.append(_cell(row.largest_weight, 1))
+        table.add_row(rule, score, *cells)
+    return table
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,269 @@
+"""``results.json``: what the runs of a comparison reached, read from their files."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dppo.environment import environment
+from dppo.errors import FileError
+from dppo.lab.comparison.contestants import STOCK_PAPER, Contestant
+from dppo.lab.comparison.curves import (
+    AMOUNTS,
+    READOUTS,
+    TO_FINAL,
+    TO_TARGET,
+    Curve,
+    Over,
+    Point,
+    accuracy_at,
+    curve_of,
+    reach,
+)
+from dppo.lab.comparison.plan import Comparison
+from dppo.lab.comparison.survival import PerSeed, median_interval, ratio
+from dppo.lab.runs.folder import FORMAT, STOCK, RunFacts
+from dppo.lab.runs.reader import phases_of, read_facts, read_logs, status_of
+from dppo.lab.statistics import SeedInterval, seed_interval
+from dppo.methods.own import method_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Result of one run, according to its files."""
+
+    seed: int
+    status: str
+    """``finished``, ``failed``, ``running`` (also one that was stopped) or ``missing``."""
+    error: str | None = None
+    facts: RunFacts | None = None
+    """Its ``run.json``; None where that is missing or cannot be read."""
+    curve: tuple[Point, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """True if its curve counts."""
+        return self.status == "finished"
+
+    def as_json(self) -> dict[str, Any]:
+        """The record of ``results.json``."""
+        curve = [asdict(point) for point in self.curve]
+        return {"seed": self.seed, "status": self.status, "error": self.error, "curve": curve, "phases": self.phases}
+
+
+Results = Mapping[int, RunResult]
+"""Of one contestant, by seed."""
+Curves = Mapping[int, Curve | None]
+"""Of one contestant, by seed; None where its run did not finish."""
+Figures = Mapping[int, float | None]
+"""A figure of each seed; None where its run did not finish, or there is none."""
+
+
+def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunResult:
+    """The result in a run's files; a run that cannot be read counts as failed, with the reason."""
+    folder = comparison.run_folder(contestant, seed)
+    try:
+        facts = read_facts(folder)
+        if facts is None:
+            return RunResult(seed=seed, status="missing")
+        logs = read_logs(folder)
+        curve, phases = tuple(curve_of(logs)), phases_of(logs)
+    except FileError as problem:
+        return RunResult(seed=seed, status="failed", error=str(problem))
+    status, error = str(facts.status), facts.error
+    if status_of(facts) == "stopped":
+        status, error = "running", None
+    if status == "finished" and not curve:
+        status, error = "failed", "it logged no accuracy: eval_benchmarks gave no figures"
+    if status == "finished" and facts.updates and curve[-1].step < facts.updates:
+        status, error = "failed", f"its last evaluation is of step {curve[-1].step:g} of {facts.updates}"
+    return RunResult(seed=seed, status=status, error=error, facts=facts, curve=curve, phases=phases)
+
+
+def summarise(comparison: Comparison) -> dict[str, Any]:
+    """The content of ``results.json``; unfinished runs are listed with their status."""
+    return summary_of(comparison, read_results(comparison))
+
+
+def read_results(comparison: Comparison) -> dict[str, Results]:
+    """Results of the runs of every contestant, by its name."""
+    return {
+        each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
+        for each in comparison.contestants
+    }
+
+
+def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
+    """The content of ``results.json``, from results that have been read."""
+    curves = {name: curves_of(found) for name, found in results.items()}
+    baseline, given = comparison.baseline, comparison.target
+    first = curves[baseline]
+    fixed = None if given is None else Target(what=f"accuracy {given:g}", per_seed=dict.fromkeys(first, given))
+    target = fixed or final_target(baseline, first)
+    places = {what: common_reach(curves, over) for what, over in READOUTS.items()}
+    took, speedups = spent(curves, target), ratios(curves, target, baseline)
+    key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
+    return {
+        "format": FORMAT,
+        "task": _task(comparison, results),
+        "environment": environment(),
+        "seeds": list(comparison.seeds),
+        "baseline": baseline,
+        "target": target.as_json(),
+        "methods": {
+            each.name: {
+                **_about(each, results[each.name], comparison),
+                "runs": [result.as_json() for result in results[each.name].values()],
+                "final": seed_interval(finals(curves[each.name])).as_json(),
+                "gain": gain_of(curves[each.name]).as_json(),
+                **{what: read_out(curves[each.name], first, over, places[what]) for what, over in READOUTS.items()},
+                "to_target": took[each.name],
+            }
+            for each in comparison.contestants
+        },
+        "speedup": {name: {key: found} for name, found in speedups.items()},
+    }
+
+
+def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
+    """Its method, as recorded by its runs, and the shared fields that it was not given."""
+    told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
+    paper = STOCK_PAPER if contestant.stock else method_named(contestant.method).paper
+    return {
+        "method": contestant.method,
+        "overrides": dict(contestant.overrides),
+        "left_out": contestant.left_out(comparison.config),
+        "paper": (told[0].paper if told else None) or paper,
+        "biased": list(told[0].biased) if told else [],
+        "finished": f"{sum(result.finished for result in results.values())} of {len(results)}",
+    }
+
+
+def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
+    """Model and data by their names in the configuration, and how many prompts the runs found."""
+    found = (result.facts.task for each in results.values() for result in each.values() if result.facts)
+    config = comparison.config
+    return {
+        "model": config.get("model_name_or_path"),
+        "dataset": config.get("dataset_path") or config.get("dataset_name"),
+        "prompts": next((task.get("prompts") for task in found if task), None),
+        "benchmarks": config.get("eval_benchmarks"),
+    }
+
+
+def curves_of(results: Results) -> Curves:
+    """The curves of finished runs, by seed."""
+    return {seed: result.curve if result.finished else None for seed, result in results.items()}
+
+
+def common_reach(curves: Mapping[str, Curves], over: Over) -> Figures:
+    """How far all finished runs of a seed went; contestants need not have the same seeds."""
+    ends: dict[int, list[float]] = {seed: [] for found in curves.values() for seed in found}
+    for seed, curve in (pair for found in curves.values() for pair in found.items()):
+        ends[seed] += [getattr(curve[-1], over)] if curve else []
+    return {seed: min(found, default=None) for seed, found in ends.items()}
+
+
+def read_out(curves: Curves, baseline: Curves, over: Over, places: Figures) -> dict[str, Any]:
+    """A contestant's accuracy at ``places``, each seed's amount of ``over``, and its difference to the baseline's."""
+    here, there = (
+        {
+            seed: accuracy_at(curve, at, over) if curve and (at := places[seed]) is not None else None
+            for seed, curve in found.items()
+        }
+        for found in (curves, baseline)
+    )
+    known = [at for at in places.values() if at is not None]
+    return {
+        "at": float(np.mean(known)) if known else None,
+        "at_per_seed": {str(seed): at for seed, at in places.items()},
+        "accuracy": seed_interval(here).as_json(),
+        "difference": seed_interval(paired(here, there)).as_json(),
+    }
+
+
+def paired(left: Figures, right: Figures) -> dict[int, float | None]:
+    """``left - right``, seed by seed; None where either has no value."""
+    found: dict[int, float | None] = {}
+    for seed, value in left.items():
+        other = right.get(seed)
+        found[seed] = None if value is None or other is None else value - other
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An accuracy for each seed."""
+
+    what: str
+    """In words, such as ``final accuracy of trl, same seed``."""
+    per_seed: Figures
+    """In [0, 1]; None where there is none."""
+    missing: str = ""
+    """Why no seed has one; empty where seeds have."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The record of ``results.json``."""
+        return {
+            "what": self.what,
+            "per_seed": {str(seed): value for seed, value in self.per_seed.items()},
+            "missing": self.missing or None,
+        }
+
+
+def final_target(name: str, curves: Curves) -> Target:
+    """The final accuracy of a contestant with the same seed; none where the contestant did not improve.
+
+    It improved if the interval of its gain is above 0; with too few seeds for an interval, if every seed gained.
+    Otherwise its final accuracy is its start plus noise, and a speedup to it would be a ratio of clock readings.
+    """
+    what = f"final accuracy of {name}, same seed"
+    gain = gain_of(curves)
+    gains = [value for value in gain.per_seed.values() if value is not None]
+    if gains and (min(gains) if gain.low is None else gain.low) <= 0:
+        ends = "" if gain.low is None else f" [{100 * gain.low:+.1f}, {100 * (gain.high or 0.0):+.1f}]"
+        missing = f"{name} did not improve: its accuracy changed by {100 * (gain.centre or 0.0):+.1f}{ends} points"
+        return Target(what=what, per_seed=dict.fromkeys(curves), missing=missing)
+    return Target(what=what, per_seed=finals(curves))
+
+
+def finals(curves: Curves) -> Figures:
+    """The last accuracy of each seed."""
+    return {seed: curve[-1].accuracy if curve else None for seed, curve in curves.items()}
+
+
+def gain_of(curves: Curves) -> SeedInterval:
+    """Final accuracy minus that of the start, over seeds."""
+    return seed_interval(
+        {seed: curve[-1].accuracy - curve[0].accuracy if curve else None for seed, curve in curves.items()}
+    )
+
+
+def reaches(curves: Curves, target: Target, over: Over) -> PerSeed:
+    """Amount of ``over`` that each seed spent until its target, or in all."""
+    return {
+        seed: reach(curve, place, over) if curve and (place := target.per_seed.get(seed)) is not None else None
+        for seed, curve in curves.items()
+    }
+
+
+def spent(contestants: Mapping[str, Curves], target: Target) -> dict[str, dict[str, Any]]:
+    """By contestant: of each of ``AMOUNTS`` the median to the target, and how many seeds got there."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in contestants}
+    for over in AMOUNTS:
+        every = {name: reaches(curves, target, over) for name, curves in contestants.items()}
+        for name, runs in every.items():
+            found[name][over] = median_interval(runs).as_json("median")
+            known = [run.reached for run in runs.values() if run is not None]
+            found[name]["reached"] = None if target.missing else f"{sum(known)} of {len(known)}"
+    return found
+
+
+def ratios(
+    contestants: Mapping[str, Curves], target: Target, baseline: str, over: Over = "seconds"
+) -> dict[str, dict[str, object]]:
+    """By contestant: what the baseline spent to the target over what it did, as ``survival.Ratio`` writes it."""
+    first = reaches(contestants[baseline], target, over)
+    return {name: ratio(first, reaches(curves, target, over)).as_json() for name, curves in contestants.items()}

@@ -1,0 +1,102 @@
+"""The lines of the frozen table: methods by name with their levels of pruning, and two reference lines."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from torch import Tensor
+
+from dppo.lab.frozen.sample import group_norms
+from dppo.methods import Method
+from dppo.pruning import PromptPruning, Pruning, uniform, uniform_score
+from dppo.types import Completions
+from dppo.verification.draws import full_batch
+from dppo.verification.subject import Subject, remembered
+
+CONTROLS = {
+    "uniform": "every completion with the same probability, weights of one over it: what knowing nothing costs",
+    "oracle": "probabilities proportional to the true gradient norms, which no run can know",
+}
+"""Reference lines beside the methods, and their description."""
+
+
+class PrunedLevel(StrEnum):
+    """The pruned units of a part of the table."""
+
+    BLOCK = "nothing"
+    COMPLETIONS = "completions"
+    PROMPTS = "prompts"
+    BOTH = "both levels"
+    TOKENS = "tokens behind a cut"
+    HEAD = "tokens kept from the head"
+
+
+RATES = {PrunedLevel.COMPLETIONS: "completion_prune_rate", PrunedLevel.PROMPTS: "prompt_prune_rate"}
+"""The field of a configuration that sets the rate of a level."""
+TOKEN_LEVELS = frozenset({PrunedLevel.TOKENS, PrunedLevel.HEAD})
+"""Levels of pruning inside kept completions; the table has them if a requested method prunes tokens."""
+EVERY_RATE = frozenset({PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenLine:
+    """A method in the table."""
+
+    name: str
+    method: Method
+    """With all rates 0."""
+    subject: Subject
+    """The rollouts, with candidates by the method's history."""
+    levels: frozenset[PrunedLevel]
+    """Parts of the table with this line: ``BLOCK`` alone if the method takes no rate."""
+
+
+Build = Callable[[str], Method]
+"""``build(name)``: the method with all rates 0."""
+
+
+def line(name: str, method: Method, subject: Subject, taken: frozenset[PrunedLevel]) -> FrozenLine:
+    """A method's line, with candidates by its history."""
+    levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({PrunedLevel.BLOCK})
+    known = replace(subject, candidates=remembered(subject, method))
+    return FrozenLine(name=name, method=method, subject=known, levels=levels)
+
+
+def control_lines(subject: Subject, build: Build) -> tuple[FrozenLine, FrozenLine]:
+    """The lines of ``CONTROLS``."""
+    base, ours = build("grpo"), build("dppo")
+    blind = replace(
+        base,
+        name="uniform",
+        completions=Pruning(score=uniform_score, rule=uniform),
+        prompts=PromptPruning(rule=uniform),
+    )
+    knowing = replace(
+        base,
+        name="oracle",
+        completions=Pruning(score=given_norm, floor=getattr(ours.completions, "floor", Pruning().floor)),
+        prompts=PromptPruning(floor=ours.prompts.floor),
+    )
+    signal_P = subject.candidates.signal_P
+    unknown = replace(subject, candidates=replace(subject.candidates, signal_P=signal_P.new_ones(len(signal_P))))
+    return (
+        FrozenLine(name="uniform", method=blind, subject=unknown, levels=EVERY_RATE),
+        FrozenLine(name="oracle", method=knowing, subject=all_knowing(subject, base), levels=EVERY_RATE),
+    )
+
+
+def given_norm(completions: Completions) -> Tensor:
+    """(N,) score of the oracle: the norms that ``all_knowing`` stores as uncertainty."""
+    assert completions.uncertainty_N is not None
+    return completions.uncertainty_N
+
+
+def all_knowing(subject: Subject, method: Method) -> Subject:
+    """The subject with the true gradient norms in place of uncertainty and of the signals by history.
+
+    ``method`` gives advantages, loss and normaliser.
+    """
+    full_N = full_batch(subject, method)
+    norm_N = (full_N.square() * subject.gram_NN.diagonal()).sqrt()
+    signal_P = group_norms(full_N, subject.gram_NN, subject.generations)
+    return replace(subject, uncertainty_N=norm_N, candidates=replace(subject.candidates, signal_P=signal_P))

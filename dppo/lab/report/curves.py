@@ -1,0 +1,113 @@
+"""Means of a figure over seeds with an interval, and which seeds are in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dppo.lab.report.sources import Contents, Group
+from dppo.lab.runs.folder import PHASES, TOTALS
+from dppo.lab.runs.reader import RunRecord, Series, number, phases_of
+from dppo.lab.statistics import FEWEST, most_covered, seed_interval
+
+GOING = ("running", "stopped")
+POINTS = 40
+"""Places at most where a mean over seeds is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The mean of several curves where all of them are."""
+
+    x_I: np.ndarray
+    mean_I: np.ndarray
+    low_I: np.ndarray | None
+    """Bounds of the 95% interval over seeds; None with fewer than ``FEWEST``."""
+    high_I: np.ndarray | None
+
+
+def averaged(group: Group) -> tuple[RunRecord, ...]:
+    """The runs a mean is taken over: those that ended well; where none has ended yet, those that are going."""
+    ended = tuple(run for run in group.sound if run.status not in GOING)
+    return ended or group.sound
+
+
+def band(curves: Sequence[Series]) -> Band | None:
+    """Mean and interval over seeds, on the stretch that all curves cover; None where they have none in common.
+
+    Between the points of a curve its figure is interpolated linearly.
+    """
+    curves = [curve for curve in curves if len(curve.x_I)]
+    if not curves:
+        return None
+    start, end = max(c.x_I[0] for c in curves), min(c.x_I[-1] for c in curves)
+    if start > end:
+        return None
+    x_I = np.unique(np.concatenate([c.x_I[(c.x_I >= start) & (c.x_I <= end)] for c in curves]))
+    if len(x_I) > POINTS:
+        x_I = np.linspace(start, end, POINTS)
+    values = np.stack([np.interp(x_I, c.x_I, c.value_I) for c in curves])
+    low_I = high_I = None
+    if len(curves) >= FEWEST:
+        found = [seed_interval(dict(enumerate(seeds))) for seeds in values.T.tolist()]
+        low_I, high_I = np.array([[one.low, one.high] for one in found], dtype=float).T
+    return Band(x_I=x_I, mean_I=values.mean(0), low_I=low_I, high_I=high_I)
+
+
+def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
+    """Seconds of a run by phase: as its comparison read them, or from its logs.
+
+    Seconds in no phase are "other", if the total is known.
+    """
+    read = (one for one in group.compared.readout.get("runs", []) if one.get("seed") == run.seed and one.get("phases"))
+    found = next(read, None)
+    phases = phases_of(run.logs) if found is None else found["phases"]
+    seconds = {str(name).removeprefix(PHASES): number(value) for name, value in phases.items()}
+    seconds = {name: value for name, value in seconds.items() if np.isfinite(value)}
+    rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
+    return seconds | ({"other": rest} if rest > 0 and "other" not in seconds else {})
+
+
+def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:
+    """The last value of a figure, or ``otherwise`` where it was not logged."""
+    value_I = run.series(name).value_I
+    return float(value_I[-1]) if len(value_I) else otherwise
+
+
+def seeds_in_words(group: Group) -> str:
+    """How many seeds a mean is over, and what became of the others."""
+    used = averaged(group)
+    rest = [run for run in group.runs if run not in used]
+    left_out = {
+        "failed": [run for run in rest if run.status == "failed"],
+        "not at the end yet": [run for run in rest if run.status in GOING and run.logs],
+        "without logs": [run for run in rest if run.status != "failed" and not run.logs],
+    }
+    reasons = [f"{_seeds(runs)} {why}" for why, runs in left_out.items() if runs]
+    if group.awaited:
+        reasons.append(f"seed {', '.join(map(str, group.awaited))} not started")
+    total = len(group.runs) + len(group.awaited)
+    going = " not at the end yet" if used and all(run.status in GOING for run in used) else ""
+    few = ", too few for an interval" if len(used) < FEWEST else ""
+    without = f" ({'; '.join(reasons)})" if reasons else ""
+    return f"{group.label} {len(used)} of {total}{going}{few}{without}"
+
+
+def _seeds(runs: Sequence[RunRecord]) -> str:
+    return "seed " + ", ".join("unknown" if run.seed is None else str(run.seed) for run in runs)
+
+
+def how_to_read(contents: Contents) -> str:
+    """Meaning of lines and bands, and how many seeds of each method are in its mean."""
+    lines = "; ".join(map(seeds_in_words, contents.groups))
+    enough = any(len(averaged(group)) >= FEWEST for group in contents.groups)
+    shown = "mean over seeds, with its 95% bootstrap interval" if enough else "mean over seeds"
+    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {lines}. {coverage(contents)}".rstrip()
+
+
+def coverage(contents: Contents) -> str:
+    """How often an interval over the fewest seeds of a mean can hold the truth; empty if no mean has an interval."""
+    seeds = min((n for group in contents.groups if (n := len(averaged(group))) >= FEWEST), default=None)
+    if seeds is None:
+        return ""
+    return f"With {seeds} seeds an interval of 95% holds the truth in {most_covered(seeds):.0%} of cases at most."

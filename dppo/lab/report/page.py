@@ -1,0 +1,150 @@
+"""Puts a report's figures and tables into one page that opens without a network."""
+
+import base64
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dppo import __version__
+from dppo.errors import ConfigError
+from dppo.lab.comparison.words import NOT_THERE, findings
+from dppo.lab.report.charts import (
+    METRICS,
+    OVERS,
+    Chart,
+    Look,
+    accuracy_chart,
+    drawing,
+    looks,
+    metric_chart,
+    phases_chart,
+    saved,
+)
+from dppo.lab.report.curves import coverage, how_to_read
+from dppo.lab.report.sources import Contents, read_sources, visible
+from dppo.lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, summaries, target_lines
+
+INTROS = {
+    "accuracy": ("Accuracy", "Accuracy on held-out problems against its cost."),
+    "seconds": (
+        "Where the seconds went",
+        "Seconds of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and backward.",
+    ),
+    "pruning": (
+        "What was kept, and its noise",
+        "Few effective rows, a large weight or much added variance mean that a step leans on few completions: prune "
+        "less, or raise the floor.",
+    ),
+}
+"""Title and first sentence of each section of figures, in the order of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A written report."""
+
+    page: Path
+    missing: tuple[str, ...]
+    """Titles of figures that could not be drawn."""
+
+
+def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path) -> Written:
+    """Write the page ``output`` about runs or comparisons.
+
+    ``folders`` are of runs or comparisons, or a single one; ``output`` ends in ``.html``. A ``ConfigError`` says that a
+    folder is neither, that nothing was logged, that runs are of different tasks, or that the page cannot be written.
+    """
+    output = Path(output)
+    if output.suffix.lower() not in (".html", ".htm"):
+        page = output / "report.html" if output.is_dir() else output.with_suffix(".html")
+        raise ConfigError(f"--output {output} must be an HTML file. Try --output {page}")
+    paths = [folders] if isinstance(folders, str | Path) else folders
+    contents = read_sources(paths)
+    if output != Path(paths[0]) / "report.html":
+        contents = replace(contents, command=f"{contents.command} --output {shlex.quote(str(output))}")
+    with drawing():
+        look = looks([group.label for group in contents.groups])
+        panels = draw_panels(contents, look)
+        page = render(contents, panels, look)
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written ({error}). Try --output report.html") from error
+    charts = [chart for drawn in panels.values() for chart in drawn]
+    return Written(page=output, missing=tuple(chart.title for chart in charts if chart.figure is None))
+
+
+def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
+    """Write a PNG of accuracy against seconds to ``path``: of a comparison's methods, under other ``labels``."""
+    contents = read_sources([folder])
+    look = {labels.get(label, label): how for label, how in looks([g.label for g in contents.groups]).items()}
+    groups = tuple(replace(group, label=labels.get(group.label, group.label)) for group in contents.groups)
+    with drawing():
+        chart = accuracy_chart(replace(contents, groups=groups), look, "seconds", width=9.6)
+        if chart.figure is None:
+            raise ConfigError(f"{folder}: {chart.caption}")
+        path.write_bytes(saved(chart.figure, "png"))
+    return path
+
+
+def draw_panels(contents: Contents, look: Mapping[str, Look]) -> dict[str, list[Chart]]:
+    """Every figure of a report, by the key of its section."""
+    return {
+        "accuracy": [accuracy_chart(contents, look, over) for over in OVERS],
+        "seconds": [phases_chart(contents)],
+        "pruning": [metric_chart(contents, look, metric) for metric in METRICS],
+    }
+
+
+def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapping[str, Look]) -> str:
+    """The page as text.
+
+    Every value is made visible and escaped by the template. Figures are images of their own, in which nothing runs.
+    """
+    environment = Environment(
+        loader=PackageLoader("dppo.lab.report", "."), autoescape=True, undefined=StrictUndefined,
+        # Markup of ours as it is, anything else as visible text.
+        finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"value": _value, "image": _image}
+    compared = {f"{each.label} (biased)" if each.biased else each.label: each.compared for each in contents.groups}
+    return environment.get_template("template.html").render(
+        contents=contents,
+        panels=panels,
+        intros=INTROS,
+        look=look,
+        how_to_read=how_to_read(contents),
+        methods=[method_line(group) for group in contents.groups],
+        compared=any(each.readout for each in compared.values()),
+        equal=EQUAL,
+        targets=target_lines(contents),
+        ceilings=ceiling_lines(contents),
+        target=next((f"Target: {each.target}." for each in compared.values() if each.target), ""),
+        runs=run_lines(contents),
+        summaries=summaries(contents),
+        findings=findings(compared),
+        coverage=coverage(contents),
+        papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
+        style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
+        version=__version__,
+    )
+
+
+def _value(value: Any) -> str:
+    """A setting as JSON writes it, without quotes around a text."""
+    if value is None:
+        return NOT_THERE
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _image(chart: Chart) -> str:
+    """The address of a figure within the page."""
+    assert chart.figure is not None
+    return f"data:image/svg+xml;base64,{base64.b64encode(saved(chart.figure, 'svg')).decode()}"

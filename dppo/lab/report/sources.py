@@ -1,0 +1,258 @@
+"""Sources of a report: the runs of the given folders, in groups that differ only in their seed."""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dppo.errors import ConfigError
+from dppo.lab.comparison.curves import COMPARISON_FILE, RESULTS_FILE, RUNS
+from dppo.lab.comparison.words import Compared
+from dppo.lab.runs.folder import METRICS_FILE
+from dppo.lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, read_record, read_run, sequence
+
+PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir", "resume", "resume_from_checkpoint"}
+"""Settings in which the seeds of one method may differ."""
+SOFTWARE = ("versions", "commit", "python")
+MACHINE = ("processor", "cores", "gpu", "threads")
+NOT_COMPARED = Compared()
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
+)
+"""Control characters but tab and line feed, and those that turn text around, have no width, or are half a pair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """The runs of one method, which differ only in their seed."""
+
+    label: str
+    """The method's name in this report; no two groups share it."""
+    runs: tuple[RunRecord, ...]
+    compared: Compared = NOT_COMPARED
+    """Its figures in ``results.json`` of its comparison."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that make this method in its comparison."""
+    source: str = ""
+    """Folder of the comparison; empty for runs without one."""
+    awaited: tuple[int, ...] = ()
+    """Seeds that were asked for and have no run yet."""
+
+    @property
+    def logged(self) -> tuple[RunRecord, ...]:
+        """The runs that have logs."""
+        return tuple(run for run in self.runs if run.logs)
+
+    @property
+    def sound(self) -> tuple[RunRecord, ...]:
+        """The runs with logs that did not fail."""
+        return tuple(run for run in self.logged if run.status != "failed")
+
+    @property
+    def biased(self) -> tuple[str, ...]:
+        """Why the method is biased, from the first run that says so, or from the comparison."""
+        reasons = self.compared.readout.get("biased")
+        if isinstance(reasons, list):
+            return tuple(map(str, reasons))
+        return next((tuple(run.biased) for run in self.runs if run.biased), ())
+
+    @property
+    def paper(self) -> str:
+        """The paper of the method, empty where no run says."""
+        return next((run.paper for run in self.runs if run.paper), str(self.compared.readout.get("paper") or ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Everything that a report shows."""
+
+    title: str
+    command: str = ""
+    """That writes the report."""
+    groups: tuple[Group, ...]
+    task: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Every run of every group."""
+        return tuple(run for group in self.groups for run in group.runs)
+
+
+def read_sources(folders: Iterable[str | Path]) -> Contents:
+    """All runs of the given folders, each of a run or of a comparison, as one report's contents."""
+    paths = [Path(folder) for folder in folders]
+    if not paths:
+        raise ConfigError("nothing to report: no folder is named. Try: dppo report runs/embedded")
+    found: list[Group] = []
+    notes: list[str] = []
+    for path in dict.fromkeys(paths):
+        if (path / COMPARISON_FILE).is_file():
+            found += _read_comparison(path, notes)
+        elif is_run(path):
+            run = read_run(path)
+            found.append(Group(label=run.method, runs=(run,)))
+        else:
+            raise ConfigError(_not_there(path))
+    groups = _named_apart(_seeds_together(found))
+    runs = tuple(run for group in groups for run in group.runs)
+    if not any(run.logs for run in runs):
+        names = ", ".join(str(run.folder) for run in runs)
+        raise ConfigError(
+            f"nothing to report: no record in {METRICS_FILE} of {names}. It is written while training, every "
+            "logging_steps updates: dppo train CONFIG.yaml --logging_steps 5"
+        )
+    notes += [f"{run.folder}: {note}" for run in runs for note in run.notes]
+    if apart := differing(runs, MACHINE):
+        notes.append(f"The runs were not measured on one machine ({', '.join(apart)} differ): seconds do not compare.")
+    sets = {", ".join(sorted(run.benchmarks)) for run in runs} - {""}
+    if len(sets) > 1:
+        notes.append(
+            f"Accuracy was not measured on one set of problems ({'; '.join(sorted(sets))}): do not compare it."
+        )
+    if apart := differing(runs, SOFTWARE):
+        notes.append(f"The runs were not made with one version of everything: {', '.join(apart)} differ.")
+    return Contents(
+        title=" and ".join(path.resolve().name for path in paths),
+        command=shlex.join(["dppo", "report", *map(str, paths)]),
+        groups=groups,
+        task=one_task(runs),
+        environment=next((run.environment for run in runs if run.environment), {}),
+        notes=tuple(notes),
+    )
+
+
+def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
+    """A group for each of its methods; problems are added to ``told``."""
+    notes: list[str] = []
+    about = read_record(folder / COMPARISON_FILE, notes)
+    results = read_record(folder / RESULTS_FILE, notes)
+    if not results:
+        notes.append(
+            f"{RESULTS_FILE} is missing: the comparison has not ended, and there are no paired differences yet. "
+            "The same dppo compare command goes on where it stopped."
+        )
+    if about.get("clock") == "cpu" or number(about.get("seconds")) > 0:
+        notes.append("Seconds here are CPU seconds, and not of the clock on the wall.")
+    asked = mapping(about.get("methods"))
+    seeds = [seed for seed in sequence(about.get("seeds")) if isinstance(seed, int)]
+    groups = []
+    for name in asked or mapping(results.get("methods")):
+        runs = [read_run(path) for path in sorted((folder / RUNS / str(name)).glob("*")) if is_run(path)]
+        found = {run.seed for run in runs}
+        groups.append(
+            Group(
+                label=str(name),
+                runs=tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed))),
+                compared=Compared.of(results, str(name)),
+                overrides=mapping(asked.get(name)),
+                source=str(folder),
+                awaited=tuple(seed for seed in seeds if seed not in found),
+            )
+        )
+    there = {path.name for path in (folder / RUNS).glob("*") if path.is_dir()}
+    if left_out := sorted(there - {group.label for group in groups}):
+        notes.append(
+            f"Runs of {', '.join(left_out)} are in the folder, and the last dppo compare did not name them: they are "
+            "not shown. Name all methods to have all."
+        )
+    if not any(group.runs for group in groups):
+        raise ConfigError(
+            f"{folder} is a comparison without a run: nothing under {folder / RUNS}. Let it go on: dppo compare"
+        )
+    told += [f"{folder}: {note}" for note in notes]
+    return groups
+
+
+def _seeds_together(groups: list[Group]) -> list[Group]:
+    """Join runs without a comparison whose settings differ only in the seed, in the order they came."""
+    joined: list[Group] = []
+    for group in groups:
+        for place, other in enumerate(joined):
+            if _same_but_seed(group, other):
+                joined[place] = replace(other, runs=other.runs + group.runs)
+                break
+        else:
+            joined.append(group)
+    return joined
+
+
+def _same_but_seed(group: Group, other: Group) -> bool:
+    if group.source or other.source or group.runs[0].method != other.runs[0].method:
+        return False
+    seeds = {run.seed for run in other.runs}
+    known = group.runs[0].seed is not None and None not in seeds
+    one, two = ({k: v for k, v in each.runs[0].config.items() if k not in PLACES} for each in (group, other))
+    return known and group.runs[0].seed not in seeds and one == two
+
+
+def _named_apart(groups: list[Group]) -> tuple[Group, ...]:
+    """Tell groups of the same name apart: by the name of their folder, and a number where that is not enough."""
+    labels = [group.label for group in groups]
+    named: list[Group] = []
+    for group in groups:
+        label = group.label
+        if labels.count(label) > 1:
+            label = f"{label} ({Path(group.source or group.runs[0].folder).resolve().name})"
+        taken = {other.label for other in named}
+        names = [label, *(f"{label} {k}" for k in range(2, len(groups) + 2))]
+        named.append(replace(group, label=next(name for name in names if name not in taken)))
+    return tuple(named)
+
+
+def _not_there(folder: Path) -> str:
+    looked = f"a run has {' or '.join(EITHER)}, a comparison {COMPARISON_FILE}"
+    if not folder.is_dir():
+        return f"{folder} is not a folder ({looked}). Give the output_dir of a run: dppo report runs/embedded"
+    inside = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    near = [path for path in inside if any((path / name).is_file() for name in (*EITHER, COMPARISON_FILE))]
+    found = f"{folder} is neither a run nor a comparison: {looked}, and none of them is there."
+    if near:
+        return f"{found} Try: dppo report {' '.join(map(str, near[:3]))}"
+    return (
+        f"{found} dppo train writes them. A script does with two lines before trainer.train(): "
+        f"from dppo.lab.runs.recorder import RunRecorder; RunRecorder({str(folder)!r}).attach(trainer)"
+    )
+
+
+def differing(runs: tuple[RunRecord, ...], keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys whose values differ between the runs' environments."""
+    known = [run.environment for run in runs if run.environment]
+    return tuple(key for key in keys if len({repr(environment.get(key)) for environment in known}) > 1)
+
+
+def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
+    """The task all runs share; empty where none says.
+
+    Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.
+    """
+    known = [run for run in runs if run.task]
+    tasks = [_comparable(run.task) for run in known]
+    for run, task in zip(known, tasks, strict=True):
+        if task != tasks[0]:
+            one, other = (visible(", ".join(f"{k} {v}" for k, v in each.task.items())) for each in (known[0], run))
+            raise ConfigError(
+                f"{known[0].folder} and {run.folder} are of different tasks: {one}, and {other}. Their figures cannot "
+                f"be compared: write one report for each, dppo report {known[0].folder}"
+            )
+    return tasks[0] if tasks else {}
+
+
+def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The task without the folder of a model that was made from scratch."""
+    model = Path(str(task.get("model", "")))
+    scratch = model.name == "start" or model.parent.name == "starts"
+    return {**task, "model": "made from scratch"} if scratch else dict(task)
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that cannot be seen, or that moves other text about, as an escape sequence."""
+    return _HIDDEN.sub(lambda found: ascii(found.group())[1:-1], text.replace("\r\n", "\n"))
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters of ``text``, and how many more there are."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"

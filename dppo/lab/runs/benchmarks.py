@@ -1,0 +1,201 @@
+"""Held-out problems of a run, and the callback that follows its accuracy on them while it trains."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+from transformers import Trainer, TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.errors import ConfigError
+from dppo.lab.demo.rollouts import check_embedded
+from dppo.lab.gym import is_gym
+from dppo.lab.judge import judge
+from dppo.lab.runs.embedded import TASKS
+from dppo.lab.runs.gym_scorer import GymScorer
+from dppo.lab.runs.held_out import Asker, HeldOut, asker, check_names, embedded_set, gym_set, share_of, sums
+from dppo.lab.runs.parsing import AnyRun
+from dppo.lab.runs.sampling import Sampling
+from dppo.trl.grpo.trainer import DPPOTrainer
+
+
+def judged_sets(run: AnyRun, names: list[str]) -> list[HeldOut]:
+    """Public benchmarks and files of one's own, read and judged by answer-judge."""
+    asked, data = f"eval_benchmarks: {names[0]}", run.data
+    problems = judge("evaluation.problems", asked)
+    judges = judge("problems", asked).Judges(
+        workers=data.reward_workers,
+        limit_seconds=data.answer_time_limit,
+        limits=judge("sandbox", asked).Limits.of(data.program_cpu_seconds, data.program_memory_mb),
+        accept_weak_sandbox=data.accept_weak_sandbox,
+    )
+    records = problems.choose(names, [], folder=data.eval_benchmark_data, template=data.prompt_template)
+    return [_judged(problems.load_set(record, limit=data.eval_benchmark_limit), judges) for record in records]
+
+
+def _judged(found: Any, judges: Any) -> HeldOut:
+    def score(texts: list[str], places: list[int]) -> list[tuple[float, bool]]:
+        verdicts = judges.verify_many(
+            texts,
+            [found.problems[place].answer for place in places],
+            benchmark=found.benchmark.rule,
+            details=[found.problems[place].details for place in places],
+        )
+        return [(float(verdict.reason == "right"), verdict.reason != "no_answer") for verdict in verdicts]
+
+    questions = [found.benchmark.prompt(problem.problem) for problem in found.problems]
+    ids = [problem.id for problem in found.problems]
+    return HeldOut(name=found.benchmark.name, questions=questions, ids=ids, score=score)
+
+
+def load_benchmarks(run: AnyRun) -> list[HeldOut]:
+    """The problems of ``eval_benchmarks``, at most ``eval_benchmark_limit`` of each.
+
+    Sharded weights are refused: they cannot generate unless all processes do so together.
+    """
+    data, names = run.data, run.data.eval_benchmarks or []
+    if not names:
+        return []
+    if run.training.fsdp or run.training.deepspeed:
+        raise ConfigError(
+            "eval_benchmarks cannot generate with weights that FSDP or DeepSpeed share out. Leave it out, and evaluate "
+            "checkpoints: dppo eval OUTPUT_DIR/checkpoint-50 --benchmarks math500"
+        )
+    embedded = [name for name in names if name in TASKS]
+    if embedded and len(names) > 1:
+        raise ConfigError(
+            f"eval_benchmarks: {', '.join(names)}: {embedded[0]} is answered by the demonstration's decoder and stands "
+            f"alone. Write eval_benchmarks: [{embedded[0]}]"
+        )
+    if embedded:
+        return [embedded_set(embedded[0], run.training.seed, data.eval_benchmark_limit)]
+    limits = {"limit": data.eval_benchmark_limit, "template": data.prompt_template}
+    scorer = GymScorer(data.reward_workers, data.answer_time_limit)
+    judged = [name for name in names if not is_gym(name)]
+    sets = judged_sets(run, judged) if judged else []
+    sets += [gym_set(run.gym_task(name), scorer, **limits) for name in names if is_gym(name)]
+    check_names(sets)
+    return sets
+
+
+class BenchmarkCallback(TrainerCallback):
+    """Logs ``eval/<benchmark>/pass@1`` and its companions at the start, every ``every`` steps, and at the end.
+
+    Every process asks its own share of the problems. Completions have their own seeds and no global generator is
+    touched, so a run trains as it would have without this. ``seed`` is the same at every step, so that steps differ by
+    the policy alone.
+
+    ``asking`` is a context that gives the ``Asker`` of the live model. ``log`` receives the figures. ``reduce`` sums a
+    tensor over all processes, of which this is ``rank``.
+    """
+
+    def __init__(
+        self,
+        *,
+        sets: Sequence[HeldOut],
+        asking: Callable[[], AbstractContextManager[Asker]],
+        log: Callable[[dict[str, float]], None],
+        sampling: Sampling,
+        every: int,
+        samples: int = 1,
+        seed: int = 0,
+        reduce: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+        rank: int = 0,
+        processes: int = 1,
+    ) -> None:
+        self.sets = [share_of(found, rank, processes) for found in sets]
+        self.asking, self.log, self.sampling, self.every = asking, log, sampling, every
+        self.samples, self.seed, self.reduce = samples, seed, reduce
+        self._last = -1
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Not after a resume."""
+        if state.global_step == 0:
+            self._evaluate(0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % self.every == 0:
+            self._evaluate(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Unless it was just asked."""
+        if state.global_step != self._last:
+            self._evaluate(state.global_step)
+
+    def _evaluate(self, step: int) -> None:
+        self._last = step
+        with self.asking() as ask:
+            drawn = {"samples": self.samples, "seed": self.seed}
+            found = [self.reduce(sums(each, ask, self.sampling, **drawn)).tolist() for each in self.sets]
+        figures: dict[str, float] = {}
+        for each, (count, right, tokens, truncated, unanswered) in zip(self.sets, found, strict=True):
+            name = f"eval/{each.name}"
+            figures |= {f"{name}/pass@1": right / count, f"{name}/mean_tokens": tokens / count}
+            figures |= {f"{name}/truncated": truncated / count, f"{name}/no_answer": unanswered / count}
+        means = [figures[f"eval/{each.name}/pass@1"] for each in self.sets]
+        self.log({**figures, "eval/average/pass@1": sum(means) / len(means)})
+
+
+def benchmark_callback(
+    run: AnyRun,
+    trainer: GRPOTrainer,
+    sets: list[HeldOut],
+    paused: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> BenchmarkCallback:
+    """The callback that evaluates the trainer's policy on ``sets``, with completions sampled as in rollouts.
+
+    Its figures go to the trainer, ours or TRL's own. The run's clock stands still within ``paused``.
+    """
+    training, accelerator, data = run.training, trainer.accelerator, run.data
+    embedded = any(found.name in TASKS for found in sets)
+    layout = trainer.generating if isinstance(trainer, DPPOTrainer) else nullcontext
+    given = training.chat_template_kwargs
+
+    @contextmanager
+    def asking() -> Iterator[Asker]:
+        with paused(), layout(), accelerator.autocast():
+            model: Any = accelerator.unwrap_model(trainer.model)
+            if embedded:
+                check_embedded(model, training)
+            yield asker(
+                model,
+                trainer.processing_class,
+                embedded=embedded,
+                batch_size=training.per_device_train_batch_size * (training.steps_per_generation or 1),
+                options=given if isinstance(given, dict) else {},
+            )
+
+    def log(figures: dict[str, float]) -> None:
+        # Not by TRL's own ``log``, which would move the figures of the step in progress into this record. And this
+        # record must not replace the one that is due.
+        due = trainer.control.should_log
+        Trainer.log(trainer, figures)
+        trainer.control.should_log = due
+
+    def summed(tensor: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, accelerator.reduce(tensor.to(accelerator.device), reduction="sum")).cpu()
+
+    return BenchmarkCallback(
+        sets=sets,
+        asking=asking,
+        log=log,
+        reduce=summed if accelerator.num_processes > 1 else lambda tensor: tensor,
+        rank=accelerator.process_index,
+        processes=accelerator.num_processes,
+        every=data.eval_benchmark_every,
+        samples=data.eval_benchmark_samples,
+        sampling=sampling_of(training),
+        seed=training.seed,
+    )
+
+
+def sampling_of(training: GRPOConfig) -> Sampling:
+    """Completions as they are sampled in rollouts."""
+    return Sampling(
+        temperature=training.temperature,
+        top_p=training.top_p,
+        top_k=training.top_k or 0,
+        max_new_tokens=training.max_completion_length or Sampling().max_new_tokens,
+    )

@@ -1,0 +1,274 @@
+"""The problems of a run: found, read, and checked before anything is trained on them."""
+
+import gzip
+import json
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow.parquet as parquet
+from accelerate import PartialState
+from datasets import Dataset
+
+from dppo.errors import ConfigError, DataError
+from dppo.lab.demo import task
+from dppo.lab.gym import COLUMN, ReasoningGymTask, is_gym
+from dppo.lab.judge import judge
+from dppo.lab.runs.embedded import TASKS, embedded_rows
+from dppo.lab.runs.models import chat_options, prompt_tokens
+from dppo.lab.runs.parsing import AnyRun
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+PROBLEM_COLUMNS = ("problem", "question", "prompt")
+"""Columns in which the problem is looked for, in this order."""
+GOLD = {"accuracy", "code_tests"}
+"""Rewards that read a gold answer: the judge then reads the problems, and takes the answers out of their column."""
+TEMPLATE_TOKENS = 256
+"""More than a chat template adds to a prompt. A token is a byte at least, so that most prompts need not be counted."""
+
+
+def is_local(source: str) -> bool:
+    """True if a source is a file or folder on this machine: it exists, or is written as a path."""
+    written = source.endswith(SUFFIXES) or source.startswith(("/", "./", "../", "~"))
+    return written or Path(source).expanduser().exists()
+
+
+def at_hand(source: str) -> bool:
+    """True if problems come from this machine: an embedded task, a task of reasoning-gym, or a file."""
+    return source in TASKS or is_gym(source) or is_local(source)
+
+
+def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
+    """The problems of a run, or those to evaluate on, checked: enough for a generation, none empty or too long.
+
+    The ``tokenizer`` measures prompts if ``max_prompt_tokens`` is set.
+    """
+    data, training = run.data, run.training
+    if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
+        raise ConfigError(
+            f"eval_strategy={str(training.eval_strategy)!r} needs problems to evaluate on. Set eval_dataset_name, or "
+            "eval_strategy: 'no'."
+        )
+    name = (data.eval_dataset_name or "") if held_out else data.dataset_name
+    path = data.eval_dataset_path if held_out else data.dataset_path
+    if name in TASKS and path is None:
+        split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
+        return embedded_rows(split.held_out if held_out else split.train, name)
+    chat = tokenizer is None or tokenizer.chat_template is not None
+    if is_gym(name) and path is None:
+        dataset = gym_dataset(run.gym_task(name), held_out=held_out, template=data.prompt_template, chat=chat)
+    else:
+        dataset = _read(run, name, path, held_out=held_out, chat=chat)
+    minimum = 1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1)
+    return checked(
+        dataset,
+        tokenizer=tokenizer,
+        longest=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
+        minimum=minimum,
+        drop=data.on_bad_rows == "drop",
+    )
+
+
+def _read(run: AnyRun, name: str, path: str | None, *, held_out: bool, chat: bool) -> Dataset:
+    """The problems of a file, a folder or the hub: by the judge if a reward reads their gold answers."""
+    data = run.data
+    split = data.dataset_test_split if held_out else data.dataset_train_split
+    rewards = {*(data.reward_funcs or ["accuracy"])}
+    if gold := sorted(GOLD & rewards):
+        return judge("problems", f"reward_funcs: {gold[0]}").load_problems(
+            name or str(path),
+            path=path,
+            split=split,
+            prompt_column=data.prompt_column,
+            answer_column=data.answer_column,
+            template=data.prompt_template,
+            extract=data.extract,
+            chat=chat,
+        )
+    rows = read_rows(path or name, split)
+    column = _problem_column(rows, data.prompt_column, path or name)
+    prompts = as_prompts(list(rows[column]), data.prompt_template, chat)
+    return rows.remove_columns([each for each in ["prompt"] if each in rows.column_names]).add_column("prompt", prompts)
+
+
+def _problem_column(rows: Dataset, named: str | None, source: str) -> str:
+    looked = PROBLEM_COLUMNS if named is None else (named,)
+    for name in looked:
+        if name in rows.column_names:
+            return name
+    present = ", ".join(map(repr, rows.column_names))
+    raise DataError(
+        f"{source} has no column {' or '.join(map(repr, looked))}. Its columns are {present}. Name the one with the "
+        f"problem: prompt_column={rows.column_names[0]!r}"
+    )
+
+
+def as_prompts(problems: Sequence[Any], template: str | None, chat: bool) -> list[Any]:
+    """Prompts of problems: messages if ``chat``, else text, with the problem in the template's ``{problem}``.
+
+    Problems that are messages are prompts already.
+    """
+    if any(isinstance(problem, list) for problem in problems):
+        if template is not None or not chat:
+            raise DataError(
+                "problems that are lists of messages are used as they are: leave prompt_template out, and take a model "
+                "with a chat template"
+            )
+        return [problem or [] for problem in problems]
+    texts = ["" if problem is None else str(problem) for problem in problems]
+    if template is not None:
+        if "{problem}" not in template:
+            raise ConfigError(f"prompt_template={template!r} has no place for the problem. Write {{problem}} in it")
+        texts = [template.replace("{problem}", text) if text.strip() else "" for text in texts]
+    return [[{"role": "user", "content": text}] for text in texts] if chat else texts
+
+
+def read_rows(source: str, split: str) -> Dataset:
+    """The rows of a file, of the files of a folder that are named after the split, or of a dataset on the hub."""
+    if not is_local(source):
+        name, _, config = source.partition(":")
+        try:
+            return datasets.load_dataset(name, config or None, split=split)  # pyright: ignore[reportReturnType]
+        except Exception as error:  # the hub client raises a dozen unrelated types
+            raise DataError(
+                f"dataset {source!r}, split {split!r}, could not be loaded from the hub: {type(error).__name__}: "
+                f"{error}. Without a network use a local copy: dataset_path: problems.jsonl"
+            ) from error
+    place = Path(source).expanduser()
+    try:
+        rows = [row for file in _files(place, split) for row in _rows(file)]
+        return Dataset.from_list(rows) if rows else Dataset.from_dict({PROBLEM_COLUMNS[0]: []})
+    except DataError:
+        raise
+    except Exception as error:  # of files, JSON and Arrow
+        raise DataError(
+            f"{place} cannot be read: {type(error).__name__}: {error}. Write one JSON object a line"
+        ) from error
+
+
+def _files(place: Path, split: str) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    files = sorted(file for file in place.iterdir() if file.name.endswith(SUFFIXES))
+    named = [file for file in files if split in file.name.split(".")[0].replace("-", "_").split("_")]
+    if not (named or files):
+        raise DataError(
+            f"folder {place} has no file of {', '.join(SUFFIXES)}. Name a file: dataset_path: problems.jsonl"
+        )
+    return named or files
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".parquet":
+        return parquet.read_table(file).to_pylist()
+    text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode("utf-8-sig")
+    if text.lstrip().startswith("["):
+        return json.loads(text)
+    return [json.loads(line) for line in text.split("\n") if line.strip()]  # not splitlines: a string may hold U+2028
+
+
+def gym_dataset(gym: ReasoningGymTask, *, held_out: bool, template: str | None, chat: bool) -> Dataset:
+    """Problems of a task of reasoning-gym with a ``prompt``; ``answer`` is there only if each problem has one."""
+    rows = gym.rows(held_out=held_out)
+    columns = {
+        "prompt": as_prompts([row["problem"] for row in rows], template, chat),
+        COLUMN: [row[COLUMN] for row in rows],
+    }
+    if all(row["answer"] is not None for row in rows):
+        columns["answer"] = [str(row["answer"]) for row in rows]
+    return Dataset.from_dict(columns)
+
+
+def checked(
+    dataset: Dataset, *, tokenizer: Any = None, longest: int | None = None, minimum: int = 1, drop: bool = False
+) -> Dataset:
+    """The dataset without empty or over-long prompts and empty answers, which are an error unless ``drop``.
+
+    Args:
+        dataset: with a column ``prompt``; ``answer`` is checked if it is there.
+        tokenizer: measures prompts, chat template included, for ``longest``.
+        longest: most tokens of a prompt, >= 1.
+        minimum: prompts needed, usually as many as one generation takes.
+        drop: True to leave bad rows out with a warning.
+
+    Raises:
+        DataError: bad rows, by number and reason, or too few prompts.
+    """
+    prompts = list(dataset["prompt"])
+    bad = {"empty prompt": [row for row, prompt in enumerate(prompts) if not _text(prompt).strip()]}
+    if "answer" in dataset.column_names:
+        bad["empty answer"] = [
+            row for row, each in enumerate(dataset["answer"]) if each is None or not str(each).strip()
+        ]
+    if longest is not None:
+        counts = {
+            row: len(prompt_tokens(tokenizer, prompts[row])) for row in {*range(len(prompts))} - {*bad["empty prompt"]}
+        }
+        reason = f"prompt of more than max_prompt_tokens={longest} tokens (longest: {max(counts.values(), default=0)})"
+        bad[reason] = [row for row, count in counts.items() if count > longest]
+    if rows := set().union(*bad.values()):
+        text = "; ".join(f"{reason} in {_numbered(found)}" for reason, found in bad.items() if found)
+        said = f"{len(rows)} of {len(dataset)} rows cannot be trained on: {text}"
+        if not drop:
+            raise DataError(f"{said}. Leave them out with on_bad_rows: drop")
+        warnings.warn(f"{said}. They are left out", stacklevel=3)
+        dataset = dataset.select([row for row in range(len(dataset)) if row not in rows])
+    if len(dataset) < minimum:
+        raise DataError(
+            f"{len(dataset)} prompts are fewer than the {minimum} that one generation needs. "
+            "Add problems, or make generation_batch_size (per_device_train_batch_size, num_processes) smaller"
+        )
+    counted = Counter(json.dumps(prompt, sort_keys=True) for prompt in dataset["prompt"])
+    if repeated := [count for count in counted.values() if count > 1]:
+        warnings.warn(
+            f"{len(repeated)} prompts occur more than once, in {sum(repeated)} of {len(dataset)} rows: "
+            "they stay separate rows, each with a history of its own",
+            stacklevel=3,
+        )
+    return dataset
+
+
+def _text(prompt: Any) -> str:
+    """The text of a prompt; of a message that has parts, that of the parts, or their kind."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt or ""
+    contents = [message.get("content") for message in prompt]
+    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+    return "".join(
+        (part.get("text") or part.get("type") or "") if isinstance(part, dict) else part or "" for part in parts
+    )
+
+
+def _numbered(rows: Sequence[int]) -> str:
+    first = ", ".join(map(str, rows[:5]))
+    return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"
+
+
+def fitting(run: AnyRun, dataset: Dataset, tokenizer: Any, room: int | None) -> Dataset:
+    """The dataset, whose prompts must fit into the ``room`` positions of the model; ``on_bad_rows: drop`` drops others.
+
+    A line says if a prompt fits and the longest completion of it would not.
+    """
+    most, options = run.training.max_completion_length or 0, chat_options(run, tokenizer)
+    counts = {
+        row: len(prompt_tokens(tokenizer, prompt, options))
+        for row, prompt in enumerate(dataset["prompt"])
+        if room is not None and len(str(prompt).encode()) + TEMPLATE_TOKENS + most > room
+    }
+    longest, long = max(counts.values(), default=0), {row for row in counts if counts[row] > (room or 0)}
+    if room is None or longest + most <= room:
+        return dataset
+    line = f"the longest prompt has {longest} tokens, and the model {room} positions"
+    if not long:
+        PartialState().print(f"dppo | {line}: a completion of max_completion_length={most} goes beyond them")
+    elif run.data.on_bad_rows != "drop":
+        raise DataError(
+            f"{line}: {len(long)} of {len(dataset)} prompts do not fit, row {min(long)} the first (counted from 0). "
+            "Leave them out with on_bad_rows: drop"
+        )
+    else:
+        PartialState().print(f"dppo | {line}: {len(long)} of {len(dataset)} prompts are left out")
+    return dataset.select([row for row in range(len(dataset)) if row not in long])

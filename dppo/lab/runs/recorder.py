@@ -1,0 +1,282 @@
+"""``RunRecorder``: the files that a run leaves behind, for our trainer and for TRL's own; ``runs.folder`` has them.
+
+Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.errors import ConfigError
+from dppo.files import write_json
+from dppo.lab.files import append_lines, keep_lines, read_lines
+from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
+from dppo.lab.runs.generation import Generation
+from dppo.lab.runs.stock import StockWatch
+from dppo.lab.runs.watch import DPPOWatch, Recorder
+from dppo.lab.runs.written import completion_lines, describe_run, prompt_line
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.metrics import logs_at, wall
+
+COUNTS = tuple(name for name in TOTALS if name != "seconds")
+STATE = "dppo_totals"
+"""Where a checkpoint of TRL keeps the totals."""
+COMPLETIONS = 16
+"""Most completions of a logged step, where the arguments do not say."""
+
+
+class RunRecorder(TrainerCallback, Recorder):
+    """Records one run. Nothing it does changes what is trained; a full disk ends the record and not the run.
+
+    Args:
+        folder: where the files go, usually the run's ``output_dir``.
+        task: ``model``, ``dataset`` and ``prompts`` for ``run.json``; default: what the trainer knows of them.
+        completions: most completions of a logged step, >= 0; default: ``record_completions`` of the arguments.
+        now: the clock that seconds are read from; ``time.process_time`` where other work runs on the machine.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        task: Mapping[str, Any] | None = None,
+        completions: int | None = None,
+        now: Callable[[], float] = wall,
+    ) -> None:
+        self.journal = Journal(folder)
+        self._task, self._completions, self._now = task, completions, now
+        self._watch = Stopwatch(now)
+        self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
+        self._trained = torch.zeros((), dtype=torch.int64)
+        self._attached: GRPOTrainer | None = None
+        self._run: RunFacts | None = None
+
+    def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
+        """Record a run of our trainer or TRL's own, and give back the recorder.
+
+        Call it before ``train`` and before other callbacks are added.
+        """
+        if not isinstance(trainer, GRPOTrainer):
+            raise ConfigError(f"attach takes a trainer, not {trainer!r}. Write RunRecorder(folder).attach(trainer)")
+        if self._attached is not None:
+            raise ConfigError(
+                "a RunRecorder records one trainer. Make another one: RunRecorder(folder).attach(trainer)"
+            )
+        self._attached = trainer
+        # First, so that totals are in every log before others read it, and stand before others evaluate.
+        trainer.callback_handler.callbacks.insert(0, self)
+        if isinstance(trainer, DPPOTrainer):
+            DPPOWatch(trainer, self)
+            trainer.clock.now = self._now
+        else:
+            StockWatch(trainer, self, self._now)
+        return self
+
+    def paused(self) -> Any:
+        """A context in which the run's clock stands still, or a decorator: for work that is not training."""
+        return self._watch.paused()
+
+    def totals(self) -> dict[str, float]:
+        """``total/seconds`` of training and ``total/*`` counts over all ranks, since the run began."""
+        found = {"seconds": self._watch.seconds, **self._counts}
+        return {name: found[what] for what, name in TOTALS.items()}
+
+    # -- what the trainer calls ---------------------------------------------------------------------------------
+
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """Around ``train``, and with the clock at rest around what is not training."""
+        return {"train": self._on_record, "save": self._with_totals}.get(name, self.paused)()
+
+    def generation(self, generation: Generation) -> None:
+        """Write what became of a generation, on the first process."""
+        trainer = self._trainer
+        if not trainer.accelerator.is_main_process:
+            return
+        self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
+        steps = range(generation.step, generation.step + generation.steps)
+        if any(logs_at(trainer.args, trainer.state, step) for step in steps):
+            args = trainer.args
+            given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
+            most = given if self._completions is None else self._completions
+            lines = completion_lines(generation, most, trainer.processing_class)
+            self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
+
+    def rolled_out(self, completions: int, tokens: int) -> None:
+        """Add what was generated on all processes."""
+        self._count(rollouts=completions, rollout_tokens=tokens)
+
+    def trained(self, tokens: Tensor) -> None:
+        """Keep the tokens of a call of the loss until its step has ended."""
+        self._trained = self._trained.to(tokens.device) + tokens
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
+        step = int(state.global_step)
+        saved = self._saved_totals(state, step)
+        if state.is_world_process_zero:
+            for name in (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE):
+                self.journal.cut(name, step or -1)
+            self._write_run(updates=int(state.max_steps))
+        self._counts = {name: int(saved.get(TOTALS[name]) or 0) for name in COUNTS}
+        self._watch.start(float(saved.get(TOTALS["seconds"]) or 0.0))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the tokens that the step trained on, over all processes."""
+        self._count(tokens_trained=self._trained)
+        self._trained = torch.zeros_like(self._trained)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Put the totals into the record that is being logged, ahead of everyone who reads it, and keep the record."""
+        for record in (logs, state.log_history[-1] if state.log_history else None):
+            if record is not None:
+                record.update(self.totals())
+        if state.is_world_process_zero:
+            self.journal.append(METRICS_FILE, [{"step": state.global_step, **(logs or {})}])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the clock: what follows is not training."""
+        self._watch.stop()
+
+    # -- around the trainer's methods ---------------------------------------------------------------------------
+
+    @property
+    def _trainer(self) -> GRPOTrainer:
+        if self._attached is None:
+            raise ConfigError("this RunRecorder records nothing yet. Call recorder.attach(trainer) before training.")
+        return self._attached
+
+    @contextmanager
+    def _on_record(self) -> Iterator[None]:
+        """Around ``train``: records how it ends."""
+        self._run = describe_run(self._trainer, self._task)
+        self._write_run()
+        try:
+            yield
+        except BaseException as error:
+            self._watch.stop()
+            stopped = isinstance(error, KeyboardInterrupt)
+            said = None if stopped else ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._write_run(status="stopped" if stopped else "failed", error=said, seconds=self._watch.seconds)
+            raise
+        done = int(self._trainer.state.global_step)  # a callback may have ended it early
+        self._write_run(status="finished", error=None, seconds=self._watch.seconds, updates=done)
+
+    def _write_run(self, **news: Any) -> None:
+        if self._run is not None:  # a subclass may train past ``train``
+            self._run = replace(self._run, **news)
+            if self._trainer.accelerator.is_main_process:
+                self.journal.write(RUN_FILE, asdict(self._run))
+
+    @contextmanager
+    def _with_totals(self) -> Iterator[None]:
+        """Around ``_save_checkpoint``: the totals are in TRL's own state, and the clock is at rest."""
+        with self.paused():
+            cast(dict[str, Any], self._trainer.state.stateful_callbacks)[STATE] = self.totals()
+            yield
+
+    def _saved_totals(self, state: Any, step: int) -> Mapping[str, Any]:
+        """Totals as they were at ``step``: from the checkpoint's state, else from the log; none for a new run."""
+        if not step:
+            return {}
+        saved = (state.stateful_callbacks or {}).get(STATE)
+        if saved is not None:
+            return saved
+        records = read_lines(self.journal.folder / METRICS_FILE, [])
+        found = [r for r in records if r.get("step", step + 1) <= step and TOTALS["seconds"] in r]
+        return found[-1] if found else {}
+
+    def _count(self, **here: Any) -> None:
+        """Add counts, summed over all processes, which call this together."""
+        accelerator = self._trainer.accelerator
+        counts = torch.tensor([int(count) for count in here.values()], device=accelerator.device)
+        if accelerator.num_processes > 1:
+            counts = cast(Tensor, accelerator.reduce(counts, reduction="sum"))
+        for name, count in zip(here, counts.tolist(), strict=True):
+            self._counts[name] += count
+
+
+class Journal:
+    """Writes JSON to files in a folder, until a write fails: then it warns once and appends no more.
+
+    Numbers that are not finite become null, and values that JSON does not have become text.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.stopped = False
+        """Whether a write has failed."""
+
+    def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add one line per record to the file ``name``. A line that does not fit on the disk is removed again."""
+        if not self.stopped:
+            self._try(name, lambda path: append_lines(path, records, default=str))
+
+    def write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Replace the file ``name`` in one step. It is tried every time, since it says how a run ended."""
+        self._try(name, lambda path: write_json(path, value, default=str))
+
+    def cut(self, name: str, step: int) -> None:
+        """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
+
+        def is_kept(record: Mapping[str, Any]) -> bool:
+            at = record.get("step")
+            return isinstance(at, int) and at <= step
+
+        self._try(name, lambda path: keep_lines(path, is_kept))
+
+    def _try(self, name: str, write: Callable[[Path], None]) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write(self.folder / name)
+        except OSError as error:
+            if not self.stopped:
+                self.stopped = True
+                warnings.warn(
+                    f"cannot write {self.folder / name}: {error}. The record of this run stops here; training goes on.",
+                    stacklevel=3,
+                )
+
+
+class Stopwatch:
+    """Counts training seconds on the clock ``now``: from ``start`` to ``stop``, without those in ``paused``."""
+
+    def __init__(self, now: Callable[[], float] = wall) -> None:
+        self._now = now
+        self._seconds = self._since = 0.0
+        self._running, self._pauses = False, 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._seconds + (self._now() - self._since if self._counting else 0.0)
+
+    @property
+    def _counting(self) -> bool:
+        return self._running and not self._pauses
+
+    def start(self, seconds: float) -> None:
+        """Go on from ``seconds``."""
+        self._seconds, self._since, self._running = seconds, self._now(), True
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._seconds, self._running = self.seconds, False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing within a ``with`` block; pauses may be nested."""
+        self._seconds, self._pauses = self.seconds, self._pauses + 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self._since = self._now()

@@ -1,0 +1,53 @@
+"""The words after a command: a configuration file, then flags."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dppo.errors import ConfigError
+from dppo.lab.shipped import offered
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The configuration file at the beginning of the words, None where there is none, and the other words."""
+    rest = [*words[1:]] if words[:1] == ["--config"] else [*words]  # as TRL names it
+    return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
+
+
+def check_config(path: str | Path, *, example: str = "examples/embedded.yaml") -> None:
+    """Raise a ``ConfigError`` where there is no such file; it names ``example`` as one that works."""
+    if not Path(path).exists():
+        raise ConfigError(f"there is no configuration file {path}. Try {offered(example)}")
+
+
+def check_output(output: Path) -> None:
+    """Raise a ``ConfigError`` where the folder of ``--output`` does not exist."""
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
+
+
+def check_file(output: Path | None) -> None:
+    """Raise a ``ConfigError`` where ``--output`` should be a file and is a folder, or cannot be written."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")
+    if why := unwritable(output.parent):
+        raise ConfigError(f"--output {output} cannot be written: {why}. Try --output results.json")
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written into a folder that is there, tried with a temporary file; "" where it can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def bare(file: str | Path) -> str:
+    """The name of a file of problems without what says how it is written: ``gsm8k.test`` of ``gsm8k.test.jsonl.gz``."""
+    name = Path(file).name
+    for ending in (".gz", ".jsonl", ".json", ".parquet"):
+        name = name.removesuffix(ending)
+    return name

@@ -1,0 +1,60 @@
+"""The examples that come with the library: beside the packages in a clone, inside this package in a wheel."""
+
+import shutil
+from pathlib import Path
+
+from dppo.errors import ConfigError, did_you_mean
+
+INSIDE = Path(__file__).with_name("examples")
+EXAMPLES = INSIDE if INSIDE.is_dir() else Path(__file__).parents[2] / "examples"
+"""The folder of the examples of this installation."""
+NOT_SHIPPED = {"sample_compare", "first_look", "results"}
+"""What of a clone's folder is in no wheel: a report's records and the notebooks, which pyproject.toml leaves out."""
+HERE = "examples"
+"""The folder that examples are written to, so that paths in them and on pages hold."""
+
+
+def examples() -> dict[str, Path]:
+    """Where each example is, by its name: a folder with a README, or a file without its ending."""
+    paths = [path for path in EXAMPLES.iterdir() if path.is_file() or (path / "README.md").is_file()]
+    by_kind = sorted(paths, key=lambda path: (path.is_file(), path.name))
+    return {path.stem: path for path in by_kind if path.stem not in NOT_SHIPPED}
+
+
+def described(path: Path) -> str:
+    """What an example is about: the first line of its README, docstring or comment."""
+    page = path / "README.md" if path.is_dir() else path
+    if page.suffix == ".jsonl":
+        return "A file of problems for dppo eval."
+    return page.read_text(encoding="utf-8").splitlines()[0].strip('#" ')
+
+
+def write_example(name: str, folder: Path) -> list[Path]:
+    """Copy an example into ``folder/examples``, where equal files stay, and give its files as they are called there.
+
+    An unknown example, or a file of that name with another content, is a ``ConfigError``.
+    """
+    found = examples()
+    if name not in found:
+        meant = did_you_mean(name, found)
+        raise ConfigError(f"there is no example {name!r}. {meant}".rstrip() + " dppo example lists all of them.")
+    path = found[name]
+    sources = [each for each in sorted(path.rglob("*")) if each.is_file()] if path.is_dir() else [path]
+    sources = [each for each in sources if "__pycache__" not in each.parts]
+    pairs = [(source, folder / HERE / source.relative_to(EXAMPLES)) for source in sources]
+    changed = [to for source, to in pairs if to.exists() and to.read_bytes() != source.read_bytes()]
+    if changed:
+        raise ConfigError(
+            f"{changed[0]} is there and differs from the example. Write it elsewhere: mkdir new; cd new; "
+            f"dppo example {name}"
+        )
+    for source, to in pairs:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists():
+            shutil.copy(source, to)
+    return [to for _, to in pairs]
+
+
+def offered(example: str) -> str:
+    """A path such as ``examples/embedded.yaml`` with the command that writes it, for an error."""
+    return f"{example} (dppo example {Path(example).parts[1].partition('.')[0]} writes it)"

@@ -1,5 +1,0 @@
-"""One self-contained page about runs and comparisons: tables, figures, completions, settings."""
-
-from dppo_lab.report.page import Written, write_accuracy, write_report
-
-__all__ = ["Written", "write_accuracy", "write_report"]
