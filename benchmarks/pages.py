@@ -191,21 +191,6 @@ def fewer_tokens() -> str:
     return table(("completions per prompt, prune rate", "TRL, tokens", *LAYOUTS.values()), rows)
 
 
-def forward_and_backward() -> str:
-    """Seconds of TRL's forward and backward pass, and how many times faster packed rows are."""
-    keys = ("model", "group_size", "prune", "layout")
-    found = {tuple(r[k] for k in keys): r for r in read("dense")["rows"] if r["figure"] == "layouts"}
-    rows = []
-    for model, group, rate in (("4x128", 8, 0.0), ("4x256", 16, 0.75)):
-        trl, packed, shared = (found[model, group, rate, layout] for layout in ("trl", "packed", "shared"))
-        low, high = (f"{shared[f'faster_quartile_{end}']:.2f}" for end in ("low", "high"))
-        cells = [f"{trl['median'] / 1e3:.2f}", f"{packed['faster_median']:.2f}x"]
-        cells += [f"**{shared['faster_median']:.2f}x** ({low} to {high})", f"{shared['less_memory']:.1f}x less"]
-        rows.append([f"{model.partition('x')[2]}, {group}, {rate:g}", *cells])
-    headings = ("width, completions per prompt, prune rate", "TRL, CPU s", "packed", "packed, prompts shared", "memory")
-    return table(headings, rows)
-
-
 CONTESTANTS = {
     "TRL": "TRL",
     "DPPO, rate 0": "exact skipping alone",
@@ -250,17 +235,6 @@ def ranks() -> str:
         shares = [f"{found[f'{name}_{prompts}_prompts_a_rank', size]:.2f}".removeprefix("0") for name in names]
         rows.append([str(size), str(prompts), *shares])
     return table(("ranks", "prompts a rank", "rows stay at home", "dealt", "tokens that move"), rows)
-
-
-def at_scale() -> str:
-    """Cost of planning for many completions and prompts."""
-    found = {(row["figure"], row["size"]): row["median"] for row in read("scale")["rows"]}
-    rows = [
-        ["planning 1,048,576 completions, one core", f"{found['plan_step', 2**20] / 1e3:.1f} s"],
-        ["dealing them over 512 ranks, one core", f"{found['deal_to_512_ranks', 2**20] / 1e3:.1f} s"],
-        ["history of 100 million prompts, each rank", f"{found['memory_of_history', 10**8] / 1e9:.1f} GB"],
-    ]
-    return table(("what", "cost"), rows)
 
 
 # docs/verify.md, docs/verl.md
@@ -356,3 +330,20 @@ def verl_splits() -> str:
         rows.append([" / ".join(str(each or "-") for each in split), *cells, "-" if split[2] else without_kl])
     headings = ("rollout / old / reference / update", "KL, 0.5", "KL, 0.7")
     return table((*headings, CASES["0.5, no KL, 60% dead"]), rows)
+
+
+# docs/asynchronous.md
+
+
+def asynchronous() -> str:
+    """Seconds of the trainer's side of a step against TRL's asynchronous trainer."""
+    found = read("async")
+    seconds = {(row["flat_share"], row["trainer"]): row["cpu_s_median"] for row in found["rows"]}
+    rows = []
+    for share, methods in found["trainer_seconds"].items():
+        ratios = [
+            f"**{each['ratio_median']:.2f}** [{each['ratio_quartile_low']:.2f}, {each['ratio_quartile_high']:.2f}]"
+            for each in methods.values()
+        ]
+        rows.append([f"{float(share):.0%}", f"{seconds[float(share), 'trl']:.2f}", *ratios])
+    return table(("groups with equal rewards", "TRL, CPU s a step", "`method: grpo`", "the default"), rows)
