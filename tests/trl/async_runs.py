@@ -112,7 +112,8 @@ class NoTransfer:
         pass
 
     def send_weights(self, iterator):
-        pass
+        for _ in iterator:  # of shards all ranks must go through all weights
+            pass
 
     def resume(self):
         pass
@@ -137,7 +138,7 @@ STOCK = {
 }
 
 
-def ours(path, folder, worker=None, rows=8, **options):
+def ours(path, folder, worker=None, rows=8, peft_config=None, **options):
     """Our trainer on scripted rollouts: two groups a step, in two calls of the loss."""
     settings = STOCK | {
         "per_device_train_batch_size": 4,
@@ -153,6 +154,7 @@ def ours(path, folder, worker=None, rows=8, **options):
         train_dataset=problems(rows),
         rollout_worker=worker,
         weight_transfer=NoTransfer(),
+        peft_config=peft_config,
     )
 
 

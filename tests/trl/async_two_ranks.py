@@ -13,16 +13,16 @@ from async_runs import ScriptedWorker, gradients, ours
 CASES = {
     "all": {},
     "uneven": {"flat": {1}.__contains__, "token_budget": 24},  # more rows than calls, and an odd number of them
-    "few": {"completion_prune_rate": 0.9, "flat": {1}.__contains__},  # fewer completions than ranks, at times
+    "few": {"completion_prune_rate": 0.8, "flat": {0, 2, 4}.__contains__},  # fewer completions than ranks, at times
     "nothing": {"flat": lambda row: True},
 }
 
 
 def run(path: str, folder: Path, ranks: int) -> dict[str, list]:
-    """Gradients of two steps of two groups, by case."""
+    """Gradients of three steps of two groups, by case."""
     found = {}
     for name, case in CASES.items():
-        options = {"completion_prune_rate": 0.0} | case
+        options = {"completion_prune_rate": 0.0, "max_steps": 3} | case
         worker = ScriptedWorker(flat=options.pop("flat", lambda row: False))
         sizes = {"per_device_train_batch_size": 4 // ranks, "gradient_accumulation_steps": 2}
         found[name] = gradients(ours(path, folder / name, worker, **sizes | options))

@@ -16,6 +16,7 @@ from torch import Tensor
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TreeRow
 
+from dppo.context import StepContext
 from dppo.objective import AdvantageRule
 from dppo.pruning import SampledTokens
 from dppo.pruning.scores import uncertainty
@@ -80,7 +81,12 @@ def given_advantages(completions: Sequence[Completion]) -> AdvantageRule:
     """The advantages that the worker has computed of whole groups, as a rule; those of roundings are 0."""
     advantage_N = torch.tensor([each.rows[0].advantage if each.rows else 0.0 for each in completions]).double()
     advantage_N = advantage_N.masked_fill(advantage_N.abs() < ROUNDING, 0.0)
-    return AdvantageRule(name="worker", compute=lambda rewards, context: advantage_N)
+
+    def compute(rewards: Rewards, context: StepContext) -> Tensor:
+        equal_N = rewards.zero_variance_Q[rewards.group_N] & ~rewards.total_N.isnan()  # of large rewards
+        return advantage_N.masked_fill(equal_N, 0.0)
+
+    return AdvantageRule(name="worker", compute=compute)
 
 
 def planned(
@@ -151,11 +157,11 @@ def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None
     count = ranks if budget is not None else math.ceil(len(samples) / (per_row * ranks)) * ranks
     rows = [TreeRow() for _ in range(count)]
     for sample in (sample for group in ordered for sample in group):
-        fitting = [row for row in rows if budget is None or row.fits(sample, budget)]
+        fitting = [row for row in rows if (len(row.samples) < per_row if budget is None else row.fits(sample, budget))]
         if not fitting:
             rows += [TreeRow() for _ in range(ranks)]
             fitting = rows[-ranks:]
-        home = [row for row in fitting if sample["group_id"] in row.groups and (budget or len(row.samples) < per_row)]
+        home = [row for row in fitting if sample["group_id"] in row.groups]
         min(home or fitting, key=lambda row: row.load).add(sample)
     return sorted(_filled(rows), key=lambda row: -row.load)
 

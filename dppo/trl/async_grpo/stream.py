@@ -2,6 +2,8 @@
 
 import queue
 import time
+import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -55,6 +57,11 @@ class GroupStream:
     def resume(self, version: int) -> None:
         """Request again everything in flight, under its numbers: a new worker has nothing of it."""
         self._waiting.clear()
+        self.version_of.clear()
+        with suppress(queue.Empty):  # what an earlier run of the same worker has left behind
+            while True:
+                self.worker.rollout_buffer.get_nowait()
+        self.next_id = max([self.next_id, *(int(flight.uid) + 1 for flight in self.in_flight.flights)])
         for flight in self.in_flight.flights:
             self._request(int(flight.uid), flight.candidate.row, version)
 
@@ -68,7 +75,7 @@ class GroupStream:
         """
         while len(self.in_flight.due) < self.ahead:
             self._request_block(version, done)
-        self._renew_overdue(version)
+        self._renew_overdue(version, self.max_staleness + self.ahead)
         taken = self._wait_for(self.in_flight.groups, version)
         requested = self.session.returned([str(uid) for uid in taken], number)
         for uid in taken:
@@ -114,9 +121,8 @@ class GroupStream:
     def _row_of(self, uid: int) -> int:
         return self.in_flight.taken([str(uid)])[0].candidate.row
 
-    def _renew_overdue(self, version: int) -> None:
-        """Request again what has not come back and would be stale by now: its first request may be lost."""
-        patience = self.max_staleness + self.ahead
+    def _renew_overdue(self, version: int, patience: int) -> None:
+        """Request again what was requested more than ``patience`` updates ago and has not come back: it may be lost."""
         for uid, asked in list(self.version_of.items()):
             if uid not in self._waiting and version - asked > patience:
                 self._count("sample/requested_again_total")
@@ -125,22 +131,26 @@ class GroupStream:
     # -- groups -------------------------------------------------------------------------------------------------
 
     def _wait_for(self, count: int, version: int) -> dict[int, RolledGroup]:
-        """The first ``count`` groups that can be trained on, by number; others wait for later steps."""
+        """``count`` groups that can be trained on, by number: of those that are back the oldest policy's first.
+
+        So a group that took long is not overtaken until it is stale. Others wait for later steps.
+        """
         for uid in [uid for uid, group in self._waiting.items() if self._is_stale(group, version)]:
             self._drop_stale(uid, version)
-        while len(self._waiting) < count:
-            group = self._next_group()
+        left_out = 0
+        while len(self._waiting) < count or not self.worker.rollout_buffer.empty():
+            group = self._next_group(version)
             if group.group_id not in self.version_of or group.group_id in self._waiting:
                 self._count("sample/unrequested_total")  # requested again since, or sent twice
-            elif self._is_stale(group, version):
-                self._drop_stale(group.group_id, version)
-            elif self.longest is not None and group.longest > self.longest:
-                self._count("batch/dropped_oversize_total")
-                row = int(self.source.stream.take(1))
-                self._request_instead(group.group_id, row, version)
+            elif problem := self._problem(group, version):
+                left_out += 1
+                if left_out > 4 * self.ahead * self.in_flight.prompts:
+                    raise EngineError(f"no group of {left_out} could be trained on. {problem}")
+                self._leave_out(group, version, problem)
             else:
                 self._waiting[group.group_id] = group
-        taken = {uid: self._waiting.pop(uid) for uid in list(self._waiting)[:count]}
+        first = sorted(self._waiting, key=lambda uid: self._waiting[uid].model_version)[:count]
+        taken = {uid: self._waiting.pop(uid) for uid in first}
         for group in taken.values():
             self._note_freshness(group, version)
         return taken
@@ -153,24 +163,46 @@ class GroupStream:
     def _is_stale(self, group: RolledGroup, version: int) -> bool:
         return version - group.model_version > self.max_staleness
 
+    def _problem(self, group: RolledGroup, version: int) -> str:
+        """The reason why a group cannot be trained on, with advice; empty if it can."""
+        if self._is_stale(group, version):
+            return (
+                f"The last one is of policy {group.model_version}, and this is {version}: raise max_staleness="
+                f"{self.max_staleness}, or let the worker heed update_model_version."
+            )
+        if self.longest is not None and group.longest > self.longest:
+            return f"The last one has a row of {group.longest} tokens: raise token_budget={self.longest}."
+        return ""
+
+    def _leave_out(self, group: RolledGroup, version: int, problem: str) -> None:
+        if self._is_stale(group, version):
+            self._drop_stale(group.group_id, version)
+            return
+        warnings.warn(f"a group is left out. {problem}", stacklevel=2)
+        self._count("batch/dropped_oversize_total")
+        self._request_instead(group.group_id, int(self.source.stream.take(1)), version)
+
     def _drop_stale(self, uid: int, version: int) -> None:
         self._count("sample/dropped_stale_total")
         self._request_instead(uid, self._row_of(uid), version)
 
-    def _next_group(self) -> RolledGroup:
-        """The next item of the buffer; waits for it.
+    def _next_group(self, version: int) -> RolledGroup:
+        """The next item of the buffer; waits for it, and asks again for what is missing if nothing comes.
 
         Raises:
             EngineError: it is no ``RolledGroup``.
             RuntimeError: the worker has crashed or hangs (``check_health``).
         """
-        begun = time.perf_counter()
+        begun = asked = time.perf_counter()
         while True:
             try:
                 group = self.worker.rollout_buffer.get(timeout=POLL_SECONDS)
                 break
             except queue.Empty:
                 self.worker.check_health(self.stale_after_s)
+                if time.perf_counter() - asked > self.stale_after_s:
+                    asked = time.perf_counter()
+                    self._renew_overdue(version, -1)
         self.wait_s += time.perf_counter() - begun
         if not isinstance(group, RolledGroup):
             raise EngineError(

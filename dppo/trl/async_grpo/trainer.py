@@ -15,7 +15,7 @@ from trl.experimental.async_grpo import async_grpo_trainer
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer, DataCollatorForRollout
 from trl.experimental.async_grpo.packing import TreeRow
 
-from dppo.errors import ConfigError
+from dppo.errors import CheckpointError, ConfigError, EngineError, in_one_line
 from dppo.files import write_json
 from dppo.methods.settings import start_lines
 from dppo.pruning import PromptHistory, PromptStream
@@ -159,6 +159,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         """Rows of each call of the loss on this process. Nothing is fetched ahead: a step is planned when it begins."""
         if self.accelerator.is_main_process:
             assert self.rollout_worker is not None
+            next_id = 0 if self.stream is None else self.stream.next_id
             self.stream = GroupStream(
                 self.session,
                 cast(RequestedWorker, self.rollout_worker),
@@ -168,8 +169,8 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
                 stale_after_s=self.args.heartbeat_stale_after_s,
             )
             self._rollout_dataset: Any = self.stream  # TRL reads the seconds of waiting there
-            if self._resumed is not None:
-                self.stream.next_id = self._resumed.next_id
+            known = self._resumed.next_id if self._resumed is not None else 0
+            self.stream.next_id = max(known, next_id)  # no number is used twice, in a second call of train neither
         return DataLoader(_Calls(self), batch_size=None, num_workers=0)
 
     def _token_budget(self) -> int | None:
@@ -184,7 +185,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
     def next_calls(self) -> list[list[list[dict[str, Any]]]]:
         """Of the next step, by process and by call of the loss, the rows to forward. On the main process alone."""
         assert self.stream is not None
-        number, done = self.state.global_step, share_done(self.state)
+        number, done = self.state.global_step, self._done
         requested, groups = self.stream.next_groups(self.model_version, number, done)
         plan, completions = steps.planned(self.session, requested, groups, number, done)
         self._log_plan(plan, completions)
@@ -200,6 +201,20 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         denominator = plan.sizes.denominator / self.args.gradient_accumulation_steps
         made = [[self._collated(each, denominator) for each in passes] for passes in calls]
         return [[[_of_rank(batch, rank) for batch in call] for call in made] for rank in range(ranks)]
+
+    @property
+    def _candidates(self) -> int:
+        """Prompts of all blocks that have been trained on, those that were not rolled out included."""
+        assert self.stream is not None and self.session.source is not None
+        taken = round(self.session.source.stream.epochs * self.session.source.stream.size)
+        return taken - sum(block.kept + len(block.left_out) for block in self.stream.in_flight.due)
+
+    @property
+    def _done(self) -> float:
+        """Share of training done: of the epochs where they end it, since TRL's ``max_steps`` is then a ceiling."""
+        if self._epoch_stop_groups is None:
+            return share_done(self.state)
+        return min(self._candidates / self._epoch_stop_groups, 1.0)
 
     def _collated(self, rows: list[TreeRow], denominator: float) -> dict[str, Tensor]:
         """A forward pass of each process as TRL's collator lays it out, over a denominator from before the draw."""
@@ -259,8 +274,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         self._trained_groups.update(self._trained)
         if self.stream is not None:
             # TRL stops after so many groups; here an epoch is one of candidates, of which not all are rolled out.
-            blocks = self.stream.in_flight.asked - len(self.stream.in_flight.due)
-            self._groups_before_resume = blocks * self.groups - len(self._trained_groups)
+            self._groups_before_resume = self._candidates - len(self._trained_groups)
         super()._log_step_metrics()
 
     # -- checkpoints --------------------------------------------------------------------------------------------
@@ -289,6 +303,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         if state is None:
             return
         warn_of(changed(state.settings, self._settings()))
+        self._check_flights(folder, state.session.get("in_flight") or {})
         self.session.load(folder, state.session, history=HISTORY_FILE not in self.lacking)
         self.model_version, self._resumed = state.version, state
         if self.rollout_worker is not None:
@@ -296,10 +311,23 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         if self.stream is not None:
             self.stream.next_id = state.next_id
 
+    def _check_flights(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """Refuse prompts in flight whose weights were fixed with other numbers, by the names of TRL's fields."""
+        now = {"prompts": self.groups, "generations": self.args.num_generations}
+        before = {name: saved.get(name) for name in now}
+        if saved.get("flights") and before != now:
+            raise CheckpointError(
+                f"{folder} has {len(saved['flights'])} prompts in flight for steps of {before['prompts']} groups of "
+                f"num_generations={before['generations']}, and this run has {now['prompts']} of {now['generations']}. "
+                "Resume with the same num_generations, and the same product of per_device_train_batch_size, "
+                "gradient_accumulation_steps and processes."
+            )
+
     def _settings(self) -> dict[str, Any]:
         model = self.accelerator.unwrap_model(self.model)
         more = {"model": getattr(model.config, "_name_or_path", None), "dataset": self.content}
-        return remembered(self.args, more | {"processes": self.accelerator.num_processes})
+        found = remembered(self.args, more | {"processes": self.accelerator.num_processes})
+        return {name: value for name, value in found.items() if name != "token_budget"}  # one process looks it up
 
 
 class _Calls(IterableDataset):
@@ -313,19 +341,28 @@ class _Calls(IterableDataset):
         if trainer.stream is not None:
             trainer.stream.resume(trainer.model_version)
         while True:
-            planned = trainer.next_calls() if trainer.stream is not None else None
-            for rows in _scattered(planned, trainer.accelerator.num_processes):
+            for rows in _scattered(trainer):
                 yield {"rows": rows}
 
 
-def _scattered(of_rank: list[Any] | None, ranks: int) -> Any:
-    """The part of this process, of those that the main one has."""
+def _scattered(trainer: DPPOAsyncTrainer) -> Any:
+    """This process's part of the next step, which the main one plans. All raise what it raises."""
+    ranks = trainer.accelerator.num_processes
     if ranks == 1:
-        assert of_rank is not None
-        return of_rank[0]
-    found = [None]
-    dist.scatter_object_list(found, of_rank, src=0)
-    return found[0]
+        return trainer.next_calls()[0]
+    found, parts, problem = [None], None, None
+    if trainer.stream is not None:
+        try:
+            parts = [(part, "") for part in trainer.next_calls()]
+        except Exception as error:
+            problem, parts = error, [(None, f"the main process: {in_one_line(error)}")] * ranks
+    dist.scatter_object_list(found, parts, src=0)
+    if problem is not None:
+        raise problem
+    part, refusal = cast(tuple[Any, str], found[0])
+    if refusal:
+        raise EngineError(refusal)
+    return part
 
 
 def _of_rank(batch: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:

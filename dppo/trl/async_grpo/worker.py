@@ -140,6 +140,7 @@ class RequestedRolloutWorker(AsyncRolloutWorker):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._requests = self._mp_ctx.Queue()
+        self._requests.cancel_join_thread()  # requests that nobody reads any more must not hold the end of the program
         # Not among the arguments of the loop, which TRL pickles to check them: a queue can be inherited alone.
         self._loop_cls = functools.partial(RequestedRolloutLoop, requests=self._requests)  # pyright: ignore[reportAttributeAccessIssue]
 
