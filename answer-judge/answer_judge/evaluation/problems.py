@@ -1,6 +1,5 @@
 """The benchmarks of an evaluation and their problems: chosen, read, checked by row, compared with the standard set."""
 
-import gzip
 import hashlib
 import json
 import re
@@ -30,8 +29,8 @@ def parse_benchmark(text: str) -> Benchmark:
     """The benchmark that ``name=path.jsonl[:field=value...]`` describes.
 
     With the name of a known set it is that set, read from the given file. Fields are the parts of a problem
-    (``problem``, ``answer``, ``id``, ``level``, ``subject``), each followed by the column that holds it; ``extract``,
-    followed by how the answer is taken from its column; and ``rule``, followed by the benchmark to judge like, or by
+    (``problem``, ``answer``, ``id``), each followed by the column that holds it; ``extract``, followed by how the
+    answer is taken from its column; and ``rule``, followed by the benchmark to judge like, or by
     ``check:package.module:function``.
 
     Raises:
@@ -100,8 +99,6 @@ class Problem:
     id: str
     problem: str
     answer: str
-    level: str | None = None
-    subject: str | None = None
     details: Mapping[str, Any] | None = None
     """What the problem says about its answer: any of ``answer_judge.grading.rules.DETAILS``."""
 
@@ -172,10 +169,9 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     answers = gold_answers(values["answer"], benchmark.extract, where=where, how=how)
     ids = [_said(cell) or f"{benchmark.name}/{row}" for row, cell in enumerate(values["id"])]
     problems = [_said(cell) or "" for cell in values["problem"]]
-    _check(where, ids, problems, answers, benchmark.path)
+    _check(where, ids, problems, answers)
     details = row_details(rows, where)
-    labels = (map(_said, values[part]) for part in ("level", "subject"))
-    found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, details, strict=True))
+    found = tuple(Problem(*row) for row in zip(ids, problems, answers, details, strict=True))
     content = content_hash(zip(problems, answers, strict=True))
     notes = _notes(benchmark, content, len(found))
     if limit is not None and limit < len(found):  # those whose identifiers have the smallest hashes, in their order
@@ -200,8 +196,7 @@ def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark
     texts = [json.dumps(row, sort_keys=True, default=str) for row in rows]
     rows = rows.remove_columns([name for name in ("answer",) if name in rows.column_names]).add_column("answer", texts)
     columns = {part: column for part, column in benchmark.columns.items() if part != "answer"}
-    correct = f"{benchmark.rule} says so"
-    return rows, replace(benchmark, columns=columns, extract="verbatim", correct=correct)
+    return rows, replace(benchmark, columns=columns, extract="verbatim")
 
 
 def _said(cell: Any) -> str | None:
@@ -209,7 +204,7 @@ def _said(cell: Any) -> str | None:
     return None if cell is None or not str(cell).strip() else str(cell)
 
 
-def _check(where: str, ids: list[str], problems: list[str], answers: list[str], path: str | None) -> None:
+def _check(where: str, ids: list[str], problems: list[str], answers: list[str]) -> None:
     """Raise one error that names every row that cannot be asked."""
     repeated = {id for id, count in Counter(ids).items() if count > 1}
     bad = {
@@ -218,21 +213,10 @@ def _check(where: str, ids: list[str], problems: list[str], answers: list[str], 
         "an id that another row has": [row for row, id in enumerate(ids) if id in repeated],
     }
     if any(bad.values()):
-        reasons = "; ".join(f"{reason} in {numbered(rows)}{_lines(path, rows)}" for reason, rows in bad.items() if rows)
+        reasons = "; ".join(f"{reason} in {numbered(rows)}" for reason, rows in bad.items() if rows)
         raise DataError(f"{where} has rows that cannot be graded: {reasons}. Correct the file, or leave them out of it")
     if not ids:
         raise DataError(f"{where} holds no problems")
-
-
-def _lines(path: str | None, rows: list[int]) -> str:
-    """Where rows stand in a file of lines, the first five; empty for other files."""
-    if path is None or not path.endswith((".jsonl", ".jsonl.gz")):
-        return ""
-    opened = gzip.open if path.endswith(".gz") else open
-    with opened(Path(path).expanduser(), "rt", encoding="utf-8") as file:
-        numbers = [number for number, line in enumerate(file, 1) if line.strip()]
-    found = ", ".join(str(numbers[row]) for row in rows[:5] if row < len(numbers))
-    return f", line{'s' if len(rows) > 1 else ''} {found}{', ...' if len(rows) > 5 else ''}" if found else ""
 
 
 def _notes(benchmark: Benchmark, content: str, count: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 import answer_judge.grading
 from answer_judge import __version__
 from answer_judge.environment import environment
-from answer_judge.errors import ConfigError, EvaluationError, check_fields, raise_problems
+from answer_judge.errors import ConfigError, EvaluationError, raise_problems
 from answer_judge.evaluation.engines import Engine
 from answer_judge.evaluation.problems import ProblemSet
 from answer_judge.evaluation.samples import Judge, graded_samples
@@ -42,13 +42,9 @@ class Protocol:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     ks: tuple[int, ...] | None = None
-    """The k of pass@k and maj@k; None for powers of two."""
+    """The k of pass@k, besides 1; None for the number of samples."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Protocol(sets=(load_set(benchmark),), samples=16, ks=(1, 8))")
-        for value in self.sets:
-            if not isinstance(value, ProblemSet):
-                raise ConfigError(f"sets has {value!r}, expected what load_set gives: sets=(load_set(benchmark),)")
         wrong = []
         if self.samples is not None and self.samples < 1:
             wrong.append(f"samples={self.samples} must be at least 1. Try --samples 16")
@@ -130,7 +126,7 @@ def evaluate(
                     append_lines(path, [sample.as_line(name, problems.problems[sample.row]) for sample in batch])
                 for sample in batch:
                     done_PG[sample.row, sample.sample] = True
-                right += sum(sample.right for sample in batch)
+                right += sum(sample.reason == "right" for sample in batch)
                 tokens += sum(sample.generated.tokens for sample in batch)
                 if on_progress is not None:
                     counts = {"done": int(done_PG.sum()), "total": done_PG.size, "right": right}

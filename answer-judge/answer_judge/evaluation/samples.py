@@ -1,4 +1,4 @@
-"""Graded samples of problems, batch by batch: what an evaluation and a training run's benchmarks share."""
+"""Graded samples of problems, batch by batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,10 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from answer_judge.evaluation.engines import Engine, Generated, Request
-from answer_judge.evaluation.metrics import voting_form
 from answer_judge.evaluation.problems import Problem, ProblemSet
 from answer_judge.evaluation.sampling import Sampling, sample_seed
-from answer_judge.grading.answers import final_answer, joined_boxes
 from answer_judge.problems.checks import text_key
 
 
@@ -36,12 +34,6 @@ class GradedSample:
     generated: Generated
     reason: str
     """The verdict: a member of ``answer_judge.grading.REASONS``."""
-    vote: str | None
-    """``voting_form`` of its answer, or None where it names none."""
-
-    @property
-    def right(self) -> bool:
-        return self.reason == "right"
 
     def as_line(self, benchmark: str, problem: Problem) -> dict[str, Any]:
         """The record of a samples file."""
@@ -50,7 +42,6 @@ class GradedSample:
             "id": problem.id,
             "sample": self.sample,
             "reason": self.reason,
-            "vote": self.vote,
             "tokens": self.generated.tokens,
             "finish": self.generated.finish,
             "completion": self.generated.text,
@@ -125,7 +116,7 @@ def graded_samples(
 
 
 def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], Generated]]) -> list[GradedSample]:
-    asked, votes = [problems.problems[row] for (row, _), _ in new], problems.benchmark.votes
+    asked = [problems.problems[row] for (row, _), _ in new]
     verdicts = judge.verify_many(
         [generated.text for _, generated in new],
         [problem.answer for problem in asked],
@@ -133,13 +124,6 @@ def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], 
         details=[problem.details for problem in asked],
     )
     return [
-        GradedSample(*member, generated, verdict.reason, _vote(generated.text, problem) if votes else None)
-        for (member, generated), verdict, problem in zip(new, verdicts, asked, strict=True)
+        GradedSample(*member, generated, verdict.reason)
+        for (member, generated), verdict in zip(new, verdicts, strict=True)
     ]
-
-
-def _vote(text: str, problem: Problem) -> str | None:
-    """What a completion votes for: its answer, or where there are several its list of them."""
-    several = bool((problem.details or {}).get("is_multiple_answer"))
-    answer = (joined_boxes(text) if several else None) or final_answer(text)
-    return voting_form(answer) if answer and answer.strip() else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from answer_judge.errors import check_fields, raise_problems
+from answer_judge.errors import raise_problems
 
 STREAM = 8
 """First number of every key: evaluations share no random numbers with a training run of the same seed."""
@@ -28,7 +28,6 @@ class Sampling:
     """Longest completion, in tokens, >= 1."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Sampling(temperature=0.6, top_p=0.95, top_k=0, max_new_tokens=2048)")
         wrong = []
         if not 0 <= self.temperature < float("inf"):
             wrong.append(f"temperature={self.temperature:g} must be >= 0. Try --temperature 0.6")

@@ -33,8 +33,8 @@ def load(spec: ModelSpec) -> Engine:
         raise ConfigError(f"model {spec.model} cannot be loaded: {first_line(error)}") from error
     if "device_map" not in spec.engine_options and torch.accelerator.is_available():
         cast(Any, model).to(torch.accelerator.current_accelerator())
-    same = {"batch_size": spec.batch_size, "chat_options": spec.chat_options, "uncut": spec.uncut}
-    return of_model(model, tokenizer, identity=spec.identity, **same)
+    known = {"batch_size": spec.batch_size, "chat_options": spec.chat_options}
+    return of_model(model, tokenizer, identity=spec.identity, **known)
 
 
 def of_model(
@@ -44,15 +44,13 @@ def of_model(
     batch_size: int | None = None,
     chat_options: Any = None,
     identity: Any = None,
-    uncut: bool = False,
 ) -> Engine:
     """The engine of a model in memory, which may go on being trained between calls.
 
     Nothing is drawn from a global generator, and the model is left in the mode it was in. ``identity`` is what
-    identifies the model among the engine's facts, and ``uncut`` as in ``ModelSpec``.
+    identifies the model among the engine's facts.
     """
     template = prompt_format(tokenizer, chat_options)
-    stop = None if uncut else template.stop
     ends = end_tokens(tokenizer, model.generation_config)
     notes = () if ends else ("the model has no end token: every completion runs to its limit",)
 
@@ -61,7 +59,7 @@ def of_model(
             rows = _tokens(model, requests, sampling, ends)
         texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         ended = [bool(row) and row[-1] in ends for row in rows]
-        return [finished(text, len(row), end, stop) for text, row, end in zip(texts, rows, ended, strict=True)]
+        return [finished(text, len(row), end, template.stop) for text, row, end in zip(texts, rows, ended, strict=True)]
 
     return Engine(
         name="transformers",

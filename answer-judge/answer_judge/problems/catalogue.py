@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from answer_judge.errors import ConfigError, check_fields
+from answer_judge.errors import ConfigError
 from answer_judge.grading.rules import RULES
 from answer_judge.problems.checkers import is_check
 from answer_judge.problems.code import CODE_TEMPLATE, FORMATS
@@ -50,13 +50,10 @@ class Benchmark:
     rule: str | None = None
     """How answers are judged: a key of ``RULES``, or None for the default; a key of ``code.FORMATS`` where they are
     programs; or ``check:package.module:function``, see ``checkers``."""
-    correct: str = "the final answer has the value of the gold answer"
-    """What counts as correct, in words."""
     samples: int = 4
     """Completions drawn per problem unless asked otherwise."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Benchmark(name='mine', path='mine.jsonl')")
         if self.template is not None and "{problem}" not in self.template:
             raise ConfigError(
                 f"template={self.template!r} of {self.name} does not say where the problem goes. Try '{{problem}}'"
@@ -69,11 +66,6 @@ class Benchmark:
         unknown = [part for part in self.columns if part not in COLUMNS]
         if unknown:
             raise ConfigError(f"columns of {self.name}: {unknown[0]!r} is not one of {', '.join(COLUMNS)}")
-
-    @property
-    def votes(self) -> bool:
-        """Whether completions have answers to vote with: programs and what a checker judges have none."""
-        return self.rule is None or self.rule in RULES
 
     def prompt(self, problem: str) -> str:
         """The text of the user's turn."""
@@ -91,7 +83,7 @@ _SETS = (
         name="gsm8k", hub="openai/gsm8k:main", splits=("train", "test"), file="gsm8k_test.jsonl", problems=1319,
         columns={"problem": "question", "answer": "answer"}, extract="hashes",
         licence="MIT (openai/grade-school-math)",
-        template=STEP_BY_STEP, rule="gsm8k", correct="the number is the gold integer", samples=1,
+        template=STEP_BY_STEP, rule="gsm8k", samples=1,
         content="ddfa8dca41bee810727cf72ae1c4e90f82cfd19fb7fa107322e825438c4ae780",
     ),
     Benchmark(
@@ -114,40 +106,39 @@ _SETS = (
     Benchmark(
         name="aime24", hub="HuggingFaceH4/aime_2024", splits=("train",), file="aime24.jsonl", problems=30,
         licence=_QWEN_COPY,
-        template=STEP_BY_STEP, rule="aime24", correct="the number is the gold integer, 0 to 999", samples=32,
+        template=STEP_BY_STEP, rule="aime24", samples=32,
         content="972d4f404f3ab78c424e61af4c2d059529b18ac22bfd3c3c5ede72f6b9983852",
     ),
     Benchmark(
         name="amc23", hub="math-ai/amc23", file="amc23.jsonl", problems=40,
         licence=_QWEN_COPY,
-        template=STEP_BY_STEP, rule="amc23", correct="the number is the gold integer", samples=32,
+        template=STEP_BY_STEP, rule="amc23", samples=32,
         content="8e7929e38c30d56c03803229e839d31befdfd03de93e10deac1a4b03f6f974bb",
     ),
     Benchmark(
         name="minerva_math", hub="math-ai/minervamath", file="minerva_math.jsonl", problems=272,
         licence=_QWEN_COPY,
         template=STEP_BY_STEP, rule="minerva_math",
-        correct="the value is within 1% of the gold value, the tolerance the set was published with, or rounds to it",
         content="d3a8d76448380ff4da6733c28a1559c693c7a738da963f63df3655918c8fc760",
     ),
     Benchmark(
         name="olympiadbench", hub="Hothan/OlympiadBench:OE_TO_maths_en_COMP", splits=("train",),
         file="olympiadbench.jsonl", problems=675,
         licence="MIT (OpenBMB/OlympiadBench)",
-        template=STEP_BY_STEP, rule="olympiadbench", correct="every gold answer is given, in any order, and no other",
+        template=STEP_BY_STEP, rule="olympiadbench",
         content="ed073f273d951a6c9490e761319ea83696a06b099e3aaf03500abc096cc6af14",
     ),
     Benchmark(
         name="humaneval", hub="openai/openai_humaneval", file="HumanEval.jsonl", problems=164,
         licence="MIT (openai/human-eval)", template=CODE_TEMPLATE,
-        rule="humaneval", correct="the program passes all tests",
+        rule="humaneval",
         content="38b18fbaa9075f2ec730040d3473a0e14c2419e162df51fc75ddfacd676f7070",
     ),
     Benchmark(
         name="mbpp", hub="google-research-datasets/mbpp:full", splits=("train", "validation", "prompt", "test"),
         file="mbpp.jsonl", problems=500,
         licence="CC BY 4.0 (google-research/google-research)", template=CODE_TEMPLATE,
-        rule="mbpp", correct="the program passes all tests", samples=1,
+        rule="mbpp", samples=1,
     ),
 )  # fmt: skip
 SETS: Mapping[str, Benchmark] = MappingProxyType({record.name: record for record in _SETS})

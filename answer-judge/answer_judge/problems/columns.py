@@ -23,8 +23,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # A worked solution holds the answer too, but somewhere in it: last.
         "answer": ("answer", "final_answer", "ground_truth", "solution"),
         "id": ("id", "unique_id"),
-        "level": ("level",),
-        "subject": ("subject", "subfield"),
     }
 )
 """Columns in which each part of a problem is looked for, in this order, in training and in evaluation alike."""

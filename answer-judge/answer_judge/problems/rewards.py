@@ -6,7 +6,7 @@ from typing import Any
 
 import datasets
 
-from answer_judge.errors import ConfigError, DataError, is_listed
+from answer_judge.errors import DataError, is_listed
 from answer_judge.grading.answers import after_hashes, last_boxed
 from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.verifier import REASONS, Verifier
@@ -114,51 +114,14 @@ def _gold(column: str, value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
-    r"""A reward of 1.0 for a completion in the right format and 0.0 for any other.
-
-    By default that is a complete ``\boxed{...}`` that is not empty; ``has_format`` says it of a completion's text.
-    """
-    check = has_format or (lambda text: last_boxed(text) is not None)
+def format_reward() -> Reward:
+    r"""A reward of 1.0 for a completion with a complete ``\boxed{...}`` that is not empty, and 0.0 for any other."""
 
     def form(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [float(check(completion_text(completion))) for completion in completions]
+        return [float(last_boxed(completion_text(completion)) is not None) for completion in completions]
 
     form.__name__ = "format_reward"
     return form
-
-
-def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
-    """The soft overlong punishment of DAPO: 0 for short completions, down to -1 for those that fill the budget.
-
-    With L tokens, ``max_tokens`` L_max and ``cache_tokens`` L_cache: 0 up to L_max - L_cache, then
-    (L_max - L_cache - L) / L_cache, and -1 from L_max on.
-
-    Args:
-        max_tokens: the most tokens a completion can have, the trainer's ``max_completion_length``.
-        cache_tokens: tokens before that over which the penalty grows, in [1, max_tokens].
-
-    Source: DAPO, arXiv:2503.14476, equation 13.
-
-    Raises:
-        ConfigError: lengths out of range. The reward raises DataError where the trainer passes no ``completion_ids``.
-    """
-    if not 1 <= cache_tokens <= max_tokens:
-        raise ConfigError(
-            f"cache_tokens={cache_tokens} must be in [1, max_tokens={max_tokens}]. Try overlong_penalty(4096, 512)"
-        )
-
-    def overlong(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        ids = columns.get("completion_ids")
-        if ids is None:
-            raise DataError("overlong_penalty needs completion_ids, which TRL passes: it counts tokens, not characters")
-        if not (is_listed(ids) and all(map(is_listed, ids))):
-            raise DataError(f"completion_ids={ids!r:.80} are no lists of tokens: TRL passes one list per completion")
-        past = (len(tokens) - (max_tokens - cache_tokens) for tokens in ids)
-        return [-min(max(tokens / cache_tokens, 0.0), 1.0) for tokens in past]
-
-    overlong.__name__ = "overlong_penalty"
-    return overlong
 
 
 def required_columns(reward: Reward) -> tuple[str, ...]:

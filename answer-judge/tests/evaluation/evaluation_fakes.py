@@ -10,10 +10,7 @@ from answer_judge.grading import Verdict
 
 def problem_set(count=6, name="toy", **fields):
     """``count`` problems of different lengths whose answers are 0, 1, ..., 7, 0, ..."""
-    found = tuple(
-        Problem(f"{name}/{i}", "x" * (3 + 7 * i % 11), str(i % 8), str(i % 3 + 1), "even" if i % 2 == 0 else "odd")
-        for i in range(count)
-    )
+    found = tuple(Problem(f"{name}/{i}", "x" * (3 + 7 * i % 11), str(i % 8)) for i in range(count))
     return ProblemSet(Benchmark(name=name, template="{problem}", **fields), found, f"content of {name}", ())
 
 
@@ -87,11 +84,6 @@ class Living:
 
     def _gone(self):
         self.now -= 1
-
-
-def length_reward(completions, **columns):
-    """0, 1 or 2: a reward that an untrained policy can learn from."""
-    return [float(len(completion[-1]["content"]) % 3) for completion in completions]
 
 
 def sample_lines(folder):

@@ -10,9 +10,9 @@ from refusals import refused
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from answer_judge.errors import ConfigError, EvaluationError
-from answer_judge.evaluation import ModelSpec, Request, Sampling, load_engine, transformers_engine
+from answer_judge.evaluation import ModelSpec, Request, Sampling, load_engine
 from answer_judge.evaluation.engines import fingerprint
-from answer_judge.evaluation.prompts import PLAIN, PLAIN_STOP, prompt_format
+from answer_judge.evaluation.prompts import PLAIN, prompt_format
 from answer_judge.evaluation.transformers_engine import of_model
 
 SAMPLING = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12)
@@ -115,15 +115,6 @@ def test_folder_without_a_chat_template_gets_the_plain_one_and_says_so(plain_fol
     assert tiny_tokenizer.decode(loaded.encode(["1 + 1?"])[0]) == PLAIN.replace("{prompt}", "1 + 1?")
     with refused(ConfigError, "--chat_template_kwargs", "no chat template"):
         load_engine("transformers", ModelSpec(model=str(plain_folder), chat_options={"enable_thinking": False}))
-
-
-def test_a_plain_answer_is_left_as_it_is_where_that_is_asked_for(tiny_model, tiny_tokenizer, monkeypatch):
-    tokenizer = copy.deepcopy(tiny_tokenizer)
-    tokenizer.chat_template = None
-    told = f"2.{PLAIN_STOP} 3"
-    monkeypatch.setattr(transformers_engine, "_tokens", lambda *given: [tokenizer(told)["input_ids"]])
-    texts = [of_model(tiny_model, tokenizer, uncut=uncut).generate([], SAMPLING)[0].text for uncut in (False, True)]
-    assert texts == ["2.", told]
 
 
 def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokenizer, digits_tokenizer):

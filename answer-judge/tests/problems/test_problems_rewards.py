@@ -6,7 +6,7 @@ from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import REASONS
-from answer_judge.problems import accuracy_reward, check_rewards, format_reward, overlong_penalty, required_columns
+from answer_judge.problems import accuracy_reward, check_rewards, format_reward, required_columns
 
 QUESTIONS = ["1/2 of 1?"] * 4
 TEXTS = [r"\boxed{0.5}", r"\boxed{2}", "no idea", r"\boxed{\frac{1}{2}}"]
@@ -55,7 +55,6 @@ def test_format():
     assert reward.__name__ == "format_reward"
     texts = [r"\boxed{}", r"\boxed{no matter what}", "7", r"\boxed{7"]
     assert reward(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
-    assert format_reward(lambda text: text.endswith("."))(["q"] * 2, chat(["so.", "so"])) == [1.0, 0.0]
 
 
 def test_required_columns():
@@ -87,7 +86,7 @@ def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
 
 def test_columns_are_checked_before_training(verifier):
     good = Dataset.from_dict({"prompt": ["a", "b"], "answer": ["1", "0"]})
-    needs = [accuracy_reward(verifier=verifier), format_reward(), overlong_penalty(9, 3)]
+    needs = [accuracy_reward(verifier=verifier), format_reward()]
     check_rewards(good, [*needs, "owner/reward-model"])
     check_rewards(good.to_iterable_dataset(), needs)
     with refused(DataError, "'gold'", "'prompt', 'answer'"):
@@ -99,18 +98,6 @@ def test_columns_are_checked_before_training(verifier):
         check_rewards(Dataset.from_dict({"answer": [["5"]]}), needs)
     with refused(DataError, "'log_metric'"):
         check_rewards(good.add_column("log_metric", [1, 2]), needs)
-
-
-def test_overlong_penalty():
-    """DAPO's equation 13 with L_max 100 and L_cache 20, by hand."""
-    reward, values = overlong_penalty(100, 20), {0: 0.0, 80: 0.0, 81: -0.05, 99: -0.95, 100: -1.0, 1000: -1.0}
-    assert reward.__name__ == "overlong_penalty" and required_columns(reward) == ()
-    found = reward(["q"] * 6, ["text"] * 6, completion_ids=[[1] * tokens for tokens in values])
-    assert found == pytest.approx(list(values.values()))
-    with refused(DataError, "completion_ids"):
-        reward(["q"], ["a"])
-    with refused(ConfigError, "cache_tokens="):
-        overlong_penalty(100, 101)
 
 
 def test_what_a_problem_says_of_its_answer_is_read(verifier):
