@@ -27,17 +27,8 @@ class EvaluationError(JudgeError, RuntimeError):
     """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
 
 
-class OutOfMemoryError(JudgeError, RuntimeError):
-    """A batch of completions does not fit into memory."""
-
-
 class FileError(JudgeError, RuntimeError):
     """A file of results is missing, damaged, or of another version."""
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message: those of torch and others may be a page long."""
-    return (str(error).strip() or "no message").splitlines()[0]
 
 
 def in_one_line(error: BaseException) -> str:
@@ -46,15 +37,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` that lists every problem; return if there is none.
-
-    Args:
-        where: the checked object, such as ``"Verifier"``.
-        problems: one sentence each: the setting, its value, the allowed range, a value that works.
-
-    Raises:
-        ConfigError: ``problems`` is not empty.
-    """
+    """Raise one ``ConfigError`` that lists every problem of the object ``where``; return if there is none."""
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
         raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))

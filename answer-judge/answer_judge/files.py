@@ -13,11 +13,7 @@ from answer_judge.errors import FileError
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[TextIO]:
-    """A file of ASCII text that replaces ``path`` when the block ends without an error.
-
-    Raises:
-        OSError: the folder is missing, or the disk is full or fails. ``path`` and its folder are as they were.
-    """
+    """A file of ASCII text that replaces ``path`` when the block ends without an error, else ``path`` is as it was."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # in the same folder, or the rename would be a copy
     try:
@@ -35,11 +31,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Add one line of JSON per record to a file; ``sole_writer`` cuts half a line off that a full disk leaves.
-
-    Raises:
-        OSError: there is no room, or the disk fails.
-    """
+    """Add one line of JSON per record to a file; ``sole_writer`` cuts half a line off that a full disk leaves."""
     with open(path, "a", encoding="ascii") as file:
         file.writelines(json.dumps(record, allow_nan=False) + "\n" for record in records)
 
@@ -59,10 +51,8 @@ def current_folder_first() -> Iterator[None]:
 def sole_writer(path: str | Path, *, advice: str) -> Iterator[None]:
     """Meanwhile no other process can be the sole writer of a file of JSON lines, made with its folder where needed.
 
-    Half a line at its end, of a process that was killed or a full disk, is cut off first.
-
-    Raises:
-        FileError: it cannot be written, or another process is writing it; ``advice`` is the end of the message.
+    Half a line at its end, of a process that was killed or a full disk, is cut off first. ``FileError``: it cannot be
+    written, or another process is writing it; ``advice`` is the end of the message.
     """
     path = Path(path)
     with explaining(path, advice):
@@ -92,11 +82,7 @@ def explaining(path: str | Path, state: str) -> Iterator[None]:
 
 
 def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        FileError: the file cannot be read, or holds no object; ``advice`` ends the message.
-    """
+    """The object in a JSON file. ``FileError``: it cannot be read, or holds none; ``advice`` ends the message."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
         if not isinstance(value, dict):
@@ -107,11 +93,7 @@ def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
 
 
 def read_lines(path: str | Path, *, advice: str = "") -> Iterator[dict[str, Any]]:
-    """The records of a file of JSON lines, in order.
-
-    Raises:
-        FileError: a line is damaged or the file missing; ``advice`` is the end of the message.
-    """
+    """The records of a file of JSON lines. ``FileError``: one is damaged or the file missing; ``advice`` ends it."""
     path = Path(path)
     try:
         file = path.open("rb")

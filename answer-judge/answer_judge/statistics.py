@@ -12,8 +12,6 @@ SHARES = (0.0, 1.0)
 """The span of a share; of a difference of shares it is (-1, 1)."""
 RESAMPLES = 10_000
 """Random resamples of problems."""
-_CELLS = 2_000_000
-"""Counts drawn at once: 16 megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,4 @@ def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: in
     """
     distinct, counts = np.unique(np.asarray(value_P, dtype=np.float64), return_counts=True)
     problems = int(counts.sum())
-    shares = counts / problems
-    at_once = max(1, _CELLS // len(distinct))
-    parts = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
-    return np.concatenate([rng.multinomial(problems, shares, size=part) @ distinct for part in parts]) / problems
+    return rng.multinomial(problems, counts / problems, size=resamples) @ distinct / problems

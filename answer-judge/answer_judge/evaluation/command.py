@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from answer_judge.errors import ConfigError
 from answer_judge.evaluation.compare import PairedResults, compare
 from answer_judge.evaluation.engines import DTYPES, ENGINES, ModelSpec, load_engine
 from answer_judge.evaluation.problems import choose, load_set
-from answer_judge.evaluation.run import Progress, Protocol, evaluate
+from answer_judge.evaluation.run import Protocol, evaluate
 from answer_judge.evaluation.sampling import Sampling
 from answer_judge.files import explaining, write_json
 from answer_judge.problems.catalogue import BENCHMARKS
@@ -141,17 +142,16 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     if any(problems.benchmark.rule in FORMATS for problems in protocol.sets):
         console.print(f"[yellow]note[/] {escape(judges.sandbox.describe())}")
-    figures = TextColumn("right {task.fields[right]:.3f}  {task.fields[speed]:,.0f} tokens/s")
+    figures = TextColumn("right {task.fields[right]:.3f}")
     columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     with judges as judge, Bars(*columns, figures, *times, console=Console(file=sys.stderr)) as bars:
         shown: dict[str, TaskID] = {}
 
-        def report(event: Progress) -> None:
-            if event.benchmark not in shown:
-                shown[event.benchmark] = bars.add_task(event.benchmark, total=event.total, right=0.0, speed=0.0)
-            share, speed = event.right / max(1, event.done), event.tokens / max(event.seconds, 1e-9)
-            bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
+        def report(benchmark: str, done: int, total: int, right: int) -> None:
+            if benchmark not in shown:
+                shown[benchmark] = bars.add_task(benchmark, total=total, right=0.0)
+            bars.update(shown[benchmark], completed=done, right=right / max(1, done))
 
         return evaluate(protocol, engine, judge, folder, report)
 
@@ -178,13 +178,10 @@ def _ks(text: str) -> tuple[int, ...]:
 
 def _object(text: str) -> dict[str, Any]:
     """A JSON object given as a flag."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error}), expected such as '{{\"name\": 1}}'") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text} is not an object, expected such as '{{\"name\": 1}}'")
-    return value
+    with suppress(ValueError):
+        if isinstance(value := json.loads(text), dict):
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is no JSON object, expected such as '{{\"name\": 1}}'")
 
 
 def show(results: dict[str, Any], console: Console) -> None:

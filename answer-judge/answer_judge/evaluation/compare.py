@@ -44,12 +44,8 @@ class PairedResults:
 def compare(before: Path | str, after: Path | str, *, seed: int = 0) -> PairedResults:
     """Paired differences in pass@1 of two folders with finished evaluations, ``after`` minus ``before``.
 
-    The interval is over problems: both evaluations are resampled together, so that the difficulty of the problems
-    cancels. That two runs of one model differ as well, because their samples do, is part of it.
-
-    Raises:
-        FileError: a folder without results.
-        EvaluationError: no benchmark in both, or one whose problems are not the same set.
+    Both evaluations are resampled together, so that the difficulty of the problems cancels. ``FileError``: a folder
+    without results. ``EvaluationError``: no benchmark in both, or one whose problems are not the same set.
     """
     folders = Path(before), Path(after)
     settings = [read_results(folder)["settings"] for folder in folders]

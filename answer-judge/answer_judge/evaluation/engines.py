@@ -97,11 +97,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
 
 
 def load_engine(name: str, spec: ModelSpec) -> Engine:
-    """The engine of this name with its model loaded.
-
-    Raises:
-        ConfigError: an unknown name, an engine that is not installed, or a model that cannot be loaded.
-    """
+    """The engine of this name with its model loaded; ``ConfigError``: it is unknown, or cannot be loaded."""
     if name not in ENGINES:
         raise ConfigError(f"--engine {name} is not one of {', '.join(ENGINES)}")
     return import_module(ENGINES[name]).load(spec)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from answer_judge.errors import ConfigError, DataError
+from answer_judge.evaluation.sampling import text_key
 from answer_judge.grading.rules import RULES
 from answer_judge.problems.catalogue import BENCHMARKS, Benchmark, is_rule
 from answer_judge.problems.checkers import is_check
-from answer_judge.problems.checks import numbered, text_key
 from answer_judge.problems.code import FORMATS, code_format, code_record, code_rows
-from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, read_part, row_details
+from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, numbered, read_part, row_details
 from answer_judge.problems.loading import read_rows
 
 _FIELD = re.compile(r":(?=\w+=)")
@@ -26,15 +26,10 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def parse_benchmark(text: str) -> Benchmark:
-    """The benchmark that ``name=path.jsonl[:field=value...]`` describes.
+    """The benchmark that ``name=path.jsonl[:field=value...]`` describes; a known set if it has the name of one.
 
-    With the name of a known set it is that set, read from the given file. Fields are the parts of a problem
-    (``problem``, ``answer``, ``id``), each followed by the column that holds it; ``extract``, followed by how the
-    answer is taken from its column; and ``rule``, followed by the benchmark to judge like, or by
-    ``check:package.module:function``.
-
-    Raises:
-        ConfigError: text that does not read like that.
+    Fields are ``problem``, ``answer`` and ``id`` with a column each, ``extract`` with a key of ``EXTRACTIONS``, and
+    ``rule``, see ``Benchmark``. ``ConfigError``: text that does not read like that.
     """
     name, separator, rest = text.partition("=")
     path, *pairs = _FIELD.split(rest)
@@ -56,11 +51,8 @@ def parse_benchmark(text: str) -> Benchmark:
 def choose(names: list[str], own: list[str], *, folder: str | None, template: str | None = None) -> list[Benchmark]:
     """The benchmarks of an evaluation, in the order named: of standard sets, or of ``name=path`` as all of ``own`` are.
 
-    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs;
-    without it a file of one's own is asked as ``load_problems`` asks it.
-
-    Raises:
-        ConfigError: none at all, an unknown name, or the same name twice.
+    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs.
+    ``ConfigError``: none at all, an unknown name, or the same name twice.
     """
     unknown = [name for name in names if "=" not in name and name not in BENCHMARKS]
     if unknown:
@@ -130,8 +122,8 @@ class ProblemSet:
 def content_hash(pairs: Iterable[tuple[str, str]]) -> str:
     """Sha256, in hex, of the (problem, answer) pairs of a set, in any order and however their text is spaced.
 
-    It is over the sorted lines ``sha256(problem) sha256(answer)``, each text in Unicode form NFKC without any white
-    space; of the answer, ``$`` are left out too. Identifiers, levels and solutions do not count.
+    Over the sorted lines ``sha256(problem) sha256(answer)``, each text in form NFKC without white space and ``$``
+    around the answer.
     """
     lines = sorted(f"{_digest(problem)} {_digest(answer.replace('$', ''))}" for problem, answer in pairs)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -143,13 +135,9 @@ def _digest(text: str) -> str:
 
 
 def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
-    """The problems of a benchmark, from its file or from the hub, at most ``limit``, >= 1.
+    """The problems of a benchmark, from its file or from the hub, at most ``limit``, >= 1, chosen by their ids alone.
 
-    The choice depends on identifiers alone: every run asks the same ones, a smaller limit a subset of a larger one's.
-
-    Raises:
-        ConfigError: a limit below 1.
-        DataError: a file that cannot be read, lacks a field, or has rows that cannot be asked, by number.
+    ``DataError``: a file that cannot be read, lacks a field, or has rows that cannot be asked, by number.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit {limit} must be at least 1. Leave it out for all problems")
@@ -162,8 +150,8 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
         _, values[part] = read_part(part, rows, benchmark.columns, where=where, how=how)
     if any(isinstance(value, list) for value in values["problem"]):
         raise DataError(
-            f"{where}: the problems are lists of messages, and would be asked as text in their own template. Name the "
-            f"column with the text: --benchmark {benchmark.name}=FILE:problem=COLUMN"
+            f"{where}: the problems are lists of messages. Name a column of text: "
+            f"--benchmark {benchmark.name}=FILE:problem=COLUMN"
         )
     how = f"--benchmark {benchmark.name}=FILE:extract={{}}"
     answers = gold_answers(values["answer"], benchmark.extract, where=where, how=how)
@@ -182,10 +170,7 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
 
 
 def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark]:
-    """Rows whose answer is what their judge needs, as text, where that is no gold answer; and the record for them.
-
-    The record says how the problems are asked: its ``template`` is no longer None.
-    """
+    """Rows with what their judge needs as ``answer``, and their record, whose ``template`` is no longer None."""
     rule = code_format(benchmark.rule, rows.column_names)
     if rule is not None:
         return code_rows(rows, rule, where), code_record(benchmark, rule)

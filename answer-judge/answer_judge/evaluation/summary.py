@@ -4,13 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import comb
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from answer_judge.errors import EvaluationError
-from answer_judge.evaluation.metrics import pass_at_k
+from answer_judge.errors import ConfigError, EvaluationError
 from answer_judge.evaluation.problems import ProblemSet
 from answer_judge.evaluation.sampling import STREAM, generator
 from answer_judge.files import explaining, replacing
@@ -19,6 +19,18 @@ from answer_judge.statistics import benchmark_interval
 
 GO_ON = "what was written before is whole: make room and give the same command to go on"
 """The end of a message about a disk that is full."""
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """The probability that at least one of ``k`` samples is right: unbiased, in [0, 1].
+
+    ``1 - C(n - c, k) / C(n, k)`` with n ``samples`` drawn for the problem, of which c are ``right``: the share of the
+    subsets of size k that hold a right one (Chen et al. 2021, arXiv:2107.03374, section 2.1). At k = 1 it is the mean.
+    ``ConfigError``: k is not in [1, n], or c not in [0, n].
+    """
+    if not (1 <= k <= samples and 0 <= right <= samples):
+        raise ConfigError(f"pass@{k} of {samples} samples, {right} right: k must be in [1, samples]. Try k={samples}")
+    return 1.0 - comb(samples - right, k) / comb(samples, k)
 
 
 class Tally:
@@ -60,7 +72,6 @@ class Tally:
             "standard": self.problems.standard,
             "content": self.problems.content,
             "source": record.hub if record.path is None else Path(record.path).name,
-            "licence": record.licence,
             "notes": list(self.problems.notes),
             **{name: asdict(benchmark_interval({"": values}, rng)) for name, values in self.figures.items()},
             "mean_tokens": self.tokens / self.drawn,
@@ -79,14 +90,10 @@ def summarise(
     seed: int,
     ks: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``, at once.
+    """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``.
 
-    ``samples`` is the number per problem, by benchmark. Lines may come in any order. ``ks`` are the k of pass@k, in
-    addition to 1; by default the number of samples.
-
-    Raises:
-        EvaluationError: samples are missing.
-        FileError: there is no room for the file.
+    ``samples`` is the number per problem, by benchmark; ``lines`` may come in any order. ``ks`` are the k of pass@k
+    besides 1; by default the number of samples. ``EvaluationError``: samples are missing.
     """
     tallies = {}
     for problems in sets:

@@ -20,13 +20,9 @@ BATCH_SIZE = 2048
 
 
 def load(spec: ModelSpec) -> Engine:
-    """The engine with its model loaded.
+    """The engine with its model loaded; its kernels may round differently in batches of another size.
 
-    Every request has its own seed, so the order of requests does not matter. vLLM's kernels may round differently
-    in batches of another size, so equal seeds give equal texts only as far as that allows.
-
-    Raises:
-        ConfigError: vLLM is not installed or not supported, or a model or tokenizer cannot be loaded.
+    ``ConfigError``: vLLM is not installed or not supported, or a model or tokenizer cannot be loaded.
     """
     vllm = _module()
     folder = Path(spec.model).expanduser()

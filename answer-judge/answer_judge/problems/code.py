@@ -16,7 +16,7 @@ from typing import Any, cast
 import datasets
 
 from answer_judge.errors import DataError
-from answer_judge.problems.checks import numbered
+from answer_judge.problems.columns import numbered
 from answer_judge.sandbox import Task
 
 CODE_TEMPLATE = "{problem}\n\nPlease write the whole program in one ```python block."

@@ -10,7 +10,7 @@ from answer_judge.errors import DataError, is_listed
 from answer_judge.grading.answers import after_hashes, last_boxed
 from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.verifier import REASONS, Verifier
-from answer_judge.problems.checks import numbered
+from answer_judge.problems.columns import numbered
 
 Reward = Callable[..., Any]
 """``reward(prompts=..., completions=..., **columns)`` -> one number, NaN or None per completion."""
@@ -57,20 +57,16 @@ def accuracy_reward(
 ) -> Reward:
     """A reward of 1.0 for a right final answer and 0.0 for any other, judged by the verifier in worker processes.
 
-    The share of each reason (wrong, no answer, timeout, ...) is logged as ``verify/<reason>`` where the trainer offers
-    logging, so that an answer that cannot be judged is never just a zero.
+    The share of each reason (wrong, no answer, timeout, ...) is logged as ``verify/<reason>``.
 
     Args:
-        answer_column: the dataset's column of gold answers. Columns named as in ``rules.DETAILS`` (``unit``,
-            ``tolerance``, ``is_multiple_answer``) are read with it.
-        benchmark: the rule to judge by, see ``verifier.RULES``.
-        verifier: one to share; by default the reward has its own, shut down at exit.
-        workers: processes of its own verifier, >= 1.
-        limit_seconds: wall-clock seconds for one answer in its own verifier, > 0.
+        answer_column: the dataset's column of gold answers; columns named as in ``rules.DETAILS`` are read with it.
+        benchmark: the rule to judge by, a key of ``grading.RULES``.
+        verifier: one to share; by default the reward has its own, with the other arguments.
+        workers: processes, >= 1; a setting out of range is a ``ConfigError``.
+        limit_seconds: wall-clock seconds for one answer, > 0.
 
-    Raises:
-        ConfigError: math-verify is missing, or a setting is out of range. The reward raises DataError for a column
-            that is missing or an answer that is empty.
+    The reward raises ``DataError`` for a column that is missing or an answer that is empty.
     """
     judge = verifier or Verifier(workers=workers, limit_seconds=limit_seconds)
 
@@ -78,9 +74,7 @@ def accuracy_reward(
         if answer_column not in columns:
             raise DataError(_no_column(answer_column, [name for name in columns if name not in PASSED_BY_TRAINER]))
         if not is_listed(columns[answer_column]):
-            raise DataError(
-                f"{answer_column}={columns[answer_column]!r:.80} is no list: give one answer per completion"
-            )
+            raise DataError(f"{answer_column}={columns[answer_column]!r:.80} is no list of one answer per completion")
         golds = [_gold(answer_column, gold) for gold in columns[answer_column]]
         said = [{name: columns[name][i] for name in DETAILS if name in columns} or None for i in range(len(golds))]
         texts = [completion_text(completion) for completion in completions]
@@ -103,7 +97,7 @@ def _gold(column: str, value: Any) -> str:
         )
     if isinstance(value, float) and value != value:
         raise DataError(
-            f"gold answer nan in column {column!r} is an empty cell: no reward can be earned there. "
+            f"gold answer nan in column {column!r} is an empty cell. "
             f"Drop it: dataset.filter(lambda row: row[{column!r}] == row[{column!r}])"
         )
     if isinstance(value, str) and after_hashes(value) is not None:
@@ -142,13 +136,10 @@ def required_columns(reward: Reward) -> tuple[str, ...]:
 
 
 def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
-    """Check, before training, that a dataset has what its rewards need: every column, and no empty value in it.
+    """Check, before training, that a dataset has what its rewards need; of a streamed one only the columns' names.
 
-    Of a streamed one only the names of columns are checked. Models and names of models need no columns.
-
-    Raises:
-        DataError: a missing column, an empty value, a gold answer that is a list or a worked solution, what a problem
-            says of its answer that cannot be, or a column named like an argument of the trainer's own.
+    ``DataError``: a missing column, an empty value, a gold answer that is a list or a worked solution, details that
+    cannot be, or a column named like an argument of the trainer's own.
     """
     functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
     needed = sorted({column for reward in functions for column in required_columns(reward)})
@@ -168,7 +159,7 @@ def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
         empty = [row for row, value in enumerate(dataset[column]) if value is None or not str(value).strip()]
         if empty:
             raise DataError(
-                f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}: no reward can be earned there. "
+                f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}. "
                 f"Leave them out: dataset.filter(lambda row: row[{column!r}])"
             )
         if column in gold_columns:

@@ -88,7 +88,9 @@ def test_ends_and_lengths(tiny_model, tiny_tokenizer):
     greedy = Sampling(temperature=0.0, max_new_tokens=9)
     ended = of_model(model, tiny_tokenizer).generate([Request(prompt, 0)], greedy)[0]
     assert ended.finish == "stop" and ended.tokens == first.tolist().index(int(first[2])) + 1
-    cut = of_model(model, tiny_tokenizer).generate([Request(prompt, 0)], greedy.up_to(ended.tokens - 1))[0]
+    cut = of_model(model, tiny_tokenizer).generate(
+        [Request(prompt, 0)], Sampling(temperature=0.0, max_new_tokens=ended.tokens - 1)
+    )[0]
     assert cut.finish == "length" and cut.tokens == ended.tokens - 1
 
 
