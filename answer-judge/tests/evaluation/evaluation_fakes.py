@@ -1,6 +1,5 @@
 """Engines and judges without a model, and small problem sets: what the tests of evaluations are made of."""
 
-import weakref
 from dataclasses import replace
 
 from answer_judge.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet
@@ -68,22 +67,6 @@ class FakeJudge:
         if "\\boxed" not in text:
             return Verdict(0.0, "no_answer")
         return Verdict(1.0, "right") if f"{{{gold}}}" in text else Verdict(0.0, "wrong")
-
-
-class Living:
-    """How many of the objects it was shown are alive, and the most there ever were."""
-
-    def __init__(self):
-        self.now = self.most = 0
-
-    def show(self, value):
-        self.now += 1
-        self.most = max(self.most, self.now)
-        weakref.finalize(value, self._gone)
-        return value
-
-    def _gone(self):
-        self.now -= 1
 
 
 def sample_lines(folder):

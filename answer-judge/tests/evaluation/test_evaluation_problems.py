@@ -137,20 +137,3 @@ def test_content_hash_is_of_the_content_alone():
 def test_real_files_are_the_standard_sets(name):
     found = load_set(choose([name], [], folder=str(REAL))[0])
     assert found.standard and found.notes == () and len(found.problems) == BENCHMARKS[name].problems
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-def test_a_changed_set_is_said_to_be_one_and_another_order_and_spacing_is_none(tmp_path):
-    rows = [json.loads(line) for line in (REAL / "aime24.jsonl").read_text().splitlines()]
-
-    def loaded(rows):
-        (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
-
-    for changed, said in (
-        (rows[:-1], "29 problems instead of 30"),
-        ([{**rows[0], "answer": "205"}, *rows[1:]], "differ"),
-    ):
-        found = loaded(changed)
-        assert not found.standard and "not the standard set" in found.notes[0] and said in found.notes[0]
-    assert loaded([{**row, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows[::-1]]).standard

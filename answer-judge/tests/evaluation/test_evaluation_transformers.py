@@ -37,23 +37,6 @@ def test_the_batch_does_not_matter(engine):
     assert len({found.text for found in together}) == 12, "other seeds, other completions"
 
 
-def test_drawing_from_a_global_generator_would_show(engine, tiny_model, tiny_tokenizer):
-    """What the test above sees of do_sample: the same rows alone and in a batch differ."""
-
-    def usual(prompts):
-        torch.manual_seed(0)
-        width = max(map(len, prompts))
-        ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-        out = tiny_model.generate(
-            input_ids=ids, attention_mask=mask, do_sample=True, temperature=1.0, max_new_tokens=12, pad_token_id=0
-        )
-        return tiny_tokenizer.batch_decode(out[:, width:])
-
-    prompts = engine.encode(TEXTS)
-    assert usual(prompts)[1:] != [usual([prompt])[0] for prompt in prompts][1:]
-
-
 def test_no_global_generator_is_touched_and_the_mode_is_left(tiny_model, tiny_tokenizer):
     model = copy.deepcopy(tiny_model).train()
     before, defaults = torch.get_rng_state(), model.generation_config

@@ -8,7 +8,7 @@ from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
-from trl.rewards import get_soft_overlong_punishment
+from trl.rewards.other_rewards import get_soft_overlong_punishment
 
 from dppo.errors import ConfigError, DataError, did_you_mean
 from dppo.files import current_folder_first
