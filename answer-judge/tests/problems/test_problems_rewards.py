@@ -6,7 +6,7 @@ from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import REASONS
-from answer_judge.problems import accuracy_reward, check_rewards, format_reward, required_columns
+from answer_judge.problems import accuracy_reward, check_rewards, format_reward
 
 QUESTIONS = ["1/2 of 1?"] * 4
 TEXTS = [r"\boxed{0.5}", r"\boxed{2}", "no idea", r"\boxed{\frac{1}{2}}"]
@@ -35,11 +35,6 @@ def test_accuracy_logs_the_share_of_every_reason(verifier):
     assert tables == {"verdict": ["right", "wrong", "no_answer", "right"]}
 
 
-def test_accuracy_reads_another_column_and_numbers(verifier):
-    reward = accuracy_reward(verifier=verifier, answer_column="gold")
-    assert reward(["q"] * 2, [r"\boxed{7}", r"\boxed{0.5}"], gold=[7, 0.5], answer=["1", "1"]) == [1.0, 1.0]
-
-
 def test_completions_of_several_messages_and_parts(verifier):
     tools = [
         {"role": "assistant", "content": r"\boxed{1}"},
@@ -55,21 +50,6 @@ def test_format():
     assert reward.__name__ == "format_reward"
     texts = [r"\boxed{}", r"\boxed{no matter what}", "7", r"\boxed{7"]
     assert reward(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
-
-
-def test_required_columns():
-    def mine(prompts, completions, solution, completion_ids, weight=1.0, **columns):
-        return []
-
-    assert required_columns(mine) == ("solution",)
-    assert required_columns(accuracy_reward(answer_column="gold")) == ("gold",)
-    assert required_columns(format_reward()) == ()
-
-
-def test_accuracy_by_a_benchmarks_rule(verifier):
-    texts, golds = [r"\boxed{3.83e26}"] * 2, [r"3.8 \times 10^{26}", r"3.9 \times 10^{26}"]
-    assert accuracy_reward(verifier=verifier, benchmark="minerva_math")(["q"] * 2, texts, answer=golds) == [1.0, 0.0]
-    assert accuracy_reward(verifier=verifier)(["q"] * 2, texts, answer=golds) == [0.0, 0.0]
 
 
 def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
