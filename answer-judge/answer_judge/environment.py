@@ -14,22 +14,16 @@ def environment(**facts: Any) -> dict[str, Any]:
     """Machine and versions as JSON values, with what else belongs to the measurement, such as the batch size."""
     torch = sys.modules.get("torch")  # nothing here needs it; an engine that does has loaded it
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+    installed = {each.name: each.version for each in importlib.metadata.distributions()}
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "gpu": gpu,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: installed.get(name) for name in PACKAGES},
         **facts,
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

@@ -1,8 +1,5 @@
 """Errors that say what is wrong, with which value, and one line that works."""
 
-import numbers
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,17 +27,8 @@ class EvaluationError(JudgeError, RuntimeError):
     """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
 
 
-class OutOfMemoryError(JudgeError, RuntimeError):
-    """A batch of completions does not fit into memory."""
-
-
 class FileError(JudgeError, RuntimeError):
     """A file of results is missing, damaged, or of another version."""
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message: those of torch and others may be a page long."""
-    return (str(error).strip() or "no message").splitlines()[0]
 
 
 def in_one_line(error: BaseException) -> str:
@@ -49,49 +37,10 @@ def in_one_line(error: BaseException) -> str:
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` that lists every problem; return if there is none.
-
-    Args:
-        where: the checked object, such as ``"Verifier"``.
-        problems: one sentence each: the setting, its value, the allowed range, a value that works.
-
-    Raises:
-        ConfigError: ``problems`` is not empty.
-    """
+    """Raise one ``ConfigError`` that lists every problem of the object ``where``; return if there is none."""
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
         raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))
-
-
-_NUMBERS: dict[Any, Any] = {int: numbers.Integral, float: numbers.Real}
-_NAMES: dict[Any, str] = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    tuple: "a list",
-    type(None): "None",
-    Mapping: "a dictionary",
-}
-
-
-def check_fields(record: Any, example: str) -> None:
-    """Check the fields of a dataclass that a user made against their annotations; ``example`` is a call that works.
-
-    Raises:
-        ConfigError: one has another type. A list does for a tuple, a whole number for any number, a bool for neither.
-    """
-    for name, hint in typing.get_type_hints(type(record)).items():
-        value, union = getattr(record, name), isinstance(hint, types.UnionType)
-        kinds = [typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if union else (hint,))]
-        if not any(_is(value, kind) for kind in kinds):
-            expected = " or ".join(_NAMES.get(kind) or kind.__name__ for kind in kinds)
-            raise ConfigError(f"{name}={value!r:.80} is {type(value).__name__}, expected {expected}. Try {example}")
-
-
-def _is(value: Any, kind: Any) -> bool:
-    if kind in _NUMBERS and isinstance(value, bool):
-        return False
-    return isinstance(value, list if kind is tuple and isinstance(value, list) else _NUMBERS.get(kind, kind))
 
 
 def is_listed(value: Any) -> bool:

@@ -1,106 +1,39 @@
-"""Files that are whole at every moment: replaced at once, or grown by whole lines of JSON.
-
-A file that is replaced is the old one or the new one, never half of either, also after the process is killed or the
-machine loses power: the new content is on the disk before it takes the old one's name, and the name is on the disk
-before the writer returns. On systems without folders that can be flushed (Windows) the last step is left out: there, a
-power cut may bring the old file back.
-
-Lines are appended without flushing the disk, since a record is not worth the wait: a power cut may take the last ones.
-Nothing here needs torch.
-"""
+"""Files replaced at once, or grown by whole lines of JSON: a killed process leaves no half of either."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TextIO
 
 from answer_judge.errors import FileError
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A binary file that replaces ``path`` when the block ends without an error.
-
-    Raises:
-        OSError: the folder is missing, or the disk is full or fails. ``path`` and its folder are as they were.
-    """
+def replacing(path: str | Path) -> Iterator[TextIO]:
+    """A file of ASCII text that replaces ``path`` when the block ends without an error, else ``path`` is as it was."""
     path = Path(path)
-    # In the same folder, or the rename would be a copy; with the process's number, because ranks share folders.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # in the same folder, or the rename would be a copy
     try:
-        with part.open("wb") as file:
+        with part.open("w", encoding="ascii") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())  # before the rename: a name may reach the disk ahead of what it names
         os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-    flush_folder(path.parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, on systems that can."""
-    if os.name != "posix":
-        return
-    with suppress(OSError):  # some network file systems refuse; the new file is in place already
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Replace a JSON file by ``value``; see ``replacing`` and ``encoded``."""
+    """Replace a JSON file by ``value``; see ``replacing``."""
     with replacing(path) as file:
-        file.write(f"{encoded(value, indent=1)}\n".encode("ascii"))
-
-
-def encoded(value: Any, *, indent: int | None = None) -> str:
-    """``value`` as JSON in ASCII, so any text stays within its line.
-
-    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line.
-    """
-    return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+        file.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Add one line of JSON per record to a file; lines that do not fit on the disk are taken back, all of this call.
-
-    The file is made where it does not exist, its folder not. Records are as for ``encoded``.
-
-    Raises:
-        OSError: there is no room, or the disk fails. The file is as it was.
-    """
-    lines = "".join(encoded(record) + "\n" for record in records).encode("ascii")
-    if not lines:
-        return
-    with open(path, "ab", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END)
-        try:
-            _write_all(file, lines)
-        except BaseException:  # a stop may come in the middle of a line, too
-            file.truncate(start)
-            raise
-
-
-def _write_all(file: Any, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
+    """Add one line of JSON per record to a file; ``sole_writer`` cuts half a line off that a full disk leaves."""
+    with open(path, "a", encoding="ascii") as file:
+        file.writelines(json.dumps(record, allow_nan=False) + "\n" for record in records)
 
 
 @contextmanager
@@ -118,10 +51,8 @@ def current_folder_first() -> Iterator[None]:
 def sole_writer(path: str | Path, *, advice: str) -> Iterator[None]:
     """Meanwhile no other process can be the sole writer of a file of JSON lines, made with its folder where needed.
 
-    Half a line at its end, of a process that was killed, is cut off first.
-
-    Raises:
-        FileError: it cannot be written, or another process is writing it; ``advice`` is the end of the message.
+    Half a line at its end, of a process that was killed or a full disk, is cut off first. ``FileError``: it cannot be
+    written, or another process is writing it; ``advice`` is the end of the message.
     """
     path = Path(path)
     with explaining(path, advice):
@@ -151,11 +82,7 @@ def explaining(path: str | Path, state: str) -> Iterator[None]:
 
 
 def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        FileError: the file cannot be read, or holds no object; ``advice`` ends the message.
-    """
+    """The object in a JSON file. ``FileError``: it cannot be read, or holds none; ``advice`` ends the message."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
         if not isinstance(value, dict):
@@ -166,11 +93,7 @@ def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
 
 
 def read_lines(path: str | Path, *, advice: str = "") -> Iterator[dict[str, Any]]:
-    """The records of a file of JSON lines, in order.
-
-    Raises:
-        FileError: a line is damaged or the file missing; ``advice`` is the end of the message.
-    """
+    """The records of a file of JSON lines. ``FileError``: one is damaged or the file missing; ``advice`` ends it."""
     path = Path(path)
     try:
         file = path.open("rb")

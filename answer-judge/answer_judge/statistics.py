@@ -1,15 +1,6 @@
-"""Intervals over the problems of a benchmark; all cover about 95%.
+"""95% intervals over the problems of one or several benchmarks, by the percentile bootstrap."""
 
-| interval | over what, of what, how |
-|---|---|
-| ``problem_interval`` | over the problems of a benchmark, of a mean: the percentile bootstrap |
-| ``benchmark_interval`` | the same for the unweighted mean of several benchmarks |
-
-Over hundreds of problems they agree, but all problems of a set may be right or all wrong, and then resamples do not
-differ at all: ``benchmark_interval`` says what it does there.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +12,6 @@ SHARES = (0.0, 1.0)
 """The span of a share; of a difference of shares it is (-1, 1)."""
 RESAMPLES = 10_000
 """Random resamples of problems."""
-_CELLS = 2_000_000
-"""Counts drawn at once: 16 megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +21,6 @@ class Estimate:
     value: float
     low: float
     high: float
-
-
-def problem_interval(
-    value_P: Sequence[float] | np.ndarray,
-    rng: np.random.Generator,
-    span: tuple[float, float] = SHARES,
-    resamples: int = RESAMPLES,
-) -> Estimate:
-    """``benchmark_interval`` of one set of problems, (P,) with P >= 1."""
-    return benchmark_interval({"": np.asarray(value_P, dtype=np.float64)}, rng, span, resamples)
 
 
 def benchmark_interval(
@@ -54,10 +33,10 @@ def benchmark_interval(
 
     Each has (P,) figures, P >= 1, within ``span``.
 
-    Its ends are percentiles of the bootstrap. Where all problems of a benchmark have one value, resamples cannot
-    differ: there, the interval holds every mean under which that has a probability of 2.5% or more. With P
-    problems all wrong it ends at ``1 - 0.025 ** (1 / P)``: 0.12 of 30, 0.007 of 500. That of one benchmark is this
-    formula; an average with others draws from the distribution it belongs to.
+    Its ends are percentiles of the bootstrap. If all problems of a benchmark have one value, resamples cannot differ.
+    The interval then holds every mean under which that has a probability of 2.5% or more. With P problems all wrong it
+    ends at ``1 - 0.025 ** (1 / P)``: 0.12 of 30, 0.007 of 500. An average with others draws from the distribution that
+    this formula belongs to.
 
     Raises:
         ConfigError: there is no benchmark, or one without problems.
@@ -95,12 +74,9 @@ def _resampled(
 def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
     """(M,) means of resamples of (P,) figures, one per problem, drawn with replacement.
 
-    A resample is described by how often it holds each distinct value, which is multinomial: exact, and a thousand times
-    cheaper than drawing problems where values are shares of a few samples.
+    A resample is the count of each distinct value, which is multinomial: exact, and a thousand times cheaper than
+    drawing problems if values are shares of a few samples.
     """
     distinct, counts = np.unique(np.asarray(value_P, dtype=np.float64), return_counts=True)
     problems = int(counts.sum())
-    shares = counts / problems
-    at_once = max(1, _CELLS // len(distinct))
-    parts = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
-    return np.concatenate([rng.multinomial(problems, shares, size=part) @ distinct for part in parts]) / problems
+    return rng.multinomial(problems, counts / problems, size=resamples) @ distinct / problems

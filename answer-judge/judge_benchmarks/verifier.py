@@ -9,7 +9,6 @@ import csv
 import json
 import random
 import re
-import resource
 import time
 from collections import Counter
 from itertools import islice
@@ -18,7 +17,6 @@ from typing import Any
 from unittest.mock import patch
 
 from answer_judge.grading import verifier as module
-from answer_judge.grading.judge import read_gold
 from answer_judge.grading.verifier import REASONS, Verifier
 from judge_benchmarks.hostile_answers import hostile_answers
 from judge_benchmarks.shared import options, write
@@ -69,10 +67,8 @@ def gold_rows(verifier: Verifier, folder: Path) -> list[dict[str, Any]]:
         name = file.removesuffix("_test")
         problems = [json.loads(line) for line in (folder / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()]
         golds, details = [p["answer"] for p in problems], [p["meta"] for p in problems]
-        start = time.perf_counter()
         with patch.object(module, "plain_match", lambda answer, gold: None):
             verdicts = verifier.verify_many([boxed(gold) for gold in golds], golds, benchmark=name, details=details)
-        seconds = time.perf_counter() - start
         changed = [(other, i) for i, gold in enumerate(golds) for other in neighbours(gold)]
         found = verifier.verify_many(
             [boxed(other) for other, _ in changed],
@@ -86,20 +82,12 @@ def gold_rows(verifier: Verifier, folder: Path) -> list[dict[str, Any]]:
                 "set": name,
                 "rows": len(golds),
                 "right": sum(verdict.reason == "right" for verdict in verdicts),
-                "compared_as_text": " ".join(problem["id"] for problem in problems if unreadable(problem)),
                 "numbers_changed": len(changed),
                 "changed_accepted": sum(verdict.reason == "right" for verdict in found),
                 "math_verify_accepts": sum(math_verify(other, golds[i]) for other, i in changed),
-                "seconds": seconds,
             }
         )
     return rows
-
-
-def unreadable(problem: dict[str, Any]) -> bool:
-    """Whether no rule can read a gold answer, so that it is compared as text."""
-    meta = problem["meta"]
-    return read_gold(problem["answer"], meta.get("is_multiple_answer"), meta.get("unit") or "") is None
 
 
 def neighbours(gold: str) -> list[str]:
@@ -160,28 +148,15 @@ def throughput_rows(count: int) -> list[dict[str, Any]]:
     return rows[1:]
 
 
-def largest_memory(pids: list[int]) -> int:
-    """The most memory that one of the processes has had, in MB; 0 if the system does not tell."""
-    found = [0]
-    for pid in pids:
-        status = Path(f"/proc/{pid}/status")
-        lines = status.read_text().splitlines() if status.exists() else []
-        found += [int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:")]
-    return max(found)
-
-
 def hostile_rows(count: int) -> list[dict[str, Any]]:
-    """Verdicts on hostile completions by kind, with seconds and memory."""
+    """Verdicts on hostile completions by kind."""
     answers = list(hostile_answers(count, SEED))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     counts: Counter[tuple[str, str]] = Counter()
-    start, peak = time.perf_counter(), 0
     with Verifier(workers=WORKERS, limit_seconds=HOSTILE_SECONDS) as verifier:
         for first in range(0, count, 100):
             batch = answers[first : first + 100]
             verdicts = verifier.verify_many([text for _, text in batch], [HOSTILE_GOLD] * len(batch))
             counts.update((kind, verdict.reason) for (kind, _), verdict in zip(batch, verdicts, strict=True))
-            peak = max(peak, largest_memory(verifier.pids))
         alive = verifier.verify(boxed(r"\frac{6}{4}"), "1.5").reason
     kinds = dict.fromkeys(kind for kind, _ in answers)
     rows = [{"figure": "hostile", "kind": k, **{reason: counts[k, reason] for reason in REASONS}} for k in kinds]
@@ -189,9 +164,6 @@ def hostile_rows(count: int) -> list[dict[str, Any]]:
         **{reason: sum(counts[kind, reason] for kind in kinds) for reason in REASONS},
         "answers": count,
         "limit_seconds": HOSTILE_SECONDS,
-        "seconds": time.perf_counter() - start,
-        "worker_peak_mb": peak,
-        "caller_growth_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 - before,
         "next_answer": alive,
     }
     return [*rows, {"figure": "hostile", "kind": "all", **all_kinds}]

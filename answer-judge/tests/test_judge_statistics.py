@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from answer_judge.statistics import benchmark_interval, bootstrap_means, problem_interval
+from answer_judge.statistics import benchmark_interval, bootstrap_means
 
 
 def test_bootstrap_draws_problems_as_resampling_does():
@@ -20,8 +20,8 @@ def test_bootstrap_draws_problems_as_resampling_does():
 
 def test_interval_is_over_problems_not_over_samples():
     clear = np.array([0.0, 1.0] * 50)  # 16 samples each, all alike within a problem
-    over_problems = problem_interval(clear, np.random.default_rng(0))
-    over_samples = problem_interval(np.repeat(clear, 16), np.random.default_rng(0))
+    over_problems = benchmark_interval({"": clear}, np.random.default_rng(0))
+    over_samples = benchmark_interval({"": np.repeat(clear, 16)}, np.random.default_rng(0))
     width = over_problems.high - over_problems.low
     assert width == pytest.approx(2 * 1.96 * 0.05, rel=0.1)
     assert width > 3.5 * (over_samples.high - over_samples.low), "samples as if independent: four times too narrow"
@@ -29,10 +29,12 @@ def test_interval_is_over_problems_not_over_samples():
 
 @pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0.0, 0.1157), (1.0, 0.8843, 1.0), (0.5, 0.4422, 0.5578)])
 def test_problems_that_all_agree_do_not_give_a_width_of_zero(value, low, high):
-    found = problem_interval(np.full(30, value), np.random.default_rng(0))
+    found = benchmark_interval({"": np.full(30, value)}, np.random.default_rng(0))
     assert found.value == value
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.0001)
-    assert found == problem_interval(np.full(30, value), np.random.default_rng(8)), "by its formula, without draws"
+    assert found == benchmark_interval({"": np.full(30, value)}, np.random.default_rng(8)), (
+        "by its formula, without draws"
+    )
 
 
 def test_average_weighs_benchmarks_alike():
@@ -41,5 +43,5 @@ def test_average_weighs_benchmarks_alike():
     assert found.value == pytest.approx((0.5 + 0.25) / 2)  # not the mean of all problems, 0.2512
     deviation = ((0.25 / 2 + 0.1875 / 400) / 4) ** 0.5
     assert found.low < found.value - deviation and found.high > found.value + deviation
-    pooled = problem_interval(np.concatenate(list(sets.values())), np.random.default_rng(0))
+    pooled = benchmark_interval({"": np.concatenate(list(sets.values()))}, np.random.default_rng(0))
     assert abs(pooled.value - found.value) > 0.1

@@ -43,6 +43,6 @@ DYNAMIC_SAMPLING = Scheme(
     deviations=(
         "a round has as many prompts as a step wants, in the paper three times as many",
         "groups count by the reward they are trained with, in the code by accuracy alone",
-        "the length penalty belongs to the reward: answer_judge.problems.overlong_penalty",
+        "the length penalty belongs to the reward: trl.rewards.get_soft_overlong_punishment",
     ),
 )

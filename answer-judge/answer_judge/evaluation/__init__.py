@@ -5,10 +5,10 @@ Engines are imported when they are asked for; the command is ``python -m answer_
 
 from answer_judge.evaluation.compare import PairedResults, compare
 from answer_judge.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
-from answer_judge.evaluation.metrics import maj_at_k, pass_at_k
 from answer_judge.evaluation.problems import Problem, ProblemSet, choose, content_hash, load_set, parse_benchmark
-from answer_judge.evaluation.run import Progress, Protocol, evaluate, read_results
+from answer_judge.evaluation.run import Protocol, evaluate, read_results
 from answer_judge.evaluation.sampling import Sampling
+from answer_judge.evaluation.summary import pass_at_k
 from answer_judge.problems.catalogue import BENCHMARKS, Benchmark
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "PairedResults",
     "Problem",
     "ProblemSet",
-    "Progress",
     "Protocol",
     "Request",
     "Sampling",
@@ -31,7 +30,6 @@ __all__ = [
     "evaluate",
     "load_engine",
     "load_set",
-    "maj_at_k",
     "parse_benchmark",
     "pass_at_k",
     "read_results",

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from answer_judge.errors import ConfigError
 from answer_judge.evaluation.compare import PairedResults, compare
 from answer_judge.evaluation.engines import DTYPES, ENGINES, ModelSpec, load_engine
 from answer_judge.evaluation.problems import choose, load_set
-from answer_judge.evaluation.run import Progress, Protocol, evaluate
+from answer_judge.evaluation.run import Protocol, evaluate
 from answer_judge.evaluation.sampling import Sampling
 from answer_judge.files import explaining, write_json
-from answer_judge.grading import REASONS
 from answer_judge.problems.catalogue import BENCHMARKS
 from answer_judge.problems.code import FORMATS
 from answer_judge.problems.judges import Judges
@@ -50,13 +50,12 @@ def build_parser(program: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=FILE[:FIELD=COLUMN]",
-        help="problems in a file, as often as needed; FIELD is problem, answer, id, level, subject, extract or rule",
+        help="problems in a file, as often as needed; FIELD is problem, answer, id, extract or rule",
     )
     add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
-    results = "settings, samples, problems and results (default runs/eval); of a comparison, for comparison.json"
-    add("--output", metavar="DIR", help=f"folder for {results}")
+    add("--output", metavar="DIR", help="folder for results (default runs/eval), or for comparison.json")
     add("--samples", type=int, help="completions per problem (default: what each benchmark usually draws)")
-    add("--k", help="the k of pass@k and maj@k, with commas between (default: powers of two up to the samples)")
+    add("--k", help="the k of pass@k, with commas between (default: the number of samples)")
     add("--limit", type=int, help="most problems of each benchmark, the same ones in every run")
     add("--seed", type=int, default=0)
     add("--engine", default="transformers", help=f"{' or '.join(ENGINES)} (default transformers)")
@@ -70,8 +69,8 @@ def build_parser(program: str) -> argparse.ArgumentParser:
     add("--trust_remote_code", action="store_true")
     add(
         "--prompt_template",
-        help="takes the place of the benchmarks' own; {problem} is where the problem goes. Without it a file of your "
-        "own is asked as a run without prompt_template asks it: by {problem} alone, or for a block of code",
+        help="takes the place of the benchmarks' own; {problem} is where the problem goes. A file of your own is asked "
+        "by {problem} alone, or for a block of code",
     )
     add("--chat_template_kwargs", type=_object, default={}, metavar="JSON", help='such as {"enable_thinking": false}')
     add("--engine_args", type=_object, default={}, metavar="JSON", help="arguments of from_pretrained or vllm.LLM")
@@ -81,7 +80,6 @@ def build_parser(program: str) -> argparse.ArgumentParser:
     add("--program_memory_mb", type=int, default=256, help="memory of one program in MiB (default 256)")
     add("--accept_weak_sandbox", action="store_true", help="run programs where nothing confines them: docs/code.md")
     add("--compare", nargs=2, type=Path, metavar=("RUN_A", "RUN_B"), help="paired differences, B minus A")
-    add("--show", type=int, default=20, help="changed problems that a comparison lists (default 20)")
     return parser
 
 
@@ -101,7 +99,7 @@ def main(words: Sequence[str], program: str = "python -m answer_judge.evaluation
             with explaining(folder, "the comparison could not be written there: --output ANOTHER"):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / "comparison.json", asdict(found))
-        show_comparison(found, console, options.show)
+        show_comparison(found, console)
         return 0
     options.output = options.output or "runs/eval"
     if not options.model:
@@ -144,17 +142,16 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     if any(problems.benchmark.rule in FORMATS for problems in protocol.sets):
         console.print(f"[yellow]note[/] {escape(judges.sandbox.describe())}")
-    figures = TextColumn("right {task.fields[right]:.3f}  {task.fields[speed]:,.0f} tokens/s")
+    figures = TextColumn("right {task.fields[right]:.3f}")
     columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     with judges as judge, Bars(*columns, figures, *times, console=Console(file=sys.stderr)) as bars:
         shown: dict[str, TaskID] = {}
 
-        def report(event: Progress) -> None:
-            if event.benchmark not in shown:
-                shown[event.benchmark] = bars.add_task(event.benchmark, total=event.total, right=0.0, speed=0.0)
-            share, speed = event.right / max(1, event.done), event.tokens / max(event.seconds, 1e-9)
-            bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
+        def report(benchmark: str, done: int, total: int, right: int) -> None:
+            if benchmark not in shown:
+                shown[benchmark] = bars.add_task(benchmark, total=total, right=0.0)
+            bars.update(shown[benchmark], completed=done, right=right / max(1, done))
 
         return evaluate(protocol, engine, judge, folder, report)
 
@@ -181,55 +178,33 @@ def _ks(text: str) -> tuple[int, ...]:
 
 def _object(text: str) -> dict[str, Any]:
     """A JSON object given as a flag."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error}), expected such as '{{\"name\": 1}}'") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text} is not an object, expected such as '{{\"name\": 1}}'")
-    return value
+    with suppress(ValueError):
+        if isinstance(value := json.loads(text), dict):
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is no JSON object, expected such as '{{\"name\": 1}}'")
 
 
 def show(results: dict[str, Any], console: Console) -> None:
-    """Print the results of ``evaluate``: benchmarks and their average, outcomes, then levels and subjects."""
+    """Print the results of ``evaluate``: benchmarks with their average, and outcomes."""
     sets = results["benchmarks"]
-    ks = {
-        name: [int(figure.removeprefix("pass@")) for figure in found if figure.startswith("pass@")]
-        for name, found in sets.items()
-    }
-    most = {name: max(those) for name, those in ks.items()}
-    at_k = ("pass", "maj") if max(most.values()) > 1 else ()
-    figures = _table("share right, 95% interval over problems", "problems", "samples", "pass@1")
-    for kind in at_k:
-        figures.add_column(f"{kind}@k", justify="right", no_wrap=True)
-    reasons = list(dict.fromkeys([*REASONS, *(reason for found in sets.values() for reason in found["outcomes"])]))
+    names = list(dict.fromkeys(name for found in sets.values() for name in found if name.startswith("pass@")))
+    figures = _table("share right, 95% interval over problems", "problems", "samples", *names)
+    reasons = list(dict.fromkeys(reason for found in sets.values() for reason in found["outcomes"]))
     outcomes = _table("outcomes of all samples", *reasons, "truncated", "no room", "mean tokens")
     for name, found in sets.items():
         label = name + ("" if found["standard"] else " *")
-        cells = [label, f"{found['problems']:,}", f"{found['samples']}", _cell(found["pass@1"])]
-        figures.add_row(*cells, *(_cell(found.get(f"{kind}@{most[name]}"), f"@{most[name]} ") for kind in at_k))
+        cells = [_cell(found.get(each)) for each in names]
+        figures.add_row(label, f"{found['problems']:,}", f"{found['samples']}", *cells)
         counts = [f"{found['outcomes'].get(reason, 0):,}" for reason in reasons]
         shares = [f"{found[part]:.1%}" for part in ("truncated", "no_room")]
         outcomes.add_row(label, *counts, *shares, f"{found['mean_tokens']:,.0f}")
     if len(sets) > 1:
         figures.add_section()
-        figures.add_row("average", "", "", _cell(results["average"]["pass@1"]))
+        figures.add_row("average", "", "", *(_cell(results["average"].get(each)) for each in names))
     console.print(figures)
     if not all(found["standard"] for found in sets.values()):
         console.print("* not the standard set, or of one's own")
     console.print(outcomes)
-    if any(len(those) > 2 for those in ks.values()):
-        by_k = _table("by k", "k", "pass@k", "maj@k")
-        for name, k in ((name, k) for name, those in ks.items() for k in those if k > 1):
-            by_k.add_row(name, f"{k}", _cell(sets[name][f"pass@{k}"]), _cell(sets[name].get(f"maj@{k}")))
-        console.print(by_k)
-    for name, found in sets.items():
-        for part in ("by_level", "by_subject"):
-            if found[part]:
-                breakdown = _table(f"{name} {part.replace('_', ' ')}", "problems", "pass@1")
-                for label, figure in found[part].items():
-                    breakdown.add_row(escape(label), f"{figure['problems']:,}", _cell(figure))
-                console.print(breakdown)
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -241,28 +216,22 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _cell(figure: dict[str, Any] | None, before: str = "", form: str = ".3f") -> str:
+def _cell(figure: dict[str, Any] | None, form: str = ".3f") -> str:
     if figure is None:
         return ""
-    return rf"{before}{figure['value']:{form}} \[{figure['low']:{form}}, {figure['high']:{form}}]"
+    return rf"{figure['value']:{form}} \[{figure['low']:{form}}, {figure['high']:{form}}]"
 
 
-def show_comparison(found: PairedResults, console: Console, most: int) -> None:
-    """Print paired differences, and at most ``most`` of the problems that changed."""
+def show_comparison(found: PairedResults, console: Console) -> None:
+    """Print the settings that differ, and paired differences."""
     for text in found.settings:
         console.print(f"different: {text}", markup=False)
     title = "pass@1, B minus A on the same problems, 95% bootstrap interval"
     table = _table(title, "problems", "A", "B", "difference", "better", "worse")
     for name, pair in found.benchmarks.items():
         cells = [name, f"{pair.problems:,}", f"{pair.before:.3f}", f"{pair.after:.3f}"]
-        difference = _cell(asdict(pair.difference), form="+.3f")
-        table.add_row(*cells, difference, f"{pair.better}", f"{pair.worse}")
+        table.add_row(*cells, _cell(asdict(pair.difference), "+.3f"), f"{pair.better}", f"{pair.worse}")
     if len(found.benchmarks) > 1:
         table.add_section()
-        table.add_row("average", "", "", "", _cell(asdict(found.average), form="+.3f"))
+        table.add_row("average", "", "", "", _cell(asdict(found.average), "+.3f"))
     console.print(table)
-    for change in found.changes[:most]:
-        counts = f"{change.before:.3f} of {change.samples[0]} -> {change.after:.3f} of {change.samples[1]}"
-        console.print(f"  {change.benchmark} {change.id}: {counts}", markup=False)
-    if len(found.changes) > most:
-        console.print(f"  and {len(found.changes) - most} more: --show {len(found.changes)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from answer_judge.errors import ConfigError, check_fields
+from answer_judge.errors import ConfigError
 from answer_judge.evaluation.sampling import Sampling
 
 
@@ -74,12 +74,8 @@ class ModelSpec:
     """Further variables of the chat template."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of ``from_pretrained`` or ``vllm.LLM``."""
-    uncut: bool = False
-    """Whether a completion of a model without a chat template is left as it is, as in training, and not cut where it
-    goes on with another problem."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "ModelSpec(model='Qwen/Qwen3-0.6B')")
         if self.batch_size is not None and self.batch_size < 1:
             raise ConfigError(f"batch_size={self.batch_size} must be at least 1. Try --batch_size 16")
         if self.dtype not in DTYPES:
@@ -101,11 +97,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
 
 
 def load_engine(name: str, spec: ModelSpec) -> Engine:
-    """The engine of this name with its model loaded.
-
-    Raises:
-        ConfigError: an unknown name, an engine that is not installed, or a model that cannot be loaded.
-    """
+    """The engine of this name with its model loaded; ``ConfigError``: it is unknown, or cannot be loaded."""
     if name not in ENGINES:
         raise ConfigError(f"--engine {name} is not one of {', '.join(ENGINES)}")
     return import_module(ENGINES[name]).load(spec)

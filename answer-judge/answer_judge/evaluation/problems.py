@@ -1,6 +1,5 @@
 """The benchmarks of an evaluation and their problems: chosen, read, checked by row, compared with the standard set."""
 
-import gzip
 import hashlib
 import json
 import re
@@ -14,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from answer_judge.errors import ConfigError, DataError
+from answer_judge.evaluation.sampling import text_key
 from answer_judge.grading.rules import RULES
 from answer_judge.problems.catalogue import BENCHMARKS, Benchmark, is_rule
 from answer_judge.problems.checkers import is_check
-from answer_judge.problems.checks import numbered, text_key
 from answer_judge.problems.code import FORMATS, code_format, code_record, code_rows
-from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, read_part, row_details
+from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, numbered, read_part, row_details
 from answer_judge.problems.loading import read_rows
 
 _FIELD = re.compile(r":(?=\w+=)")
@@ -27,15 +26,10 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def parse_benchmark(text: str) -> Benchmark:
-    """The benchmark that ``name=path.jsonl[:field=value...]`` describes.
+    """The benchmark that ``name=path.jsonl[:field=value...]`` describes; a known set if it has the name of one.
 
-    With the name of a known set it is that set, read from the given file. Fields are the parts of a problem
-    (``problem``, ``answer``, ``id``, ``level``, ``subject``), each followed by the column that holds it; ``extract``,
-    followed by how the answer is taken from its column; and ``rule``, followed by the benchmark to judge like, or by
-    ``check:package.module:function``.
-
-    Raises:
-        ConfigError: text that does not read like that.
+    Fields are ``problem``, ``answer`` and ``id`` with a column each, ``extract`` with a key of ``EXTRACTIONS``, and
+    ``rule``, see ``Benchmark``. ``ConfigError``: text that does not read like that.
     """
     name, separator, rest = text.partition("=")
     path, *pairs = _FIELD.split(rest)
@@ -57,11 +51,8 @@ def parse_benchmark(text: str) -> Benchmark:
 def choose(names: list[str], own: list[str], *, folder: str | None, template: str | None = None) -> list[Benchmark]:
     """The benchmarks of an evaluation, in the order named: of standard sets, or of ``name=path`` as all of ``own`` are.
 
-    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs;
-    without it a file of one's own is asked as ``load_problems`` asks it.
-
-    Raises:
-        ConfigError: none at all, an unknown name, or the same name twice.
+    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs.
+    ``ConfigError``: none at all, an unknown name, or the same name twice.
     """
     unknown = [name for name in names if "=" not in name and name not in BENCHMARKS]
     if unknown:
@@ -100,8 +91,6 @@ class Problem:
     id: str
     problem: str
     answer: str
-    level: str | None = None
-    subject: str | None = None
     details: Mapping[str, Any] | None = None
     """What the problem says about its answer: any of ``answer_judge.grading.rules.DETAILS``."""
 
@@ -133,8 +122,8 @@ class ProblemSet:
 def content_hash(pairs: Iterable[tuple[str, str]]) -> str:
     """Sha256, in hex, of the (problem, answer) pairs of a set, in any order and however their text is spaced.
 
-    It is over the sorted lines ``sha256(problem) sha256(answer)``, each text in Unicode form NFKC without any white
-    space; of the answer, ``$`` are left out too. Identifiers, levels and solutions do not count.
+    Over the sorted lines ``sha256(problem) sha256(answer)``, each text in form NFKC without white space and ``$``
+    around the answer.
     """
     lines = sorted(f"{_digest(problem)} {_digest(answer.replace('$', ''))}" for problem, answer in pairs)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -146,13 +135,9 @@ def _digest(text: str) -> str:
 
 
 def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
-    """The problems of a benchmark, from its file or from the hub, at most ``limit``, >= 1.
+    """The problems of a benchmark, from its file or from the hub, at most ``limit``, >= 1, chosen by their ids alone.
 
-    The choice depends on identifiers alone: every run asks the same ones, a smaller limit a subset of a larger one's.
-
-    Raises:
-        ConfigError: a limit below 1.
-        DataError: a file that cannot be read, lacks a field, or has rows that cannot be asked, by number.
+    ``DataError``: a file that cannot be read, lacks a field, or has rows that cannot be asked, by number.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit {limit} must be at least 1. Leave it out for all problems")
@@ -165,17 +150,16 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
         _, values[part] = read_part(part, rows, benchmark.columns, where=where, how=how)
     if any(isinstance(value, list) for value in values["problem"]):
         raise DataError(
-            f"{where}: the problems are lists of messages, and would be asked as text in their own template. Name the "
-            f"column with the text: --benchmark {benchmark.name}=FILE:problem=COLUMN"
+            f"{where}: the problems are lists of messages. Name a column of text: "
+            f"--benchmark {benchmark.name}=FILE:problem=COLUMN"
         )
     how = f"--benchmark {benchmark.name}=FILE:extract={{}}"
     answers = gold_answers(values["answer"], benchmark.extract, where=where, how=how)
     ids = [_said(cell) or f"{benchmark.name}/{row}" for row, cell in enumerate(values["id"])]
     problems = [_said(cell) or "" for cell in values["problem"]]
-    _check(where, ids, problems, answers, benchmark.path)
+    _check(where, ids, problems, answers)
     details = row_details(rows, where)
-    labels = (map(_said, values[part]) for part in ("level", "subject"))
-    found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, details, strict=True))
+    found = tuple(Problem(*row) for row in zip(ids, problems, answers, details, strict=True))
     content = content_hash(zip(problems, answers, strict=True))
     notes = _notes(benchmark, content, len(found))
     if limit is not None and limit < len(found):  # those whose identifiers have the smallest hashes, in their order
@@ -186,10 +170,7 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
 
 
 def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark]:
-    """Rows whose answer is what their judge needs, as text, where that is no gold answer; and the record for them.
-
-    The record says how the problems are asked: its ``template`` is no longer None.
-    """
+    """Rows with what their judge needs as ``answer``, and their record, whose ``template`` is no longer None."""
     rule = code_format(benchmark.rule, rows.column_names)
     if rule is not None:
         return code_rows(rows, rule, where), code_record(benchmark, rule)
@@ -200,8 +181,7 @@ def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark
     texts = [json.dumps(row, sort_keys=True, default=str) for row in rows]
     rows = rows.remove_columns([name for name in ("answer",) if name in rows.column_names]).add_column("answer", texts)
     columns = {part: column for part, column in benchmark.columns.items() if part != "answer"}
-    correct = f"{benchmark.rule} says so"
-    return rows, replace(benchmark, columns=columns, extract="verbatim", correct=correct)
+    return rows, replace(benchmark, columns=columns, extract="verbatim")
 
 
 def _said(cell: Any) -> str | None:
@@ -209,7 +189,7 @@ def _said(cell: Any) -> str | None:
     return None if cell is None or not str(cell).strip() else str(cell)
 
 
-def _check(where: str, ids: list[str], problems: list[str], answers: list[str], path: str | None) -> None:
+def _check(where: str, ids: list[str], problems: list[str], answers: list[str]) -> None:
     """Raise one error that names every row that cannot be asked."""
     repeated = {id for id, count in Counter(ids).items() if count > 1}
     bad = {
@@ -218,21 +198,10 @@ def _check(where: str, ids: list[str], problems: list[str], answers: list[str], 
         "an id that another row has": [row for row, id in enumerate(ids) if id in repeated],
     }
     if any(bad.values()):
-        reasons = "; ".join(f"{reason} in {numbered(rows)}{_lines(path, rows)}" for reason, rows in bad.items() if rows)
+        reasons = "; ".join(f"{reason} in {numbered(rows)}" for reason, rows in bad.items() if rows)
         raise DataError(f"{where} has rows that cannot be graded: {reasons}. Correct the file, or leave them out of it")
     if not ids:
         raise DataError(f"{where} holds no problems")
-
-
-def _lines(path: str | None, rows: list[int]) -> str:
-    """Where rows stand in a file of lines, the first five; empty for other files."""
-    if path is None or not path.endswith((".jsonl", ".jsonl.gz")):
-        return ""
-    opened = gzip.open if path.endswith(".gz") else open
-    with opened(Path(path).expanduser(), "rt", encoding="utf-8") as file:
-        numbers = [number for number, line in enumerate(file, 1) if line.strip()]
-    found = ", ".join(str(numbers[row]) for row in rows[:5] if row < len(numbers))
-    return f", line{'s' if len(rows) > 1 else ''} {found}{', ...' if len(rows) > 5 else ''}" if found else ""
 
 
 def _notes(benchmark: Benchmark, content: str, count: int) -> tuple[str, ...]:

@@ -1,14 +1,16 @@
 """How a problem becomes the tokens a model reads: its chat template, or a plain one where it has none."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from answer_judge.errors import ConfigError, first_line
+from jinja2 import TemplateError
+
+from answer_judge.errors import ConfigError, in_one_line
 from answer_judge.evaluation.engines import ModelSpec
-from answer_judge.problems.checks import encodable
 
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """What a model without a chat template reads."""
@@ -30,10 +32,7 @@ class PromptFormat:
 
 
 def load_tokenizer(spec: ModelSpec) -> Any:
-    """The tokenizer of a model, or the one that is named in its place.
-
-    ``ConfigError``: there is none; transformers makes an empty one up for some folders, which counts as none.
-    """
+    """The tokenizer of a model, or the one named in its place; ``ConfigError``: there is none, or an empty one."""
     from transformers import AutoTokenizer
 
     model = spec.tokenizer or spec.model
@@ -43,7 +42,7 @@ def load_tokenizer(spec: ModelSpec) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=spec.trust_remote_code, **revision)
     except (OSError, ValueError) as error:
-        reason = first_line(error)
+        reason = in_one_line(error)
         if not Path(model).is_dir():
             raise ConfigError(
                 f"model {model}: no such folder (looked in {Path.cwd()}), and nothing from the hub: {reason}"
@@ -68,7 +67,7 @@ def prompt_format(tokenizer: Any, chat_options: Mapping[str, Any] | None = None)
         )
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        with encodable("these problems", "evaluate a model whose vocabulary has their characters"):
+        with _encodable():
             if not has_template:
                 return tokenizer([PLAIN.replace("{prompt}", text) for text in texts])["input_ids"]
             turns = [[{"role": "user", "content": text}] for text in texts]
@@ -81,3 +80,16 @@ def prompt_format(tokenizer: Any, chat_options: Mapping[str, Any] | None = None)
         return PromptFormat(encode=encode, facts=facts)
     note = f"the model has no chat template: it reads {PLAIN!r}, and its answer ends before {PLAIN_STOP!r}"
     return PromptFormat(encode=encode, facts={"format": "plain", "plain": PLAIN}, stop=PLAIN_STOP, notes=(note,))
+
+
+@contextmanager
+def _encodable() -> Iterator[None]:
+    """Turns what a tokenizer cannot encode, or its chat template refuses, into a ``ConfigError``."""
+    try:
+        yield
+    except TemplateError as error:
+        raise ConfigError(f"the chat template refuses these problems as the user's turn: {error}") from error
+    except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
+        if type(error) is not Exception:
+            raise
+        raise ConfigError(f"the tokenizer cannot encode these problems ({error}): evaluate another model") from error

@@ -15,10 +15,10 @@ import numpy as np
 import answer_judge.grading
 from answer_judge import __version__
 from answer_judge.environment import environment
-from answer_judge.errors import ConfigError, EvaluationError, check_fields, raise_problems
+from answer_judge.errors import ConfigError, EvaluationError, raise_problems
 from answer_judge.evaluation.engines import Engine
 from answer_judge.evaluation.problems import ProblemSet
-from answer_judge.evaluation.samples import Judge, graded_samples
+from answer_judge.evaluation.samples import graded_samples
 from answer_judge.evaluation.sampling import Sampling
 from answer_judge.evaluation.summary import GO_ON, summarise
 from answer_judge.files import append_lines, explaining, read_json, read_lines, sole_writer, write_json
@@ -30,11 +30,7 @@ SETTINGS, SAMPLES, PROBLEMS, RESULTS = "settings.json", "samples.jsonl", "proble
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What is asked, and how often.
-
-    Raises:
-        ConfigError: a setting out of range.
-    """
+    """Problems, samples and settings of an evaluation; ``ConfigError``: one out of range."""
 
     sets: tuple[ProblemSet, ...]
     samples: int | None = None
@@ -42,13 +38,9 @@ class Protocol:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     ks: tuple[int, ...] | None = None
-    """The k of pass@k and maj@k; None for powers of two."""
+    """The k of pass@k, besides 1; None for the number of samples."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Protocol(sets=(load_set(benchmark),), samples=16, ks=(1, 8))")
-        for value in self.sets:
-            if not isinstance(value, ProblemSet):
-                raise ConfigError(f"sets has {value!r}, expected what load_set gives: sets=(load_set(benchmark),)")
         wrong = []
         if self.samples is not None and self.samples < 1:
             wrong.append(f"samples={self.samples} must be at least 1. Try --samples 16")
@@ -60,10 +52,7 @@ class Protocol:
                 advice = f"Try --samples {max(k, 1)}" if self.sampling.temperature else "Leave --k out at temperature 0"
                 wrong.append(f"k={k} must be between 1 and the {fewest} samples of a problem. {advice}")
         if self.sampling.temperature == 0 and max([1, *self.samples_of.values()]) > 1:
-            wrong.append(
-                "temperature=0 draws the same completion every time, so more than one sample says nothing more. "
-                "Try --samples 1, or --temperature 0.6"
-            )
+            wrong.append("temperature=0 draws the same completion every time. Try --samples 1, or --temperature 0.6")
         raise_problems("evaluation", wrong)
 
     @property
@@ -80,38 +69,21 @@ class Protocol:
         return {"benchmarks": asked, "sampling": asdict(self.sampling), "seed": self.seed}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far an evaluation is."""
-
-    benchmark: str
-    done: int
-    total: int
-    """Samples of the benchmark."""
-    right: int
-    """Of those done, before an interruption too: what the table will say of them."""
-    tokens: int
-    """Generated since the start or continuation, over all benchmarks."""
-    seconds: float
-
-
 def evaluate(
     protocol: Protocol,
     engine: Engine,
-    judge: Judge,
+    judge: Any,
     folder: Path | str,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[str, int, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """The figures of an evaluation, and in ``folder`` its settings, samples, problems and results.
 
     Every batch is on disk before the next but one is begun. Called again after an interruption with the same arguments,
-    it draws what is missing, and ends with the samples it would have had. The folder is made where it does not exist;
-    ``on_progress`` is called after each batch.
+    it draws what is missing, and ends with the samples it would have had. ``on_progress`` is called after each batch:
+    benchmark, samples there are, samples in all, right ones.
 
-    Raises:
-        ConfigError: the folder holds an evaluation with other settings, which are named.
-        EvaluationError: the folder holds something else.
-        FileError: the folder is in use, is damaged, or the disk is full.
+    ``ConfigError`` names other settings of an evaluation in the folder. ``EvaluationError``: it holds something else.
+    ``FileError``: the folder is in use, is damaged, or the disk is full.
     """
     folder = Path(folder)
     path, started, tokens = folder / SAMPLES, time.monotonic(), 0
@@ -130,12 +102,10 @@ def evaluate(
                     append_lines(path, [sample.as_line(name, problems.problems[sample.row]) for sample in batch])
                 for sample in batch:
                     done_PG[sample.row, sample.sample] = True
-                right += sum(sample.right for sample in batch)
+                right += sum(sample.reason == "right" for sample in batch)
                 tokens += sum(sample.generated.tokens for sample in batch)
                 if on_progress is not None:
-                    counts = {"done": int(done_PG.sum()), "total": done_PG.size, "right": right}
-                    seconds = time.monotonic() - started
-                    on_progress(Progress(benchmark=name, **counts, tokens=tokens, seconds=seconds))
+                    on_progress(name, int(done_PG.sum()), done_PG.size, right)
         figures = summarise(
             protocol.sets, protocol.samples_of, read_lines(path), folder / PROBLEMS, seed=protocol.seed, ks=protocol.ks
         )
@@ -152,18 +122,12 @@ def evaluate(
 
 
 def read_results(folder: Path | str) -> dict[str, Any]:
-    """What ``results.json`` of an evaluation holds.
-
-    Raises:
-        FileError: the folder has no finished evaluation.
-        EvaluationError: the file of that name is of something else.
-    """
+    """``results.json`` of an evaluation; ``FileError``: there is none. ``EvaluationError``: it is of something else."""
     advice = "The folder has no finished evaluation: give its dppo eval command again to finish it"
     found = read_json(Path(folder) / RESULTS, advice=advice)
     if not {"settings", "benchmarks"} <= set(found):
         raise EvaluationError(
-            f"{folder}: its {RESULTS} is of no evaluation. Name a folder that dppo eval wrote; a comparison of runs "
-            "is read by dppo report"
+            f"{folder}: its {RESULTS} is of no evaluation. A comparison of runs is read by dppo report"
         )
     return found
 
@@ -177,7 +141,7 @@ def _graders() -> dict[str, str]:
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings of a new evaluation, or check that the one in the folder, if it has samples, has the same."""
+    """Write the settings of a new evaluation, or check that the one in the folder has the same."""
     path = folder / SETTINGS
     settings = json.loads(json.dumps(settings))  # as they are read again: lists, not tuples
     if (folder / SAMPLES).stat().st_size == 0:
@@ -185,9 +149,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
             write_json(path, settings)
         return
     if not path.exists():
-        raise EvaluationError(
-            f"{folder} has samples but no {SETTINGS}, so whose they are is not known: --output ANOTHER"
-        )
+        raise EvaluationError(f"{folder} has samples but no {SETTINGS}: --output ANOTHER")
     different = differences(read_json(path, advice="Give --output ANOTHER"), settings)
     if different:
         raise ConfigError(
@@ -197,16 +159,12 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def differences(there: Any, here: Any, name: str = "") -> list[str]:
-    """Where two JSON values differ, one sentence per setting; ``name`` is the dotted name of the setting they are."""
+    """One sentence per setting in which two JSON values differ; ``name`` is their own dotted name."""
     if not (isinstance(there, Mapping) and isinstance(here, Mapping)):
-        return [] if there == here else [f"{name} is {_short(there)} there and {_short(here)} here"]
+        texts = ["not there" if value is None else json.dumps(value) for value in (there, here)]
+        return [] if there == here else [f"{name} is {texts[0]:.60} there and {texts[1]:.60} here"]
     names = {key: f"{name}.{key}" if name else str(key) for key in (*there, *here)}
     return [text for key, inner in names.items() for text in differences(there.get(key), here.get(key), inner)]
-
-
-def _short(value: Any) -> str:
-    text = "not there" if value is None else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _done(protocol: Protocol, path: Path) -> tuple[dict[str, np.ndarray], Counter[str]]:

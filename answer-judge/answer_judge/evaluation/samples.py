@@ -1,28 +1,16 @@
-"""Graded samples of problems, batch by batch: what an evaluation and a training run's benchmarks share."""
+"""Graded samples of problems, batch by batch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from answer_judge.evaluation.engines import Engine, Generated, Request
-from answer_judge.evaluation.metrics import voting_form
 from answer_judge.evaluation.problems import Problem, ProblemSet
-from answer_judge.evaluation.sampling import Sampling, sample_seed
-from answer_judge.grading.answers import final_answer, joined_boxes
-from answer_judge.problems.checks import text_key
-
-
-class Judge(Protocol):
-    """What of ``answer_judge.problems.Judges`` an evaluation needs."""
-
-    @property
-    def verify_many(self) -> Callable[..., Sequence[Any]]:
-        """(completions, gold answers, benchmark=, details=) -> verdicts with a ``reason``."""
-        ...
+from answer_judge.evaluation.sampling import Sampling, sample_seed, text_key
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -36,12 +24,6 @@ class GradedSample:
     generated: Generated
     reason: str
     """The verdict: a member of ``answer_judge.grading.REASONS``."""
-    vote: str | None
-    """``voting_form`` of its answer, or None where it names none."""
-
-    @property
-    def right(self) -> bool:
-        return self.reason == "right"
 
     def as_line(self, benchmark: str, problem: Problem) -> dict[str, Any]:
         """The record of a samples file."""
@@ -50,21 +32,14 @@ class GradedSample:
             "id": problem.id,
             "sample": self.sample,
             "reason": self.reason,
-            "vote": self.vote,
             "tokens": self.generated.tokens,
             "finish": self.generated.finish,
             "completion": self.generated.text,
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Samples that are generated together."""
-
-    members: tuple[tuple[int, int], ...]
-    """(row, sample) of each."""
-    limit: int
-    """Tokens each completion may have; 0 where the prompts leave no room."""
+Batch = tuple[list[tuple[int, int]], int]
+"""(row, sample) of each that are generated together, and tokens that each may have; 0 if the prompts leave no room."""
 
 
 def batches_of(prompts: Sequence[Sequence[int]], engine: Engine, sampling: Sampling, samples: int) -> list[Batch]:
@@ -81,14 +56,14 @@ def batches_of(prompts: Sequence[Sequence[int]], engine: Engine, sampling: Sampl
     for limit, rows in groupby(order, key=lambda row: int(limit_P[row])):
         members = [(row, sample) for row in rows for sample in range(samples)]
         starts = range(0, len(members), engine.batch_size)
-        batches += [Batch(tuple(members[start : start + engine.batch_size]), limit) for start in starts]
+        batches += [(members[start : start + engine.batch_size], limit) for start in starts]
     return batches
 
 
 def graded_samples(
     problems: ProblemSet,
     engine: Engine,
-    judge: Judge,
+    judge: Any,
     sampling: Sampling,
     *,
     samples: int,
@@ -98,8 +73,8 @@ def graded_samples(
     """The samples that are not drawn yet, a batch at a time. While one batch is judged, the next is generated.
 
     A batch with anything left to draw is generated whole, so that it holds what it would have held without a stop.
-    ``samples`` is G, completions per problem; (P, G) ``done_PG`` is True for samples that there are already.
-    ``ConfigError``: text that the tokenizer cannot encode.
+    ``judge`` has ``Judges.verify_many``; ``samples`` is G, completions per problem; (P, G) ``done_PG`` is True for
+    samples that there are already. ``ConfigError``: text that the tokenizer cannot encode.
     """
     benchmark = problems.benchmark
     done_PG = np.zeros((len(problems.problems), samples), dtype=bool) if done_PG is None else done_PG
@@ -107,16 +82,16 @@ def graded_samples(
     keys = [text_key(f"{benchmark.name} {problem.id}") for problem in problems.problems]
     with ThreadPoolExecutor(max_workers=1) as other:
         judged: Future[list[GradedSample]] | None = None
-        for batch in batches_of(prompts, engine, sampling, samples):
-            if all(done_PG[member] for member in batch.members):
+        for members, limit in batches_of(prompts, engine, sampling, samples):
+            if all(done_PG[member] for member in members):
                 continue
-            if batch.limit < 1:
-                generated = [Generated("", 0, "no_room")] * len(batch.members)
+            if limit < 1:
+                generated = [Generated("", 0, "no_room")] * len(members)
             else:
-                seeds = (sample_seed(seed, keys[row], sample) for row, sample in batch.members)
-                requests = [Request(prompts[row], seed) for (row, _), seed in zip(batch.members, seeds, strict=True)]
-                generated = engine.generate(requests, sampling.up_to(batch.limit))
-            new = [pair for pair in zip(batch.members, generated, strict=True) if not done_PG[pair[0]]]
+                seeds = (sample_seed(seed, keys[row], sample) for row, sample in members)
+                requests = [Request(prompts[row], seed) for (row, _), seed in zip(members, seeds, strict=True)]
+                generated = engine.generate(requests, replace(sampling, max_new_tokens=limit))
+            new = [pair for pair in zip(members, generated, strict=True) if not done_PG[pair[0]]]
             ready, judged = judged, other.submit(_judge, problems, judge, new)
             if ready is not None:
                 yield ready.result()
@@ -124,8 +99,8 @@ def graded_samples(
             yield judged.result()
 
 
-def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], Generated]]) -> list[GradedSample]:
-    asked, votes = [problems.problems[row] for (row, _), _ in new], problems.benchmark.votes
+def _judge(problems: ProblemSet, judge: Any, new: list[tuple[tuple[int, int], Generated]]) -> list[GradedSample]:
+    asked = [problems.problems[row] for (row, _), _ in new]
     verdicts = judge.verify_many(
         [generated.text for _, generated in new],
         [problem.answer for problem in asked],
@@ -133,13 +108,6 @@ def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], 
         details=[problem.details for problem in asked],
     )
     return [
-        GradedSample(*member, generated, verdict.reason, _vote(generated.text, problem) if votes else None)
-        for (member, generated), verdict, problem in zip(new, verdicts, asked, strict=True)
+        GradedSample(*member, generated, verdict.reason)
+        for (member, generated), verdict in zip(new, verdicts, strict=True)
     ]
-
-
-def _vote(text: str, problem: Problem) -> str | None:
-    """What a completion votes for: its answer, or where there are several its list of them."""
-    several = bool((problem.details or {}).get("is_multiple_answer"))
-    answer = (joined_boxes(text) if several else None) or final_answer(text)
-    return voting_form(answer) if answer and answer.strip() else None

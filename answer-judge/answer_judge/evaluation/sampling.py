@@ -1,10 +1,11 @@
 """How tokens are drawn: settings, and the seed of each completion."""
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 
-from answer_judge.errors import check_fields, raise_problems
+from answer_judge.errors import raise_problems
 
 STREAM = 8
 """First number of every key: evaluations share no random numbers with a training run of the same seed."""
@@ -12,11 +13,7 @@ STREAM = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How completions are drawn. A model's own defaults play no part; only its end tokens do.
-
-    Raises:
-        ConfigError: a setting out of range.
-    """
+    """Settings of draws; a model's own defaults play no part. ``ConfigError``: a setting out of range."""
 
     temperature: float = 0.6
     """Divides the logits, >= 0; 0 takes the most likely token."""
@@ -28,7 +25,6 @@ class Sampling:
     """Longest completion, in tokens, >= 1."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Sampling(temperature=0.6, top_p=0.95, top_k=0, max_new_tokens=2048)")
         wrong = []
         if not 0 <= self.temperature < float("inf"):
             wrong.append(f"temperature={self.temperature:g} must be >= 0. Try --temperature 0.6")
@@ -40,10 +36,6 @@ class Sampling:
             wrong.append(f"max_new_tokens={self.max_new_tokens} must be at least 1. Try --max_new_tokens 2048")
         raise_problems("sampling", wrong)
 
-    def up_to(self, limit: int) -> "Sampling":
-        """The same with at most ``limit`` new tokens."""
-        return replace(self, max_new_tokens=min(limit, self.max_new_tokens))
-
 
 def generator(seed: int, *key: int) -> np.random.Generator:
     """A numpy generator for integers >= 0: equal arguments give equal numbers on every machine."""
@@ -51,8 +43,10 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 
 
 def sample_seed(seed: int, problem_key: int, sample: int) -> int:
-    """The seed of one completion, in [0, 2**62): a function of the run's seed, the problem, and the sample's number.
-
-    ``problem_key`` is ``text_key`` of benchmark and problem; samples count from 0 within the problem.
-    """
+    """The seed of one completion, in [0, 2**62); ``problem_key`` is ``text_key`` of benchmark and problem."""
     return int(generator(seed, STREAM, 0, problem_key, sample).integers(2**62))
+
+
+def text_key(text: str) -> int:
+    """64 bits of a hash of a text, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

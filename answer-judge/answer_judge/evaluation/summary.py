@@ -1,90 +1,83 @@
 """The figures of an evaluation, from its samples file read line by line."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import comb
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from answer_judge.errors import EvaluationError
-from answer_judge.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
+from answer_judge.errors import ConfigError, EvaluationError
 from answer_judge.evaluation.problems import ProblemSet
 from answer_judge.evaluation.sampling import STREAM, generator
-from answer_judge.files import encoded, explaining, replacing
+from answer_judge.files import explaining, replacing
 from answer_judge.grading import REASONS
-from answer_judge.statistics import benchmark_interval, problem_interval
+from answer_judge.statistics import benchmark_interval
 
 GO_ON = "what was written before is whole: make room and give the same command to go on"
 """The end of a message about a disk that is full."""
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """The probability that at least one of ``k`` samples is right: unbiased, in [0, 1].
+
+    ``1 - C(n - c, k) / C(n, k)`` with n ``samples`` drawn for the problem, of which c are ``right``: the share of the
+    subsets of size k that hold a right one (Chen et al. 2021, arXiv:2107.03374, section 2.1). At k = 1 it is the mean.
+    ``ConfigError``: k is not in [1, n], or c not in [0, n].
+    """
+    if not (1 <= k <= samples and 0 <= right <= samples):
+        raise ConfigError(f"pass@{k} of {samples} samples, {right} right: k must be in [1, samples]. Try k={samples}")
+    return 1.0 - comb(samples - right, k) / comb(samples, k)
 
 
 class Tally:
     """Sums over the samples of a benchmark, and the figures of its finished problems."""
 
     def __init__(self, problems: ProblemSet, samples: int, ks: Sequence[int]) -> None:
-        self.problems, self.samples, self.ks = problems, samples, ks
+        self.problems, self.samples = problems, samples
         self.drawn = self.tokens = 0
         self.reasons, self.finishes = Counter[str](), Counter[str]()
-        self._voted = [k for k in ks if k > 1 and problems.benchmark.votes]
-        """The k of maj@k: none where completions have no answers to vote with."""
-        names = [*(f"pass@{k}" for k in ks), *(f"maj@{k}" for k in self._voted)]
-        self.figures = {name: np.full(len(problems.problems), np.nan) for name in names}
+        self.figures = {f"pass@{k}": np.full(len(problems.problems), np.nan) for k in ks}
         """(P,) by name, such as ``pass@1``; NaN for a problem that is not finished."""
-        self._open: dict[str, list[Mapping[str, Any]]] = {}
+        self._ks = ks
+        self._open: dict[str, Counter[str]] = {}
         self._rows = {problem.id: row for row, problem in enumerate(problems.problems)}
 
     def add(self, line: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Count one sample; the record of its problem in a problems file, where this was the last of its samples."""
+        """Count one sample; the record of its problem in a problems file if this was the last of its samples."""
         self.drawn += 1
         self.tokens += line["tokens"]
         self.reasons[line["reason"]] += 1
         self.finishes[line["finish"]] += 1
-        kept = self._open.setdefault(line["id"], [])
-        kept.append({name: line[name] for name in ("sample", "reason", "vote", "tokens")})
-        return self._finished(line["id"]) if len(kept) == self.samples else None
-
-    def _finished(self, id: str) -> dict[str, Any]:
-        lines = sorted(self._open.pop(id), key=lambda line: line["sample"])
-        problem = self.problems.problems[self._rows[id]]
-        right = [line["reason"] == "right" for line in lines]
-        votes = [line["vote"] for line in lines]
-        figures = {f"pass@{k}": pass_at_k(self.samples, sum(right), k) for k in self.ks}
-        figures |= {f"maj@{k}": maj_at_k(votes, right, k) for k in self._voted}
+        found = self._open.setdefault(line["id"], Counter())
+        found.update(samples=1, right=line["reason"] == "right", tokens=line["tokens"])
+        if found["samples"] < self.samples:
+            return None
+        del self._open[line["id"]]
+        figures = {f"pass@{k}": pass_at_k(self.samples, found["right"], k) for k in self._ks}
         for name, value in figures.items():
-            self.figures[name][self._rows[id]] = value
-        return {
-            "benchmark": self.problems.benchmark.name,
-            "id": id,
-            "level": problem.level,
-            "subject": problem.subject,
-            "samples": self.samples,
-            "right": sum(right),
-            "tokens": sum(line["tokens"] for line in lines) / self.samples,
-            **figures,
-        }
+            self.figures[name][self._rows[line["id"]]] = value
+        named = {"benchmark": self.problems.benchmark.name, "id": line["id"], **found}
+        return {**named, "tokens": found["tokens"] / self.samples, **figures}
 
     def as_json(self, rng: np.random.Generator) -> dict[str, Any]:
         """The benchmark's part of ``results.json``."""
-        record, problems = self.problems.benchmark, self.problems.problems
-        mean = self.figures["pass@1"]
+        record = self.problems.benchmark
         return {
-            "problems": len(problems),
+            "problems": len(self.problems.problems),
             "samples": self.samples,
             "standard": self.problems.standard,
             "content": self.problems.content,
             "source": record.hub if record.path is None else Path(record.path).name,
-            "licence": record.licence,
-            "correct": record.correct,
             "notes": list(self.problems.notes),
-            **{name: asdict(problem_interval(values, rng)) for name, values in self.figures.items()},
+            **{name: asdict(benchmark_interval({"": values}, rng)) for name, values in self.figures.items()},
             "mean_tokens": self.tokens / self.drawn,
             "truncated": self.finishes["length"] / self.drawn,
             "no_room": self.finishes["no_room"] / self.drawn,
             "outcomes": {reason: self.reasons[reason] for reason in dict.fromkeys((*REASONS, *sorted(self.reasons)))},
-            "by_level": breakdown([problem.level for problem in problems], mean, rng),
-            "by_subject": breakdown([problem.subject for problem in problems], mean, rng),
         }
 
 
@@ -97,22 +90,20 @@ def summarise(
     seed: int,
     ks: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``, at once.
+    """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``.
 
-    ``samples`` is the number per problem, by benchmark. Lines may come in any order, but memory grows where a problem's
-    lines are far apart. ``ks`` are the k of pass@k, in addition to 1; powers of two by default. ``EvaluationError``:
-    samples are missing. ``FileError``: there is no room for the file.
+    ``samples`` is the number per problem, by benchmark; ``lines`` may come in any order. ``ks`` are the k of pass@k
+    besides 1; by default the number of samples. ``EvaluationError``: samples are missing.
     """
     tallies = {}
     for problems in sets:
         name = problems.benchmark.name
-        chosen = default_ks(samples[name]) if ks is None else tuple(sorted({1, *ks}))
-        tallies[name] = Tally(problems, samples[name], chosen)
+        tallies[name] = Tally(problems, samples[name], sorted({1, *((samples[name],) if ks is None else ks)}))
     with explaining(problems_path, GO_ON), replacing(problems_path) as file:
         for line in lines:
             record = tallies[line["benchmark"]].add(line)
             if record is not None:
-                file.write(f"{encoded(record)}\n".encode("ascii"))
+                file.write(json.dumps(record) + "\n")
         for name, tally in tallies.items():
             expected = tally.samples * len(tally.problems.problems)
             if tally.drawn != expected:

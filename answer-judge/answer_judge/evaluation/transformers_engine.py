@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from answer_judge.errors import ConfigError, EvaluationError, OutOfMemoryError, first_line
+from answer_judge.errors import ConfigError, EvaluationError, in_one_line
 from answer_judge.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
 from answer_judge.evaluation.prompts import load_tokenizer, prompt_format
 from answer_judge.evaluation.sampling import Sampling, generator
@@ -20,21 +20,17 @@ BATCH_SIZE = 32
 
 
 def load(spec: ModelSpec) -> Engine:
-    """The engine with its model on the accelerator where there is one, else on the CPU.
-
-    Raises:
-        ConfigError: a model or tokenizer that cannot be loaded.
-    """
+    """The engine with its model on the accelerator if there is one; ``ConfigError``: it cannot be loaded."""
     tokenizer = load_tokenizer(spec)
     known = {"dtype": spec.dtype, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     try:
         model = AutoModelForCausalLM.from_pretrained(spec.model, **known, **spec.engine_options)
     except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(f"model {spec.model} cannot be loaded: {first_line(error)}") from error
+        raise ConfigError(f"model {spec.model} cannot be loaded: {in_one_line(error)}") from error
     if "device_map" not in spec.engine_options and torch.accelerator.is_available():
         cast(Any, model).to(torch.accelerator.current_accelerator())
-    same = {"batch_size": spec.batch_size, "chat_options": spec.chat_options, "uncut": spec.uncut}
-    return of_model(model, tokenizer, identity=spec.identity, **same)
+    known = {"batch_size": spec.batch_size, "chat_options": spec.chat_options}
+    return of_model(model, tokenizer, identity=spec.identity, **known)
 
 
 def of_model(
@@ -44,15 +40,9 @@ def of_model(
     batch_size: int | None = None,
     chat_options: Any = None,
     identity: Any = None,
-    uncut: bool = False,
 ) -> Engine:
-    """The engine of a model in memory, which may go on being trained between calls.
-
-    Nothing is drawn from a global generator, and the model is left in the mode it was in. ``identity`` is what
-    identifies the model among the engine's facts, and ``uncut`` as in ``ModelSpec``.
-    """
+    """The engine of a model in memory, whose mode stays; ``identity`` is the model's among the engine's facts."""
     template = prompt_format(tokenizer, chat_options)
-    stop = None if uncut else template.stop
     ends = end_tokens(tokenizer, model.generation_config)
     notes = () if ends else ("the model has no end token: every completion runs to its limit",)
 
@@ -61,7 +51,7 @@ def of_model(
             rows = _tokens(model, requests, sampling, ends)
         texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         ended = [bool(row) and row[-1] in ends for row in rows]
-        return [finished(text, len(row), end, stop) for text, row, end in zip(texts, rows, ended, strict=True)]
+        return [finished(text, len(row), end, template.stop) for text, row, end in zip(texts, rows, ended, strict=True)]
 
     return Engine(
         name="transformers",
@@ -87,7 +77,7 @@ def _tokens(model: Any, requests: Sequence[Request], sampling: Sampling, ends: l
     try:
         out = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings, logits_processor=chosen)
     except torch.OutOfMemoryError as error:
-        raise OutOfMemoryError(
+        raise EvaluationError(
             f"{len(requests)} completions of up to {width} + {sampling.max_new_tokens} tokens do not fit into memory: "
             f"--batch_size {max(1, len(requests) // 2)} goes on from here"
         ) from error
@@ -98,8 +88,7 @@ def _tokens(model: Any, requests: Sequence[Request], sampling: Sampling, ends: l
 class ChooseTokens(LogitsProcessor):
     """Leaves the one token that each completion's own random numbers choose, independent of the rest of the batch.
 
-    There is one seed per completion; ``prompt_tokens`` is the width of the padded prompts. At temperature 0
-    the most likely token is left.
+    There is one seed per completion; ``prompt_tokens`` is the width of the padded prompts.
     """
 
     def __init__(self, seeds: Sequence[int], sampling: Sampling, prompt_tokens: int) -> None:
@@ -108,15 +97,9 @@ class ChooseTokens(LogitsProcessor):
         self.sampling, self.prompt_tokens = sampling, prompt_tokens
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """(B, V) scores that are 0 at each row's token and -inf elsewhere.
-
-        Raises:
-            EvaluationError: logits that are not numbers.
-        """
+        """(B, V) scores that are 0 at each row's token and -inf elsewhere. ``EvaluationError``: NaN logits."""
         if bool(scores.isnan().any()):
-            raise EvaluationError(
-                "the model gives logits that are not numbers, as overflow in half precision does: try --dtype float32"
-            )
+            raise EvaluationError("the model gives logits that are not numbers: try --dtype float32")
         precise = torch.float32 if scores.device.type == "mps" else torch.float64
         if self.sampling.temperature == 0:
             token_B1 = scores.argmax(1, keepdim=True)

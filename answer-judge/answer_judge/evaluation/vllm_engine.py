@@ -20,13 +20,9 @@ BATCH_SIZE = 2048
 
 
 def load(spec: ModelSpec) -> Engine:
-    """The engine with its model loaded.
+    """The engine with its model loaded; its kernels may round differently in batches of another size.
 
-    Every request has its own seed, so the order of requests does not matter. vLLM's kernels may round differently
-    in batches of another size, so equal seeds give equal texts only as far as that allows.
-
-    Raises:
-        ConfigError: vLLM is not installed or not supported, or a model or tokenizer cannot be loaded.
+    ``ConfigError``: vLLM is not installed or not supported, or a model or tokenizer cannot be loaded.
     """
     vllm = _module()
     folder = Path(spec.model).expanduser()
@@ -37,7 +33,6 @@ def load(spec: ModelSpec) -> Engine:
         )
     tokenizer = load_tokenizer(spec)
     template = prompt_format(tokenizer, spec.chat_options)
-    stop = None if spec.uncut else template.stop
     options = {"trust_remote_code": spec.trust_remote_code, "seed": 0, **spec.engine_options}
     known = {"tokenizer": spec.tokenizer or spec.model, "revision": spec.revision, "dtype": _dtype(spec)}
     try:
@@ -48,14 +43,14 @@ def load(spec: ModelSpec) -> Engine:
 
     def generate(requests: Sequence[Request], sampling: Sampling) -> list[Generated]:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
-        settings = [vllm.SamplingParams(**_settings(request, sampling, ends, stop)) for request in requests]
+        settings = [vllm.SamplingParams(**_settings(request, sampling, ends, template.stop)) for request in requests]
         try:
             outputs = [output.outputs[0] for output in llm.generate(prompts, settings, use_tqdm=False)]
         except Exception as error:  # vLLM raises many types; its engine has ended
             raise EvaluationError(
                 f"vLLM failed while it generated ({in_one_line(error)}). The same command goes on from there."
             ) from error
-        return [finished(out.text, len(out.token_ids), out.finish_reason == "stop", stop) for out in outputs]
+        return [finished(out.text, len(out.token_ids), out.finish_reason == "stop", template.stop) for out in outputs]
 
     return Engine(
         name="vllm",

@@ -43,7 +43,7 @@ _ELSEWHERE = (
     "|moins|menos|meno|nicht|kein|keine|pas|n[aã]o|oder|ou|oppure|weniger|mehr|negativ[eoa]?|n[eé]gati[fv]e?"
 )
 """Of French, Spanish, Portuguese, Italian and German."""
-_CHANGES = pattern(
+CHANGES = pattern(
     r"(?<![\^{-])\d|n't\b|\band (?:an?|the)\b|^\W*(?:text\W*)?(?:and|an?)\b"
     r"|(?<!ordered )(?<!distinct )\b(?:pairs?|couples?)\b"
     rf"|\b(?:(?:{_NUMERALS})\b(?!-(?:way|time|hour|day|inch|foot|year|digit|dollar)\b)"
@@ -51,17 +51,19 @@ _CHANGES = pattern(
     {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "isn't", r"\text{and a half}": r"\text{and"},
     re.IGNORECASE,
 )
-_MONEY = pattern(
+"""Behind a number: words that make another of it, or take it back."""
+MONEY = pattern(
     r"\b[kKMB]\W{1,9}(?:text\W{1,9})?(?:dollars?|euros?|cents?|USD|EUR|pounds|rupees?|yuan|yen)\b",
     {"K dollars": "K dollars", r"\text{ M} \text{ euros}": r"M} \text{ euros"},
 )
 """Thousands or millions of money, by a letter that is a unit elsewhere."""
-_UNSAID = pattern(
+UNSAID = pattern(
     rf"\d|n't\b|\b(?:{'|'.join((_POWERS, _COMPARISON, _DOUBT))}|minus|negative|plus|half|third|quarter|{_MULTIPLES})\b",
     {"not the answer is": "not", "twice it is": "twice", "at least": "least"},
     re.IGNORECASE,
 )
-_RENAMED = pattern(
+"""Before "is" and an answer: words that take it back or say something else of it."""
+RENAMED = pattern(
     rf"^(?=\\text|[A-Za-z]{{3}}).*(?:n't|\b(?:(?!no(?:[.]| of)|non-)(?:{_DOUBT})|but|except|excluding|instead|rather"
     rf"|than|at (?:least|most)|minus|plus|twice|thrice|(?:{_PARTS}|{_MULTIPLES}|square|cube|negative|opposite"
     r"|reciprocal|inverse|complement|multiple|fraction|percent(?:age)?) (?:of(?! \d)|the|it|this|that)))\b",
@@ -69,23 +71,3 @@ _RENAMED = pattern(
     re.IGNORECASE,
 )
 """In a name of words; "third side", "negative root" and "no. of ways" are what a problem asks for."""
-
-
-def changes_value(words: str) -> bool:
-    """Whether words behind a number make another of it, or take it back."""
-    return _CHANGES.search(words) is not None
-
-
-def scales_money(words: str) -> bool:
-    """Whether words behind a number say thousands or millions of money by a letter."""
-    return _MONEY.search(words) is not None
-
-
-def unsays(words: str) -> bool:
-    """Whether words before "is" and an answer take it back or say something else of it: "at least", "half of it is"."""
-    return _UNSAID.search(words) is not None
-
-
-def renames(name: str) -> bool:
-    """Whether a name before an equals sign takes back what it equals, or is of another value: "half of it"."""
-    return _RENAMED.match(name) is not None

@@ -11,7 +11,7 @@ from answer_judge.grading.patterns import pattern
 from answer_judge.grading.reading import read
 from answer_judge.grading.rules import Grading
 from answer_judge.grading.text import tidy
-from answer_judge.grading.units import parse_unit, says_how_much
+from answer_judge.grading.units import parse_unit
 from answer_judge.grading.words import names_one_option
 
 
@@ -40,7 +40,7 @@ def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value
     if not unit or not isinstance(value, v.Formula):
         return value
     measure = parse_unit(tidy(unit))
-    return v.Quantity(value, measure) if measure and says_how_much(measure) else value
+    return v.Quantity(value, measure) if not measure.label else value
 
 
 _AS_TEXT = pattern(

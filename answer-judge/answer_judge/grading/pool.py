@@ -1,8 +1,7 @@
 """Worker processes that answer one task at a time under a time limit, and are killed and replaced when they do not.
 
-Workers are started with ``subprocess``, not ``multiprocessing``: nothing is forked, ``__main__`` is not imported
-again, and it makes no difference whether the caller is a script without a guard, a notebook or a thread. The limit is
-enforced from outside with a kill, so a computation stuck in C code, or one that catches every exception, ends too.
+Workers are started with ``subprocess``, not ``multiprocessing``: nothing is forked and ``__main__`` is not imported
+again. The limit is enforced by a kill, which ends C code and code that catches every exception too.
 """
 
 import inspect
@@ -223,10 +222,8 @@ class WorkerPool:
             if self._failures >= STARTS:
                 reason = reason or f"the process ended with exit status {worker.process.returncode} and said nothing"
                 raise RewardError(
-                    f"worker processes could not be started ({STARTS} attempts with {sys.executable}). "
-                    "If a package is missing, install it there; for the verifier, pip install math-verify. "
-                    "If the system killed them, leave it more memory, or try workers=1. "
-                    f"The worker's own error:\n{reason}"
+                    f"worker processes could not be started ({STARTS} attempts with {sys.executable}). Install what is "
+                    f"missing there; if the system killed them, try workers=1. The worker's own error:\n{reason}"
                 )
         self.start()
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable, cut, outer_brackets, readable
 from answer_judge.grading.canonical import canonical
-from answer_judge.grading.changes import renames
+from answer_judge.grading.changes import RENAMED
 from answer_judge.grading.formula import name_of, parse, symbol_name
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
@@ -176,7 +176,7 @@ class _Reader:
         name = name_of(sides[0])
         if name is None and len(sides) == 2 and r"\text" not in sides[1] and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
-        if renames(sides[0]):
+        if RENAMED.match(sides[0]):
             raise Unreadable(f"{sides[0][:60]!r} before an equals sign")
         members = tuple(map(self.side, sides[1:]))
         if name is None:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from answer_judge.grading.brackets import Unreadable
-from answer_judge.grading.changes import changes_value, scales_money
+from answer_judge.grading.changes import CHANGES, MONEY
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.values import Unit
 
@@ -136,7 +136,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
     label = parse_unit(names).label if names else ""
-    scales = scales_money(names) or (money and _PLAIN.sub("", names) in tuple("kKMB"))
+    scales = MONEY.search(names) or (money and _PLAIN.sub("", names) in tuple("kKMB"))
     multiplied = label and names.lstrip().startswith(r"\cdot")
     if names and value and (scales or multiplied or not _counts_things(label)):
         raise Unreadable(f"{names.strip()[:60]!r} behind a value")
@@ -154,7 +154,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
 def _counts_things(label: str) -> bool:
     """Whether a label that is not in the table can be what is counted: words that leave the number as it is."""
     factors = any(word == "per" or _ONE_LETTER.fullmatch(word) for word in label.split())
-    return not label or (_WORDS.fullmatch(label) is not None and not changes_value(label) and not factors)
+    return not label or (_WORDS.fullmatch(label) is not None and not CHANGES.search(label) and not factors)
 
 
 def _is_unit_word(word: str) -> bool:
@@ -164,8 +164,3 @@ def _is_unit_word(word: str) -> bool:
 
 def _rest(value: str, unit: Unit) -> tuple[str, Unit] | None:
     return (value.strip(), unit) if value.strip() else None
-
-
-def says_how_much(unit: Unit) -> bool:
-    """Whether a unit is in the table: no other word tells what it measures."""
-    return not unit.label

@@ -61,18 +61,13 @@ class Verifier:
     """Judges answers in worker processes; a context manager, and also shut down when collected and at exit.
 
     Workers are started at the first answer that needs one and prove on known answers that they can judge: a broken
-    installation is an error at once, not a silent reward of 0. They are separate programs, so a thread, an event
-    loop, a script without a guard, a fork and a daemonic process (which may not have ``multiprocessing`` children) get
-    the same verdicts. Where the system refuses processes altogether, answers that need none are still judged, and any
-    other raises ``RewardError``.
+    installation is an error, not a reward of 0. Threads, event loops, forks and daemonic processes get the same
+    verdicts. If the system refuses processes, answers that need none are still judged; others raise ``RewardError``.
 
     Args:
-        workers: processes, >= 1.
+        workers: processes, >= 1; a setting out of range is a ``ConfigError``.
         limit_seconds: wall-clock seconds for one answer, > 0. A worker that exceeds it is killed and replaced.
         memory_mb: address space of a worker in MiB, where the system can limit it.
-
-    Raises:
-        ConfigError: a setting out of range.
     """
 
     def __init__(self, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 1024) -> None:

@@ -3,7 +3,7 @@
 The letter of an option is read where it stands alone or before its text, and refused where several are named.
 """
 
-from answer_judge.grading.changes import unsays
+from answer_judge.grading.changes import UNSAID
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.text import TEXT, TYPED
 from answer_judge.grading.values import Expression, Text, Value
@@ -26,7 +26,7 @@ _PREAMBLE = pattern(
 def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it."""
     found = _PREAMBLE.match(text)
-    return text[found.end() :].strip() if found and not unsays(found[0]) else text.strip()
+    return text[found.end() :].strip() if found and not UNSAID.search(found[0]) else text.strip()
 
 
 def words_of(text: str) -> Text | None:

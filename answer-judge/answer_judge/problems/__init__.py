@@ -8,10 +8,8 @@ from answer_judge.problems.rewards import (
     accuracy_reward,
     check_rewards,
     format_reward,
-    overlong_penalty,
     required_columns,
 )
-from answer_judge.problems.solutions import load_solutions
 
 __all__ = [
     "BENCHMARKS",
@@ -25,7 +23,5 @@ __all__ = [
     "code_tests",
     "format_reward",
     "load_problems",
-    "load_solutions",
-    "overlong_penalty",
     "required_columns",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from answer_judge.errors import ConfigError, check_fields
+from answer_judge.errors import ConfigError
 from answer_judge.grading.rules import RULES
 from answer_judge.problems.checkers import is_check
 from answer_judge.problems.code import CODE_TEMPLATE, FORMATS
@@ -16,12 +16,9 @@ STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A set of problems, for training, evaluation or both: all that must be known before one is read.
+    """A set of problems, for training, evaluation or both; ``Benchmark(name="mine", path="mine.jsonl")`` is your own.
 
-    Your own set is a record too: ``load_set(Benchmark(name="mine", path="mine.jsonl"))``.
-
-    Raises:
-        ConfigError: a template without ``{problem}``, a part or a rule that is unknown.
+    ``ConfigError``: a template without ``{problem}``, a part or a rule that is unknown.
     """
 
     name: str
@@ -34,8 +31,6 @@ class Benchmark:
     """The column of each part of a problem that is not to be looked for in ``columns.COLUMNS``."""
     extract: str | None = None
     """How the answer is taken from its column, see ``columns.gold_answers``."""
-    licence: str = "as its owner says"
-    """What the authors' own repository states."""
     file: str | None = None
     """Its name in a local folder."""
     path: str | None = None
@@ -45,18 +40,13 @@ class Benchmark:
     content: str | None = None
     """``evaluation.content_hash`` of the evaluated split; None where there is no standard."""
     template: str | None = None
-    """Text of the user's turn; ``{problem}`` is where the problem goes. None asks as ``load_problems`` does: the
-    problem alone, or with ``code.CODE_TEMPLATE`` where the answer is a program."""
+    """Text of the user's turn with ``{problem}`` in it. None: the problem alone, or ``code.CODE_TEMPLATE``."""
     rule: str | None = None
-    """How answers are judged: a key of ``RULES``, or None for the default; a key of ``code.FORMATS`` where they are
-    programs; or ``check:package.module:function``, see ``checkers``."""
-    correct: str = "the final answer has the value of the gold answer"
-    """What counts as correct, in words."""
+    """A key of ``RULES``, of ``code.FORMATS`` for programs, or ``check:package.module:function``; None: the default."""
     samples: int = 4
     """Completions drawn per problem unless asked otherwise."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Benchmark(name='mine', path='mine.jsonl')")
         if self.template is not None and "{problem}" not in self.template:
             raise ConfigError(
                 f"template={self.template!r} of {self.name} does not say where the problem goes. Try '{{problem}}'"
@@ -70,11 +60,6 @@ class Benchmark:
         if unknown:
             raise ConfigError(f"columns of {self.name}: {unknown[0]!r} is not one of {', '.join(COLUMNS)}")
 
-    @property
-    def votes(self) -> bool:
-        """Whether completions have answers to vote with: programs and what a checker judges have none."""
-        return self.rule is None or self.rule in RULES
-
     def prompt(self, problem: str) -> str:
         """The text of the user's turn."""
         return problem if self.template is None else self.template.replace("{problem}", problem)
@@ -85,69 +70,53 @@ def is_rule(name: str) -> bool:
     return name in RULES or name in FORMATS or is_check(name)
 
 
-_QWEN_COPY = "not stated for the problems themselves; MIT for the copy in QwenLM/Qwen2.5-Math"
 _SETS = (
     Benchmark(
         name="gsm8k", hub="openai/gsm8k:main", splits=("train", "test"), file="gsm8k_test.jsonl", problems=1319,
         columns={"problem": "question", "answer": "answer"}, extract="hashes",
-        licence="MIT (openai/grade-school-math)",
-        template=STEP_BY_STEP, rule="gsm8k", correct="the number is the gold integer", samples=1,
+        template=STEP_BY_STEP, rule="gsm8k", samples=1,
         content="ddfa8dca41bee810727cf72ae1c4e90f82cfd19fb7fa107322e825438c4ae780",
     ),
     Benchmark(
         name="math", hub="nlile/hendrycks-MATH-benchmark", splits=("train", "test"),
         columns={"problem": "problem", "answer": "answer"}, extract="verbatim",
-        licence="MIT (hendrycks/math; the split without MATH-500 is from openai/prm800k, MIT)",
-    ),
-    Benchmark(
-        name="math_lighteval", hub="DigitalLearningGmbH/MATH-lighteval:default", splits=("train", "test"),
-        columns={"problem": "problem", "answer": "solution"}, extract="boxed",
-        licence="MIT (hendrycks/math)",
     ),
     Benchmark(
         name="math500", hub="HuggingFaceH4/MATH-500", file="math500.jsonl", problems=500,
         columns={"problem": "problem", "answer": "answer"}, extract="verbatim",
-        licence="MIT (hendrycks/math; the split is from openai/prm800k, MIT)",
         template=STEP_BY_STEP, rule="math500",
         content="8822ac3ec5bf84e45aba5a5d903850bc8b06cc8298a0048b5b18752bbe0ae3b3",
     ),
     Benchmark(
         name="aime24", hub="HuggingFaceH4/aime_2024", splits=("train",), file="aime24.jsonl", problems=30,
-        licence=_QWEN_COPY,
-        template=STEP_BY_STEP, rule="aime24", correct="the number is the gold integer, 0 to 999", samples=32,
+        template=STEP_BY_STEP, rule="aime24", samples=32,
         content="972d4f404f3ab78c424e61af4c2d059529b18ac22bfd3c3c5ede72f6b9983852",
     ),
     Benchmark(
         name="amc23", hub="math-ai/amc23", file="amc23.jsonl", problems=40,
-        licence=_QWEN_COPY,
-        template=STEP_BY_STEP, rule="amc23", correct="the number is the gold integer", samples=32,
+        template=STEP_BY_STEP, rule="amc23", samples=32,
         content="8e7929e38c30d56c03803229e839d31befdfd03de93e10deac1a4b03f6f974bb",
     ),
     Benchmark(
         name="minerva_math", hub="math-ai/minervamath", file="minerva_math.jsonl", problems=272,
-        licence=_QWEN_COPY,
         template=STEP_BY_STEP, rule="minerva_math",
-        correct="the value is within 1% of the gold value, the tolerance the set was published with, or rounds to it",
         content="d3a8d76448380ff4da6733c28a1559c693c7a738da963f63df3655918c8fc760",
     ),
     Benchmark(
         name="olympiadbench", hub="Hothan/OlympiadBench:OE_TO_maths_en_COMP", splits=("train",),
         file="olympiadbench.jsonl", problems=675,
-        licence="MIT (OpenBMB/OlympiadBench)",
-        template=STEP_BY_STEP, rule="olympiadbench", correct="every gold answer is given, in any order, and no other",
+        template=STEP_BY_STEP, rule="olympiadbench",
         content="ed073f273d951a6c9490e761319ea83696a06b099e3aaf03500abc096cc6af14",
     ),
     Benchmark(
         name="humaneval", hub="openai/openai_humaneval", file="HumanEval.jsonl", problems=164,
-        licence="MIT (openai/human-eval)", template=CODE_TEMPLATE,
-        rule="humaneval", correct="the program passes all tests",
+        template=CODE_TEMPLATE, rule="humaneval",
         content="38b18fbaa9075f2ec730040d3473a0e14c2419e162df51fc75ddfacd676f7070",
     ),
     Benchmark(
         name="mbpp", hub="google-research-datasets/mbpp:full", splits=("train", "validation", "prompt", "test"),
         file="mbpp.jsonl", problems=500,
-        licence="CC BY 4.0 (google-research/google-research)", template=CODE_TEMPLATE,
-        rule="mbpp", correct="the program passes all tests", samples=1,
+        template=CODE_TEMPLATE, rule="mbpp", samples=1,
     ),
 )  # fmt: skip
 SETS: Mapping[str, Benchmark] = MappingProxyType({record.name: record for record in _SETS})

@@ -18,8 +18,6 @@ CHECK = "check:"
 """How a reward or a rule begins that is such a function."""
 _NAME = re.compile(r"check:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 _FORM = "def right(completion: str, row: dict) -> float"
-TOLD = 3
-"""Faults of a checker that a warning tells of one by one; the rest are counted."""
 
 
 def is_check(name: str | None) -> bool:
@@ -28,10 +26,7 @@ def is_check(name: str | None) -> bool:
 
 
 def find_checker(name: str) -> Callable[..., Any]:
-    """The function that ``check:package.module:function`` names, looked for in the current folder first.
-
-    ``ConfigError``: there is none; the message says what was looked for.
-    """
+    """The function that ``check:package.module:function`` names, looked for in the current folder first."""
     form = _NAME.fullmatch(name)
     if form is None:
         raise ConfigError(f"{name!r} is not of the form check:package.module:function, such as check:countdown:right")
@@ -55,14 +50,8 @@ class Checker:
     A completion on which the function raises, hangs, or returns what is no score has none: ``None``, with a warning. A
     function that has never scored anything by the end of the first batch is broken, and raises.
 
-    Args:
-        name: ``check:package.module:function``.
-        workers: processes, >= 1.
-        limit_seconds: wall-clock seconds for one completion, > 0.
-        memory_mb: address space of a worker in MiB, where the system can limit it.
-
-    Raises:
-        ConfigError: no such function, or a setting out of range.
+    ``name`` is ``check:package.module:function``, other arguments are as for ``Verifier``. ``ConfigError``: no such
+    function, or a setting out of range.
     """
 
     def __init__(self, name: str, *, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 4096) -> None:
@@ -83,9 +72,7 @@ class Checker:
     def scores(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[tuple[float | None, str]]:
         """Of each completion its score in [0, 1] or None, and why: ``right`` (1), ``wrong``, ``timeout``, ``crashed``.
 
-        Raises:
-            DataError: a row that JSON cannot hold.
-            RewardError: nothing could be scored, in the first batch.
+        ``DataError``: a row that JSON cannot hold. ``RewardError``: nothing could be scored, in the first batch.
         """
         named = {"module": self.module, "function": self.function}
         tasks = [{**named, "text": text, "row": _plain(row)} for text, row in zip(texts, rows, strict=True)]
@@ -96,11 +83,11 @@ class Checker:
             place, said = faults[0]
             raise RewardError(
                 f"{self.name} scored none of the first {len(found)} completions. It {said}, on {texts[place][:120]!r} "
-                f"with row {_short(rows[place])}. Write {_FORM}, which gives True, False or a number from 0 to 1"
+                f"with row {rows[place]!r:.200}. Write {_FORM}, which gives True, False or a number from 0 to 1"
             )
         for place, said in faults:
             self._faults += 1
-            if self._faults <= TOLD or self._faults & (self._faults - 1) == 0:
+            if self._faults & (self._faults - 1) == 0:  # 1, 2, 4, 8, ...
                 warnings.warn(
                     f"{self.name} {said}, on {texts[place][:120]!r}: that completion has no score. "
                     f"So far {self._faults} of {self._scored + self._faults}",
@@ -124,19 +111,14 @@ def _plain(row: Mapping[str, Any]) -> Any:
     try:
         return json.loads(json.dumps(row, default=str))
     except (TypeError, ValueError) as error:
-        raise DataError(f"row {_short(row)} cannot be handed to a checker: {error}") from error
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
+        raise DataError(f"row {row!r:.200} cannot be handed to a checker: {error}") from error
 
 
 def checker_reward(name: str, *, workers: int = 2, limit_seconds: float = 5.0) -> Reward:
     """The reward that a user's function gives: its score of each completion, None where it has none.
 
     The function gets the text of a completion and the problem's row: every column of the dataset, and ``prompt``. The
-    share of each outcome is logged as ``check/<outcome>``. Arguments and errors are those of ``Checker``.
+    share of each outcome is logged as ``check/<outcome>``. For arguments and errors see ``Checker``.
     """
     checker = Checker(name, workers=workers, limit_seconds=limit_seconds)
 

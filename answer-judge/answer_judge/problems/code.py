@@ -16,7 +16,7 @@ from typing import Any, cast
 import datasets
 
 from answer_judge.errors import DataError
-from answer_judge.problems.checks import numbered
+from answer_judge.problems.columns import numbered
 from answer_judge.sandbox import Task
 
 CODE_TEMPLATE = "{problem}\n\nPlease write the whole program in one ```python block."
@@ -189,6 +189,4 @@ def code_record(record: Any, rule: str) -> Any:
     # A run's own words for mathematics are no question for a public set of programs; a file of one's own has them.
     swapped = given is None or ("\\boxed" in given and record.hub is not None)
     template = CODE_TEMPLATE if swapped else given
-    return replace(
-        record, columns={}, extract="verbatim", rule=rule, template=template, correct="the program passes all tests"
-    )
+    return replace(record, columns={}, extract="verbatim", rule=rule, template=template)

@@ -10,7 +10,6 @@ from answer_judge.grading.answers import after_hashes, joined_boxes, last_boxed,
 from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.verifier import verify
 from answer_judge.grading.words import named_options
-from answer_judge.problems.checks import numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,8 +22,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # A worked solution holds the answer too, but somewhere in it: last.
         "answer": ("answer", "final_answer", "ground_truth", "solution"),
         "id": ("id", "unique_id"),
-        "level": ("level",),
-        "subject": ("subject", "subfield"),
     }
 )
 """Columns in which each part of a problem is looked for, in this order, in training and in evaluation alike."""
@@ -54,30 +51,22 @@ def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: 
     """The column that holds a part of a problem, and its values: the one named, else the first of ``COLUMNS[part]``.
 
     For messages, ``where`` says which table it is, and ``how`` how a user names this column: ``{}`` is its name.
-
-    Returns:
-        Its name and (rows,) values; "" and Nones where a part that is not in ``NEEDED`` is not there. Of several
-        columns that could be the problem the first is read, with a warning.
-
-    Raises:
-        DataError: the named column is not there, or none for a part that must be.
+    A part that is missing and not ``NEEDED`` has the name "" and Nones. ``DataError``: the named column is not there,
+    or none for a part that must be.
     """
     named, present = columns.get(part), rows.column_names
     looked = COLUMNS[part] if named is None else (named,)
     found = [name for name in looked if name in present]
     if not found and (named is not None or part in NEEDED):
-        taken = {columns.get(other) for other in COLUMNS} | {
-            name for other, names in COLUMNS.items() if other != part for name in names
-        }
-        likely = next((name for name in present if name not in taken), "COLUMN")
+        usual = {name for other, names in COLUMNS.items() if other != part for name in names}
+        likely = next((name for name in present if name not in usual), "COLUMN")
         raise DataError(
             f"{where} has no column {' or '.join(map(repr, looked))}. Its columns are "
             f"{', '.join(map(repr, present))}. Name the one with the {part}: {how.format(likely)}"
         )
     if part == "problem" and len(found) > 1:
         warnings.warn(
-            f"{where}: of the columns {' and '.join(map(repr, found))}, {found[0]!r} is read as the problem. "
-            f"For the other: {how.format(found[1])}",
+            f"{where}: {found[0]!r} is read as the problem. For {found[1]!r}: {how.format(found[1])}",
             stacklevel=4,  # past load_problems or load_set, and the check of its arguments
         )
     return (found[0], list(rows[found[0]])) if found else ("", [None] * len(rows))
@@ -104,10 +93,7 @@ def _answer(value: Any, where: str) -> str:
     if isinstance(value, list) and not any(isinstance(each, list) for each in value):
         return ", ".join(without_delimiters(_answer(each, where).strip()) for each in value)
     if isinstance(value, (dict, list, bytes)):
-        raise DataError(
-            f"{where} is {type(value).__name__}, expected an answer such as '5' or 5, or a list of them: name another "
-            "column"
-        )
+        raise DataError(f"{where} is {type(value).__name__}, expected an answer such as '5' or 5, or a list of them")
     return "" if value is None or value != value else str(value)
 
 
@@ -119,8 +105,8 @@ def _needed(texts: Sequence[str], where: str, how: str) -> str:
         if count > len(texts) / 2:
             if unread := [row for row in without if texts[row].strip()]:
                 warnings.warn(
-                    f"{where}: most rows hold an answer to be taken out ({extract}), {numbered(unread)} none, and "
-                    f"count as empty. To read the column as it is: {how.format('verbatim')}",
+                    f"{where}: {numbered(unread)} hold no answer to be taken out ({extract}) and count as empty. To "
+                    f"read the column as it is: {how.format('verbatim')}",
                     stacklevel=5,
                 )
             return extract
@@ -150,9 +136,7 @@ def row_details(rows: Any, where: str) -> list[dict[str, Any] | None]:
         try:
             with_details(Grading(), found[place])
         except DataError as error:
-            raise DataError(
-                f"{where}, {numbered([place])}: {error} Rename a column that says something else."
-            ) from error
+            raise DataError(f"{where}, {numbered([place])}: {error}") from error
     return found
 
 
@@ -161,3 +145,9 @@ def _is_number(cell: Any) -> bool:
         return float(cell) >= 0
     except (TypeError, ValueError):
         return False
+
+
+def numbered(rows: Sequence[int]) -> str:
+    """How many rows, and the first five."""
+    first = ", ".join(map(str, rows[:5]))
+    return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"

@@ -21,10 +21,9 @@ CODE_REASONS = (*VERDICTS, "no_answer")
 
 
 def programs_judged(sandbox: Sandbox, completions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
-    """The verdict on the program in each completion: 1 where it passes all tests. Equal ones are run once.
+    """The verdict on the program in each completion: 1 if it passes all tests. Equal ones are run once.
 
-    ``DataError``: as many answers as completions are needed, each with tests. ``ConfigError``: too little confines
-    programs on this system. ``RewardError``: programs cannot be run.
+    ``DataError``: as many answers as completions are needed, each with tests. Other errors are ``Sandbox.run_many``'s.
     """
     if len(completions) != len(answers):
         raise DataError(f"{len(completions)} completions but {len(answers)} answers: give one of each")
@@ -38,14 +37,7 @@ def programs_judged(sandbox: Sandbox, completions: Sequence[str], answers: Seque
 class Judges(AbstractContextManager["Judges"]):
     """Judges completions by the rule of their set; a context manager. Each kind of judge starts when it is needed.
 
-    Args:
-        workers: processes of each, >= 1.
-        limit_seconds: wall-clock seconds for one answer of the verifier's or a checker's, > 0.
-        limits: of one program.
-        accept_weak_sandbox: run programs also where the system does not confine them.
-
-    Raises:
-        ConfigError: a setting out of range.
+    Arguments are those of ``Verifier``, ``Checker`` and ``Sandbox``; ``ConfigError``: one is out of range.
     """
 
     def __init__(
@@ -114,16 +106,10 @@ def code_tests(
 
     The share of each reason (``CODE_REASONS``) is logged as ``code/<reason>`` where the trainer offers logging.
 
-    Args:
-        answer_column: the dataset's column of tests, as ``load_problems`` makes it of HumanEval's or MBPP's columns.
-        sandbox: one to share; by default the reward has its own, shut down at exit.
-        workers: programs at once in its own, >= 1.
-        limits: of each program in its own.
-        accept_weak_sandbox: run programs also where the system does not confine them.
-
-    Raises:
-        ConfigError: a setting out of range. The reward raises it where too little confines programs, and DataError for
-            a column that is missing or holds no tests.
+    ``answer_column`` holds the tests, as ``load_problems`` makes it of HumanEval's or MBPP's columns. ``sandbox`` is to
+    be shared; by default the reward has its own, with the other arguments, see ``Sandbox``.
+    The reward raises ``ConfigError`` if too little confines programs, and ``DataError`` for a column that is missing or
+    holds no tests.
     """
     used = sandbox or Sandbox(workers=workers, limits=limits, accept_weak=accept_weak_sandbox)
 

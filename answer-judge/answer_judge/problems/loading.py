@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +20,6 @@ from answer_judge.problems.code import CODE_TEMPLATE, code_format, code_rows
 from answer_judge.problems.columns import gold_answers, read_part, row_details
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
-SPLIT_NAMES = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
 
 def load_problems(
@@ -36,26 +36,23 @@ def load_problems(
 ) -> datasets.Dataset:
     r"""Problems as a dataset with the columns ``prompt`` and ``answer`` and every original column.
 
-    An original column called ``prompt`` or ``answer`` that had to change is kept as ``original_prompt`` or
-    ``original_answer``. Nothing is dropped and no row is judged. Problems in the columns of
-    HumanEval or MBPP become ``id``, ``problem``, ``prompt`` and ``answer``, which holds their tests.
+    A column called ``prompt`` or ``answer`` that had to change is kept as ``original_prompt`` or ``original_answer``.
+    Problems in the columns of HumanEval or MBPP become ``id``, ``problem``, ``prompt`` and ``answer``, their tests.
 
     Args:
-        source: a local .jsonl, .jsonl.gz, .json or .parquet file, a folder of those, the name of a set in
-            ``catalogue.SETS``, or a hub dataset as ``owner/name`` or ``owner/name:config``.
+        source: a file (``SUFFIXES``), a folder of those, the name of a set in ``catalogue.SETS``, or a hub dataset as
+            ``owner/name`` or ``owner/name:config``.
         split: of a hub dataset or a folder.
         path: local copy that stands in for ``source``: nothing is fetched.
-        prompt_column: column with the problem, as text or as messages. Default: see ``columns.COLUMNS``.
-        answer_column: column with the answer. Default: see ``columns.COLUMNS``.
-        extract: how the answer is taken from that column, a key of ``EXTRACTIONS``. Default: what a known set on the
-            hub needs; else what the column's own texts call for, see ``columns.gold_answers``.
+        prompt_column: the problem, as text or as messages; see ``columns.COLUMNS``.
+        answer_column: the answer; see ``columns.COLUMNS``.
+        extract: how the answer is taken from that column, a key of ``EXTRACTIONS``; see ``columns.gold_answers``.
         template: text of the user's turn; ``{problem}`` is where the problem goes.
         answers: False where a checker judges, which needs no answer: the column may be missing, and is left as it is.
         chat: True gives ``prompt`` as a list of messages, for models with a chat template; False as plain text.
 
-    Raises:
-        ConfigError: a template without ``{problem}``, or an unknown ``extract``.
-        DataError: nothing to be found there, or a column that is missing or not usable.
+    ``ConfigError``: a template without ``{problem}``, or an unknown ``extract``. ``DataError``: nothing to be found
+    there, or a column that is missing or not usable.
     """
     record = _record(source, path, {"problem": prompt_column, "answer": answer_column}, extract)
     advice = f"Without a network use a local copy: load_problems({source!r}, path='problems.jsonl')"
@@ -94,15 +91,14 @@ def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> 
         raise ConfigError(f"template {template!r} does not say where the problem goes. Write {{problem}} in it")
     if any(isinstance(value, list) for value in values):
         if template is not None or not chat:
-            raise DataError(
-                f"column {name!r} holds messages, which are used as they are: leave out template and chat=False, or "
-                "name a column of plain text with prompt_column=..."
-            )
-        answered = next((row for row, value in enumerate(values) if _is_answered(value)), None)
+            raise DataError(f"column {name!r} holds messages, used as they are: leave out template and chat=False")
+        lasts = [value[-1] if isinstance(value, list) and value else None for value in values]
+        roles = [last.get("role") if isinstance(last, dict) else None for last in lasts]
+        answered = roles.index("assistant") if "assistant" in roles else None
         if answered is not None:
             raise DataError(
-                f"column {name!r}, row {answered} ends with a message of the assistant: the answer would be in the "
-                f"prompt. Leave it out: dataset.map(lambda row: {{'prompt': row[{name!r}][:-1]}})"
+                f"column {name!r}, row {answered} ends with a message of the assistant. Leave it out: "
+                f"dataset.map(lambda row: {{'prompt': row[{name!r}][:-1]}})"
             )
         return [value or [] for value in values]
     wrong = next((row for row, value in enumerate(values) if isinstance(value, (dict, bytes))), None)
@@ -112,11 +108,6 @@ def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> 
     if template is not None:
         texts = [template.replace("{problem}", text) if text.strip() else "" for text in texts]
     return [[{"role": "user", "content": text}] for text in texts] if chat else texts
-
-
-def _is_answered(messages: Any) -> bool:
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    return isinstance(last, dict) and last.get("role") == "assistant"
 
 
 def _with_column(dataset: datasets.Dataset, name: str, values: list[Any]) -> datasets.Dataset:
@@ -138,10 +129,9 @@ def is_local(source: str) -> bool:
 
 
 def read_rows(record: Benchmark, split: str, advice: str) -> datasets.Dataset:
-    """The rows of a set: of its local file or folder where it has one, else of a split on the hub.
+    """The rows of a set, of its local file or folder or of a split on the hub; ``advice`` is for a missing network.
 
-    ``advice`` says, for the message, what works without a network. ``ConfigError``: a record with neither.
-    ``DataError``: they cannot be had from here.
+    ``ConfigError``: a record with neither. ``DataError``: they cannot be had from here.
     """
     if record.path is not None:
         return read_local(record.path, split)
@@ -156,9 +146,7 @@ def read_rows(record: Benchmark, split: str, advice: str) -> datasets.Dataset:
             f"{type(error).__name__}: {error}. Its splits are {', '.join(record.splits)}. {advice}"
         ) from error
     if not isinstance(found, datasets.Dataset):
-        raise DataError(
-            f"dataset {name!r}, split {split!r}, is a {type(found).__name__}; name one split: split='train'"
-        )
+        raise DataError(f"dataset {name!r}, split {split!r}, is a {type(found).__name__}; name one split")
     return found
 
 
@@ -177,31 +165,22 @@ def read_local(path: str, split: str) -> datasets.Dataset:
 
 
 def _files(place: Path, split: str) -> list[Path]:
-    """The files to read: of a folder, those named after the split, or all where no file is named after any split."""
+    """The files to read: of a folder, those with the split in their name."""
     if not place.exists():
         raise DataError(f"no such file or folder: {place} (looked in {Path.cwd()})")
     if not place.is_dir():
         if not place.name.endswith(SUFFIXES):
             raise DataError(f"{place} is not one of {', '.join(SUFFIXES)}: rename it, or convert it to JSON Lines")
         return [place]
-    own = (place / split).is_dir()
-    files = sorted(file for file in (place / split if own else place).iterdir() if file.name.endswith(SUFFIXES))
-    named = files if own else [file for file in files if split in _words(file)]
-    if named:
-        return named
-    if not files or any(set(SPLIT_NAMES) & _words(file) for file in files):
+    files = sorted(file for file in place.iterdir() if file.name.endswith(SUFFIXES))
+    named = [file for file in files if split in re.split("[^a-z0-9]", file.name.lower())]
+    if not named:
         present = ", ".join(file.name for file in files[:10]) or "no data file"
         raise DataError(
             f"folder {place} has no file for split {split!r}; it has {present}. "
             f"Name one file, or put {split!r} in a file's name, as in problems-{split}.jsonl"
         )
-    return files
-
-
-def _words(file: Path) -> set[str]:
-    """The words of a file's name: ``gsm8k_train.jsonl.gz`` has gsm8k and train."""
-    stem = file.name.split(".")[0].lower()
-    return set("".join(c if c.isalnum() else " " for c in stem).split())
+    return named
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
@@ -221,8 +200,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
     for number, row in numbered:
         if not isinstance(row, dict):
             raise DataError(
-                f"{file}, row {number} is {type(row).__name__}, expected an object with fields, "
-                'such as {"problem": "1 + 1 = ?", "answer": "2"}'
+                f'{file}, row {number} is {type(row).__name__}, expected such as {{"problem": "1 + 1 = ?"}}'
             )
         yield row
 
@@ -244,21 +222,12 @@ def _parsed(text: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error})") from error
 
 
-def _is_cut(value: Any) -> bool:
-    """Whether half of a character is in a value, or in what it holds."""
-    return any("\ud800" <= letter <= "\udfff" for letter in json.dumps(value, ensure_ascii=False, default=str))
-
-
 def _one_type(name: str, values: list[Any], place: Path) -> list[Any]:
     """The values of a column, as text where text and numbers are mixed."""
     try:
         pa.array(values)
     except UnicodeEncodeError as error:
-        row = next(i for i, value in enumerate(values) if _is_cut(value))
-        raise DataError(
-            f"{place}: column {name!r}, row {row} (counted from 0) holds half of a character ({error.reason}), as text "
-            "that was cut in an emoji does. Write that row anew"
-        ) from error
+        raise DataError(f"{place}: column {name!r} holds half of a character, as of an emoji: {error}") from error
     except (pa.ArrowException, OverflowError) as error:
         if all(value is None or isinstance(value, (str, int, float)) for value in values):
             return [value if value is None or isinstance(value, str) else str(value) for value in values]

@@ -6,11 +6,11 @@ from typing import Any
 
 import datasets
 
-from answer_judge.errors import ConfigError, DataError, is_listed
+from answer_judge.errors import DataError, is_listed
 from answer_judge.grading.answers import after_hashes, last_boxed
 from answer_judge.grading.rules import DETAILS, Grading, with_details
 from answer_judge.grading.verifier import REASONS, Verifier
-from answer_judge.problems.checks import numbered
+from answer_judge.problems.columns import numbered
 
 Reward = Callable[..., Any]
 """``reward(prompts=..., completions=..., **columns)`` -> one number, NaN or None per completion."""
@@ -57,20 +57,16 @@ def accuracy_reward(
 ) -> Reward:
     """A reward of 1.0 for a right final answer and 0.0 for any other, judged by the verifier in worker processes.
 
-    The share of each reason (wrong, no answer, timeout, ...) is logged as ``verify/<reason>`` where the trainer offers
-    logging, so that an answer that cannot be judged is never just a zero.
+    The share of each reason (wrong, no answer, timeout, ...) is logged as ``verify/<reason>``.
 
     Args:
-        answer_column: the dataset's column of gold answers. Columns named as in ``rules.DETAILS`` (``unit``,
-            ``tolerance``, ``is_multiple_answer``) are read with it.
-        benchmark: the rule to judge by, see ``verifier.RULES``.
-        verifier: one to share; by default the reward has its own, shut down at exit.
-        workers: processes of its own verifier, >= 1.
-        limit_seconds: wall-clock seconds for one answer in its own verifier, > 0.
+        answer_column: the dataset's column of gold answers; columns named as in ``rules.DETAILS`` are read with it.
+        benchmark: the rule to judge by, a key of ``grading.RULES``.
+        verifier: one to share; by default the reward has its own, with the other arguments.
+        workers: processes, >= 1; a setting out of range is a ``ConfigError``.
+        limit_seconds: wall-clock seconds for one answer, > 0.
 
-    Raises:
-        ConfigError: math-verify is missing, or a setting is out of range. The reward raises DataError for a column
-            that is missing or an answer that is empty.
+    The reward raises ``DataError`` for a column that is missing or an answer that is empty.
     """
     judge = verifier or Verifier(workers=workers, limit_seconds=limit_seconds)
 
@@ -78,9 +74,7 @@ def accuracy_reward(
         if answer_column not in columns:
             raise DataError(_no_column(answer_column, [name for name in columns if name not in PASSED_BY_TRAINER]))
         if not is_listed(columns[answer_column]):
-            raise DataError(
-                f"{answer_column}={columns[answer_column]!r:.80} is no list: give one answer per completion"
-            )
+            raise DataError(f"{answer_column}={columns[answer_column]!r:.80} is no list of one answer per completion")
         golds = [_gold(answer_column, gold) for gold in columns[answer_column]]
         said = [{name: columns[name][i] for name in DETAILS if name in columns} or None for i in range(len(golds))]
         texts = [completion_text(completion) for completion in completions]
@@ -103,7 +97,7 @@ def _gold(column: str, value: Any) -> str:
         )
     if isinstance(value, float) and value != value:
         raise DataError(
-            f"gold answer nan in column {column!r} is an empty cell: no reward can be earned there. "
+            f"gold answer nan in column {column!r} is an empty cell. "
             f"Drop it: dataset.filter(lambda row: row[{column!r}] == row[{column!r}])"
         )
     if isinstance(value, str) and after_hashes(value) is not None:
@@ -114,51 +108,14 @@ def _gold(column: str, value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
-    r"""A reward of 1.0 for a completion in the right format and 0.0 for any other.
-
-    By default that is a complete ``\boxed{...}`` that is not empty; ``has_format`` says it of a completion's text.
-    """
-    check = has_format or (lambda text: last_boxed(text) is not None)
+def format_reward() -> Reward:
+    r"""A reward of 1.0 for a completion with a complete ``\boxed{...}`` that is not empty, and 0.0 for any other."""
 
     def form(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [float(check(completion_text(completion))) for completion in completions]
+        return [float(last_boxed(completion_text(completion)) is not None) for completion in completions]
 
     form.__name__ = "format_reward"
     return form
-
-
-def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
-    """The soft overlong punishment of DAPO: 0 for short completions, down to -1 for those that fill the budget.
-
-    With L tokens, ``max_tokens`` L_max and ``cache_tokens`` L_cache: 0 up to L_max - L_cache, then
-    (L_max - L_cache - L) / L_cache, and -1 from L_max on.
-
-    Args:
-        max_tokens: the most tokens a completion can have, the trainer's ``max_completion_length``.
-        cache_tokens: tokens before that over which the penalty grows, in [1, max_tokens].
-
-    Source: DAPO, arXiv:2503.14476, equation 13.
-
-    Raises:
-        ConfigError: lengths out of range. The reward raises DataError where the trainer passes no ``completion_ids``.
-    """
-    if not 1 <= cache_tokens <= max_tokens:
-        raise ConfigError(
-            f"cache_tokens={cache_tokens} must be in [1, max_tokens={max_tokens}]. Try overlong_penalty(4096, 512)"
-        )
-
-    def overlong(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        ids = columns.get("completion_ids")
-        if ids is None:
-            raise DataError("overlong_penalty needs completion_ids, which TRL passes: it counts tokens, not characters")
-        if not (is_listed(ids) and all(map(is_listed, ids))):
-            raise DataError(f"completion_ids={ids!r:.80} are no lists of tokens: TRL passes one list per completion")
-        past = (len(tokens) - (max_tokens - cache_tokens) for tokens in ids)
-        return [-min(max(tokens / cache_tokens, 0.0), 1.0) for tokens in past]
-
-    overlong.__name__ = "overlong_penalty"
-    return overlong
 
 
 def required_columns(reward: Reward) -> tuple[str, ...]:
@@ -179,13 +136,10 @@ def required_columns(reward: Reward) -> tuple[str, ...]:
 
 
 def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
-    """Check, before training, that a dataset has what its rewards need: every column, and no empty value in it.
+    """Check, before training, that a dataset has what its rewards need; of a streamed one only the columns' names.
 
-    Of a streamed one only the names of columns are checked. Models and names of models need no columns.
-
-    Raises:
-        DataError: a missing column, an empty value, a gold answer that is a list or a worked solution, what a problem
-            says of its answer that cannot be, or a column named like an argument of the trainer's own.
+    ``DataError``: a missing column, an empty value, a gold answer that is a list or a worked solution, details that
+    cannot be, or a column named like an argument of the trainer's own.
     """
     functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
     needed = sorted({column for reward in functions for column in required_columns(reward)})
@@ -205,7 +159,7 @@ def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
         empty = [row for row, value in enumerate(dataset[column]) if value is None or not str(value).strip()]
         if empty:
             raise DataError(
-                f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}: no reward can be earned there. "
+                f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}. "
                 f"Leave them out: dataset.filter(lambda row: row[{column!r}])"
             )
         if column in gold_columns:

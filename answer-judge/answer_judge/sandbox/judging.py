@@ -52,10 +52,7 @@ class Outcome:
 
 
 def judged(server: ServerProcess, task: Task, required: list[str], limits: Limits) -> Outcome:
-    """Run one task: the tests' process asks, the program's answers, and lines are passed on unread.
-
-    ``RewardError``: a process could not confine itself as required.
-    """
+    """Run one task: the tests' process asks, the program's answers. ``RewardError``: one could not confine itself."""
     program = server.start("program", required)
     try:
         tests = server.start("tests", required)

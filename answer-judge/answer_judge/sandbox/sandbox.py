@@ -69,13 +69,10 @@ class Sandbox(AbstractContextManager["Sandbox"]):
     that it does. Every later process must confine itself in the same way before it runs anything.
 
     Args:
-        workers: programs at once, >= 1.
+        workers: programs at once, >= 1; ``ConfigError`` below.
         limits: of each program.
         wrapper: path of bubblewrap; None looks for it, "" does without it.
-        accept_weak: run programs also where nothing confines them but limits and the time.
-
-    Raises:
-        ConfigError: a setting out of range.
+        accept_weak: run programs also if nothing confines them but limits and the time.
     """
 
     def __init__(
@@ -114,9 +111,8 @@ class Sandbox(AbstractContextManager["Sandbox"]):
     def layers(self) -> tuple[str, ...]:
         """What confines a program on this system, keys of ``LAYERS``: found out by trying.
 
-        Raises:
-            ConfigError: too little does, and ``accept_weak`` is not set; or neither Linux nor macOS.
-            RewardError: servers cannot be started, or do not hold what they should.
+        ``ConfigError``: too little does, and ``accept_weak`` is not set; or neither Linux nor macOS. ``RewardError``:
+        servers cannot be started, or do not hold what they should.
         """
         if self._owner != os.getpid():
             self._forget()
@@ -141,12 +137,7 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         return self.run_many([task])[0]
 
     def run_many(self, tasks: Sequence[Task]) -> list[Outcome]:
-        """The outcome of each program, in the order given. Safe to call from any thread.
-
-        Raises:
-            ConfigError: too little confines programs here, and ``accept_weak`` is not set.
-            RewardError: servers cannot be started, or programs cannot be confined any more.
-        """
+        """The outcome of each program, in the order given. Safe to call from any thread. Errors are ``layers``'."""
         required = [name for name in self.layers if name != "bubblewrap"]
         if len(tasks) < 2 or self.workers == 1:
             return [self._run(task, required) for task in tasks]

@@ -49,11 +49,7 @@ LONGEST_QUESTION = 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one program may use, its tests the same again.
-
-    Raises:
-        ConfigError: a limit out of range.
-    """
+    """Limits of one program, and of its tests again; ``ConfigError``: one out of range."""
 
     wall_seconds: float = 20.0
     """From its start to the verdict, > 0."""

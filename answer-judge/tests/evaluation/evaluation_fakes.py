@@ -1,6 +1,5 @@
 """Engines and judges without a model, and small problem sets: what the tests of evaluations are made of."""
 
-import weakref
 from dataclasses import replace
 
 from answer_judge.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet
@@ -10,10 +9,7 @@ from answer_judge.grading import Verdict
 
 def problem_set(count=6, name="toy", **fields):
     """``count`` problems of different lengths whose answers are 0, 1, ..., 7, 0, ..."""
-    found = tuple(
-        Problem(f"{name}/{i}", "x" * (3 + 7 * i % 11), str(i % 8), str(i % 3 + 1), "even" if i % 2 == 0 else "odd")
-        for i in range(count)
-    )
+    found = tuple(Problem(f"{name}/{i}", "x" * (3 + 7 * i % 11), str(i % 8)) for i in range(count))
     return ProblemSet(Benchmark(name=name, template="{problem}", **fields), found, f"content of {name}", ())
 
 
@@ -71,27 +67,6 @@ class FakeJudge:
         if "\\boxed" not in text:
             return Verdict(0.0, "no_answer")
         return Verdict(1.0, "right") if f"{{{gold}}}" in text else Verdict(0.0, "wrong")
-
-
-class Living:
-    """How many of the objects it was shown are alive, and the most there ever were."""
-
-    def __init__(self):
-        self.now = self.most = 0
-
-    def show(self, value):
-        self.now += 1
-        self.most = max(self.most, self.now)
-        weakref.finalize(value, self._gone)
-        return value
-
-    def _gone(self):
-        self.now -= 1
-
-
-def length_reward(completions, **columns):
-    """0, 1 or 2: a reward that an untrained policy can learn from."""
-    return [float(len(completion[-1]["content"]) % 3) for completion in completions]
 
 
 def sample_lines(folder):

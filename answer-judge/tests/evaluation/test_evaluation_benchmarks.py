@@ -2,21 +2,14 @@
 
 import json
 
-import datasets
 import pytest
-from evaluation_fakes import fake_engine
 from refusals import refused
 
 from answer_judge.errors import ConfigError
 from answer_judge.evaluation import (
     BENCHMARKS,
     Benchmark,
-    Generated,
-    Protocol,
-    Sampling,
     choose,
-    content_hash,
-    evaluate,
     load_set,
     parse_benchmark,
 )
@@ -30,10 +23,10 @@ SIZES = {"gsm8k": 1319, "math500": 500, "aime24": 30, "amc23": 40, "minerva_math
 def test_every_record_is_complete():
     assert {name: BENCHMARKS[name].problems for name in SIZES} == SIZES
     for record in BENCHMARKS.values():
-        assert record.hub and record.file and record.licence and record.correct and record.samples >= 1
+        assert record.hub and record.file and record.samples >= 1
         assert len(record.content or "") == (0 if record.name == "mbpp" else 64)
-        assert record.rule in RULES if record.votes else record.rule in FORMATS
-        assert ("\\boxed{}" if record.votes else "```python block") in record.template
+        assert record.rule in (*RULES, *FORMATS)
+        assert ("\\boxed{}" if record.rule in RULES else "```python block") in record.template
         assert record.prompt("1 + 1 = {x}").startswith("1 + 1 = {x}\n")
 
 
@@ -44,13 +37,6 @@ def test_description_of_a_file():
     assert record.path == "C:/x.jsonl" and record.rule == "minerva_math"
     assert record.columns == {"problem": "question", "answer": "target"} and record.extract is None
     assert parse_benchmark("mine=x.jsonl:answer=solution:extract=boxed").extract == "boxed"
-
-
-def test_a_standard_set_from_a_file_of_its_own():
-    record = parse_benchmark("math500=elsewhere.jsonl")
-    known = BENCHMARKS["math500"]
-    assert (record.content, record.rule, record.path) == (known.content, known.rule, "elsewhere.jsonl")
-    assert known.columns and not record.columns and record.extract is None, "columns of the hub are not the file's"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +80,6 @@ def test_a_file_of_ones_own_is_asked_as_in_training(rows, template, tmp_path):
         assert found.identity["template"] is not None, "two evaluations can be compared by it"
 
 
-def test_a_public_set_is_asked_step_by_step_also_from_a_file():
-    assert parse_benchmark("math500=elsewhere.jsonl").template == choose(["math500"], [], folder=None)[0].template
-    assert "reason step by step" in parse_benchmark("math500=elsewhere.jsonl").prompt("1 + 1?")
-
-
 def test_what_cannot_be_chosen(tmp_path):
     (tmp_path / "math500.jsonl").write_text("")
     for names, own, folder, *named in (
@@ -113,28 +94,3 @@ def test_what_cannot_be_chosen(tmp_path):
     for field, value in (("template", "Solve it."), ("rule", "best"), ("columns", {"question": "q"})):
         with refused(ConfigError, field):
             Benchmark(name="mine", path="x.jsonl", **{field: value})
-
-
-SUMS = [{"problem": f"{n} + {n}?", "answer": f"\\frac{{{4 * n}}}{{2}}"} for n in range(1, 4)]
-
-
-def adding(request, sampling):
-    """Answers a sum of two, twice wrong by one."""
-    left = int("".join(map(chr, request.prompt)).split()[0])
-    return Generated(f"\\boxed{{{2 * left + (left == 2)}}}", 4, "stop")
-
-
-@pytest.mark.parametrize("place", ["folder", "hub"])
-def test_a_new_benchmark_is_one_record(place, tmp_path, monkeypatch, verifier):
-    """With this line in the catalogue the commands know it by name; no committed run and no other file is needed."""
-    content = content_hash((row["problem"], row["answer"]) for row in SUMS)
-    where = {"hub": "someone/sums", "file": "sums_test.jsonl", "licence": "MIT"}
-    record = Benchmark(name="sums", problems=3, content=content, samples=2, **where)
-    monkeypatch.setattr("answer_judge.evaluation.problems.BENCHMARKS", {**BENCHMARKS, record.name: record})
-    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: datasets.Dataset.from_list(SUMS))
-    (tmp_path / "sums_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SUMS))
-    chosen = choose(["sums"], [], folder=str(tmp_path) if place == "folder" else None)
-    protocol = Protocol(sets=(load_set(chosen[0]),), sampling=Sampling(max_new_tokens=9))
-    found = evaluate(protocol, fake_engine(adding), verifier, tmp_path / "run")["benchmarks"]["sums"]
-    assert found["standard"] and found["licence"] == "MIT" and found["problems"] == 3
-    assert found["outcomes"]["right"] == 4 and found["outcomes"]["wrong"] == 2

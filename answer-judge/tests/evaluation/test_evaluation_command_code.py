@@ -46,6 +46,5 @@ def test_pass_at_k_of_programs_is_unbiased(evaluated, tmp_path, capsys):
     for k in (1, 2, 4):
         expected = sum(pass_at_k(4, count, k) for count in right.values()) / 3
         assert found[f"pass@{k}"]["value"] == pytest.approx(expected)
-    assert not [name for name in found if name.startswith("maj@")] and {x["vote"] for x in lines} == {None}
     assert found["outcomes"]["right"] == sum(right.values()) and sum(found["outcomes"].values()) == 12
     assert len(results["settings"]["graded_by"]["humaneval"]) == 16

@@ -25,7 +25,7 @@ def often(request, sampling):
     return Generated("\\boxed{7}", found.tokens, "stop") if "\\boxed" not in found.text else found
 
 
-def test_differences_changes_and_settings(tmp_path):
+def test_differences_and_settings(tmp_path):
     a, b = made(tmp_path / "a"), made(tmp_path / "b", often, model="b")
     found = compare(a, b)
     rows = [[json.loads(line) for line in (run / "problems.jsonl").read_text().splitlines()] for run in (a, b)]
@@ -37,11 +37,8 @@ def test_differences_changes_and_settings(tmp_path):
         assert pair.after - pair.before == pytest.approx(pair.difference.value)
         assert pair.better == sum(d > 0 for d in differences) and pair.worse == sum(d < 0 for d in differences)
         assert pair.difference.low <= pair.difference.value <= pair.difference.high
-    assert {change.id for change in found.changes} == {id for id in shares[0] if shares[0][id] != shares[1][id]}
-    sizes = [abs(change.after - change.before) for change in found.changes]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 0
     assert found.average.value == pytest.approx(np.mean([p.difference.value for p in found.benchmarks.values()]))
-    assert json.loads(json.dumps(asdict(found)))["changes"][0]["samples"] == [4, 4]
+    assert json.loads(json.dumps(asdict(found)))["benchmarks"]["one"]["problems"] == 40
 
 
 def test_other_limits_compare_the_problems_in_both(tmp_path):

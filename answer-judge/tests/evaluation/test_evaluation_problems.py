@@ -10,12 +10,10 @@ from refusals import refused, warned
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.evaluation import BENCHMARKS, Benchmark, choose, content_hash, load_set, parse_benchmark
 from answer_judge.problems import load_problems
+from answer_judge.problems.code import FORMATS
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "eval"
-ROWS = [
-    {"id": f"a/{i}", "problem": f"What is {i} + {i}?", "answer": str(2 * i), "level": 1 + i % 2, "subject": "Sums"}
-    for i in range(8)
-]
+ROWS = [{"id": f"a/{i}", "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(8)]
 
 
 @pytest.fixture
@@ -34,14 +32,14 @@ def test_everything_is_read(written):
     found = load_set(written(ROWS))
     first = found.problems[0]
     assert (first.id, first.problem, first.answer) == ("a/0", "What is 0 + 0?", "0")
-    assert (first.level, first.subject, first.details) == ("1", "Sums", None)
+    assert first.details is None
     assert len(found.problems) == 8 and found.notes == () and not found.standard
 
 
 def test_columns_by_other_names_and_no_id(written):
-    rows = [{"question": f"q{i}", "target": i, "kind": "k"} for i in range(3)]
-    found = load_set(written(rows, ":problem=question:answer=target:subject=kind"))
-    assert [(p.id, p.answer, p.subject) for p in found.problems] == [(f"mine/{i}", str(i), "k") for i in range(3)]
+    rows = [{"question": f"q{i}", "target": i} for i in range(3)]
+    found = load_set(written(rows, ":problem=question:answer=target"))
+    assert [(p.id, p.answer) for p in found.problems] == [(f"mine/{i}", str(i)) for i in range(3)]
 
 
 PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
@@ -79,7 +77,7 @@ def test_what_a_problem_says_of_its_answer(written):
     [
         ({2: {"answer": None}, 5: {"answer": " $ $ "}}, ("answer", "2 rows", "0: 2, 5")),
         ({3: {"id": "a/1"}}, ("id", "2 rows", "0: 1, 3")),
-        ({0: {"problem": ""}, 7: {"answer": ""}}, ("0: 0), line 1", "0: 7), line 8")),
+        ({0: {"problem": ""}, 7: {"answer": ""}}, ("0: 0)", "0: 7)")),
     ],
 )
 def test_rows_that_cannot_be_graded_are_named(written, change, named):
@@ -91,7 +89,7 @@ def test_columns_and_files_that_are_not_there(written, tmp_path):
     with refused(DataError, "'answer'", "'id', 'problem'", "FILE:answer=COLUMN"):
         load_set(written([{"id": "a", "problem": "b"}]))
     with refused(DataError, "'difficulty'"):
-        load_set(written(ROWS, ":level=difficulty"))
+        load_set(written(ROWS, ":id=difficulty"))
     with refused(DataError, "no such file"):
         load_set(parse_benchmark(f"mine={tmp_path / 'no.jsonl'}"))
     with refused(ConfigError, "mine", "path="):
@@ -135,24 +133,7 @@ def test_content_hash_is_of_the_content_alone():
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-@pytest.mark.parametrize("name", [name for name, record in BENCHMARKS.items() if record.votes])
+@pytest.mark.parametrize("name", [name for name, record in BENCHMARKS.items() if record.rule not in FORMATS])
 def test_real_files_are_the_standard_sets(name):
     found = load_set(choose([name], [], folder=str(REAL))[0])
     assert found.standard and found.notes == () and len(found.problems) == BENCHMARKS[name].problems
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-def test_a_changed_set_is_said_to_be_one_and_another_order_and_spacing_is_none(tmp_path):
-    rows = [json.loads(line) for line in (REAL / "aime24.jsonl").read_text().splitlines()]
-
-    def loaded(rows):
-        (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
-
-    for changed, said in (
-        (rows[:-1], "29 problems instead of 30"),
-        ([{**rows[0], "answer": "205"}, *rows[1:]], "differ"),
-    ):
-        found = loaded(changed)
-        assert not found.standard and "not the standard set" in found.notes[0] and said in found.notes[0]
-    assert loaded([{**row, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows[::-1]]).standard

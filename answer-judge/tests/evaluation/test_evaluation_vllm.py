@@ -52,13 +52,6 @@ def test_every_request_has_a_seed_and_no_default_applies(library, tiny_folder, t
     assert first["stop_token_ids"] == [tiny_tokenizer.eos_token_id] and first["stop"] is None
 
 
-def test_not_installed_names_the_install_line(tiny_folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with refused(ConfigError, "pip install 'vllm>=0.22,<0.31'", "--engine transformers"):
-        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
-    assert load_engine("transformers", ModelSpec(model=str(tiny_folder))).name == "transformers"
-
-
 def test_model_that_it_cannot_load(library, tiny_folder, monkeypatch):
     def refuse(**options):
         raise ValueError("no such architecture\nand more")

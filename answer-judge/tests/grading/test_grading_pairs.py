@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -35,31 +34,11 @@ def reasons(rows, verifier):
     return [found[i] for i in range(len(rows))]
 
 
-def test_the_table_has_right_and_wrong_answers(rows):
-    counts = Counter(row["verdict"] for row in rows)
-    assert set(counts) == {"right", "wrong", "refused"} and len({tuple(row.values()) for row in rows}) == len(rows)
-    assert counts["wrong"] > 1500 and counts["right"] > 1000
-
-
 @pytest.mark.parametrize("verdict", ["right", "wrong", "refused"])
 def test_right_answers_are_accepted_and_no_other(verdict, rows, reasons):
     found = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if row["verdict"] == verdict]
     assert [(row, reason) for row, reason in found if (reason == "right") != (verdict == "right")] == []
     assert {reason for _, reason in found} <= {"right", "wrong", "unparsed", "no_answer"}
-
-
-def test_the_tests_above_can_fail(rows):
-    """A verifier that compares letters and digits, and one that looks for the gold answer in the answer."""
-
-    def bare(text):
-        return "".join(c for c in text if c.isalnum())
-
-    equal = [bare(row["answer"]) == bare(row["gold"]) for row in rows]
-    within = [bare(row["gold"]) in bare(row["answer"]) for row in rows]
-    for verdicts in (equal, within):
-        pairs = list(zip(rows, verdicts, strict=True))
-        assert any(accepted and row["verdict"] == "wrong" for row, accepted in pairs)
-        assert sum(not accepted and row["verdict"] == "right" for row, accepted in pairs) > 100
 
 
 def test_tolerance_is_the_benchmarks_alone(verifier):

@@ -69,19 +69,16 @@ tasks, seen = json.load(sys.stdin), []
 def watch(event, args):
     if event in ("compile", "exec") and worker.NARROWER[event](args):
         seen.append(str(args[0])[:200])
-{warm}
 sys.addaudithook(watch)
 for task in tasks:
-    {call}
+    judge(task)
 print(json.dumps(seen))
 """
-PLAIN_PARSER = "from math_verify import parse, ExprExtractionConfig"
 
 
-def compiled(tasks, call="judge(task)", warm=""):
+def compiled(tasks):
     """The sources compiled while tasks are judged, in a process of its own since a hook stays for ever."""
-    code = AUDIT.format(call=call, warm=warm)
-    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(tasks), text=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", AUDIT], input=json.dumps(tasks), text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -92,15 +89,6 @@ def test_judging_compiles_nothing():
     answers += [text[14:-3] for kind, text in hostile_answers(300) if kind.startswith(("code", "unicode"))]
     tasks = [{"answer": answer, "gold": gold} for answer in answers for gold in (r"\frac{1}{2}", "x+1", answer or "0")]
     assert compiled(tasks) == []
-
-
-def test_the_check_above_sees_what_math_verifys_other_parser_compiles():
-    call = 'parse(task["answer"], [ExprExtractionConfig()], parsing_timeout=0)'
-    assert any("17" in source for source in compiled([{"answer": "17 * 23 + 1"}], call, PLAIN_PARSER))
-    # and what its LaTeX parser compiles when numbers reach it as text, which here they do not
-    call = "latex2sympy(task['answer'])"
-    warm = "from latex2sympy2_extended.latex2sympy2 import latex2sympy"
-    assert any("17" in source for source in compiled([{"answer": r"\frac{17}{23}"}], call, warm))
 
 
 ASKED = [(r"\boxed{\frac{6}{4}}", "1.5"), (r"\boxed{x^2-1}", "(x-1)(x+1)"), (r"\boxed{2}", r"\sqrt{5}"), ("?", "1")]

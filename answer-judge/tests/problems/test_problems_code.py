@@ -52,7 +52,7 @@ def test_the_rule_is_read_from_the_columns(written):
     rule, path, found, _ = written
     assert load_set(Benchmark(name="mine", path=str(path))).benchmark.rule == rule
     assert load_set(parse_benchmark(f"mine={path}:rule={rule}")).content == found.content
-    assert not found.benchmark.votes and "```python block" in found.benchmark.template
+    assert "```python block" in found.benchmark.template
 
 
 def test_they_are_trained_on_like_others(written, judges):

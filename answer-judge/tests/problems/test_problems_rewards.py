@@ -6,7 +6,7 @@ from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import REASONS
-from answer_judge.problems import accuracy_reward, check_rewards, format_reward, overlong_penalty, required_columns
+from answer_judge.problems import accuracy_reward, check_rewards, format_reward
 
 QUESTIONS = ["1/2 of 1?"] * 4
 TEXTS = [r"\boxed{0.5}", r"\boxed{2}", "no idea", r"\boxed{\frac{1}{2}}"]
@@ -35,11 +35,6 @@ def test_accuracy_logs_the_share_of_every_reason(verifier):
     assert tables == {"verdict": ["right", "wrong", "no_answer", "right"]}
 
 
-def test_accuracy_reads_another_column_and_numbers(verifier):
-    reward = accuracy_reward(verifier=verifier, answer_column="gold")
-    assert reward(["q"] * 2, [r"\boxed{7}", r"\boxed{0.5}"], gold=[7, 0.5], answer=["1", "1"]) == [1.0, 1.0]
-
-
 def test_completions_of_several_messages_and_parts(verifier):
     tools = [
         {"role": "assistant", "content": r"\boxed{1}"},
@@ -55,22 +50,6 @@ def test_format():
     assert reward.__name__ == "format_reward"
     texts = [r"\boxed{}", r"\boxed{no matter what}", "7", r"\boxed{7"]
     assert reward(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
-    assert format_reward(lambda text: text.endswith("."))(["q"] * 2, chat(["so.", "so"])) == [1.0, 0.0]
-
-
-def test_required_columns():
-    def mine(prompts, completions, solution, completion_ids, weight=1.0, **columns):
-        return []
-
-    assert required_columns(mine) == ("solution",)
-    assert required_columns(accuracy_reward(answer_column="gold")) == ("gold",)
-    assert required_columns(format_reward()) == ()
-
-
-def test_accuracy_by_a_benchmarks_rule(verifier):
-    texts, golds = [r"\boxed{3.83e26}"] * 2, [r"3.8 \times 10^{26}", r"3.9 \times 10^{26}"]
-    assert accuracy_reward(verifier=verifier, benchmark="minerva_math")(["q"] * 2, texts, answer=golds) == [1.0, 0.0]
-    assert accuracy_reward(verifier=verifier)(["q"] * 2, texts, answer=golds) == [0.0, 0.0]
 
 
 def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
@@ -87,7 +66,7 @@ def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
 
 def test_columns_are_checked_before_training(verifier):
     good = Dataset.from_dict({"prompt": ["a", "b"], "answer": ["1", "0"]})
-    needs = [accuracy_reward(verifier=verifier), format_reward(), overlong_penalty(9, 3)]
+    needs = [accuracy_reward(verifier=verifier), format_reward()]
     check_rewards(good, [*needs, "owner/reward-model"])
     check_rewards(good.to_iterable_dataset(), needs)
     with refused(DataError, "'gold'", "'prompt', 'answer'"):
@@ -99,18 +78,6 @@ def test_columns_are_checked_before_training(verifier):
         check_rewards(Dataset.from_dict({"answer": [["5"]]}), needs)
     with refused(DataError, "'log_metric'"):
         check_rewards(good.add_column("log_metric", [1, 2]), needs)
-
-
-def test_overlong_penalty():
-    """DAPO's equation 13 with L_max 100 and L_cache 20, by hand."""
-    reward, values = overlong_penalty(100, 20), {0: 0.0, 80: 0.0, 81: -0.05, 99: -0.95, 100: -1.0, 1000: -1.0}
-    assert reward.__name__ == "overlong_penalty" and required_columns(reward) == ()
-    found = reward(["q"] * 6, ["text"] * 6, completion_ids=[[1] * tokens for tokens in values])
-    assert found == pytest.approx(list(values.values()))
-    with refused(DataError, "completion_ids"):
-        reward(["q"], ["a"])
-    with refused(ConfigError, "cache_tokens="):
-        overlong_penalty(100, 101)
 
 
 def test_what_a_problem_says_of_its_answer_is_read(verifier):

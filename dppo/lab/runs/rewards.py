@@ -8,6 +8,7 @@ from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
+from trl.rewards.other_rewards import get_soft_overlong_punishment
 
 from dppo.errors import ConfigError, DataError, did_you_mean
 from dppo.files import current_folder_first
@@ -23,8 +24,10 @@ from dppo.rewards import GIVEN
 Reward = Callable[..., Any]
 CHECK = "check:"
 """How a reward begins that is a function of one completion and its row, called by the judge in worker processes."""
-JUDGED = ("accuracy", "format", "overlong", "code_tests")
+JUDGED = ("accuracy", "format", "code_tests")
 """Rewards of answer-judge by name."""
+OVERLONG = "overlong"
+"""DAPO's penalty for long completions, by TRL."""
 PASSED = (*GIVEN, "trainer_state", "log_extra", "log_metric", "environments")
 """Arguments that trainers give a reward function beside the columns of the dataset."""
 
@@ -80,8 +83,19 @@ def reward_maker(name: str, run: AnyRun) -> Callable[[], Reward]:
         return lambda: task.score
     if name == COLUMN:
         return lambda: GymScorer(**workers)
-    function = imported(name, field="reward_funcs", known=(*JUDGED, EMBEDDED, COLUMN))
+    if name == OVERLONG:
+        return lambda: _overlong(run)
+    function = imported(name, field="reward_funcs", known=(*JUDGED, OVERLONG, EMBEDDED, COLUMN))
     return lambda: function
+
+
+def _overlong(run: AnyRun) -> Reward:
+    longest, cache = run.training.max_completion_length or 0, run.data.overlong_cache_tokens
+    if not 1 <= cache <= longest:
+        raise ConfigError(
+            f"overlong_cache_tokens={cache} must be in [1, max_completion_length={longest}]. Use {max(1, longest // 8)}"
+        )
+    return get_soft_overlong_punishment(longest, cache)
 
 
 def _judged(name: str, run: AnyRun, workers: dict[str, Any]) -> Callable[[], Reward]:
@@ -93,9 +107,6 @@ def _judged(name: str, run: AnyRun, workers: dict[str, Any]) -> Callable[[], Rew
     makers: dict[str, Callable[[], Reward]] = {
         "accuracy": lambda: problems.accuracy_reward(benchmark=data.reward_rule, **workers),
         "format": problems.format_reward,
-        "overlong": lambda: problems.overlong_penalty(
-            run.training.max_completion_length or 0, data.overlong_cache_tokens
-        ),
         "code_tests": lambda: problems.code_tests(
             workers=data.reward_workers,
             limits=judge("sandbox", asked).Limits.of(data.program_cpu_seconds, data.program_memory_mb),
