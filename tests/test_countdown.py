@@ -66,8 +66,7 @@ def test_it_trains_and_evaluates(tmp_path, monkeypatch, capsys):
     asked = ["--prompt_template", r"{problem} Answer in \boxed{}."]
     assert main(["eval", str(out), "--benchmark", file, *asked, *given.split()]) == 0
     found = read_results(tmp_path / "eval")["benchmarks"]["countdown"]
-    assert found["correct"] == f"{rule} says so" and sum(found["outcomes"].values()) == 4
-    assert "pass@2" in found and "maj@2" not in found
+    assert sum(found["outcomes"].values()) == 4 and "pass@2" in found
     settings = json.loads((tmp_path / "eval" / "settings.json").read_text())
     trained = read_file(FOLDER / "countdown.yaml", example="")["prompt_template"]
     assert settings["benchmarks"]["countdown"]["template"] == trained == asked[1], "it is asked as it was in training"

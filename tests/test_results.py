@@ -8,7 +8,7 @@ from cogapp import Cog
 from benchmarks import pages
 
 READ = pages.read
-KEYS = ("completion_rate", "prompt_rate", "rate", "prune", "keep")
+KEYS = ("completion_rate", "prompt_rate", "rate", "prune", "keep", "flat_share")
 """Numbers of the files that select a row."""
 DRAWN = {
     name: draw
