@@ -15,9 +15,12 @@ def cells(text: str) -> list[list[str]]:
 def rows() -> str:
     """The default against TRL and against plain GRPO, packed."""
     found = [["training", "seeds", "times faster than TRL", "than plain GRPO, packed"], ["---"] * 4]
-    for regime, trainer, seeds, against_trl, against_plain, *_ in cells(pages.chat_model()):
+    model = cells(pages.chat_model())
+    of_trl = {regime: seeds for regime, trainer, seeds, *_ in model if trainer == "TRL"}
+    for regime, trainer, seeds, against_trl, against_plain, *_ in model:
         if trainer == "dppo, default":
-            found.append([f"SmolLM2-135M, {regime}", seeds, against_trl, against_plain])
+            fewer = "" if of_trl.get(regime) in (None, seeds) else f"; TRL {of_trl[regime]}"
+            found.append([f"SmolLM2-135M, {regime}", seeds + fewer, against_trl, against_plain])
     for setting, seeds, against_plain, _, against_trl in cells(pages.measured()):
         if setting in SMALL:
             found.append([f"0.6M parameters, {setting}", seeds, against_trl, against_plain])
