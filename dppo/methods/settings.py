@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from dppo.errors import did_you_mean, in_words
 from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
 from dppo.methods.method import Method
-from dppo.methods.own import is_own
+from dppo.methods.own import DECIDED, is_own, own_settings, settle
 from dppo.methods.registry import METHODS, ROW_METHODS
 from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, constant, spends_budget, stated
 from dppo.pruning.ceiling import GRID
@@ -30,6 +30,8 @@ ROW_CHOICES = CHOICES | {
     "sampling_design": tuple(name for name, each in DESIGNS.items() if each.unbiased and each.fixed_size),
 }
 """The same of trainers on the rows of a dataset."""
+OBJECTIVE = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
+"""Parts of a method that are its objective."""
 FEW = 16
 """Most choices that an error lists; for more it names the page."""
 
@@ -109,6 +111,23 @@ def fill_in(args: Any, base: Method) -> None:
     for name, value in own.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
+
+
+def completed(args: Any, base: Method) -> list[str]:
+    """Give settings that were left out the values of a method; one sentence for each that contradicts it.
+
+    For engines that set the objective themselves: a method of one's own decides its pruning alone.
+    """
+    if is_own(args.method):
+        return settle(args, base, own_settings(base), DECIDED) + fill_problems(args)
+    fill_in(args, base)
+    return method_problems(args, base)
+
+
+def own_objective(method: Method) -> list[str]:
+    """Parts of the objective that a method fixes or changes, by the name of its field."""
+    plain = Method(name="plain", paper="")
+    return [name for name in OBJECTIVE if name in method.fixes or getattr(method, name) != getattr(plain, name)]
 
 
 def read_rates(args: Any) -> None:

@@ -8,7 +8,7 @@ from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
 from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
-from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
+from dppo.methods.own import is_own, method_named
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
 from dppo.settings import DEFAULT_METHOD, VerlSettings
 from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
@@ -32,8 +32,6 @@ NORMALISERS = {
 KL, KL_COEF, ENTROPY, DRO = (
     f"{ACTOR}.{name}" for name in ("use_kl_loss", "kl_loss_coef", "entropy_coeff", "policy_loss.dro_beta")
 )
-OBJECTIVE = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
-"""Parts of a method that verl's options set."""
 
 
 @dataclass(kw_only=True)
@@ -49,12 +47,7 @@ class PruningSettings(VerlSettings):
         raise_problems(WHERE, checks.setting_problems(self))
         self.method = self.method or DEFAULT_METHOD
         base = self.base
-        if is_own(self.method):
-            problems = settle(self, base, own_settings(base), DECIDED) + checks.fill_problems(self)
-        else:
-            checks.fill_in(self, base)
-            problems = checks.method_problems(self, base)
-        raise_problems(WHERE, problems + self._unserved(base))
+        raise_problems(WHERE, checks.completed(self, base) + self._unserved(base))
         raise_problems(WHERE, checks.bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
 
     @property
@@ -70,7 +63,7 @@ class PruningSettings(VerlSettings):
 
     def _unserved(self, base: Method) -> list[str]:
         """One sentence per part of the method that verl does by itself."""
-        problems, plain = [], Method(name="plain", paper="")
+        problems = []
         if base.rounds is not None:
             problems.append(
                 f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo "
@@ -81,7 +74,7 @@ class PruningSettings(VerlSettings):
                 f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
                 "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
             )
-        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
+        own = checks.own_objective(base)
         if base.advantages.from_history:
             own = [name for name in own if name != "advantages"]
         if own:

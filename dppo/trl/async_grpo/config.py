@@ -7,10 +7,10 @@ from typing import Any, cast
 from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 
 from dppo.errors import raise_problems
-from dppo.methods import METHODS, Method
+from dppo.methods import Method
 from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
-from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
+from dppo.methods.own import is_own, method_named
 from dppo.objective import DAPO_TOKENS, DR_GRPO
 from dppo.settings import DEFAULT_METHOD, AsyncSettings, described
 from dppo.trl.served import DEEPSPEED, ranges_of, served_in_rows
@@ -26,8 +26,6 @@ NORMALISERS = {
     "dr_grpo": DR_GRPO,
 }
 """By ``loss_type``."""
-OBJECTIVE = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
-"""Parts of a method that TRL's asynchronous trainer sets."""
 
 
 @dataclass
@@ -48,11 +46,7 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         self._refuse(problems + checks.setting_problems(self, checks.CHOICES, ranges_of(self)))
         self.method = self.method or DEFAULT_METHOD
         base = method_named(self.method)
-        if is_own(self.method):
-            problems = settle(self, base, own_settings(base), DECIDED) + checks.fill_problems(self)
-        else:
-            checks.fill_in(self, base)
-            problems = checks.method_problems(self, base)
+        problems = checks.completed(self, base)
         super().__post_init__()
         self._refuse(problems + list(self._unserved(base)))
         self._refuse(checks.bias_problems(self, self.build_method().biases()))
@@ -101,9 +95,7 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
                 f"method={self.method!r} {differs}, and prompts are requested ahead, with num_generations completions "
                 "each. Write method: dppo."
             )
-        plain = METHODS["grpo"]
-        own = [name for name in OBJECTIVE if name in base.fixes or getattr(base, name) != getattr(plain, name)]
-        if own:
+        if own := checks.own_objective(base):
             yield (
                 f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here it is that of TRL's "
                 "asynchronous trainer: clipped ratios, advantages by the deviation in a group. Write method: dppo."
