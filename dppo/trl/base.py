@@ -56,12 +56,7 @@ class TrainingLoop(CheckpointedLoop):
         if not micro_batches:
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         *others, last = micro_batches
-        logged: Tensor | float = 0.0
-        for each in others:
-            with self.unsynchronized(model):
-                loss = loss_of(each)
-                self.accelerator.backward(loss)
-            logged = logged + loss.detach()
+        logged = self.backward_unsynchronized(model, others, loss_of)
         with nullcontext() if ends_step else self.unsynchronized(model):
             return loss_of(last) + logged
 

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.training_args import OptimizerNames
@@ -132,6 +132,18 @@ class CheckpointedLoop(_BaseTrainer):
         # With sync_each_batch every pass reduces: the same passes must do so on all ranks, whatever their calls.
         as_found = not self.accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False)
         return nullcontext() if self.is_fsdp_enabled and as_found else self.accelerator.no_sync(model)
+
+    def backward_unsynchronized(
+        self, model: Any, parts: Sequence[Any], loss_of: Callable[[Any], Tensor]
+    ) -> Tensor | float:
+        """() the sum of the losses of some parts of a call, each differentiated at once, without synchronization."""
+        logged: Tensor | float = 0.0
+        for each in parts:
+            with self.unsynchronized(model):
+                loss = loss_of(each)
+                self.accelerator.backward(loss)
+            logged = logged + loss.detach()
+        return logged
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention and the head they were loaded with.

@@ -7,6 +7,7 @@ TRL's loss multiplies an advantage by a ratio that it clips, so a weight >= 0 on
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +38,7 @@ class Completion:
     rows: Sequence[RolloutSample]
     group: int
 
-    @property
+    @cached_property
     def starts(self) -> list[int]:
         """First trained token of each row: what is before is its prompt."""
         return [int(np.argmax(row.completion_mask != 0)) for row in self.rows]
@@ -196,6 +197,8 @@ def token_advantages(rows: Sequence[TreeRow], advantages: Tensor) -> Tensor:
     """(ranks, M) advantages of a collated pass, with those of each token where tokens were drawn."""
     found = advantages.clone()
     for rank, row in enumerate(rows):
+        if not any("advantages" in sample for sample in row.samples):
+            continue
         terms: list[float] = []
         for sample in row.samples:
             trained = np.flatnonzero(sample["completion_mask"][1:]) + 1

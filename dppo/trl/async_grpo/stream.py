@@ -26,7 +26,6 @@ class GroupStream:
     Args:
         session: its ``in_flight`` has what is requested.
         worker: gets the requests.
-        ahead: blocks of prompts that are requested while a step waits for its groups, >= 1.
         max_staleness: most updates between the policy that generated a group and the one that trains on it, >= 0.
         longest: most tokens of a training row, those of its prompt included; None for no limit.
         stale_after_s: seconds as for the worker's ``check_health``.
@@ -37,13 +36,14 @@ class GroupStream:
         session: Session,
         worker: RequestedWorker,
         *,
-        ahead: int,
         max_staleness: int,
         longest: int | None,
         stale_after_s: float,
     ) -> None:
         self.session, self.worker = session, worker
-        self.ahead, self.max_staleness, self.longest = ahead, max_staleness, longest
+        self.max_staleness, self.longest = max_staleness, longest
+        self.ahead = max_staleness + 1
+        """Blocks of prompts that are requested while a step waits for its groups: the last of them is not stale."""
         self.stale_after_s = stale_after_s
         self.next_id = 0
         """Number of the next request."""
@@ -155,11 +155,6 @@ class GroupStream:
             self._note_freshness(group, version)
         return taken
 
-    @property
-    def source(self) -> Any:
-        """The prompts of the session."""
-        return self.session.source
-
     def _is_stale(self, group: RolledGroup, version: int) -> bool:
         return version - group.model_version > self.max_staleness
 
@@ -180,7 +175,8 @@ class GroupStream:
             return
         warnings.warn(f"a group is left out. {problem}", stacklevel=2)
         self._count("batch/dropped_oversize_total")
-        self._request_instead(group.group_id, int(self.source.stream.take(1)), version)
+        assert self.session.source is not None
+        self._request_instead(group.group_id, int(self.session.source.stream.take(1)), version)
 
     def _drop_stale(self, uid: int, version: int) -> None:
         self._count("sample/dropped_stale_total")

@@ -1,7 +1,7 @@
 """``DPPOAsyncTrainer``: TRL's asynchronous GRPO trainer, which trains on drawn completions of whole groups."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +18,6 @@ from trl.experimental.async_grpo.packing import TreeRow
 from dppo.errors import CheckpointError, ConfigError, EngineError, in_one_line
 from dppo.files import write_json
 from dppo.methods.settings import start_lines
-from dppo.pruning import PromptHistory, PromptStream
-from dppo.rewards import identities
 from dppo.session import Session
 from dppo.step import PromptSource, StepPlan
 from dppo.step.in_flight import InFlight
@@ -31,8 +29,8 @@ from dppo.trl.async_grpo.config import DPPOAsyncConfig
 from dppo.trl.async_grpo.stream import GroupStream
 from dppo.trl.async_grpo.worker import RequestedRolloutWorker, RequestedWorker
 from dppo.trl.checkpoints.files import OUR_STATE
-from dppo.trl.checkpoints.state import fingerprint, read_state
-from dppo.trl.grpo.prompts import EPOCHS_REMEMBERED, check_prompts, content_of, prompts_of
+from dppo.trl.checkpoints.state import read_state
+from dppo.trl.grpo.prompts import content_of, stream_and_history
 from dppo.trl.loop import CheckpointedLoop, fill_gradients
 from dppo.trl.metrics import share_done
 from dppo.trl.safeguards import end_at_exit
@@ -97,7 +95,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
                 "without streaming, or use TRL's AsyncGRPOTrainer."
             )
         worker: Any = rollout_worker
-        with _our_worker(), made_without_gpu():
+        with _instead(AsyncRolloutWorker=RequestedRolloutWorker), made_without_gpu():
             super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=worker, **kwargs)
         check_processes(self)
         if self.aux_loss_enabled:
@@ -112,7 +110,6 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         self.session = self._new_session()
         self.stream: GroupStream | None = None
         """Groups of the next steps; None before training and on other processes than the main one."""
-        self._resumed: AsyncState | None = None
         self._trained: list[int] = []
         end_at_exit()
         for line in self._start_lines():
@@ -120,20 +117,12 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
 
     def _new_session(self) -> Session:
         args, dataset = self.args, cast(Any, self.train_dataset)
-        if "prompt" in dataset.column_names:
-            check_prompts(prompts_of(dataset))
-        found = identities(prompts_of(dataset) if "prompt" in dataset.column_names else dataset)
-        self.content = content_of(dataset, found) if len(dataset) else fingerprint(found)
+        stream, history = stream_and_history(dataset, args, self.groups, environment=False)
+        self.content = content_of(dataset, history.identities)
         """A fingerprint of the training set."""
-        half_life = args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / self.groups
         session = Session(
             args.build_method(),
-            PromptSource(
-                PromptStream(len(dataset), seed=args.seed, shuffle=args.shuffle_dataset),
-                PromptHistory(found, half_life=half_life),
-                prompts=self.groups,
-                fill=args.prompt_mode == "fill",
-            ),
+            PromptSource(stream, history, prompts=self.groups, fill=args.prompt_mode == "fill"),
             seed=args.seed,
             generations=args.num_generations,
             max_tokens=args.max_completion_length,
@@ -163,14 +152,12 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
             self.stream = GroupStream(
                 self.session,
                 cast(RequestedWorker, self.rollout_worker),
-                ahead=self.args.max_staleness + 1,
                 max_staleness=self.args.max_staleness,
                 longest=self._token_budget(),
                 stale_after_s=self.args.heartbeat_stale_after_s,
             )
             self._rollout_dataset: Any = self.stream  # TRL reads the seconds of waiting there
-            known = self._resumed.next_id if self._resumed is not None else 0
-            self.stream.next_id = max(known, next_id)  # no number is used twice, in a second call of train neither
+            self.stream.next_id = next_id  # no number is used twice, in a second call of train neither
         return DataLoader(_Calls(self), batch_size=None, num_workers=0)
 
     def _token_budget(self) -> int | None:
@@ -255,12 +242,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
                 fill_gradients(model)
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         *others, last = inputs["rows"]
-        logged: Tensor | float = 0.0
-        for row in others:
-            with self.unsynchronized(model):
-                loss = self._row_loss(model, row)
-                self.accelerator.backward(loss)
-            logged = logged + loss.detach()
+        logged = self.backward_unsynchronized(model, others, lambda row: self._row_loss(model, row))
         return self._row_loss(model, last) + logged
 
     def _row_loss(self, model: Any, row: dict[str, Tensor]) -> Tensor:
@@ -305,11 +287,11 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         warn_of(changed(state.settings, self._settings()))
         self._check_flights(folder, state.session.get("in_flight") or {})
         self.session.load(folder, state.session, history=HISTORY_FILE not in self.lacking)
-        self.model_version, self._resumed = state.version, state
+        self.model_version = state.version
         if self.rollout_worker is not None:
             self.rollout_worker.update_model_version(state.version)
         if self.stream is not None:
-            self.stream.next_id = state.next_id
+            self.stream.next_id = max(self.stream.next_id, state.next_id)
 
     def _check_flights(self, folder: Path, saved: Mapping[str, Any]) -> None:
         """Refuse prompts in flight whose weights were fixed with other numbers, by the names of TRL's fields."""
@@ -378,24 +360,18 @@ def _check_worker(worker: Any) -> None:
 
 
 @contextmanager
-def made_without_gpu() -> Iterator[None]:
+def _instead(**names: Any) -> Iterator[None]:
+    """A context in which the module of TRL's trainer has other things by these names: it has no hooks for them."""
+    module: Any = vars(async_grpo_trainer)
+    before = {name: module[name] for name in names}
+    module.update(names)
+    try:
+        yield
+    finally:
+        module.update(before)
+
+
+def made_without_gpu() -> AbstractContextManager[None]:
     """A context in which TRL's asynchronous trainers can be made on a CPU: they ask CUDA for the device's peak."""
-    module: Any = async_grpo_trainer
-    before = module.get_peak_flops_per_device
-    if not torch.cuda.is_available():
-        module.get_peak_flops_per_device = lambda accelerator, dtype: None
-    try:
-        yield
-    finally:
-        module.get_peak_flops_per_device = before
-
-
-@contextmanager
-def _our_worker() -> Iterator[None]:
-    """A context in which TRL's trainer makes our worker: it has all arguments of it, and no hook."""
-    module: Any = async_grpo_trainer
-    before, module.AsyncRolloutWorker = module.AsyncRolloutWorker, RequestedRolloutWorker
-    try:
-        yield
-    finally:
-        module.AsyncRolloutWorker = before
+    on_gpu = torch.cuda.is_available()
+    return _instead() if on_gpu else _instead(get_peak_flops_per_device=lambda accelerator, dtype: None)

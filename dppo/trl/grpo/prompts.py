@@ -36,16 +36,8 @@ def prompt_source(
             f"the dataset has no column 'prompt', but {columns}. Try dataset.rename_column('text', 'prompt')"
         )
     if isinstance(dataset, Dataset):
-        # First: it refuses a dataset without rows.
-        stream = PromptStream(len(dataset), seed=args.seed, shuffle=bool(args.shuffle_dataset))
         prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
-        # If an environment gives the prompt, the other columns identify a row.
-        if "prompt" in dataset.column_names and not environment:
-            check_prompts(prompts_of(dataset))
-        content = prompts_of(dataset) if "prompt" in dataset.column_names else dataset
-        history = PromptHistory(
-            identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
-        )
+        stream, history = stream_and_history(dataset, args, prompts, environment=environment)
         _check_functions(args, method, len(weight_F))
         values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
         return PromptSource(
@@ -59,6 +51,20 @@ def prompt_source(
         )
     _check_streamed(args, method)
     return None
+
+
+def stream_and_history(
+    dataset: Dataset, args: Any, prompts: int, *, environment: bool
+) -> tuple[PromptStream, PromptHistory]:
+    """The order of a dataset's rows, and an empty history of them; ``prompts`` are those of a step."""
+    # First: it refuses a dataset without rows.
+    stream = PromptStream(len(dataset), seed=args.seed, shuffle=bool(args.shuffle_dataset))
+    # If an environment gives the prompt, the other columns identify a row.
+    if "prompt" in dataset.column_names and not environment:
+        check_prompts(prompts_of(dataset))
+    content = prompts_of(dataset) if "prompt" in dataset.column_names else dataset
+    half_life = args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
+    return stream, PromptHistory(identities(content), half_life=half_life)
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
