@@ -1,4 +1,4 @@
-"""Whether an answer is right: a verifier for mathematics, programs and checks of your own.
+"""Answers judged right or wrong: a verifier for mathematics, programs and checks of your own.
 
 Knows nothing of training, and needs torch only to generate answers.
 """

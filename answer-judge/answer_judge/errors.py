@@ -44,5 +44,5 @@ def raise_problems(where: str, problems: list[str]) -> None:
 
 
 def is_listed(value: Any) -> bool:
-    """Whether a value is a list, or a column or array that has a length as one: text and dictionaries are not."""
+    """True if a value is a list, or a column or array that has a length as one: text and dictionaries are not."""
     return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)

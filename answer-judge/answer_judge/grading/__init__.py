@@ -1,4 +1,4 @@
-"""Whether an answer is right: found in a completion, read, and compared with the gold answer. Imports no torch.
+"""Answers found in a completion, read, and compared with the gold answer. Imports no torch.
 
 In the caller's process: ``answers`` finds the answer, ``rules`` says how near it must be, ``verifier`` asks the workers
 of ``pool`` (each runs ``worker``). In a worker: ``judge``, over ``patterns`` <- ``brackets``, ``text`` <- ``numbers``,

@@ -207,7 +207,7 @@ def without_delimiters(text: str) -> str:
 
 
 def plain_match(answer: str, gold: str) -> bool | None:
-    """Whether an answer and the gold answer agree, where equal texts or two plain integers tell; else None."""
+    """True or False if equal texts or two plain integers decide whether an answer is the gold answer; else None."""
     gold = _trimmed(gold) or gold
     if answer == gold:
         return True

@@ -109,7 +109,7 @@ class _Writer:
         return "".join(parts)
 
     def _ends_run(self, parts: list[str]) -> bool:
-        """Whether the argument of a function without brackets ends here."""
+        """True if the argument of a function without brackets ends here."""
         if self.token in ("+", "-"):
             return bool(parts)
         if parts and (self.token in ("(", "[") or (self.token == "e" and self.tokens[self.at + 1][1] == "^")):

@@ -1,4 +1,4 @@
-"""Whether an answer is the gold answer: kind by kind."""
+"""Comparison of an answer with the gold answer, kind by kind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from answer_judge.grading.words import is_spelt
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Whether two values are the same answer: by the first of ``_COMPARISONS`` that one of them is for."""
+    """True if two values are the same answer: by the first of ``_COMPARISONS`` that one of them is for."""
     for applies, compare, _ in _COMPARISONS:
         if applies(gold) or applies(answer):
             return compare(gold, answer, grading)
@@ -65,7 +65,7 @@ def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _scaled(gold: v.Quantity, answer: v.Value, unit: v.Unit, grading: Grading) -> bool:
-    """Whether an answer is the gold value times the factor of a unit."""
+    """True if an answer is the gold value times the factor of a unit."""
     if not isinstance(gold.value, v.Formula) or not isinstance(answer, v.Formula):
         return False
     if (exact := rational(gold.value)) is None:
@@ -128,7 +128,7 @@ def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading)
 
 
 def _one_number(values: Sequence[v.Formula]) -> bool:
-    """Whether formulas side by side are one number, in several forms."""
+    """True if formulas side by side are one number, in several forms."""
     return all(agree(one, other) for one, other in combinations(values, 2))
 
 
@@ -248,7 +248,7 @@ _ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy
 
 
 def _is_graph(one: v.Named, other: v.Named) -> bool:
-    """Whether one is ``f(x) = ...`` and the other ``y = ...``."""
+    """True if one is ``f(x) = ...`` and the other ``y = ...``."""
     plain, function = (one, other) if other.argument else (other, one)
     return plain.name == "y" and not plain.argument and function.argument == "x"
 
@@ -270,13 +270,13 @@ def _is_number(value: v.Value) -> bool:
 
 
 def _is_capital(value: v.Value) -> bool:
-    """Whether a value is one capital letter, as a formula."""
+    """True if a value is one capital letter, as a formula."""
     name = value.tree.name if isinstance(value, v.Expression) and value.tree.is_Symbol else ""
     return len(name) == 1 and name.isupper()
 
 
 def _has_an_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...]) -> bool:
-    """Whether a list has an order although nothing says so: verdicts, counted things, names that are left out."""
+    """True if a list has an order although nothing says so: verdicts, counted things, names that are left out."""
     names = {item.name for item in gold if isinstance(item, v.Named)}
     counted = {item.unit.label for item in gold if isinstance(item, v.Quantity) and item.unit.label}
     indexed = any("_" in name or name[-1:].isdigit() for name in names)
@@ -288,7 +288,7 @@ _VERDICTS = {"yes", "no", "true", "false", "t", "f", "T", "F"}
 
 
 def _is_verdict(value: v.Value) -> bool:
-    """Whether an item says yes or no: in words, or as T or F."""
+    """True if an item says yes or no: in words, or as T or F."""
     found = v.readings(value)
     words = {part.words for part in found if isinstance(part, v.Text)}
     letters = {part.tree.name for part in found if isinstance(part, v.Expression) and part.tree.is_Symbol}
@@ -296,7 +296,7 @@ def _is_verdict(value: v.Value) -> bool:
 
 
 def _says_what_was_asked(side: v.Value) -> bool:
-    r"""Whether the left side of an equation only says that its right side is the answer, as in ``m + n = 33``.
+    r"""True if the left side of an equation only says that its right side is the answer, as in ``m + n = 33``.
 
     It has two letters or more (``x + 1 = 5`` is about x, and says that it is 4), or is a function of one angle.
     """

@@ -1,4 +1,4 @@
-"""Whether two formulas are equal, or as near as a benchmark allows.
+"""Equality of two formulas, or nearness as a benchmark allows it.
 
 Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``.
 """
@@ -77,7 +77,7 @@ def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
 
 
 def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
-    """Whether two formulas have the same value, everywhere."""
+    """True if two formulas have the same value, everywhere."""
     if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
         return True
     if v.words(gold) != v.words(answer):
@@ -90,7 +90,7 @@ def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
 
 
 def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
-    """Whether two formulas without letters have the same value; infinity is one."""
+    """True if two formulas without letters have the same value; infinity is one."""
     if any(isinstance(value, v.Expression) and value.tree.is_infinite for value in (gold, answer)):
         return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
@@ -111,7 +111,7 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
 
 
 def agree(one: v.Formula, other: v.Formula) -> bool:
-    r"""Whether two formulas side by side say one number: ``\sqrt{2} = 1.41`` do, ``\sqrt{2} = 1.42`` do not."""
+    r"""True if two formulas side by side say one number: ``\sqrt{2} = 1.41`` do, ``\sqrt{2} = 1.42`` do not."""
     if same_formulas(one, other):
         return True
     if not (is_constant(one) and is_constant(other)):
@@ -141,14 +141,14 @@ def to_fraction(value: Any) -> Fraction:
 
 
 def near(left: Any, right: Any, digits: int) -> bool:
-    """Whether two values are the same in all of so many digits but the last ones, or both 0."""
+    """True if two values are the same in all of so many digits but the last ones, or both 0."""
     if vanishes(left) or vanishes(right):
         return vanishes(left) and vanishes(right)
     return bool(abs(left - right) <= max(abs(left), abs(right)) / sympy.Integer(10) ** (digits - _SPARE_DIGITS))
 
 
 def vanishes(value: Any) -> bool:
-    """Whether a value is 0, or so near to it that sympy found no digit of it: it then gives one bit of precision."""
+    """True if a value is 0, or so near to it that sympy found no digit of it: it then gives one bit of precision."""
     return all(part == 0 or (part.is_Float and part._prec == 1) for part in value.as_real_imag())
 
 
@@ -163,7 +163,7 @@ def aligned(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any]) -> bool:
-    """Whether the differences of the sides of two equations are constant multiples."""
+    """True if the differences of the sides of two equations are constant multiples."""
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
     if _proportional(one, other):
         return True
@@ -186,7 +186,7 @@ def _proportional(one: Any, other: Any) -> bool:
 
 
 def endless(value: Fraction) -> bool:
-    """Whether a number has no finite decimal form, so that a decimal can only be near it."""
+    """True if a number has no finite decimal form, so that a decimal can only be near it."""
     rest = value.denominator
     for prime in (2, 5):
         while rest % prime == 0:
@@ -195,7 +195,7 @@ def endless(value: Fraction) -> bool:
 
 
 def rounds_to(value: Fraction, decimal: v.Number) -> bool:
-    """Whether a decimal is a value rounded, half either way, or cut off, at the decimal's own last digit.
+    """True if a decimal is a value rounded, half either way, or cut off, at the decimal's own last digit.
 
     >>> [rounds_to(Fraction(2, 3), v.Number(Fraction(n, 100), Fraction(1, 100), 2)) for n in (65, 66, 67, 68)]
     [False, True, True, False]
@@ -208,5 +208,5 @@ def rounds_to(value: Fraction, decimal: v.Number) -> bool:
 
 
 def shortened(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
-    """Whether a formula is a decimal: a number rounded or cut to at least ``fewest`` digits."""
+    """True if a formula is a decimal: a number rounded or cut to at least ``fewest`` digits."""
     return isinstance(decimal, v.Number) and decimal.digits >= fewest and rounds_to(value, decimal)

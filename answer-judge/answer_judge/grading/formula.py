@@ -112,7 +112,7 @@ _NUMBERS = pattern(r"(?<=\\variable\{)\d+(?=\})", {r"\variable{x}+\variable{12}"
 
 
 def _is_odd_root(tree: Any) -> bool:
-    """Whether it is a power by a fraction with an odd denominator of a negative number, which is real here."""
+    """True if it is a power by a fraction with an odd denominator of a negative number, which is real here."""
     odd = tree.is_Pow and tree.exp.is_Rational and tree.exp.q > 1 and tree.exp.q % 2 == 1
     return bool(odd and tree.base.is_negative)
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right: the function that runs inside the verifier's workers."""
+"""The function that judges an answer, inside of the verifier's workers."""
 
 from functools import lru_cache
 from typing import Any
@@ -92,7 +92,7 @@ def _verdict(gold: v.Value, text: str, grading: Grading, has_text: bool, *, labe
 
 
 def _is_number(value: v.Value) -> bool:
-    """Whether a gold answer is a number, so that words after an answer can only be a unit."""
+    """True if a gold answer is a number, so that words after an answer can only be a unit."""
     return any(
         isinstance(bare := v.without_unit(part), v.Formula) and (bare is not part or is_constant(bare))
         for part in v.readings(value)

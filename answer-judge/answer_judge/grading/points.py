@@ -163,7 +163,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _has_square_roots(formula: Any) -> bool:
-    """Whether an even power stands under a root, so that the sign changes beyond some number."""
+    """True if an even power stands under a root, so that the sign changes beyond some number."""
     roots = (power.base for power in formula.atoms(sympy.Pow) if not power.exp.is_integer and power.base.free_symbols)
     return any(inner.exp.is_even for base in roots for inner in base.atoms(sympy.Pow))
 

@@ -138,6 +138,6 @@ def _same_end(one: Any, other: Any) -> bool:
 
 
 def is_settled(value: v.Value) -> bool:
-    """Whether a value describes a set and nothing else: an inequality or a union."""
+    """True if a value describes a set and nothing else: an inequality or a union."""
     items = value.items if isinstance(value, v.Items) and not value.brackets else (value,)
     return all(isinstance(item, (v.Inequality, v.Region)) for item in items)

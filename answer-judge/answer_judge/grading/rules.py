@@ -13,7 +13,7 @@ class Grading:
     """How closely, and in which form, an answer must agree with the gold answer."""
 
     several: bool | None = None
-    """Whether there are several answers, in any order; None: as the gold answer is written."""
+    """True if there are several answers, in any order; None: as the gold answer is written."""
     unit: str = ""
     """The unit of the gold answer, where the problem gives it separately."""
     absolute: float = 0.0
@@ -25,7 +25,7 @@ class Grading:
 
     @property
     def exact(self) -> bool:
-        """Whether no other value than the gold one is right."""
+        """True if no other value than the gold one is right."""
         return not (self.absolute or self.relative or self.rounded_from)
 
 

@@ -152,13 +152,13 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
 
 
 def _counts_things(label: str) -> bool:
-    """Whether a label that is not in the table can be what is counted: words that leave the number as it is."""
+    """True if a label that is not in the table can be what is counted: words that leave the number as it is."""
     factors = any(word == "per" or _ONE_LETTER.fullmatch(word) for word in label.split())
     return not label or (_WORDS.fullmatch(label) is not None and not CHANGES.search(label) and not factors)
 
 
 def _is_unit_word(word: str) -> bool:
-    """Whether a plain word is a unit in any formula; a single letter is one only where words are units anyway."""
+    """True if a plain word is a unit in any formula; a single letter is one only where words are units anyway."""
     return len(word) > 1 and (word in IN_FORMULAS or (len(word) > 2 and word.lower() in IN_FORMULAS) or word in _AROUND)
 
 

@@ -26,7 +26,7 @@ class Expression:
     latex: str
     tree: Any = field(compare=False)
     decimal: bool = False
-    """Whether a decimal is written in it."""
+    """True if a decimal is written in it."""
     words: frozenset[str] = frozenset()
     """The names in it that are words; two formulas with other words are not the same, even where those cancel."""
 
@@ -139,7 +139,7 @@ def as_formula(value: Value) -> Formula | None:
 
 
 def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) -> bool:
-    """Whether every item of one is matched by a different item of the other, and none is left."""
+    """True if every item of one is matched by a different item of the other, and none is left."""
     left = list(other)
     for item in one:
         match = next((i for i, part in enumerate(left) if fits(item, part)), None)

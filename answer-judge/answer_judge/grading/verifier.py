@@ -1,4 +1,4 @@
-"""Whether a completion's final answer is right: a value, and the reason for it.
+"""Verdicts on the final answers of completions: a value, and the reason for it.
 
 Finding the answer, and comparing texts and plain integers, happens in the caller's process; the mathematics (``judge``)
 in worker processes (``pool``).

@@ -85,7 +85,7 @@ def named_options(text: str) -> set[str]:
 
 
 def names_one_option(text: str) -> bool:
-    """Whether an answer may name an option: not several letters, and no letter that is a vector."""
+    """True if an answer may name an option: not several letters, and no letter that is a vector."""
     return len(named_options(text)) < 2 and _ACCENTED.fullmatch(text.strip("$ ")) is None
 
 
@@ -94,7 +94,7 @@ _SHORT_WORD = pattern(r"[^aeiou][aeiou][^aeiou]|no", ("cat", "no"))
 
 
 def is_spelt(readings: tuple[Value, ...]) -> bool:
-    """Whether letters are a name, whose order counts, and no product: ``MAKE``, ``cat``; ``BDE`` may be options."""
+    """True if letters are a name, whose order counts, and no product: ``MAKE``, ``cat``; ``BDE`` may be options."""
     if len(readings) != 2 or not isinstance(readings[0], Text) or not isinstance(readings[1], Expression):
         return False
     words = readings[0].words

@@ -44,7 +44,7 @@ FULL = 0.5
 
 
 def _is_full(megabytes: int) -> bool:
-    """Whether this process has so much in memory that the next task might run out of it."""
+    """True if this process has so much in memory that the next task might run out of it."""
     try:
         with open("/proc/self/statm") as file:
             used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +73,7 @@ def _writes(args: tuple[Any, ...]) -> bool:
 
 
 def _from_text(args: tuple[Any, ...]) -> bool:
-    """Whether code has no file, and no import is under way."""
+    """True if code has no file, and no import is under way."""
     code, *names = args
     name = names[0] if names else code.co_filename
     if str(name).endswith(".py") or str(name).startswith("<frozen "):

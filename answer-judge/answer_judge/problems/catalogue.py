@@ -66,7 +66,7 @@ class Benchmark:
 
 
 def is_rule(name: str) -> bool:
-    """Whether answers can be judged by a rule of this name."""
+    """True if answers can be judged by a rule of this name."""
     return name in RULES or name in FORMATS or is_check(name)
 
 

@@ -21,7 +21,7 @@ _FORM = "def right(completion: str, row: dict) -> float"
 
 
 def is_check(name: str | None) -> bool:
-    """Whether a reward or a rule is named like a checker."""
+    """True if a reward or a rule is named like a checker."""
     return name is not None and name.startswith(CHECK)
 
 

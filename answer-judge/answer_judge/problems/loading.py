@@ -122,7 +122,7 @@ def _with_column(dataset: datasets.Dataset, name: str, values: list[Any]) -> dat
 
 
 def is_local(source: str) -> bool:
-    """Whether a source means a file or folder on this machine: it exists, or is written as a path."""
+    """True if a source means a file or folder on this machine: it exists, or is written as a path."""
     if Path(source).expanduser().exists():
         return known_set(source) is None  # a folder that happens to be called gsm8k must be written ./gsm8k
     return source.endswith(SUFFIXES) or source.startswith(("/", "./", "../", "~"))

@@ -245,7 +245,7 @@ def _said(server: ServerProcess) -> dict[str, Any]:
 
 
 def is_strong(layers: Sequence[str]) -> bool:
-    """Whether a program can reach neither the files, processes and network around it, nor those who judge it."""
+    """True if a program can reach neither the files, processes and network around it, nor those who judge it."""
     return "system calls" in layers and bool({"bubblewrap", "files"} & set(layers))
 
 

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _closed() -> bool:
-    """Whether standard output is a pipe whose other end is closed."""
+    """True if standard output is a pipe whose other end is closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -59,7 +59,7 @@ class Run(Generic[Config]):
 
     @property
     def sampler_log_probs(self) -> bool:
-        """Whether rollouts bring the log-probabilities that the ``uncertainty`` score needs."""
+        """True if rollouts bring the log-probabilities that the ``uncertainty`` score needs."""
         return self.training.use_vllm or self.data.rollout_func is not None
 
     def gym_task(self, name: str) -> ReasoningGymTask:

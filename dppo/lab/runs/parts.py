@@ -73,7 +73,7 @@ def output_checkpoint(run: AnyRun) -> Path | None:
 
 
 def within(checkpoint: Path | None, folder: Path) -> bool:
-    """Whether a run goes on in its checkpoint's own folder."""
+    """True if a run goes on in its checkpoint's own folder."""
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
 

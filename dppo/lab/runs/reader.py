@@ -104,7 +104,7 @@ class RunRecord(RunFacts):
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds the records of a run."""
+    """True if a folder holds the records of a run."""
     return any((folder / name).is_file() for name in EITHER)
 
 

@@ -213,7 +213,7 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.stopped = False
-        """Whether a write has failed."""
+        """True if a write has failed."""
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Add one line per record to the file ``name``. A line that does not fit on the disk is removed again."""
