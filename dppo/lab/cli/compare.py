@@ -15,9 +15,8 @@ from rich.console import Console
 
 from dppo.files import write_json
 from dppo.lab.cli import INTERRUPTED
-from dppo.lab.cli.progress import open_board, open_status
+from dppo.lab.cli.progress import Board, open_status
 from dppo.lab.cli.words import PROMPTS, listed, numbers, read_words, wide_console
-from dppo.lab.runs.words import check_file
 
 if TYPE_CHECKING:
     from dppo.lab.comparison.runner import Event
@@ -90,12 +89,12 @@ def main(words: Sequence[str]) -> int:
 def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["Event"], None]]:
     """A function that shows each event: a line for all runs together, and one for each, under its name in ``names``."""
     console = Console(file=sys.stderr)
-    ended: dict[str, float] = dict.fromkeys(("kept", "finished", "failed"), 1.0)
-    with open_board(console) as board:
+    with Board(console) as board:
 
         def told(event: "Event") -> None:
             name = f"{event.number}/{event.runs} {(names or {}).get(event.name, event.name)} seed {event.seed}"
-            done = ended.get(event.stage, 0.0 if event.stage == "warm-up" else event.step / max(event.steps, 1.0))
+            done = 1.0 if event.stage in ("kept", "finished", "failed") else event.step / max(event.steps, 1.0)
+            done = 0.0 if event.stage == "warm-up" else done
             board.update("all runs", (event.number - 1 + done) / event.runs)
             if event.stage == "warm-up":
                 board.update(f"start of seed {event.seed}", event.step, 1.0, event.figures)
@@ -112,7 +111,6 @@ def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["
 def frozen(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
     config, options, flags = read_words(_frozen_parser(), words)
-    check_file(options.output)
     started = time.perf_counter()
     with open_status(Console(file=sys.stderr), "loading") as progress:
         from dppo.lab.comparison.contestants import choose

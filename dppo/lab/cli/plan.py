@@ -11,7 +11,6 @@ from rich.console import Console
 from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.lab.cli.words import read_words, wide_console
-from dppo.lab.runs.words import check_file
 from dppo.lab.shipped import offered
 
 FORMAT = 2
@@ -62,7 +61,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--pilot and --run are different sources of the same figures. Name one of them.")
     if options.pilot is not None:
         check_pilot(options.pilot)
-    check_file(options.output)
 
 
 def _log(config: str | None, options: argparse.Namespace) -> int:

@@ -21,8 +21,7 @@ def main(words: Sequence[str]) -> int:
         "--output", type=Path, metavar="FILE.html", help="the page (default: report.html in the first folder)"
     )
     options = parser.parse_args(words)
-    if options.output is not None:
-        check_output(options.output)
+    check_output(options.output)
     from dppo.lab.report import write_report
     from dppo.lab.report.sources import visible
 

@@ -1,26 +1,35 @@
 """``dppo train CONFIG.yaml [--any_field value]``."""
 
+import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.markup import escape
 
 from dppo.lab.cli import INTERRUPTED
-from dppo.lab.cli.progress import open_board
-from dppo.lab.cli.train_help import full_help, short_help
+from dppo.lab.cli.progress import Board
+from dppo.lab.runs.fields import RunArguments
 from dppo.lab.runs.reader import is_run
 from dppo.lab.runs.words import check_config, split_words
+from dppo.settings import OwnSettings, with_default
 
 if TYPE_CHECKING:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from dppo.lab.runs.parsing import Run
 
+USAGE = "dppo train CONFIG.yaml [--any_field value]"
+DESCRIPTION = (
+    "Fields of the file and flags are the same, and flags win. Every other command that takes a configuration takes "
+    "them too. The fields of TRL and transformers are fields here as well: --help_all lists them."
+)
+GROUPS = {"what to train on, and how it is judged": RunArguments, "pruning, and what the method fills in": OwnSettings}
 MARKS = {
     "ok": "[green]ok       [/]",
     "wrong": "[red]WRONG    [/]",
@@ -55,6 +64,28 @@ def main(words: Sequence[str]) -> int:
         return INTERRUPTED
 
 
+def short_help() -> str:
+    """Our fields; neither torch nor TRL is imported, so that it comes at once."""
+    parser = argparse.ArgumentParser(prog="dppo train", usage=USAGE, description=DESCRIPTION)
+    parser.add_argument("--help_all", action="store_true", help="every field")
+    for title, kind in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for each in fields(cast(Any, kind)):
+            group.add_argument(
+                f"--{each.name}", metavar="VALUE", help=with_default(each.metadata["help"], each.default)
+            )
+    return parser.format_help()
+
+
+def full_help() -> str:
+    """Every field, with TRL's own texts."""
+    from dppo.lab.runs.parsing import build_parser
+
+    parser = build_parser()
+    parser.usage, parser.description = USAGE, DESCRIPTION
+    return parser.format_help()
+
+
 def _stopped(run: "Run", command: str) -> str:
     """The last line of a stopped run: where it goes on from, and with which command."""
     from dppo.trl.checkpoints.files import latest_checkpoint
@@ -74,10 +105,8 @@ def _train(run: "Run") -> int:
     from dppo.lab.runs.parts import train_with
     from dppo.trl import DPPOTrainer
 
-    board = open_board(
-        Console(file=sys.stderr), first=run.training.process_index == 0, plain=bool(run.training.disable_tqdm)
-    )
-    with board:
+    first = run.training.process_index == 0
+    with Board(Console(file=sys.stderr), first=first, plain=bool(run.training.disable_tqdm)) as board:
 
         def warm_up(done: float, loss: float) -> None:
             board.update("warm-up", done, figures={"loss": loss})

@@ -4,9 +4,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,15 +16,12 @@ from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.lab.cli.progress import open_status
 from dppo.lab.cli.words import PROMPTS, read_words, wide_console
-from dppo.lab.runs.words import check_file
 
 if TYPE_CHECKING:
     from dppo.lab.frozen.variance import VarianceRow
-    from dppo.lab.runs.ceilings import CeilingRow
     from dppo.methods import Method
     from dppo.verification.checks import Check
     from dppo.verification.subject import Subject
-    from dppo.verification.verify import Findings
 
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",
@@ -57,73 +54,59 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--prompts", type=int, help=PROMPTS)
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)
-    check_file(options.output)
     if config is not None and Path(config).is_dir():
-        return _of_run(Path(config), fields, options.output)
+        if fields:
+            raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {config}")
+        return _of_run(Path(config), options.output)
     if config is None and options.prompts is not None:
         raise ConfigError("--prompts is for the model of a configuration: dppo verify CONFIG.yaml --prompts 16")
-    report = _verify(config, fields, options.prompts)
-    show(report, wide_console(NARROWEST))
-    if options.output is not None:
-        write_json(options.output, report.as_json())
-    return 0 if report.found.passed else 1
+    return _verify(config, fields, options)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Everything that is printed and written."""
-
-    found: "Findings"
-    variance: "tuple[VarianceRow, ...]" = ()
-    ceilings: "tuple[CeilingRow, ...]" = ()
-    reasons: tuple[str, ...] = ()
-    """Biases that the methods declare."""
-    seconds: float
-
-    def as_json(self) -> dict[str, object]:
-        """Everything as values that JSON can hold."""
-        from dppo.environment import environment
-
-        return {
-            "subject": self.found.subject,
-            "passed": self.found.passed,
-            "checks": [_finite(asdict(check)) for check in self.found.checks],
-            "variance": [_finite(asdict(row)) for row in self.variance],
-            "ceilings": [_finite(asdict(row)) for row in self.ceilings],
-            "failure_rate": self.found.failure_rate,
-            "environment": environment(),
-            "seconds": round(self.seconds, 1),
-        }
-
-
-def _finite(values: dict[str, object]) -> dict[str, object]:
-    """The same with NaN and infinity as text, which JSON does not have."""
-    return {key: str(v) if isinstance(v, float) and v - v != 0 else v for key, v in values.items()}
-
-
-def _verify(config: str | None, fields: Sequence[str], prompts: int | None) -> Report:
+def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespace) -> int:
     started = time.perf_counter()
     with open_status(Console(file=sys.stderr), "loading") as status:
-        from dppo.environment import one_thread
+        from dppo.environment import environment, one_thread
         from dppo.lab.frozen.variance import pilot_ceilings, variance_table
         from dppo.methods import ALL_TOKENS
         from dppo.objective import DR_GRPO
+        from dppo.verification.checks import LEGEND
         from dppo.verification.verify import verify
 
-        subject, methods, steps = _subject(config, fields, prompts, status)
+        subject, methods, steps = _subject(config, fields, options.prompts, status)
         found = verify(subject, methods, progress=status)
         status("variance")
         first = replace(methods[0], tokens=ALL_TOKENS)
         with one_thread():
             variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
         ceilings = pilot_ceilings(subject, first)
-    return Report(
-        found=found,
-        variance=variance,
-        ceilings=ceilings,
-        reasons=tuple(reason for method in methods for reason in method.biases(steps)),
-        seconds=time.perf_counter() - started,
-    )
+    seconds = time.perf_counter() - started
+    console = wide_console(NARROWEST)
+    console.print(f"{found.subject}\n", markup=False)
+    console.print(_checks(found.checks))
+    for name, meaning in LEGEND.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+    console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
+    for normaliser in dict.fromkeys(row.normaliser for row in variance):
+        console.print(_variance(normaliser, [row for row in variance if row.normaliser == normaliser]))
+    for line in (*TABLE_LEGEND, *(f"pilot: {row}, from {row.units} {row.level}" for row in ceilings)):
+        console.print(f"  {line}", markup=False)
+    for reason in (reason for method in methods for reason in method.biases(steps)):
+        console.print(f"[yellow]declared[/] {escape(reason)}")
+    failed = sum(not check.passed for check in found.checks)
+    verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
+    console.print(f"\n{verdict} {len(found.checks)} checks, {seconds:.0f} s")
+    if options.output is not None:
+        tables = {"checks": found.checks, "variance": variance, "ceilings": ceilings}
+        written = {name: [_finite(asdict(row)) for row in rows] for name, rows in tables.items()}
+        facts = {"subject": found.subject, "passed": found.passed, "failure_rate": found.failure_rate}
+        write_json(options.output, {**facts, **written, "environment": environment(), "seconds": round(seconds, 1)})
+    return 0 if found.passed else 1
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with NaN and infinity as text, which JSON does not have."""
+    return {key: str(v) if isinstance(v, float) and v - v != 0 else v for key, v in values.items()}
 
 
 def _subject(
@@ -148,52 +131,25 @@ def _subject(
     return subject, (method,), steps
 
 
-def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
+def _of_run(folder: Path, output: Path | None) -> int:
     """Print the most that pruning could have saved in a run, from its records; 1 if they do not tell, else 0."""
     from dppo.lab.runs.ceilings import run_ceilings
     from dppo.lab.runs.reader import read_run
 
-    if fields:
-        raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {folder}")
-    run = read_run(folder)
-    rows = run_ceilings([run])
-    console = wide_console(NARROWEST)
-    for row in rows:
-        console.print(f"  {row}, from {row.units:,} {UNITS[row.level]}", markup=False)
+    rows = run_ceilings([read_run(folder)])
+    lines = [f"  {row}, from {row.units:,} {UNITS[row.level]}" for row in rows]
     if not any(row.level == "prompts" for row in rows):
-        console.print(
-            "  pruning prompts: not known. It takes prompts.jsonl with prompts that came back, so more than one epoch.",
-            markup=False,
+        lines.append(
+            "  pruning prompts: not known. It takes prompts.jsonl with prompts that came back, so more than one epoch."
         )
+    for line in lines:
+        wide_console(NARROWEST).print(line, markup=False)
     if output is not None:
         write_json(output, {"run": str(folder), "ceilings": [asdict(row) for row in rows]})
     return 0 if rows else 1
 
 
-def show(report: Report, console: Console) -> None:
-    """Print the subject, every check, the legend, the variance table, declared biases and the verdict."""
-    from dppo.verification.checks import LEGEND
-
-    found = report.found
-    console.print(f"{found.subject}\n", markup=False)
-    console.print(_checks(found.checks))
-    for name, meaning in LEGEND.items():
-        console.print(f"  {name}: {meaning}", markup=False)
-    console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
-    for normaliser in dict.fromkeys(row.normaliser for row in report.variance):
-        console.print(_variance(normaliser, [row for row in report.variance if row.normaliser == normaliser]))
-    for line in TABLE_LEGEND:
-        console.print(f"  {line}", markup=False)
-    for row in report.ceilings:
-        console.print(f"  pilot: {row}, from {row.units} {row.level}", markup=False)
-    for reason in report.reasons:
-        console.print(f"[yellow]declared[/] {escape(reason)}")
-    failed = sum(not check.passed for check in found.checks)
-    verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
-    console.print(f"\n{verdict} {len(found.checks)} checks, {report.seconds:.0f} s")
-
-
-def _checks(checks: Sequence["Check"]) -> Table:
+def _checks(checks: "Sequence[Check]") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for justify in ("left", "left", "right", "left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
@@ -207,20 +163,25 @@ def _checks(checks: Sequence["Check"]) -> Table:
     return table
 
 
-def _variance(normaliser: str, rows: Sequence["VarianceRow"]) -> Table:
+def _variance(normaliser: str, rows: "Sequence[VarianceRow]") -> Table:
     from dppo.lab.comparison.table import figures_table
 
     keeps = dict.fromkeys(row.keep for row in rows)
-    title = f"Cost of pruning completions under the {normaliser} normaliser"
     headings = [heading for keep in keeps for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight")]
     table = figures_table(["rule", "score"], headings)
-    table.title, table.title_justify, table.title_style = title, "left", "bold"
-    for rule, score in dict.fromkeys((row.rule, row.score) for row in rows):
-        cells = []
-        for row in (row for row in rows if (row.rule, row.score) == (rule, score)):
-            cells += [_cell(row.added_variance, 3) + ("*" if row.biased else " "), _cell(row.effective_rows, 0)]
-            cells.append(_cell(row.largest_weight, 1))
-        table.add_row(rule, score, *cells)
+    table.title = f"Cost of pruning completions under the {normaliser} normaliser"
+    table.title_justify, table.title_style = "left", "bold"
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        cells.setdefault((row.rule, row.score), []).extend(
+            (
+                _cell(row.added_variance, 3) + ("*" if row.biased else " "),
+                _cell(row.effective_rows, 0),
+                _cell(row.largest_weight, 1),
+            )
+        )
+    for name, figures in cells.items():
+        table.add_row(*name, *figures)
     return table
 
 

@@ -20,8 +20,8 @@ def read_words(
 ) -> tuple[str | None, argparse.Namespace, list[str]]:
     """The configuration, the command's own options, and the fields among the words that follow a command.
 
-    The configuration and the folder of ``--output`` must exist: that is checked before torch and TRL are imported,
-    which takes seconds. With ``alone``, fields without a configuration to change are an error.
+    The configuration must exist and ``--output`` be writable: that is checked before torch and TRL are imported, which
+    takes seconds. With ``alone``, fields without a configuration to change are an error.
     """
     config, rest = split_words(words)
     options, fields = parser.parse_known_args(rest)
@@ -29,9 +29,7 @@ def read_words(
         raise ConfigError(f"{fields[0]} needs a configuration to change: {parser.prog} CONFIG.yaml {' '.join(fields)}")
     if config is not None:
         check_config(config)
-    output = getattr(options, "output", None)
-    if output is not None:
-        check_output(output)
+    check_output(getattr(options, "output", None))
     return config, options, fields
 
 

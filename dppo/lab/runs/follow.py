@@ -29,12 +29,9 @@ class Follow(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step < state.max_steps:
-            self._tell(state)
+            self.on_train_end(args, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._tell(state)
-
-    def _tell(self, state: Any) -> None:
         self._progress(state.global_step, state.max_steps, dict(self._figures))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:

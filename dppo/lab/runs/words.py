@@ -1,4 +1,4 @@
-"""The words after a command: a configuration file, then flags."""
+"""The words after a command: a configuration file, then flags; neither torch nor TRL is imported to check them."""
 
 import tempfile
 from collections.abc import Sequence
@@ -20,16 +20,12 @@ def check_config(path: str | Path, *, example: str = "examples/embedded.yaml") -
         raise ConfigError(f"there is no configuration file {path}. Try {offered(example)}")
 
 
-def check_output(output: Path) -> None:
-    """Raise a ``ConfigError`` where the folder of ``--output`` does not exist."""
-    if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
-
-
-def check_file(output: Path | None) -> None:
-    """Raise a ``ConfigError`` where ``--output`` should be a file and is a folder, or cannot be written."""
+def check_output(output: Path | None) -> None:
+    """Raise a ``ConfigError`` where the file of ``--output`` could not be written."""
     if output is None:
         return
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
     if output.is_dir():
         raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")
     if why := unwritable(output.parent):
@@ -43,11 +39,3 @@ def unwritable(folder: Path) -> str:
             return ""
     except OSError as error:
         return error.strerror or str(error)
-
-
-def bare(file: str | Path) -> str:
-    """The name of a file of problems without what says how it is written: ``gsm8k.test`` of ``gsm8k.test.jsonl.gz``."""
-    name = Path(file).name
-    for ending in (".gz", ".jsonl", ".json", ".parquet"):
-        name = name.removesuffix(ending)
-    return name

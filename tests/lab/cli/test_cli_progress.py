@@ -8,7 +8,7 @@ from rich.console import Console
 from small_runs import small_words
 
 from dppo.lab.cli.main import main
-from dppo.lab.cli.progress import Bars, Board, Lines, open_board, shown
+from dppo.lab.cli.progress import Board, shown
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
 SAVED = {"saved/seconds": 7800.0, "saved/share": 0.31, "prune/prompts_kept_share": 0.8, "prune/token_kept_share": 1.0}
@@ -31,7 +31,7 @@ class Time:
 
 def test_lines_come_now_and_then_and_at_the_end():
     now, file = Time(), io.StringIO()
-    with Lines(Console(file=file), every=30, now=now) as board:
+    with Board(Console(file=file), every=30, now=now) as board:
         for step in range(1, 41):
             now.at += 2
             board.update("train", step, 40, FIGURES)
@@ -39,8 +39,8 @@ def test_lines_come_now_and_then_and_at_the_end():
         board.update("other", 1, 1)
     printed = file.getvalue().splitlines()
     assert printed == [
-        "train: 16/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:48 left",
-        "train: 31/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:18 left",
+        "train: 16/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:00:48 left",
+        "train: 31/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:00:18 left",
         "train: 40/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet",
         "other: 100%",
     ]
@@ -58,22 +58,25 @@ def test_what_is_shown_is_what_one_can_act_on():
     assert shown(FIGURES | {"saved/seconds": -2.0, "saved/share": 0.0})[-1] == "saved 0% of the run so far"
 
 
+def drawn(console, **options):
+    """The text that a board shows on a console."""
+    with Board(console, **options) as board:
+        board.update("train", 1, 2)
+        board.update("train", 2, 2)
+    return console.file.getvalue()
+
+
 def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
-    assert isinstance(open_board(Console(file=Terminal(), force_terminal=True)), Bars)
+    assert "\x1b" in drawn(Console(file=Terminal(), force_terminal=True)), "bars"
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.setenv(name, "1")
     piped = Console(file=io.StringIO())
-    assert piped.is_terminal and isinstance(open_board(piped), Lines)  # rich alone would draw bars
-    assert isinstance(open_board(Console(file=Terminal(), force_jupyter=True)), Lines)
-    monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(open_board(Console(file=Terminal(), force_terminal=True)), Lines)
-    monkeypatch.setenv("TERM", "xterm")
+    assert piped.is_terminal and drawn(piped) == "train: 2/2 steps\n"  # rich alone would draw bars
+    assert drawn(Console(file=Terminal(), force_jupyter=True)) == "train: 2/2 steps\n"
     terminal = Console(file=Terminal(), force_terminal=True)
-    assert isinstance(open_board(terminal, plain=True), Lines)
-    assert type(open_board(terminal, first=False)) is Board
-    with open_board(terminal, first=False) as board:
-        board.update("train", 1, 2)
-    assert terminal.file.getvalue() == ""
+    assert drawn(terminal, first=False) == "" and drawn(terminal, plain=True) == "train: 2/2 steps\n"
+    monkeypatch.setenv("TERM", "dumb")
+    assert drawn(Console(file=Terminal(), force_terminal=True)) == "train: 2/2 steps\n"
 
 
 @pytest.fixture
@@ -84,7 +87,7 @@ def small_run(tmp_path, untrained):
 
 
 def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
-    monkeypatch.setattr(Lines.__init__, "__kwdefaults__", {"every": 0.0, "now": Time()})
+    monkeypatch.setitem(Board.__init__.__kwdefaults__, "every", 0.0)
     assert main(["train", *small_run]) == 0
     printed = capsys.readouterr()
     said = [line for line in printed.err.splitlines() if line.startswith("train: ")]
@@ -100,12 +103,12 @@ def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
 
 def test_bars_show_the_same_on_a_terminal():
     now, file = Time(), Terminal()
-    with Bars(Console(file=file, force_terminal=True, width=140), now=now) as board:
+    with Board(Console(file=file, force_terminal=True, width=140), now=now) as board:
         assert file.getvalue() == ""  # nothing before there is something to show
         for step in range(1, 341):
             now.at += 100 if step < 39 else 20
             board.update("[b]train", step, 400, FIGURES)
         board.update("other", 0.5)
     printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
-    assert "340/400 steps reward 0.500  kept 48% of completions  saved: not measured yet 20:00 left" in printed
-    assert "[b]train" in printed and "other" in printed and "50%" in printed
+    assert "reward 0.500  kept 48% of completions  saved: not measured yet  0:20:00 left" in printed
+    assert "[b]train 340/400 steps" in printed and "other" in printed and "50%" in printed
