@@ -1,19 +1,15 @@
 """The problems of a run: found, read, and checked before anything is trained on them."""
 
-import gzip
-import json
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow.parquet as parquet
-from accelerate import PartialState
 from datasets import Dataset
 
-from dppo.errors import ConfigError, DataError
+from dppo.errors import ConfigError, DataError, in_one_line
 from dppo.lab.demo import task
 from dppo.lab.gym import COLUMN, ReasoningGymTask, is_gym
 from dppo.lab.judge import judge
@@ -41,10 +37,11 @@ def at_hand(source: str) -> bool:
     return source in TASKS or is_gym(source) or is_local(source)
 
 
-def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
+def load_dataset(run: AnyRun, *, tokenizer: Any = None, room: int | None = None, held_out: bool = False) -> Dataset:
     """The problems of a run, or those to evaluate on, checked: enough for a generation, none empty or too long.
 
-    The ``tokenizer`` measures prompts if ``max_prompt_tokens`` is set.
+    The ``tokenizer`` measures prompts, which must fit into ``max_prompt_tokens`` and into the ``room`` positions of the
+    model.
     """
     data, training = run.data, run.training
     if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
@@ -54,20 +51,21 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         )
     name = (data.eval_dataset_name or "") if held_out else data.dataset_name
     path = data.eval_dataset_path if held_out else data.dataset_path
+    chat = tokenizer is None or tokenizer.chat_template is not None
     if name in TASKS and path is None:
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
         return embedded_rows(split.held_out if held_out else split.train, name)
-    chat = tokenizer is None or tokenizer.chat_template is not None
     if is_gym(name) and path is None:
         dataset = gym_dataset(run.gym_task(name), held_out=held_out, template=data.prompt_template, chat=chat)
     else:
         dataset = _read(run, name, path, held_out=held_out, chat=chat)
-    minimum = 1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1)
+    limits = {"max_prompt_tokens": data.max_prompt_tokens, "positions of the model": room}
+    longest = min((limit, of) for of, limit in limits.items() if limit) if any(limits.values()) else None
     return checked(
         dataset,
-        tokenizer=tokenizer,
-        longest=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
-        minimum=minimum,
+        count=None if tokenizer is None else partial(prompt_tokens, tokenizer, template=chat_options(run, tokenizer)),
+        longest=longest,
+        minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
         drop=data.on_bad_rows == "drop",
     )
 
@@ -128,46 +126,32 @@ def as_prompts(problems: Sequence[Any], template: str | None, chat: bool) -> lis
 
 def read_rows(source: str, split: str) -> Dataset:
     """The rows of a file, of the files of a folder that are named after the split, or of a dataset on the hub."""
-    if not is_local(source):
-        name, _, config = source.partition(":")
-        try:
-            return datasets.load_dataset(name, config or None, split=split)  # pyright: ignore[reportReturnType]
-        except Exception as error:  # the hub client raises a dozen unrelated types
-            raise DataError(
-                f"dataset {source!r}, split {split!r}, could not be loaded from the hub: {type(error).__name__}: "
-                f"{error}. Without a network use a local copy: dataset_path: problems.jsonl"
-            ) from error
-    place = Path(source).expanduser()
     try:
-        rows = [row for file in _files(place, split) for row in _rows(file)]
-        return Dataset.from_list(rows) if rows else Dataset.from_dict({PROBLEM_COLUMNS[0]: []})
+        if not is_local(source):
+            name, _, config = source.partition(":")
+            return datasets.load_dataset(name, config or None, split=split)  # pyright: ignore[reportReturnType]
+        files = _files(Path(source).expanduser(), split)
+        kind = "parquet" if files[0].endswith(".parquet") else "json"
+        return datasets.load_dataset(kind, data_files=files, split="train")  # pyright: ignore[reportReturnType]
     except DataError:
         raise
-    except Exception as error:  # of files, JSON and Arrow
+    except Exception as error:  # datasets raises a dozen unrelated types
         raise DataError(
-            f"{place} cannot be read: {type(error).__name__}: {error}. Write one JSON object a line"
+            f"dataset {source!r}, split {split!r}, cannot be read: {in_one_line(error.__cause__ or error)}. Write "
+            "one JSON object a line into a file: dataset_path: problems.jsonl"
         ) from error
 
 
-def _files(place: Path, split: str) -> list[Path]:
+def _files(place: Path, split: str) -> list[str]:
     if not place.is_dir():
-        return [place]
+        return [str(place)]
     files = sorted(file for file in place.iterdir() if file.name.endswith(SUFFIXES))
     named = [file for file in files if split in file.name.split(".")[0].replace("-", "_").split("_")]
     if not (named or files):
         raise DataError(
             f"folder {place} has no file of {', '.join(SUFFIXES)}. Name a file: dataset_path: problems.jsonl"
         )
-    return named or files
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    if file.suffix == ".parquet":
-        return parquet.read_table(file).to_pylist()
-    text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode("utf-8-sig")
-    if text.lstrip().startswith("["):
-        return json.loads(text)
-    return [json.loads(line) for line in text.split("\n") if line.strip()]  # not splitlines: a string may hold U+2028
+    return list(map(str, named or files))
 
 
 def gym_dataset(gym: ReasoningGymTask, *, held_out: bool, template: str | None, chat: bool) -> Dataset:
@@ -183,14 +167,19 @@ def gym_dataset(gym: ReasoningGymTask, *, held_out: bool, template: str | None, 
 
 
 def checked(
-    dataset: Dataset, *, tokenizer: Any = None, longest: int | None = None, minimum: int = 1, drop: bool = False
+    dataset: Dataset,
+    *,
+    count: Callable[[Any], Sized] | None = None,
+    longest: tuple[int, str] | None = None,
+    minimum: int = 1,
+    drop: bool = False,
 ) -> Dataset:
     """The dataset without empty or over-long prompts and empty answers, which are an error unless ``drop``.
 
     Args:
         dataset: with a column ``prompt``; ``answer`` is checked if it is there.
-        tokenizer: measures prompts, chat template included, for ``longest``.
-        longest: most tokens of a prompt, >= 1.
+        count: the tokens of a prompt, chat template included, for ``longest``.
+        longest: most tokens of a prompt, >= 1, and the name of that limit.
         minimum: prompts needed, usually as many as one generation takes.
         drop: True to leave bad rows out with a warning.
 
@@ -200,15 +189,13 @@ def checked(
     prompts = list(dataset["prompt"])
     bad = {"empty prompt": [row for row, prompt in enumerate(prompts) if not _text(prompt).strip()]}
     if "answer" in dataset.column_names:
-        bad["empty answer"] = [
-            row for row, each in enumerate(dataset["answer"]) if each is None or not str(each).strip()
-        ]
-    if longest is not None:
-        counts = {
-            row: len(prompt_tokens(tokenizer, prompts[row])) for row in {*range(len(prompts))} - {*bad["empty prompt"]}
-        }
-        reason = f"prompt of more than max_prompt_tokens={longest} tokens (longest: {max(counts.values(), default=0)})"
-        bad[reason] = [row for row, count in counts.items() if count > longest]
+        bad["empty answer"] = [row for row, each in enumerate(dataset["answer"]) if not str(each or "").strip()]
+    if longest is not None and count is not None:
+        most, limit = longest
+        long = (row for row, prompt in enumerate(prompts) if len(str(prompt).encode()) + TEMPLATE_TOKENS > most)
+        counts = {row: len(count(prompts[row])) for row in {*long} - {*bad["empty prompt"]}}
+        reason = f"prompt of more than {most} tokens, {limit} (longest: {max(counts.values(), default=0)})"
+        bad[reason] = [row for row in sorted(counts) if counts[row] > most]
     if rows := set().union(*bad.values()):
         text = "; ".join(f"{reason} in {_numbered(found)}" for reason, found in bad.items() if found)
         said = f"{len(rows)} of {len(dataset)} rows cannot be trained on: {text}"
@@ -220,13 +207,6 @@ def checked(
         raise DataError(
             f"{len(dataset)} prompts are fewer than the {minimum} that one generation needs. "
             "Add problems, or make generation_batch_size (per_device_train_batch_size, num_processes) smaller"
-        )
-    counted = Counter(json.dumps(prompt, sort_keys=True) for prompt in dataset["prompt"])
-    if repeated := [count for count in counted.values() if count > 1]:
-        warnings.warn(
-            f"{len(repeated)} prompts occur more than once, in {sum(repeated)} of {len(dataset)} rows: "
-            "they stay separate rows, each with a history of its own",
-            stacklevel=3,
         )
     return dataset
 
@@ -245,30 +225,3 @@ def _text(prompt: Any) -> str:
 def _numbered(rows: Sequence[int]) -> str:
     first = ", ".join(map(str, rows[:5]))
     return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"
-
-
-def fitting(run: AnyRun, dataset: Dataset, tokenizer: Any, room: int | None) -> Dataset:
-    """The dataset, whose prompts must fit into the ``room`` positions of the model; ``on_bad_rows: drop`` drops others.
-
-    A line says if a prompt fits and the longest completion of it would not.
-    """
-    most, options = run.training.max_completion_length or 0, chat_options(run, tokenizer)
-    counts = {
-        row: len(prompt_tokens(tokenizer, prompt, options))
-        for row, prompt in enumerate(dataset["prompt"])
-        if room is not None and len(str(prompt).encode()) + TEMPLATE_TOKENS + most > room
-    }
-    longest, long = max(counts.values(), default=0), {row for row in counts if counts[row] > (room or 0)}
-    if room is None or longest + most <= room:
-        return dataset
-    line = f"the longest prompt has {longest} tokens, and the model {room} positions"
-    if not long:
-        PartialState().print(f"dppo | {line}: a completion of max_completion_length={most} goes beyond them")
-    elif run.data.on_bad_rows != "drop":
-        raise DataError(
-            f"{line}: {len(long)} of {len(dataset)} prompts do not fit, row {min(long)} the first (counted from 0). "
-            "Leave them out with on_bad_rows: drop"
-        )
-    else:
-        PartialState().print(f"dppo | {line}: {len(long)} of {len(dataset)} prompts are left out")
-    return dataset.select([row for row in range(len(dataset)) if row not in long])

@@ -26,17 +26,14 @@ def model_problems(run: "AnyRun") -> Iterator[str]:
     name = run.model.model_name_or_path or ""
     if not name:
         yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
-    elif name.startswith(SCRATCH):
-        yield from scratch_problems(name)
-    elif problem := model_problem(name):
+    elif problem := scratch_problem(name) if name.startswith(SCRATCH) else model_problem(name):
         yield problem
 
 
-def scratch_problems(name: str) -> Iterator[str]:
-    """An unknown model from scratch."""
+def scratch_problem(name: str) -> str:
+    """A sentence about a model from scratch that is not known; empty if it is."""
     known = [SCRATCH + kind for kind in TASKS]
-    if name not in known:
-        yield f"model_name_or_path={name!r} is not one of {', '.join(map(repr, known))}."
+    return "" if name in known else f"model_name_or_path={name!r} is not one of {', '.join(map(repr, known))}."
 
 
 def model_of(run: "AnyRun") -> str:
@@ -104,7 +101,7 @@ def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = Map
 
 def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:
     """Make ``folder`` with the model from scratch of that name, unless it is there."""
-    for problem in scratch_problems(name):
+    if problem := scratch_problem(name):
         raise ConfigError(problem)
     if folder.exists():
         return

@@ -8,13 +8,12 @@ from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
 from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.utils import get_quantization_config
+from trl.trainer.utils import get_peft_config, get_quantization_config
 
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import CheckpointError, ConfigError, DPPOError, first_line
 from dppo.lab.demo.scratch import SCRATCH, OnStep
-from dppo.lab.runs.adapters import adapters_of
 from dppo.lab.runs.benchmarks import benchmark_callback, load_benchmarks
-from dppo.lab.runs.data import fitting, load_dataset
+from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.folder import RECORDS, RUN_FILE
 from dppo.lab.runs.models import load_tokenizer, made_from_scratch, model_of, positions
 from dppo.lab.runs.parsing import AnyRun, Run
@@ -131,10 +130,10 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
 
     ``prompts`` limits the training set to that many, drawn by the run's seed.
     """
-    tokenizer, adapters = load_tokenizer(run, model), adapters_of(run, model)
+    tokenizer, adapters = load_tokenizer(run, model), get_peft_config(run.model)
     if tokenizer.chat_template is None:
         PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
-    dataset = fitting(run, load_dataset(run, tokenizer=tokenizer), tokenizer, positions(model, run))
+    dataset = load_dataset(run, tokenizer=tokenizer, room=positions(model, run))
     if prompts is not None:
         if prompts > len(dataset):
             raise ConfigError(
@@ -150,17 +149,27 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
         "dtype": run.model.dtype,
         **(given if isinstance(given, dict) else {}),
     }
-    return kind(
-        model,
-        reward_funcs=cast(Any, load_rewards(run, dataset)),
-        args=run.training,
-        train_dataset=dataset,
-        rollout_func=load_rollouts(run),
-        eval_dataset=load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None,
-        processing_class=tokenizer,
-        quantization_config=get_quantization_config(run.model),
-        peft_config=adapters,
-    )
+    rewards, rollouts = load_rewards(run, dataset), load_rollouts(run)
+    evaluated = load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None
+    try:
+        return kind(
+            model,
+            reward_funcs=cast(Any, rewards),
+            args=run.training,
+            train_dataset=dataset,
+            rollout_func=rollouts,
+            eval_dataset=evaluated,
+            processing_class=tokenizer,
+            quantization_config=get_quantization_config(run.model),
+            peft_config=adapters,
+        )
+    except ValueError as error:
+        if adapters is None or isinstance(error, DPPOError):
+            raise
+        found = run.model.lora_target_modules
+        raise ConfigError(
+            f"lora_target_modules={found}: {first_line(error)} Write lora_target_modules: all-linear"
+        ) from error
 
 
 def train(run: Run, progress: OnStep | None = None) -> DPPOTrainer:

@@ -12,12 +12,12 @@ import torch
 from peft import get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
+from trl.trainer.utils import get_peft_config
 
 from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.lab.demo.scratch import SCRATCH
 from dppo.lab.demo.subject import quick_policy
-from dppo.lab.runs.adapters import adapters_of
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.embedded import EMBEDDED
 from dppo.lab.runs.follow import no_progress_bars
@@ -134,7 +134,7 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(cannot_load(name, error)) from None
-    adapters = adapters_of(run, name)
+    adapters = get_peft_config(run.model)
     if adapters is not None:
         model = get_peft_model(model, adapters)
     model.to("cuda" if torch.cuda.is_available() and not run.training.use_cpu else "cpu")

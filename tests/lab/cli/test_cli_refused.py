@@ -92,7 +92,13 @@ REFUSED = [
     ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
     ("train train.yaml --reward_funcs refused_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
     ("train train.yaml --reward_funcs refused_rewards.graded", "'gold'", "'problem', 'answer', 'prompt'"),
-    ("train train.yaml --dataset_name long.jsonl", "801 tokens", "positions", "row 10", "on_bad_rows: drop"),
+    (
+        "train train.yaml --dataset_name long.jsonl",
+        "longest: 801",
+        "positions of the model",
+        "counted from 0: 10",
+        "on_bad_rows: drop",
+    ),
     ("compare compare.yaml --rollout_func nothing.here", "rollout_func: 'nothing.here'"),
     ("plan train.yaml --reward_funcs acuracy", "Did you mean accuracy?"),
     # options of commands

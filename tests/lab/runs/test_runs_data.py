@@ -8,9 +8,13 @@ import pytest
 from datasets import Dataset
 from jinja2 import TemplateError
 from refusals import refused
+from small_runs import small_words
 
 from dppo.errors import ConfigError, DataError
-from dppo.lab.runs.data import as_prompts, checked, is_local, read_rows
+from dppo.lab.runs.data import as_prompts, checked, is_local, load_dataset, read_rows
+from dppo.lab.runs.models import prompt_tokens
+from dppo.lab.runs.parsing import parse_run
+from dppo.verification.tiny_tokenizer import build_tokenizer
 
 
 def problems(prompts, answers=None):
@@ -47,30 +51,31 @@ def test_no_messages_and_no_text_are_empty():
     assert len(checked(problems(pictures))) == 1
 
 
-class Words:
-    """A tokenizer whose tokens are words; the template adds two."""
-
-    def __call__(self, text):
-        return {"input_ids": text.split()}
-
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict):
-        assert add_generation_prompt and tokenize and not return_dict
-        return ["<user>", *" ".join(m["content"] for m in messages).split(), "<assistant>"]
-
-
-def test_prompts_are_measured_as_the_model_sees_them():
+def test_prompts_are_measured_with_their_template():
     texts = ["one", "one two", "one two three"]
-    checked(problems(texts), tokenizer=Words(), longest=3)
-    with refused(DataError, "max_prompt_tokens=2", "longest: 3", "1 row", ": 2)"):
-        checked(problems(texts), tokenizer=Words(), longest=2)
-    messages = [user(text) for text in texts]
-    checked(problems(messages), tokenizer=Words(), longest=5)
-    with refused(DataError, "longest: 5", "2 rows", ": 1, 2)"):
-        checked(problems(messages), tokenizer=Words(), longest=3)
+    two, three = (2, "max_prompt_tokens"), (3, "positions of the model")
+    checked(problems(texts), count=str.split, longest=three)
+    with refused(DataError, "more than 2 tokens, max_prompt_tokens (longest: 3)", "1 row", ": 2)"):
+        checked(problems(texts), count=str.split, longest=two)
+
+
+def test_the_smaller_of_two_limits_holds(tmp_path):
+    """By hand: n times ``1+``, then ``1=``, are 2n + 2 tokens, and the template has two."""
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"question": "1+" * n + "1="}) + "\n" for n in (3, 60, 200, 4)))
+    words = small_words(tmp_path / "out", "--reward_funcs", "small_runs.odd_length", dataset=path)
+    for room, limit, wrong in ((403, "1000", "403 tokens, positions"), (1000, "403", "403 tokens, max_prompt_tokens")):
+        run = parse_run([*words, "--max_prompt_tokens", limit])
+        with refused(DataError, f"more than {wrong}", "longest: 404", "counted from 0: 2"):
+            load_dataset(run, tokenizer=build_tokenizer(), room=room)
+    run = parse_run([*words, "--on_bad_rows", "drop", "--num_generations", "8"])
+    with pytest.warns(UserWarning, match="1 of 4 rows cannot be trained on"):
+        assert len(load_dataset(run, tokenizer=build_tokenizer(), room=403)) == 3
+    assert len(load_dataset(run, tokenizer=build_tokenizer(), room=404)) == 4
 
 
 def test_a_prompt_that_the_tokenizer_cannot_encode_is_named():
-    class Small(Words):
+    class Small:
         def __call__(self, text):
             raise Exception("WordLevel error: Missing [UNK] token from the vocabulary")
 
@@ -78,15 +83,9 @@ def test_a_prompt_that_the_tokenizer_cannot_encode_is_named():
             raise TemplateError("System role not supported")
 
     with refused(ConfigError, "cannot encode the prompt 'Äpfel'", "Missing [UNK]"):
-        checked(problems(["Äpfel"]), tokenizer=Small(), longest=3)
+        prompt_tokens(Small(), "Äpfel")
     with refused(ConfigError, "the chat template refuses", "System role"):
-        checked(problems([user("a")]), tokenizer=Small(), longest=3)
-
-
-def test_repeated_prompts_stay_and_are_said():
-    repeated = problems(["a", "b", "a", "c", "a", "b"])
-    with pytest.warns(UserWarning, match="2 prompts occur more than once, in 5 of 6 rows"):
-        assert len(checked(repeated)) == 6
+        prompt_tokens(Small(), user("a"))
 
 
 ROWS = [{"question": "a?", "answer": "1", "tags": ["x", None]}, {"question": "b\u2028?", "answer": None, "tags": []}]
@@ -109,9 +108,8 @@ def test_files_are_read_as_they_are(tmp_path, name):
 
 def test_files_that_cannot_be_read_say_so(tmp_path):
     (tmp_path / "cut.jsonl").write_text('{"question": "a?"}\n{"question"')
-    (tmp_path / "mixed.jsonl").write_text('{"a": "text"}\n{"a": [1]}')
     (tmp_path / "empty").mkdir()
-    for name, said in (("cut.jsonl", "JSONDecodeError"), ("mixed.jsonl", "Arrow"), ("no.jsonl", "No such file")):
+    for name, said in (("cut.jsonl", "JSON"), ("no.jsonl", "no.jsonl")):
         with refused(DataError, name, said, "one JSON object a line"):
             read_rows(str(tmp_path / name), "train")
     with refused(DataError, "empty has no file of .jsonl"):
