@@ -3,7 +3,6 @@
 import re
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from transformers import Trainer, TrainerCallback  # noqa: E402
 from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
-from dppo.lab.runs.benchmarks import BenchmarkCallback  # noqa: E402
+from dppo.lab.runs.benchmarks import BenchmarkCallback, figures_of  # noqa: E402
 from dppo.lab.runs.sampling import Sampling  # noqa: E402
 
 __all__ = ["tiny_path"]
@@ -77,11 +76,9 @@ def with_sampler(trainer):
 def with_benchmarks(trainer):
     trainer.add_callback(
         BenchmarkCallback(
-            sets=(toy_set(3, "one"),),
-            asking=lambda: nullcontext(ASKER),
-            log=lambda metrics: Trainer.log(trainer, metrics),
+            lambda: figures_of((toy_set(3, "one"),), ASKER, Sampling(max_new_tokens=40)),
+            lambda metrics: Trainer.log(trainer, metrics),
             every=2,
-            sampling=Sampling(max_new_tokens=40),
         )
     )
 

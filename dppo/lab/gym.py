@@ -4,11 +4,14 @@ reasoning-gym is imported when a task is made. torch is not needed here. In a sc
 
     task = reasoning_gym_task("chain_sum", {"max_terms": 2}, answer_pattern="number")
     dataset = Dataset.from_list(task.rows()).rename_column("problem", "prompt")
-    DPPOTrainer(model, reward_funcs=task.reward, train_dataset=dataset, args=config).train()
+    DPPOTrainer(model, reward_funcs=GymScorer(), train_dataset=dataset, args=config).train()
 """
 
+import atexit
 import json
+import multiprocessing
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -83,11 +86,6 @@ class ReasoningGymTask:
             )
         return list(found.values())
 
-    def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        """Scores of completions as a reward function of TRL, for a dataset of ``rows``; computed in this process."""
-        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
-        return [reasoning_gym_score(text, {COLUMN: each}) for text, each in zip(texts, columns[COLUMN], strict=True)]
-
 
 def is_gym(name: str | None) -> bool:
     """True if a name of a dataset or benchmark asks for a task of reasoning-gym."""
@@ -120,12 +118,11 @@ def reasoning_gym_task(
         raise ConfigError(f"reasoning_gym has no task {name!r}. {meant}Write, for example, {PREFIX}chain_sum")
     given = {"seed": seed * SEED_SPACING % 2**32, **(arguments or {})}
     names = [field.name for field in fields(known[name][1])]
-    for argument in given:
-        if argument not in names:
-            raise ConfigError(
-                f"task_arguments: {name} of reasoning_gym has no argument {argument!r}. "
-                f"{did_you_mean(argument, names)}It has {', '.join(names)}"
-            )
+    for argument in given.keys() - {*names}:
+        raise ConfigError(
+            f"task_arguments: {name} of reasoning_gym has no argument {argument!r}. {did_you_mean(argument, names)}It "
+            f"has {', '.join(names)}"
+        )
     try:
         _dataset(name, _plain(given))
     except Exception as error:  # each task checks its arguments in its own way
@@ -151,14 +148,72 @@ def reasoning_gym_score(completion: str, row: Mapping[str, Any]) -> float:
         return 0.0
 
 
+class GymScorer:
+    """Reward function of TRL for problems of reasoning-gym: the task's own score, None where it was not known in time.
+
+    Scores come from worker processes: a scorer that hangs on a model's text costs a completion, and no run.
+
+    Args:
+        workers: processes, >= 1.
+        limit_seconds: wall-clock seconds for one completion, > 0.
+    """
+
+    __name__ = "reasoning_gym_score"
+    required_columns = (COLUMN,)
+
+    def __init__(self, workers: int = 2, limit_seconds: float = 5.0) -> None:
+        self.workers, self.limit_seconds = workers, limit_seconds
+        self._pool: Any = None
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the workers; the next call starts new ones."""
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool = None
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+        found = self.scores(texts, columns[COLUMN])
+        if columns.get("log_metric") and found:
+            outcomes = {"right": found.count(1.0), "timeout": found.count(None)}
+            outcomes["wrong"] = len(found) - sum(outcomes.values())
+            for outcome, count in outcomes.items():
+                columns["log_metric"](f"check/{outcome}", count / len(found))
+        return found
+
+    def scores(self, texts: Sequence[str], rows: Sequence[str]) -> list[float | None]:
+        """The score of each text, in [0, 1] or None, for the problem of its row's ``COLUMN``."""
+        found: list[float | None] = []
+        while len(found) < len(texts):
+            if self._pool is None:
+                # Spawned, not forked: a fork would copy torch's threads in whatever state they are.
+                self._pool = multiprocessing.get_context("spawn").Pool(self.workers, _registered, ("",))
+                self._pool.apply(_registered, ("",))  # the import takes seconds, which are no completion's
+            left = list(zip(texts, rows, strict=True))[len(found) :]
+            asked = [self._pool.apply_async(reasoning_gym_score, (text, {COLUMN: row})) for text, row in left]
+            try:
+                for each in asked:
+                    found.append(each.get(self.limit_seconds))
+            except multiprocessing.TimeoutError:
+                found.append(None)
+                self.close()
+                warnings.warn(
+                    f"reasoning_gym did not score {texts[len(found) - 1][:120]!r} within {self.limit_seconds:g} "
+                    "seconds: that completion has no reward",
+                    stacklevel=2,
+                )
+        return found
+
+
 def is_held_out(question: str) -> bool:
     """True for one question in ``HELD_OUT_PARTS``, the same in every process and for every seed."""
     return int(key(question), 16) % HELD_OUT_PARTS == 0
 
 
-def key(question: str) -> str:
-    """16 hexadecimal digits of a hash of a question."""
-    return blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+def key(text: str) -> str:
+    """16 hexadecimal digits of a hash of a text, the same in every process."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _registered(name: str) -> Mapping[str, tuple[Any, Any]]:

@@ -167,7 +167,7 @@ def generate(
         pad_token_id=pad,
         eos_token_id=ends,
     )
-    with torch.random.fork_rng(), _own_defaults(model):
+    with torch.random.fork_rng(), own_defaults(model):
         torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
         output = cast(Any, model).generate(
             torch.tensor(padded, device=model.device),
@@ -180,7 +180,7 @@ def generate(
 
 
 @contextmanager
-def _own_defaults(model: PreTrainedModel) -> Iterator[None]:
+def own_defaults(model: PreTrainedModel) -> Iterator[None]:
     """The model without the sampling defaults of its folder, such as ``min_p``, which would change its policy."""
     defaults = model.generation_config
     model.generation_config = GenerationConfig()

@@ -49,9 +49,6 @@ def test_the_score_is_the_tasks_own():
     row = next(row for row in task.rows() if row["answer"] == "1")
     found = {"It is 2 - 1 = 1.": 1.0, "12": 0.5, "7": 0.0, "one": 0.0}  # reasoning-gym gives a part for "1" in "12"
     assert {text: reasoning_gym_score(text, row) for text in found} == found
-    messages = [[{"role": "assistant", "content": text}] for text in found]
-    columns = {COLUMN: [row[COLUMN]] * len(found), "answer": ["1"] * len(found)}
-    assert task.reward(prompts=[""] * len(found), completions=messages, **columns) == list(found.values())
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "countdown", "rush_hour", "zebra_puzzles", "simple_equations"])

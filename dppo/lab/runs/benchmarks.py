@@ -1,7 +1,7 @@
 """Held-out problems of a run, and the callback that follows its accuracy on them while it trains."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -11,11 +11,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.lab.demo.rollouts import check_embedded
-from dppo.lab.gym import is_gym
+from dppo.lab.gym import GymScorer, is_gym
 from dppo.lab.judge import judge
 from dppo.lab.runs.embedded import TASKS
-from dppo.lab.runs.gym_scorer import GymScorer
-from dppo.lab.runs.held_out import Asker, HeldOut, asker, check_names, embedded_set, gym_set, share_of, sums
+from dppo.lab.runs.held_out import Asker, HeldOut, asker, check_names, embedded_set, gym_set, sums
 from dppo.lab.runs.parsing import AnyRun
 from dppo.lab.runs.sampling import Sampling
 from dppo.trl.grpo.trainer import DPPOTrainer
@@ -83,59 +82,57 @@ def load_benchmarks(run: AnyRun) -> list[HeldOut]:
 class BenchmarkCallback(TrainerCallback):
     """Logs ``eval/<benchmark>/pass@1`` and its companions at the start, every ``every`` steps, and at the end.
 
-    Every process asks its own share of the problems. Completions have their own seeds and no global generator is
-    touched, so a run trains as it would have without this. ``seed`` is the same at every step, so that steps differ by
-    the policy alone.
-
-    ``asking`` is a context that gives the ``Asker`` of the live model. ``log`` receives the figures. ``reduce`` sums a
-    tensor over all processes, of which this is ``rank``.
+    ``evaluate`` gives the figures of the live model, and ``log`` receives them.
     """
 
     def __init__(
-        self,
-        *,
-        sets: Sequence[HeldOut],
-        asking: Callable[[], AbstractContextManager[Asker]],
-        log: Callable[[dict[str, float]], None],
-        sampling: Sampling,
-        every: int,
-        samples: int = 1,
-        seed: int = 0,
-        reduce: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
-        rank: int = 0,
-        processes: int = 1,
+        self, evaluate: Callable[[], dict[str, float]], log: Callable[[dict[str, float]], None], every: int
     ) -> None:
-        self.sets = [share_of(found, rank, processes) for found in sets]
-        self.asking, self.log, self.sampling, self.every = asking, log, sampling, every
-        self.samples, self.seed, self.reduce = samples, seed, reduce
-        self._last = -1
+        self.evaluate, self.log, self.every, self._last = evaluate, log, every, -1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Not after a resume."""
         if state.global_step == 0:
-            self._evaluate(0)
+            self._at(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.every == 0:
-            self._evaluate(state.global_step)
+            self._at(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Unless it was just asked."""
         if state.global_step != self._last:
-            self._evaluate(state.global_step)
+            self._at(state.global_step)
 
-    def _evaluate(self, step: int) -> None:
+    def _at(self, step: int) -> None:
         self._last = step
-        with self.asking() as ask:
-            drawn = {"samples": self.samples, "seed": self.seed}
-            found = [self.reduce(sums(each, ask, self.sampling, **drawn)).tolist() for each in self.sets]
-        figures: dict[str, float] = {}
-        for each, (count, right, tokens, truncated, unanswered) in zip(self.sets, found, strict=True):
-            name = f"eval/{each.name}"
-            figures |= {f"{name}/pass@1": right / count, f"{name}/mean_tokens": tokens / count}
-            figures |= {f"{name}/truncated": truncated / count, f"{name}/no_answer": unanswered / count}
-        means = [figures[f"eval/{each.name}/pass@1"] for each in self.sets]
-        self.log({**figures, "eval/average/pass@1": sum(means) / len(means)})
+        self.log(self.evaluate())
+
+
+def figures_of(
+    sets: Sequence[HeldOut],
+    ask: Asker,
+    sampling: Sampling,
+    *,
+    samples: int = 1,
+    seed: int = 0,
+    reduce: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    rank: int = 0,
+    processes: int = 1,
+) -> dict[str, float]:
+    """The figures of a model on each set, by their names in the log.
+
+    Every process asks its own share of the problems, and ``reduce`` sums over all. Completions have their own seeds,
+    the same at every call, and no global generator is touched. So a run trains as it would have without this.
+    """
+    drawn = {"samples": samples, "seed": seed, "rank": rank, "processes": processes}
+    figures: dict[str, float] = {}
+    for each in sets:
+        count, *totals = reduce(sums(each, ask, sampling, **drawn)).tolist()
+        names = ("pass@1", "mean_tokens", "truncated", "no_answer")
+        figures |= {f"eval/{each.name}/{name}": total / count for name, total in zip(names, totals, strict=True)}
+    means = [figures[f"eval/{each.name}/pass@1"] for each in sets]
+    return {**figures, "eval/average/pass@1": sum(means) / len(means)}
 
 
 def benchmark_callback(
@@ -148,23 +145,35 @@ def benchmark_callback(
 
     Its figures go to the trainer, ours or TRL's own. The run's clock stands still within ``paused``.
     """
-    training, accelerator, data = run.training, trainer.accelerator, run.data
+    training, accelerator = run.training, trainer.accelerator
     embedded = any(found.name in TASKS for found in sets)
     layout = trainer.generating if isinstance(trainer, DPPOTrainer) else nullcontext
     given = training.chat_template_kwargs
 
-    @contextmanager
-    def asking() -> Iterator[Asker]:
+    def summed(tensor: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, accelerator.reduce(tensor.to(accelerator.device), reduction="sum")).cpu()
+
+    def evaluate() -> dict[str, float]:
         with paused(), layout(), accelerator.autocast():
             model: Any = accelerator.unwrap_model(trainer.model)
             if embedded:
                 check_embedded(model, training)
-            yield asker(
+            ask = asker(
                 model,
                 trainer.processing_class,
                 embedded=embedded,
                 batch_size=training.per_device_train_batch_size * (training.steps_per_generation or 1),
                 options=given if isinstance(given, dict) else {},
+            )
+            return figures_of(
+                sets,
+                ask,
+                sampling_of(training),
+                samples=run.data.eval_benchmark_samples,
+                seed=training.seed,
+                reduce=summed if accelerator.num_processes > 1 else lambda tensor: tensor,
+                rank=accelerator.process_index,
+                processes=accelerator.num_processes,
             )
 
     def log(figures: dict[str, float]) -> None:
@@ -174,21 +183,7 @@ def benchmark_callback(
         Trainer.log(trainer, figures)
         trainer.control.should_log = due
 
-    def summed(tensor: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, accelerator.reduce(tensor.to(accelerator.device), reduction="sum")).cpu()
-
-    return BenchmarkCallback(
-        sets=sets,
-        asking=asking,
-        log=log,
-        reduce=summed if accelerator.num_processes > 1 else lambda tensor: tensor,
-        rank=accelerator.process_index,
-        processes=accelerator.num_processes,
-        every=data.eval_benchmark_every,
-        samples=data.eval_benchmark_samples,
-        sampling=sampling_of(training),
-        seed=training.seed,
-    )
+    return BenchmarkCallback(evaluate, log, run.data.eval_benchmark_every)
 
 
 def sampling_of(training: GRPOConfig) -> Sampling:

@@ -13,9 +13,8 @@ from dppo.errors import ConfigError, first_line
 from dppo.files import write_json
 from dppo.lab.demo.scratch import SCRATCH
 from dppo.lab.files import explaining
-from dppo.lab.gym import is_gym, reasoning_gym_task
-from dppo.lab.runs.gym_scorer import GymScorer
-from dppo.lab.runs.held_out import HeldOut, asker, check_names, embedded_set, gym_set, sums
+from dppo.lab.gym import GymScorer, is_gym, reasoning_gym_task
+from dppo.lab.runs.held_out import asker, check_names, embedded_set, gym_set, sums
 from dppo.lab.runs.models import made_from_scratch
 from dppo.lab.runs.sampling import Sampling
 from dppo.lab.statistics import LEVEL
@@ -26,7 +25,15 @@ def evaluate(options: argparse.Namespace, names: list[str], folder: Path) -> dic
 
     The interval is Wilson's, over problems.
     """
-    sets = [_set(options, name) for name in names]
+    scorer, given = GymScorer(options.workers, options.answer_time_limit), options.task_arguments
+    made = {"seed": options.seed, "answer_pattern": options.answer_pattern}
+    limits = {"limit": options.limit, "template": options.prompt_template}
+    sets = [
+        gym_set(reasoning_gym_task(name, given, **made), scorer, **limits)
+        if is_gym(name)
+        else embedded_set(name, options.seed, options.limit)
+        for name in names
+    ]
     check_names(sets)
     model, tokenizer = _load(options, folder)
     fields = ("temperature", "top_p", "max_new_tokens")
@@ -44,14 +51,6 @@ def evaluate(options: argparse.Namespace, names: list[str], folder: Path) -> dic
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "results.json", results)
     return results
-
-
-def _set(options: argparse.Namespace, name: str) -> HeldOut:
-    if not is_gym(name):
-        return embedded_set(name, options.seed, options.limit)
-    gym = reasoning_gym_task(name, options.task_arguments, seed=options.seed, answer_pattern=options.answer_pattern)
-    scorer = GymScorer(options.workers, options.answer_time_limit)
-    return gym_set(gym, scorer, limit=options.limit, template=options.prompt_template)
 
 
 def _load(options: argparse.Namespace, folder: Path) -> tuple[Any, Any]:

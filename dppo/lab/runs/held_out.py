@@ -10,9 +10,8 @@ import torch
 from dppo.errors import ConfigError
 from dppo.lab.demo import task
 from dppo.lab.demo.evaluate import BATCH_ROWS
-from dppo.lab.gym import COLUMN, ReasoningGymTask, key
+from dppo.lab.gym import COLUMN, GymScorer, ReasoningGymTask, key
 from dppo.lab.runs.embedded import TASKS
-from dppo.lab.runs.gym_scorer import GymScorer
 from dppo.lab.runs.models import prompt_tokens
 from dppo.lab.runs.sampling import (
     Completion,
@@ -20,10 +19,9 @@ from dppo.lab.runs.sampling import (
     Sampling,
     batches_of,
     embedded_sampler,
-    sample_seed,
-    text_key,
     transformers_sampler,
 )
+from dppo.rng import Purpose, generator
 
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """Text that a model without a chat template reads."""
@@ -49,13 +47,13 @@ class HeldOut:
 
 def embedded_set(name: str, seed: int, limit: int | None) -> HeldOut:
     """Held-out problems of an embedded task, drawn by the seed, in the task's shares of its bands of difficulty."""
-    split = task.make_split(seed, train=0, held_out=HELD_OUT if limit is None else limit, task=TASKS[name])
-    questions, answers = ([getattr(p, part) for p in split.held_out] for part in ("question", "answer"))
+    problems = task.make_split(seed, train=0, held_out=HELD_OUT if limit is None else limit, task=TASKS[name]).held_out
 
     def score(texts: list[str], places: list[int]) -> list[tuple[float, bool]]:
         pairs = zip(texts, places, strict=True)
-        return [(task.reward(text, answers[place]), "\\boxed" in text) for text, place in pairs]
+        return [(task.reward(text, problems[place].answer), "\\boxed" in text) for text, place in pairs]
 
+    questions = [problem.question for problem in problems]
     return HeldOut(name=name, questions=questions, ids=[f"{name}/{question}" for question in questions], score=score)
 
 
@@ -71,17 +69,6 @@ def gym_set(gym: ReasoningGymTask, scorer: GymScorer, *, limit: int | None, temp
 
     questions = [(template or "{problem}").replace("{problem}", row["problem"]) for row in rows]
     return HeldOut(name=gym.name, questions=questions, ids=[key(row["problem"]) for row in rows], score=score)
-
-
-def share_of(found: HeldOut, rank: int, processes: int) -> HeldOut:
-    """The problems of one process."""
-    places = range(len(found.questions))[rank::processes]
-
-    def score(texts: list[str], own: list[int]) -> list[tuple[float, bool]]:
-        return found.score(texts, [places[place] for place in own])
-
-    questions, ids = ([values[place] for place in places] for values in (found.questions, found.ids))
-    return replace(found, questions=questions, ids=ids, score=score)
 
 
 def check_names(sets: Sequence[HeldOut]) -> None:
@@ -103,41 +90,46 @@ class Asker:
 
 def asker(model: Any, tokenizer: Any, *, embedded: bool, batch_size: int, options: dict[str, Any]) -> Asker:
     """The asker of a model in memory; ``options`` are of the chat template, ``embedded`` takes the demo's decoder."""
+    chat = tokenizer.chat_template is not None
+    generate = (embedded_sampler if embedded else transformers_sampler)(model, tokenizer)
 
     def encode(question: str) -> list[int]:
-        if tokenizer.chat_template is None:
-            return prompt_tokens(tokenizer, PLAIN.replace("{prompt}", question))
-        return prompt_tokens(tokenizer, [{"role": "user", "content": question}], options)
-
-    generate = (embedded_sampler if embedded else transformers_sampler)(model, tokenizer)
+        prompt: Any = [{"role": "user", "content": question}] if chat else PLAIN.replace("{prompt}", question)
+        return prompt_tokens(tokenizer, prompt, options)
 
     def cut(*given: Any) -> list[Completion]:
         return [replace(each, text=each.text.partition(PLAIN_STOP)[0]) for each in generate(*given)]
 
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    size = BATCH_ROWS if embedded else batch_size
     return Asker(
         encode=encode,
-        generate=generate if tokenizer.chat_template is not None else cut,
-        batch_size=size,
-        positions=positions,
+        generate=generate if chat else cut,
+        batch_size=BATCH_ROWS if embedded else batch_size,
+        positions=getattr(model.config.get_text_config(), "max_position_embeddings", None),
     )
 
 
-def sums(found: HeldOut, ask: Asker, sampling: Sampling, *, samples: int, seed: int) -> torch.Tensor:
-    """(5,) completions, right, tokens, truncated, without an answer."""
+def sums(
+    found: HeldOut, ask: Asker, sampling: Sampling, *, samples: int, seed: int, rank: int = 0, processes: int = 1
+) -> torch.Tensor:
+    """(5,) completions, right, tokens, truncated, without an answer; of this process's share of the problems."""
     total = torch.zeros(5, dtype=torch.float64)
-    prompts = [ask.encode(question) for question in found.questions]
-    keys = [text_key(f"{found.name} {each}") for each in found.ids]
+    own = range(len(found.questions))[rank::processes]
+    prompts = [ask.encode(found.questions[place]) for place in own]
     for members, limit in batches_of(prompts, sampling, samples, size=ask.batch_size, positions=ask.positions):
         total[0] += len(members)
         if limit < 1:  # no room for an answer
             total[4] += len(members)
             continue
-        seeds = [sample_seed(seed, keys[place], number) for place, number in members]
+        seeds = [sample_seed(seed, f"{found.name} {found.ids[own[prompt]]}", number) for prompt, number in members]
         new = replace(sampling, max_new_tokens=limit)
-        made = ask.generate([prompts[place] for place, _ in members], seeds, new)
-        scores = found.score([each.text for each in made], [place for place, _ in members])
+        made = ask.generate([prompts[prompt] for prompt, _ in members], seeds, new)
+        scores = found.score([each.text for each in made], [own[prompt] for prompt, _ in members])
         for each, (value, answered) in zip(made, scores, strict=True):
             total[1:] += torch.tensor([value == 1.0, each.tokens, each.truncated, not answered])
     return total
+
+
+def sample_seed(seed: int, problem: str, number: int) -> int:
+    """Seed of one completion, in [0, 2**62), by the run's seed, its problem and its number within that."""
+    hashed = int.from_bytes(bytes.fromhex(key(problem)), "little")
+    return int(generator(seed, Purpose.EVALUATION, 0, hashed, number).integers(2**62))

@@ -14,10 +14,9 @@ from dppo.errors import ConfigError, DataError, did_you_mean
 from dppo.files import current_folder_first
 from dppo.lab.demo import task
 from dppo.lab.demo.rollouts import EmbeddedRollouts
-from dppo.lab.gym import COLUMN, is_gym
+from dppo.lab.gym import COLUMN, GymScorer, is_gym
 from dppo.lab.judge import judge
 from dppo.lab.runs.embedded import EMBEDDED, TASKS
-from dppo.lab.runs.gym_scorer import GymScorer
 from dppo.lab.runs.parsing import AnyRun
 from dppo.rewards import GIVEN
 

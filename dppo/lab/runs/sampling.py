@@ -1,19 +1,18 @@
 """Completions of held-out problems: each from random numbers of its own, whatever else is in its batch."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from dppo.errors import ConfigError, OutOfMemoryError
 from dppo.lab.demo.decode import sample
+from dppo.lab.subject import own_defaults
 from dppo.rng import Purpose, generator, torch_generator
 
 
@@ -43,16 +42,6 @@ Generate = Callable[[list[list[int]], list[int], Sampling], list[Completion]]
 """``generate(prompts, seeds, sampling)``: a completion of each prompt, given as token ids."""
 
 
-def text_key(text: str) -> int:
-    """64 bits of a hash of a text, the same in every process."""
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def sample_seed(seed: int, key: int, number: int) -> int:
-    """Seed of one completion, in [0, 2**62), by the run's seed, the key of its problem and its number within that."""
-    return int(generator(seed, Purpose.EVALUATION, 0, key, number).integers(2**62))
-
-
 def batches_of(
     prompts: Sequence[Sequence[int]], sampling: Sampling, samples: int, *, size: int, positions: int | None
 ) -> Iterator[tuple[list[tuple[int, int]], int]]:
@@ -80,9 +69,7 @@ def embedded_sampler(model: Any, tokenizer: Any) -> Generate:
         rng = torch_generator(key[0], Purpose.EVALUATION, *key[1:], device=model.device)
         limits = {"max_new_tokens": sampling.max_new_tokens, "temperature": sampling.temperature}
         rows = sample(model, prompts, rng, **limits).token_lists
-        texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
-        end = tokenizer.eos_token_id
-        return [Completion(text, len(row), row[-1] != end) for text, row in zip(texts, rows, strict=True)]
+        return completions_of(rows, tokenizer, {tokenizer.eos_token_id})
 
     return generate
 
@@ -94,11 +81,9 @@ def transformers_sampler(model: Any, tokenizer: Any) -> Generate:
     pad = ends[0] if ends else 0
 
     def generate(prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[Completion]:
-        width = max(map(len, prompts))
+        width, training = max(map(len, prompts)), model.training
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=model.device)
-        mask = torch.tensor(
-            [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device
-        )
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         settings = GenerationConfig(
             max_new_tokens=sampling.max_new_tokens,
             do_sample=False,  # the processor has chosen already
@@ -106,25 +91,32 @@ def transformers_sampler(model: Any, tokenizer: Any) -> Generate:
             eos_token_id=ends or None,
             pad_token_id=pad,
         )
-        chosen = LogitsProcessorList([ChooseTokens(seeds, sampling, width)])
         try:
-            with _for_generation(model):
+            with torch.no_grad(), own_defaults(model.eval()):
                 out = model.generate(
-                    input_ids=ids, attention_mask=mask, generation_config=settings, logits_processor=chosen
+                    input_ids=ids,
+                    attention_mask=torch.tensor(mask, device=model.device),
+                    generation_config=settings,
+                    logits_processor=LogitsProcessorList([ChooseTokens(seeds, sampling, width)]),
                 )
         except torch.OutOfMemoryError as error:
             raise OutOfMemoryError(
                 f"{len(prompts)} completions of up to {width} + {sampling.max_new_tokens} tokens do not fit into "
                 "memory: make the batch smaller"
             ) from error
+        finally:
+            model.train(training)
         rows = out[:, width:].tolist()
         rows = [row[: next((i for i, token in enumerate(row) if token in ends), len(row)) + 1] for row in rows]
-        texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return [
-            Completion(text, len(row), not (row and row[-1] in ends)) for text, row in zip(texts, rows, strict=True)
-        ]
+        return completions_of(rows, tokenizer, {*ends})
 
     return generate
+
+
+def completions_of(rows: list[list[int]], tokenizer: Any, ends: set[int]) -> list[Completion]:
+    """Completions of token ids that go to their end token, or to the limit."""
+    texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return [Completion(text, len(row), not (row and row[-1] in ends)) for text, row in zip(texts, rows, strict=True)]
 
 
 class ChooseTokens(LogitsProcessor):
@@ -133,7 +125,9 @@ class ChooseTokens(LogitsProcessor):
     def __init__(self, seeds: Sequence[int], sampling: Sampling, prompt_tokens: int) -> None:
         draws = [generator(seed).random(sampling.max_new_tokens) for seed in seeds]
         self.uniform_BT = torch.from_numpy(np.stack(draws))
-        self.sampling, self.prompt_tokens = sampling, prompt_tokens
+        self.temperature, self.prompt_tokens = sampling.temperature, prompt_tokens
+        self.warpers = [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
+        self.warpers += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """(B, V) scores that are 0 at each row's token and -inf elsewhere."""
@@ -141,41 +135,20 @@ class ChooseTokens(LogitsProcessor):
             raise ConfigError(
                 "the model gives logits that are NaN, as overflow in half precision does. Try bf16: false"
             )
+        if self.temperature == 0:
+            return torch.full_like(scores, -torch.inf).scatter_(1, scores.argmax(1, keepdim=True), 0.0)
         precise = torch.float32 if scores.device.type == "mps" else torch.float64
-        if self.sampling.temperature == 0:
-            token_B1 = scores.argmax(1, keepdim=True)
-        else:
-            uniform_B1 = self.uniform_BT[:, input_ids.shape[1] - self.prompt_tokens, None].to(scores.device, precise)
-            token_B1 = draw(scores.to(precise) / self.sampling.temperature, uniform_B1, self.sampling)
-        return torch.full_like(scores, -torch.inf).scatter_(1, token_B1, 0.0)
+        logits_BV = scores.to(precise) / self.temperature
+        for warper in self.warpers:
+            logits_BV = warper(input_ids, logits_BV)
+        uniform_B1 = self.uniform_BT[:, input_ids.shape[1] - self.prompt_tokens, None].to(scores.device, precise)
+        return torch.full_like(scores, -torch.inf).scatter_(1, draw(logits_BV, uniform_B1), 0.0)
 
 
-def draw(logits_BV: Tensor, uniform_B1: Tensor, sampling: Sampling) -> Tensor:
-    """(B, 1) the token on which each uniform number falls, of (B, V) logits divided by the temperature."""
-    prob_BV, order_BV = logits_BV.softmax(1), None
-    if sampling.top_p < 1 or sampling.top_k:
-        prob_BV, order_BV = prob_BV.sort(dim=1, descending=True, stable=True)
-        before_BV = prob_BV.cumsum(1) - prob_BV
-        prob_BV = prob_BV.masked_fill(before_BV >= sampling.top_p, 0.0)
-        if sampling.top_k:
-            prob_BV[:, sampling.top_k :] = 0.0
-    sum_BV = prob_BV.cumsum(1)
+def draw(logits_BV: Tensor, uniform_B1: Tensor) -> Tensor:
+    """(B, 1) the token on which each uniform number falls, of (B, V) logits, -inf for tokens left out."""
+    sum_BV = logits_BV.softmax(1).cumsum(1)
     total_B1 = sum_BV[:, -1:]
     # Below the total, which rounding could reach: beyond it are tokens that were left out.
     target_B1 = torch.minimum(uniform_B1 * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
-    place_B1 = torch.searchsorted(sum_BV, target_B1, right=True)
-    return place_B1 if order_BV is None else order_BV.gather(1, place_B1)
-
-
-@contextmanager
-def _for_generation(model: Any) -> Iterator[None]:
-    """The model in evaluation mode, without gradients, and without the sampling defaults of its folder."""
-    training, defaults = model.training, model.generation_config
-    model.eval()
-    model.generation_config = GenerationConfig()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.generation_config = defaults
-        model.train(training)
+    return torch.searchsorted(sum_BV, target_B1, right=True)

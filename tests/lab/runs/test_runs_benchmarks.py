@@ -1,7 +1,6 @@
 """Held-out problems while a run trains: figures in the log, and a run that trains as it would have without them."""
 
 import json
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,13 +10,13 @@ from toy_evaluation import ASKER, answers, toy_set
 
 from dppo.errors import ConfigError
 from dppo.lab.runs import benchmarks
-from dppo.lab.runs.benchmarks import BenchmarkCallback, load_benchmarks
+from dppo.lab.runs.benchmarks import BenchmarkCallback, figures_of, load_benchmarks
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.held_out import Asker
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.parts import train
-from dppo.lab.runs.sampling import Sampling
+from dppo.lab.runs.sampling import ChooseTokens, Sampling, draw
 
 
 class State:
@@ -25,69 +24,60 @@ class State:
         self.global_step = step
 
 
-def callback(logged, **changes):
-    settings = {
-        "sets": (toy_set(7, "one"), toy_set(5, "two")),
-        "asking": lambda: nullcontext(ASKER),
-        "log": logged.append,
-        "sampling": Sampling(max_new_tokens=40),
-        "every": 2,
-        "samples": 3,
-    }
-    return BenchmarkCallback(**{**settings, **changes})
+SETS, FORTY = (toy_set(7, "one"), toy_set(5, "two")), Sampling(max_new_tokens=40)
 
 
 def test_figures_are_shares_of_the_completions():
     """The same completions in any order of batches: the seeds belong to the problems."""
-    logged, apart = [], []
-    callback(logged).on_train_begin(None, State(0), None)
+    figures = figures_of(SETS, ASKER, FORTY, samples=3)
     alone = Asker(encode=ASKER.encode, generate=answers, batch_size=1, positions=None)
-    callback(apart, asking=lambda: nullcontext(alone)).on_train_begin(None, State(0), None)
-    (figures,) = logged
-    assert apart == [pytest.approx(figures)]
+    assert figures_of(SETS, alone, FORTY, samples=3) == pytest.approx(figures)
     for name, count in (("one", 7), ("two", 5)):
-        assert figures[f"eval/{name}/pass@1"] * 3 * count == pytest.approx(
-            round(figures[f"eval/{name}/pass@1"] * 3 * count)
-        )
+        right = figures[f"eval/{name}/pass@1"] * 3 * count
+        assert right == pytest.approx(round(right))
         assert 0 < figures[f"eval/{name}/no_answer"] < 1 and 1 <= figures[f"eval/{name}/mean_tokens"] <= 30
     both = figures["eval/one/pass@1"], figures["eval/two/pass@1"]
     assert figures["eval/average/pass@1"] == pytest.approx(sum(both) / 2)
 
 
 def test_a_prompt_that_leaves_no_room_is_not_answered():
-    logged, short = [], Asker(encode=ASKER.encode, generate=answers, batch_size=4, positions=3)
-    callback(logged, asking=lambda: nullcontext(short)).on_train_begin(None, State(0), None)
-    assert logged[0]["eval/one/no_answer"] > 0.8 and logged[0]["eval/one/pass@1"] < 0.2
+    short = Asker(encode=ASKER.encode, generate=answers, batch_size=4, positions=3)
+    figures = figures_of(SETS, short, FORTY, samples=3)
+    assert figures["eval/one/no_answer"] > 0.8 and figures["eval/one/pass@1"] < 0.2
 
 
 def test_when_it_evaluates():
     logged = []
-    follow = callback(logged)
+    follow, resumed = (BenchmarkCallback(dict, logged.append, every=2) for _ in range(2))
     follow.on_train_begin(None, State(0), None)
     for step in range(1, 6):
         follow.on_step_end(None, State(step), None)
     assert len(logged) == 3  # 0, 2, 4
     follow.on_train_end(None, State(5), None)
     follow.on_train_end(None, State(5), None)
-    assert len(logged) == 4
-    resumed = callback(logged)
     resumed.on_train_begin(None, State(4), None)
     assert len(logged) == 4
 
 
 def test_processes_share_the_problems():
     """Sums over three ranks are the figures of one."""
-    alone, parts = [], []
-    callback(alone).on_train_begin(None, State(0), None)
-    ranks = [callback([], rank=rank, processes=3) for rank in range(3)]
-    found = [[each for rank in ranks for each in rank.sets[i].ids] for i in range(2)]
-    assert [sorted(ids) for ids in found] == [[f"{n}/{i}" for i in range(c)] for n, c in (("one", 7), ("two", 5))]
-    drawn = {"samples": 3, "seed": 0}
-    sampling = Sampling(max_new_tokens=40)
-    sums = iter(sum(benchmarks.sums(rank.sets[i], ASKER, sampling, **drawn) for rank in ranks) for i in range(2))
-    callback(parts, rank=0, processes=3, reduce=lambda tensor: next(sums)).on_train_begin(None, State(0), None)
-    assert parts == [pytest.approx(alone[0])]
-    assert callback([], sets=(toy_set(2, "few"),), rank=2, processes=3).sets[0].ids == []
+    drawn = {"samples": 3, "seed": 0, "processes": 3}
+    sums = iter([sum(benchmarks.sums(each, ASKER, FORTY, rank=rank, **drawn) for rank in range(3)) for each in SETS])
+    shared = figures_of(SETS, ASKER, FORTY, reduce=lambda tensor: next(sums), **drawn)
+    assert shared == pytest.approx(figures_of(SETS, ASKER, FORTY, samples=3))
+    assert benchmarks.sums(toy_set(2, "few"), ASKER, FORTY, rank=2, **drawn).tolist() == [0.0] * 5
+
+
+def test_own_random_numbers_choose_by_the_inverse_of_the_distribution():
+    """By hand: of 0.5, 0.3 and 0.2 the numbers 0.4, 0.7 and 0.9 fall on tokens 0, 1 and 2; half keeps the first."""
+    logits, uniform = torch.tensor([[0.5, 0.3, 0.2]] * 3).log(), torch.tensor([[0.4], [0.7], [0.9]])
+    assert draw(logits, uniform).flatten().tolist() == [0, 1, 2]
+    for cut, kept in (({"top_p": 0.5}, {0}), ({"top_k": 2}, {0, 1}), ({"temperature": 0.0}, {0}), ({}, {0, 1, 2})):
+        choose = ChooseTokens(range(64), Sampling(max_new_tokens=2, **cut), 1)
+        ids, scores = torch.zeros(64, 1, dtype=torch.int64), logits[:1].expand(64, 3).float()
+        assert {*choose(ids, scores).argmax(1).tolist()} == kept
+    with refused(ConfigError, "NaN"):
+        choose(ids, scores * torch.nan)
 
 
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]

@@ -11,12 +11,11 @@ from dppo.errors import ConfigError
 from dppo.lab.cli.main import main
 from dppo.lab.comparison.contestants import choose
 from dppo.lab.comparison.plan import plan
-from dppo.lab.gym import COLUMN, reasoning_gym_task
+from dppo.lab.gym import COLUMN, GymScorer, reasoning_gym_task
 from dppo.lab.planning.run_plan import dataset_prompts
 from dppo.lab.runs.benchmarks import load_benchmarks
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
-from dppo.lab.runs.gym_scorer import GymScorer
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.parts import train
 from dppo.lab.runs.preflight import check_run
