@@ -4,7 +4,6 @@ Lines are appended without flushing the disk, since a record is not worth the wa
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,24 +19,12 @@ Damage = tuple[int, str]
 def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, default: Default | None = None) -> None:
     """Add one line of JSON per record to a file, made where it is missing; ``default`` is as for ``encoded``.
 
-    Raises:
-        OSError: there is no room, or the disk fails. The lines of this call are taken back.
+    A line that a full disk or a stop cuts off is the last one, which readers leave out.
     """
-    lines = "".join(encoded(record, default=default) + "\n" for record in records).encode("ascii")
-    if not lines:
-        return
-    with open(path, "ab", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END)
-        try:
-            _write_all(file, lines)
-        except BaseException:  # a stop may come in the middle of a line, too
-            file.truncate(start)
-            raise
-
-
-def _write_all(file: Any, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
+    lines = "".join(encoded(record, default=default) + "\n" for record in records)
+    if lines:
+        with open(path, "a", encoding="ascii", newline="\n") as file:
+            file.write(lines)
 
 
 def read_lines(path: str | Path, damaged: list[Damage]) -> Iterator[dict[str, Any]]:

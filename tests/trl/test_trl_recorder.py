@@ -73,8 +73,7 @@ def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
     assert all(r["rows/sequence_tokens"] <= r["rows/padded_tokens"] and r["rows/forwards"] >= 1 for r in steps)
 
 
-@TRAINERS
-def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_path):
+def test_completions_are_whole_groups_with_what_was_drawn(tiny_path, tmp_path):
     seen = {}
 
     def reward(prompts, completions, answer, **_):
@@ -84,7 +83,7 @@ def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_p
             seen.setdefault((step, int(row)), []).append((prompt, text, value))
         return rewards
 
-    trainer, _ = make(tiny_path, tmp_path, ours=ours, reward=reward, completions=100, max_steps=5)
+    trainer, _ = make(tiny_path, tmp_path, reward=reward, completions=100, max_steps=5)
     trainer.train()
     records = lines(tmp_path, "completions.jsonl")
     assert len(records) == sum(map(len, seen.values()))
@@ -99,24 +98,23 @@ def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_p
             assert line["advantage"] == pytest.approx(advantage, abs=1e-5)
             assert line["tokens"] == len(line["completion"].split()) + 1  # and the end
             assert line["kept"] == (line["weight"] > 0) == (line["why"] == "kept")
-            if ours and line["kept"]:
+            if line["kept"]:
                 assert line["weight"] == pytest.approx(1 / line["probability"])
-            if ours and advantage == 0:
+            if advantage == 0:
                 assert line["why"] == "zero advantage" and line["probability"] == 0
-    assert {line["why"] for line in records} == ({"kept", "not drawn", "zero advantage"} if ours else {"kept"})
+    assert {line["why"] for line in records} == {"kept", "not drawn", "zero advantage"}
     for record in lines(tmp_path, "prompts.jsonl"):
         asked = [row for row, keep in zip(record["rows"], record["rolled_out"], strict=True) if keep]
         groups = [[value for *_, value in group] for (step, _), group in seen.items() if step == record["step"]]
         assert asked == [row for step, row in seen if step == record["step"]]
         assert [mean for mean in record["mean_reward"] if mean is not None] == list(map(statistics.mean, groups))
     skipped = {i for i, record in enumerate(lines(tmp_path, "prompts.jsonl"), 1) if not all(record["rolled_out"])}
-    if ours:  # the probability is that of the prompt times that of the completion
-        prompts = {
-            (record["step"], row): probability
-            for record in lines(tmp_path, "prompts.jsonl")
-            for row, probability in zip(record["rows"], record["probability"], strict=True)
-        }
-        assert skipped and all(line["probability"] <= prompts[line["step"], line["row"]] for line in records)
+    prompts = {
+        (record["step"], row): probability
+        for record in lines(tmp_path, "prompts.jsonl")
+        for row, probability in zip(record["rows"], record["probability"], strict=True)
+    }  # the probability is that of the prompt times that of the completion
+    assert skipped and all(line["probability"] <= prompts[line["step"], line["row"]] for line in records)
 
 
 @pytest.mark.parametrize(("most", "written"), [(0, 0), (6, 4), (99, 16)])

@@ -22,11 +22,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.lab.planning.observed import Observed, observed_run, timed_steps
 from dppo.lab.planning.records import check_pilot
 from dppo.lab.runs.follow import Follow
-from dppo.lab.runs.generation import Generation
 from dppo.lab.runs.parsing import TRAINING_OURS, Run, parse_fields
 from dppo.lab.runs.parts import build_trainer, prepare_model
 from dppo.lab.runs.reader import read_run
 from dppo.lab.runs.recorder import RunRecorder
+from dppo.step import StepPlan
+from dppo.trl.batch import Padded
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 
@@ -125,14 +126,11 @@ class Keeper(RunRecorder):
         super().__init__(folder, **options)
         self.kept: Rollouts = {}
 
-    def generation(self, generation: Generation) -> None:
+    def generation(self, plan: StepPlan, batch: Padded) -> None:
         """Called by the trainer, after the draws."""
-        super().generation(generation)
-        if bool(generation.keep_P.all()):
-            pairs = (
-                (generation.prompt_ids, generation.prompt_mask),
-                (generation.completion_ids, generation.completion_mask),
-            )
+        super().generation(plan, batch)
+        if bool(plan.prompts.draw.keep_N.all()):
+            pairs = ((batch.prompt_ids, batch.prompt_mask), (batch.completion_ids, batch.completion_mask))
             prompts, completions = (
                 [ids[mask.bool()].tolist() for ids, mask in zip(*pair, strict=True)] for pair in pairs
             )

@@ -17,12 +17,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.files import write_json
-from dppo.lab.files import append_lines, keep_lines, read_lines
+from dppo.lab.files import append_lines, keep_lines
 from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
-from dppo.lab.runs.generation import Generation
-from dppo.lab.runs.stock import StockWatch
-from dppo.lab.runs.watch import DPPOWatch, Recorder
-from dppo.lab.runs.written import completion_lines, describe_run, prompt_line
+from dppo.lab.runs.records import completion_lines, describe_run, prompt_line
+from dppo.lab.runs.watch import DPPOWatch, StockWatch
+from dppo.step import StepPlan
+from dppo.trl.batch import Padded
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import logs_at, wall
@@ -30,12 +30,12 @@ from dppo.trl.metrics import logs_at, wall
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
 STATE = "dppo_totals"
 """Where a checkpoint of TRL keeps the totals."""
-COMPLETIONS = 16
-"""Most completions of a logged step, where the arguments do not say."""
 
 
-class RunRecorder(TrainerCallback, Recorder):
+class RunRecorder(TrainerCallback):
     """Records one run. Nothing it does changes what is trained; a full disk ends the record and not the run.
+
+    Of TRL's own trainer no completions and prompts are recorded: ``log_completions`` of TRL does that.
 
     Args:
         folder: where the files go, usually the run's ``output_dir``.
@@ -90,38 +90,37 @@ class RunRecorder(TrainerCallback, Recorder):
         found = {"seconds": self._watch.seconds, **self._counts}
         return {name: found[what] for what, name in TOTALS.items()}
 
-    # -- what the trainer calls ---------------------------------------------------------------------------------
+    # -- what the watched trainer calls, on all ranks ------------------------------------------------------------
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
-        """Around ``train``, and with the clock at rest around what is not training."""
+        """Around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
         return {"train": self._on_record, "save": self._with_totals}.get(name, self.paused)()
 
-    def generation(self, generation: Generation) -> None:
-        """Write what became of a generation, on the first process."""
-        trainer = self._trainer
+    def generation(self, plan: StepPlan, batch: Padded) -> None:
+        """Write what became of a generation, after its draws, on the first process."""
+        trainer = cast(DPPOTrainer, self._trainer)
         if not trainer.accelerator.is_main_process:
             return
-        self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
-        steps = range(generation.step, generation.step + generation.steps)
+        self.journal.append(PROMPTS_FILE, [asdict(prompt_line(trainer, plan))])
+        first = trainer.state.global_step + 1
+        steps = range(first, first + trainer.session.passes.steps)
         if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-            args = trainer.args
-            given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
+            given = cast(DPPOConfig, trainer.args).record_completions
             most = given if self._completions is None else self._completions
-            lines = completion_lines(generation, most, trainer.processing_class)
-            self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
+            self.journal.append(COMPLETIONS_FILE, map(asdict, completion_lines(trainer, plan, batch, most)))
 
     def rolled_out(self, completions: int, tokens: int) -> None:
-        """Add what was generated on all processes."""
+        """Add completions that were generated for training, and the tokens that the model wrote."""
         self._count(rollouts=completions, rollout_tokens=tokens)
 
     def trained(self, tokens: Tensor) -> None:
-        """Keep the tokens of a call of the loss until its step has ended."""
+        """Keep the () tokens of a call of the loss until its step has ended."""
         self._trained = self._trained.to(tokens.device) + tokens
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
         step = int(state.global_step)
-        saved = self._saved_totals(state, step)
+        saved: Mapping[str, Any] = ((state.stateful_callbacks or {}).get(STATE) or {}) if step else {}
         if state.is_world_process_zero:
             for name in (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE):
                 self.journal.cut(name, step or -1)
@@ -145,8 +144,6 @@ class RunRecorder(TrainerCallback, Recorder):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop the clock: what follows is not training."""
         self._watch.stop()
-
-    # -- around the trainer's methods ---------------------------------------------------------------------------
 
     @property
     def _trainer(self) -> GRPOTrainer:
@@ -183,17 +180,6 @@ class RunRecorder(TrainerCallback, Recorder):
             cast(dict[str, Any], self._trainer.state.stateful_callbacks)[STATE] = self.totals()
             yield
 
-    def _saved_totals(self, state: Any, step: int) -> Mapping[str, Any]:
-        """Totals as they were at ``step``: from the checkpoint's state, else from the log; none for a new run."""
-        if not step:
-            return {}
-        saved = (state.stateful_callbacks or {}).get(STATE)
-        if saved is not None:
-            return saved
-        records = read_lines(self.journal.folder / METRICS_FILE, [])
-        found = [r for r in records if r.get("step", step + 1) <= step and TOTALS["seconds"] in r]
-        return found[-1] if found else {}
-
     def _count(self, **here: Any) -> None:
         """Add counts, summed over all processes, which call this together."""
         accelerator = self._trainer.accelerator
@@ -216,7 +202,7 @@ class Journal:
         """True if a write has failed."""
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add one line per record to the file ``name``. A line that does not fit on the disk is removed again."""
+        """Add one line per record to the file ``name``."""
         if not self.stopped:
             self._try(name, lambda path: append_lines(path, records, default=str))
 
@@ -257,11 +243,7 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         """Seconds so far."""
-        return self._seconds + (self._now() - self._since if self._counting else 0.0)
-
-    @property
-    def _counting(self) -> bool:
-        return self._running and not self._pauses
+        return self._seconds + (self._now() - self._since if self._running and not self._pauses else 0.0)
 
     def start(self, seconds: float) -> None:
         """Go on from ``seconds``."""

@@ -4,19 +4,23 @@ Neither our trainer nor TRL's has code for it.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial, wraps
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.lab.runs.generation import Generation, generation_of
 from dppo.step import StepPlan, StepPrompts
-from dppo.trl.grpo.rollouts import GeneratedBatch
+from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo.trl.metrics import RECORD
+from dppo.trl.hooks import add_metrics
+from dppo.trl.metrics import RECORD, PhaseClock, wall
+
+if TYPE_CHECKING:
+    from dppo.lab.runs.recorder import RunRecorder
 
 Look = Callable[..., Any]
 """A function that is called in place of a method, with the method as its first argument."""
@@ -43,30 +47,10 @@ def watch(trainer: GRPOTrainer, **looks: Look) -> None:
         setattr(trainer, WATCHED[name], wraps(method)(partial(look, method)))
 
 
-class Recorder:
-    """The calls that a watched trainer makes. Here each does nothing.
-
-    A recorder must not change what is trained, nor draw from a global generator. All ranks call every method together.
-    """
-
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """A context around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
-        return nullcontext()
-
-    def rolled_out(self, completions: int, tokens: int) -> None:
-        """Count completions that this rank has generated for training, and the tokens that the model wrote."""
-
-    def generation(self, generation: Generation) -> None:
-        """Look at a generation, after its draws and before it is trained on."""
-
-    def trained(self, tokens: Tensor) -> None:
-        """Count () completion tokens that one call of the loss on this rank trains on."""
-
-
 class Watch:
-    """Calls a recorder around the phases of a trainer, and for its rollouts and losses."""
+    """Calls a recorder around the phases of a trainer, and for its rollouts and losses. All ranks do so together."""
 
-    def __init__(self, trainer: GRPOTrainer, recorder: Recorder) -> None:
+    def __init__(self, trainer: GRPOTrainer, recorder: "RunRecorder") -> None:
         self.trainer, self.recorder = trainer, recorder
         phases = {name: self._within(name) for name in ("train", "evaluate", "save")}
         watch(trainer, **phases, generate=self._generate, loss=self._loss)
@@ -104,9 +88,9 @@ class Watch:
 class DPPOWatch(Watch):
     """Watches a ``DPPOTrainer``."""
 
-    def __init__(self, trainer: DPPOTrainer, recorder: Recorder) -> None:
+    def __init__(self, trainer: DPPOTrainer, recorder: "RunRecorder") -> None:
         super().__init__(trainer, recorder)
-        self._dppo = trainer
+        self._clock = trainer.clock
         watch(trainer, plan=self._plan)
 
     def trained_tokens(self, inputs: dict[str, Any]) -> Tensor:
@@ -117,6 +101,50 @@ class DPPOWatch(Watch):
 
     def _plan(self, plan_of: Callable[..., StepPlan], prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
         plan = plan_of(prompts, generated)
-        with self.recorder.phase("record"), self._dppo.clock(RECORD):
-            self.recorder.generation(generation_of(self._dppo, plan, generated))
+        with self.recorder.phase("record"), self._clock(RECORD):
+            self.recorder.generation(plan, generated)
         return plan
+
+
+class StockWatch(Watch, TrainerCallback):
+    """Watches TRL's own ``GRPOTrainer``, and logs its ``time/*`` and ``rows/*``."""
+
+    def __init__(self, trainer: GRPOTrainer, recorder: "RunRecorder", now: Callable[[], float] = wall) -> None:
+        super().__init__(trainer, recorder)
+        self._clock, self._forwards, self._seen_2 = PhaseClock(now), 0, torch.zeros(2, dtype=torch.int64)
+        timed = {"rewards": "reward", "roll_out": "rollout", "training_step": "forward_backward"}
+        looks = {name: partial(self._timed, phase) for name, phase in timed.items()}
+        watch(trainer, **looks, log_probs=self._log_probs)
+        trainer.add_callback(self)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` after gradient clipping."""
+        self._clock.start("optimizer")
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` when the weights have moved: the step's metrics go to the log."""
+        self._clock.stop("optimizer")
+        gathered = cast(Tensor, self.trainer.accelerator.gather(self._seen_2[None]))
+        padded, unpadded = map(float, gathered.sum(0).tolist())
+        phases = {name: seconds for name, seconds in self._clock.flush().items() if name != "time/prune"}
+        rows = {"tokens": padded, "forwards": float(self._forwards)}
+        rows |= {"padded_tokens": padded, "sequence_tokens": unpadded}
+        add_metrics(self.trainer, phases | {f"rows/{name}": value for name, value in rows.items()})
+        self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
+
+    def trained_tokens(self, inputs: dict[str, Any]) -> Tensor:
+        masks = inputs["prompt_mask"], inputs["completion_mask"]
+        padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
+        unpadded = masks[0].sum() + masks[1].sum()
+        self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
+        self._forwards += 1
+        return loss_mask(inputs["completion_mask"], inputs.get("tool_mask")).sum()
+
+    def _timed(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._clock(phase) if self.training else nullcontext():
+            return method(*args, **kwargs)
+
+    def _log_probs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before_the_loss = self.training and not torch.is_grad_enabled()
+        with self._clock("log_probs") if before_the_loss else nullcontext():
+            return score(*args, **kwargs)
