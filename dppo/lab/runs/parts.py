@@ -1,8 +1,7 @@
 """The parts of a run, each loaded and checked: output folder, data, model, trainer; ``rewards`` has what it calls."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -38,16 +37,16 @@ def output_checkpoint(run: AnyRun) -> Path | None:
     One that ``resume_from_checkpoint`` names is in that folder, or the run goes on from it in a new one.
     """
     folder, asked = Path(run.training.output_dir or ""), asked_for(run.training.resume_from_checkpoint)
-    named = None if asked in (None, True) else Path(str(asked))
+    named, newest = None if asked in (None, True) else Path(str(asked)), latest_checkpoint(folder)
     if named is not None and not (named / STATE).exists():
         raise CheckpointError(
             f"resume_from_checkpoint={named} is no checkpoint. Write a folder such as "
-            f"{latest_checkpoint(folder) or folder / 'checkpoint-100'}, or --resume for the newest one in {folder}."
+            f"{newest or folder / 'checkpoint-100'}, or --resume for the newest one in {folder}."
         )
     if named is not None and not run.data.resume and within(named, folder):
         return named
     if run.data.resume or asked is True:
-        found = latest_checkpoint(folder) or named
+        found = newest or named
         if found is None:
             raise CheckpointError(
                 f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
@@ -60,7 +59,7 @@ def output_checkpoint(run: AnyRun) -> Path | None:
         )
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
-        resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
+        resume = "--resume to go on, or " if newest else ""
         raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
     model = Path(run.model.model_name_or_path or "")
     if any(model.resolve().is_relative_to(old.resolve()) for old in cleared(folder)):
@@ -90,24 +89,6 @@ def clear(old: Iterable[Path]) -> None:
         else:
             path.unlink(missing_ok=True)
     PartialState().wait_for_everyone()
-
-
-@contextmanager
-def aside(folder: Path) -> Iterator[None]:
-    """Meanwhile a folder is out of the way: it comes back if the block raises, and is removed where it does not."""
-    kept, main = folder.with_name(f"{folder.name}.old"), PartialState().is_main_process
-    clear([kept])
-    if main and folder.exists():
-        folder.rename(kept)
-    try:
-        PartialState().wait_for_everyone()
-        yield
-    except BaseException:
-        if main and kept.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            kept.rename(folder)
-        raise
-    clear([kept])
 
 
 def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | None = None) -> str:
@@ -200,10 +181,11 @@ def train_with(
         checkpoint = output_checkpoint(run)
         benchmarks = load_benchmarks(run)
         old = [] if within(checkpoint, folder) else [*cleared(folder), *(folder / name for name in RECORDS)]
-        scratch = bool(old) and model_of(run).startswith(SCRATCH)
-        with aside(folder / START_FOLDER) if scratch else nullcontext():  # a new one is made at its place
-            trainer = build_trainer(run, prepare_model(run, progress), kind)
-        clear(path for path in old if not (scratch and path.name == START_FOLDER))  # now that this run can begin
+        if model_of(run).startswith(SCRATCH):  # a new one is made at its place
+            clear(path for path in old if path.name == START_FOLDER)
+            old = [path for path in old if path.name != START_FOLDER]
+        trainer = build_trainer(run, prepare_model(run, progress), kind)
+        clear(old)  # now that this run can begin
         about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
         recorder = RunRecorder(folder, task=about, now=now).attach(trainer)
         if benchmarks:

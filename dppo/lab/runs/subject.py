@@ -67,19 +67,18 @@ def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
         raise ConfigError(f"--prompts {prompts} must be at least 2. Try --prompts 8")
     with no_progress_bars():
         model, tokenizer = _load(run)
-    dataset = load_dataset(run, tokenizer=tokenizer)
+    dataset, training = load_dataset(run, tokenizer=tokenizer), run.training
     small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
-    training = run.training
-    group, longest = max(training.num_generations or 2, 2), training.max_completion_length
+    count, sampling = FEW_PARAMETERS if small else MANY_PARAMETERS
+    group, longest = max(training.num_generations or 2, 2), training.max_completion_length or sampling.max_new_tokens
     if prompts is None:
-        count, sampling = FEW_PARAMETERS if small else MANY_PARAMETERS
-        group, longest = min(group, sampling.generations), min(longest or math.inf, sampling.max_new_tokens)
+        group, longest = min(group, sampling.generations), min(longest, sampling.max_new_tokens)
     else:
         count, sampling = prompts, SubjectSampling(limit_seconds=math.inf)
     rows = generator(training.seed, Purpose.CHECK, 5).permutation(len(dataset))[:count]
     examples = [cast(dict[str, Any], dataset[int(row)]) for row in rows]
-    functions = load_rewards(run, dataset)
-    template = chat_options(run, tokenizer)
+    functions, template = load_rewards(run, dataset), chat_options(run, tokenizer)
+    given = {"max_new_tokens": longest, "temperature": training.temperature, "seed": training.seed}
     return RolloutParts(
         model=model,
         tokenizer=tokenizer,
@@ -87,13 +86,7 @@ def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
         prompts=[prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
         scorer=_scorer_of(examples, functions, tokenizer),
         weights=training.reward_weights or [1.0] * len(functions),
-        sampling=replace(
-            sampling,
-            generations=group,
-            max_new_tokens=int(longest or sampling.max_new_tokens),
-            temperature=training.temperature,
-            seed=training.seed,
-        ),
+        sampling=replace(sampling, generations=group, **given),
     )
 
 
@@ -144,29 +137,18 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def _scorer_of(
     examples: Sequence[dict[str, Any]], functions: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase
 ) -> Scorer:
-    """The rewards of each function; NaN for None."""
-    safe = [guarded(function) for function in functions]
+    """The rewards of each function, called as TRL calls it; NaN for None."""
+    safe, chat = [guarded(function) for function in functions], not isinstance(examples[0]["prompt"], str)
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
         texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        given = {"completion_ids": tokens, "trainer_state": TrainerState()}
-        found = scored(safe, [examples[index] for index in prompt], texts, **given)
+        columns = {name: [examples[index][name] for index in prompt] for name in examples[0]}
+        columns["prompts"] = columns.pop("prompt")
+        columns["completions"] = [[{"role": "assistant", "content": text}] for text in texts] if chat else texts
+        found = [function(completion_ids=tokens, trainer_state=TrainerState(), **columns) for function in safe]
+        scores = [asyncio.run(values) if inspect.iscoroutine(values) else values for values in found]
         return torch.tensor(
-            [[math.nan if value is None else float(value) for value in values] for values in found], dtype=torch.float64
+            [[math.nan if value is None else float(value) for value in each] for each in scores], dtype=torch.float64
         ).T
 
     return scorer
-
-
-def scored(
-    functions: Sequence[Callable[..., Any]], rows: Sequence[dict[str, Any]], texts: Sequence[str], **given: Any
-) -> list[Sequence[float | None]]:
-    """The rewards of completions of ``rows`` by each function, called as TRL calls it."""
-    chat = not isinstance(rows[0]["prompt"], str)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    prompts, completions = columns.pop("prompt"), [[{"role": "assistant", "content": text}] for text in texts]
-    found = []
-    for function in functions:
-        values = function(prompts=prompts, completions=completions if chat else [*texts], **given, **columns)
-        found.append(asyncio.run(values) if inspect.iscoroutine(values) else values)
-    return found
