@@ -17,7 +17,7 @@ from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
 from dppo.lab.runs.benchmarks import BenchmarkCallback, figures_of  # noqa: E402
-from dppo.lab.runs.sampling import Sampling  # noqa: E402
+from dppo.lab.subject import SubjectSampling  # noqa: E402
 
 __all__ = ["tiny_path"]
 PAGE = HERE.parent / "docs" / "metrics.md"
@@ -76,7 +76,7 @@ def with_sampler(trainer):
 def with_benchmarks(trainer):
     trainer.add_callback(
         BenchmarkCallback(
-            lambda: figures_of((toy_set(3, "one"),), ASKER, Sampling(max_new_tokens=40)),
+            lambda: figures_of((toy_set(3, "one"),), ASKER, SubjectSampling(max_new_tokens=40)),
             lambda metrics: Trainer.log(trainer, metrics),
             every=2,
         )

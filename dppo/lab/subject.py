@@ -29,12 +29,16 @@ each function, (N, F) with NaN for no reward."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSampling:
-    """Sampling of a subject's completions."""
+    """Sampling of completions: of a subject, or in an evaluation, where ``generations`` has no effect."""
 
     generations: int = 8
     """G, completions per prompt, >= 2."""
     max_new_tokens: int = 64
     temperature: float = 1.0
+    """0 takes the most likely token."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps all tokens."""
     seed: int = 0
     limit_seconds: float = 40.0
     """For generation, and again for the gradients: completions are cut short, and prompts left out, after that."""
@@ -148,24 +152,20 @@ def generate(
 
     transformers samples from torch's global generator: it is seeded here and restored afterwards.
     """
-    configured = model.generation_config.eos_token_id if model.generation_config else None
-    ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
-    pad = tokenizer.pad_token_id
-    if pad is None:
-        pad = ends if isinstance(ends, int) else (ends or [0])[0]
+    ends = end_tokens(model, tokenizer)
+    pad = (ends or [0])[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    cuts = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+    chosen = {"do_sample": True, **cuts} if sampling.temperature else {"do_sample": False}
     width = max(map(len, prompts))
     padded = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     settings = GenerationConfig(
-        do_sample=True,
-        temperature=sampling.temperature,
-        top_k=0,
-        top_p=1.0,
+        **chosen,
         num_return_sequences=count,
         max_new_tokens=sampling.max_new_tokens,
         max_time=sampling.limit_seconds,
         pad_token_id=pad,
-        eos_token_id=ends,
+        eos_token_id=ends or None,
     )
     with torch.random.fork_rng(), own_defaults(model):
         torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
@@ -174,9 +174,15 @@ def generate(
             attention_mask=torch.tensor(mask, device=model.device),
             generation_config=settings,
         )
-    last: set[int] = {ends} if isinstance(ends, int) else set(ends or ())
     rows = output[:, width:].tolist()
-    return [next((row[: place + 1] for place, token in enumerate(row) if token in last), row) for row in rows]
+    return [next((row[: place + 1] for place, token in enumerate(row) if token in ends), row) for row in rows]
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that end a completion, by the model's folder or else the tokenizer."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
+    return [ends] if isinstance(ends, int) else list(ends or ())
 
 
 @contextmanager

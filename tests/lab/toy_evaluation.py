@@ -1,7 +1,6 @@
 """Held-out problems and answers without a model."""
 
-from dppo.lab.runs.held_out import Asker, HeldOut
-from dppo.lab.runs.sampling import Completion
+from dppo.lab.runs.held_out import Asker, Completion, HeldOut
 
 
 def toy_set(count, name):

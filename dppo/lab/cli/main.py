@@ -1,7 +1,5 @@
 """The ``dppo`` command: a table of subcommands, each a module that is imported when it is called."""
 
-import os
-import select
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from importlib import import_module
 from dppo import __version__
 from dppo.errors import did_you_mean
 from dppo.install import commit, install_line
-from dppo.lab.cli import INTERRUPTED, NOT_READ
+from dppo.lab.cli import INTERRUPTED
 from dppo.lab.errors import EXPLAINED
 
 COMMANDS = {
@@ -36,33 +34,9 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default the one on the command line, and return its exit code.
 
-    0 is success, 1 a failed check, 2 bad input, 130 a stop by Ctrl-C, 141 output that was not read to its end, as in
-    ``dppo train --help | head``.
+    0 is success, 1 a failed check, 2 bad input, 130 a stop by Ctrl-C.
     """
-    try:
-        try:
-            return _run(list(sys.argv[1:] if arguments is None else arguments))
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        if not _closed():  # some other pipe, such as a worker's
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return NOT_READ
-    except SystemExit as stopped:
-        if isinstance(stopped.__context__, BrokenPipeError):  # rich exits with code 1
-            return NOT_READ
-        raise
-
-
-def _closed() -> bool:
-    """True if standard output is a pipe whose other end is closed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _run(words: list[str]) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else 2

@@ -16,7 +16,7 @@ from dppo.lab.judge import judge
 from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.held_out import Asker, HeldOut, asker, check_names, embedded_set, gym_set, sums
 from dppo.lab.runs.parsing import AnyRun
-from dppo.lab.runs.sampling import Sampling
+from dppo.lab.subject import SubjectSampling
 from dppo.trl.grpo.trainer import DPPOTrainer
 
 
@@ -112,7 +112,7 @@ class BenchmarkCallback(TrainerCallback):
 def figures_of(
     sets: Sequence[HeldOut],
     ask: Asker,
-    sampling: Sampling,
+    sampling: SubjectSampling,
     *,
     samples: int = 1,
     seed: int = 0,
@@ -186,11 +186,11 @@ def benchmark_callback(
     return BenchmarkCallback(evaluate, log, run.data.eval_benchmark_every)
 
 
-def sampling_of(training: GRPOConfig) -> Sampling:
+def sampling_of(training: GRPOConfig) -> SubjectSampling:
     """Completions as they are sampled in rollouts."""
-    return Sampling(
+    return SubjectSampling(
         temperature=training.temperature,
         top_p=training.top_p,
         top_k=training.top_k or 0,
-        max_new_tokens=training.max_completion_length or Sampling().max_new_tokens,
+        max_new_tokens=training.max_completion_length or SubjectSampling().max_new_tokens,
     )

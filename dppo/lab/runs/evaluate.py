@@ -16,8 +16,8 @@ from dppo.lab.files import explaining
 from dppo.lab.gym import GymScorer, is_gym, reasoning_gym_task
 from dppo.lab.runs.held_out import asker, check_names, embedded_set, gym_set, sums
 from dppo.lab.runs.models import made_from_scratch
-from dppo.lab.runs.sampling import Sampling
 from dppo.lab.statistics import LEVEL
+from dppo.lab.subject import SubjectSampling
 
 
 def evaluate(options: argparse.Namespace, names: list[str], folder: Path) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def evaluate(options: argparse.Namespace, names: list[str], folder: Path) -> dic
     check_names(sets)
     model, tokenizer = _load(options, folder)
     fields = ("temperature", "top_p", "max_new_tokens")
-    sampling = Sampling(**{name: getattr(options, name) for name in fields})
+    sampling = SubjectSampling(**{name: getattr(options, name) for name in fields})
     ask = asker(model, tokenizer, embedded=False, batch_size=options.batch_size, options={})
     benchmarks = {}
     for found in sets:

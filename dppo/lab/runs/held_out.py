@@ -1,27 +1,23 @@
 """Held-out problems, and a model's accuracy on them; neither TRL nor a trainer is needed here."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 
 from dppo.errors import ConfigError
 from dppo.lab.demo import task
+from dppo.lab.demo.decode import sample
 from dppo.lab.demo.evaluate import BATCH_ROWS
 from dppo.lab.gym import COLUMN, GymScorer, ReasoningGymTask, key
 from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.models import prompt_tokens
-from dppo.lab.runs.sampling import (
-    Completion,
-    Generate,
-    Sampling,
-    batches_of,
-    embedded_sampler,
-    transformers_sampler,
-)
-from dppo.rng import Purpose, generator
+from dppo.lab.subject import SubjectSampling, end_tokens, generate
+from dppo.rng import Purpose, generator, torch_generator
 
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """Text that a model without a chat template reads."""
@@ -78,44 +74,90 @@ def check_names(sets: Sequence[HeldOut]) -> None:
         raise ConfigError(f"benchmark {name} is named twice. Name it once")
 
 
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One completion."""
+
+    text: str
+    tokens: int
+    """Generated tokens, the end token included."""
+    truncated: bool
+    """True if it was cut off at the limit of new tokens."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
     """A model that answers: the tokens of a question, completions of them, and how many at once."""
 
     encode: Callable[[str], list[int]]
-    generate: Generate
+    generate: Callable[[list[list[int]], list[int], SubjectSampling], list[Completion]]
+    """``generate(prompts, seeds, sampling)``: a completion of each prompt, given as token ids."""
     batch_size: int
     positions: int | None
 
 
 def asker(model: Any, tokenizer: Any, *, embedded: bool, batch_size: int, options: dict[str, Any]) -> Asker:
-    """The asker of a model in memory; ``options`` are of the chat template, ``embedded`` takes the demo's decoder."""
+    """The asker of a model in memory; ``options`` are of the chat template, ``embedded`` takes the demo's decoder.
+
+    A batch draws from one generator that is seeded by its requests, and torch's own is left as it was.
+    """
     chat = tokenizer.chat_template is not None
-    generate = (embedded_sampler if embedded else transformers_sampler)(model, tokenizer)
+    ends = [tokenizer.eos_token_id] if embedded else end_tokens(model, tokenizer)
 
     def encode(question: str) -> list[int]:
         prompt: Any = [{"role": "user", "content": question}] if chat else PLAIN.replace("{prompt}", question)
         return prompt_tokens(tokenizer, prompt, options)
 
-    def cut(*given: Any) -> list[Completion]:
-        return [replace(each, text=each.text.partition(PLAIN_STOP)[0]) for each in generate(*given)]
+    def answer(prompts: list[list[int]], seeds: list[int], sampling: SubjectSampling) -> list[Completion]:
+        if embedded:
+            key = [seed % 2**32 for seed in seeds]
+            rng = torch_generator(key[0], Purpose.EVALUATION, *key[1:], device=model.device)
+            limits = {"max_new_tokens": sampling.max_new_tokens, "temperature": sampling.temperature}
+            rows = sample(model, prompts, rng, **limits).token_lists
+        else:
+            training = model.training
+            rows = generate(model.eval(), tokenizer, prompts, 1, replace(sampling, seed=seeds[0]))
+            model.train(training)
+        texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        texts = texts if chat else [text.partition(PLAIN_STOP)[0] for text in texts]
+        return [
+            Completion(text, len(row), not row or row[-1] not in ends) for text, row in zip(texts, rows, strict=True)
+        ]
 
     return Asker(
         encode=encode,
-        generate=generate if chat else cut,
+        generate=answer,
         batch_size=BATCH_ROWS if embedded else batch_size,
         positions=getattr(model.config.get_text_config(), "max_position_embeddings", None),
     )
 
 
+def batches_of(
+    prompts: Sequence[Sequence[int]], most: int, samples: int, *, size: int, positions: int | None
+) -> Iterator[tuple[list[tuple[int, int]], int]]:
+    """Batches of (prompt, sample) and the tokens that their completions may have, 0 if the model has no room.
+
+    Prompts of similar length are together, the longest first: a function of the prompts alone. ``positions`` is the
+    longest sequence of the model, None for no limit.
+    """
+    length_P = np.array(list(map(len, prompts)), dtype=np.int64)
+    limit_P = np.full_like(length_P, most) if positions is None else np.clip(positions - length_P, 0, most)
+    order = np.lexsort((np.arange(len(length_P)), -length_P, -limit_P)).tolist()
+    for limit, rows in groupby(order, key=lambda row: int(limit_P[row])):
+        members = [(row, number) for row in rows for number in range(samples)]
+        for start in range(0, len(members), size):
+            yield members[start : start + size], limit
+
+
 def sums(
-    found: HeldOut, ask: Asker, sampling: Sampling, *, samples: int, seed: int, rank: int = 0, processes: int = 1
+    found: HeldOut, ask: Asker, sampling: SubjectSampling, *, samples: int, seed: int, rank: int = 0, processes: int = 1
 ) -> torch.Tensor:
     """(5,) completions, right, tokens, truncated, without an answer; of this process's share of the problems."""
     total = torch.zeros(5, dtype=torch.float64)
     own = range(len(found.questions))[rank::processes]
     prompts = [ask.encode(found.questions[place]) for place in own]
-    for members, limit in batches_of(prompts, sampling, samples, size=ask.batch_size, positions=ask.positions):
+    room = {"size": ask.batch_size, "positions": ask.positions}
+    for members, limit in batches_of(prompts, sampling.max_new_tokens, samples, **room):
         total[0] += len(members)
         if limit < 1:  # no room for an answer
             total[4] += len(members)

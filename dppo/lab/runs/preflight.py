@@ -11,7 +11,6 @@ from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.models import model_problems
 from dppo.lab.runs.parsing import AnyRun
 from dppo.lab.runs.rewards import reward_maker
-from dppo.lab.runs.words import unwritable
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
 from dppo.trl.served import ranges_of
@@ -30,19 +29,11 @@ def raise_all(title: str, problems: list[str]) -> None:
 
 
 def preflight_problems(run: AnyRun) -> list[str]:
-    """One sentence per problem that would stop the run after its model is loaded; nothing stays on the disk."""
-    checks = (output_problems, model_problems, data_problems, reward_problems)
+    """One sentence per problem that would stop the run after its model is loaded."""
+    checks = (model_problems, data_problems, reward_problems)
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
     ranges = setting_problems(run.training, ranges=ranges_of(run.training))
     return [*ranges, *(problem for check in checks for problem in check(run))]
-
-
-def output_problems(run: AnyRun) -> Iterator[str]:
-    """An output folder that cannot be made or written into; tried with a temporary file."""
-    folder = Path(run.training.output_dir or "")
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if why := unwritable(there) if there.is_dir() else f"{there} is a file":
-        yield f"output_dir={folder} cannot be written: {why}. Try --output_dir runs/mine"
 
 
 def data_problems(run: AnyRun) -> Iterator[str]:

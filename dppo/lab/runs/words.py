@@ -1,6 +1,5 @@
 """The words after a command: a configuration file, then flags; neither torch nor TRL is imported to check them."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,21 +20,10 @@ def check_config(path: str | Path, *, example: str = "examples/embedded.yaml") -
 
 
 def check_output(output: Path | None) -> None:
-    """Raise a ``ConfigError`` where the file of ``--output`` could not be written."""
+    """Raise a ``ConfigError`` where ``--output`` is a folder, or in one that does not exist."""
     if output is None:
         return
     if not output.parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
     if output.is_dir():
         raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")
-    if why := unwritable(output.parent):
-        raise ConfigError(f"--output {output} cannot be written: {why}. Try --output results.json")
-
-
-def unwritable(folder: Path) -> str:
-    """Why nothing can be written into a folder that is there, tried with a temporary file; "" where it can."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)

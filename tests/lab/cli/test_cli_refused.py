@@ -106,7 +106,6 @@ REFUSED = [
     ("compare --frozen --rates 0.5,half", "--rates 0.5,half"),
     ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),
     ("verify --output /nowhere/all.json", "no folder /nowhere"),
-    ("verify --output /proc/all.json", "--output /proc/all.json cannot be written", "Try --output"),
     ("plan", "no configuration is named"),
     ("plan train.yaml --pilot 8 --run runs", "--pilot and --run are different sources"),
     ("plan train.yaml --run nowhere", "is no run"),

@@ -16,7 +16,7 @@ from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.held_out import Asker
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.parts import train
-from dppo.lab.runs.sampling import ChooseTokens, Sampling, draw
+from dppo.lab.subject import SubjectSampling
 
 
 class State:
@@ -24,7 +24,7 @@ class State:
         self.global_step = step
 
 
-SETS, FORTY = (toy_set(7, "one"), toy_set(5, "two")), Sampling(max_new_tokens=40)
+SETS, FORTY = (toy_set(7, "one"), toy_set(5, "two")), SubjectSampling(max_new_tokens=40)
 
 
 def test_figures_are_shares_of_the_completions():
@@ -66,18 +66,6 @@ def test_processes_share_the_problems():
     shared = figures_of(SETS, ASKER, FORTY, reduce=lambda tensor: next(sums), **drawn)
     assert shared == pytest.approx(figures_of(SETS, ASKER, FORTY, samples=3))
     assert benchmarks.sums(toy_set(2, "few"), ASKER, FORTY, rank=2, **drawn).tolist() == [0.0] * 5
-
-
-def test_own_random_numbers_choose_by_the_inverse_of_the_distribution():
-    """By hand: of 0.5, 0.3 and 0.2 the numbers 0.4, 0.7 and 0.9 fall on tokens 0, 1 and 2; half keeps the first."""
-    logits, uniform = torch.tensor([[0.5, 0.3, 0.2]] * 3).log(), torch.tensor([[0.4], [0.7], [0.9]])
-    assert draw(logits, uniform).flatten().tolist() == [0, 1, 2]
-    for cut, kept in (({"top_p": 0.5}, {0}), ({"top_k": 2}, {0, 1}), ({"temperature": 0.0}, {0}), ({}, {0, 1, 2})):
-        choose = ChooseTokens(range(64), Sampling(max_new_tokens=2, **cut), 1)
-        ids, scores = torch.zeros(64, 1, dtype=torch.int64), logits[:1].expand(64, 3).float()
-        assert {*choose(ids, scores).argmax(1).tolist()} == kept
-    with refused(ConfigError, "NaN"):
-        choose(ids, scores * torch.nan)
 
 
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]

@@ -30,7 +30,6 @@ def nothing_is_loaded(monkeypatch):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("--output_dir /dev/null/out", "output_dir=/dev/null/out cannot be written: /dev/null is a file."),
         ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
         ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
         ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
