@@ -87,21 +87,15 @@ def _read(run: AnyRun, name: str, path: str | None, *, held_out: bool, chat: boo
             chat=chat,
         )
     rows = read_rows(path or name, split)
-    column = _problem_column(rows, data.prompt_column, path or name)
+    looked = (data.prompt_column,) if data.prompt_column else PROBLEM_COLUMNS
+    column = next((each for each in looked if each in rows.column_names), None)
+    if column is None:
+        raise DataError(
+            f"{path or name} has no column {' or '.join(map(repr, looked))}. Its columns are "
+            f"{', '.join(map(repr, rows.column_names))}. Name the one with the problem: prompt_column: NAME"
+        )
     prompts = as_prompts(list(rows[column]), data.prompt_template, chat)
     return rows.remove_columns([each for each in ["prompt"] if each in rows.column_names]).add_column("prompt", prompts)
-
-
-def _problem_column(rows: Dataset, named: str | None, source: str) -> str:
-    looked = PROBLEM_COLUMNS if named is None else (named,)
-    for name in looked:
-        if name in rows.column_names:
-            return name
-    present = ", ".join(map(repr, rows.column_names))
-    raise DataError(
-        f"{source} has no column {' or '.join(map(repr, looked))}. Its columns are {present}. Name the one with the "
-        f"problem: prompt_column={rows.column_names[0]!r}"
-    )
 
 
 def as_prompts(problems: Sequence[Any], template: str | None, chat: bool) -> list[Any]:

@@ -79,17 +79,9 @@ class RunArguments:
     reward_funcs: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
         "Rewards, added up: `accuracy` (dppo's verifier, the default), `format` (a \\boxed answer is there), "
-        "`overlong` (DAPO's penalty for long ones), "
         "`code_tests` (the program passes its tests), `check:package.module:function` (a checker of your "
         "own, docs/own_tasks.md), `reasoning_gym` (the task's own score, its default), `embedded`, or dotted paths "
         "such as package.module.function.",
-    )
-    overlong_cache_tokens: int = setting(
-        512, "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."
-    )
-    reward_rule: str | None = setting(
-        None,
-        "How `accuracy` judges: the name of a benchmark, such as olympiadbench; exact by default.",
     )
     reward_workers: int = setting(2, "Processes that verify answers, >= 1.", range=POSITIVE)
     answer_time_limit: float = setting(5.0, "Seconds one answer may take to verify, > 0.", range=POSITIVE)

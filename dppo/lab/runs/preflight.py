@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dppo.errors import ConfigError, did_you_mean, raise_problems
+from dppo.errors import ConfigError, raise_problems
 from dppo.lab.gym import PREFIX, is_gym
-from dppo.lab.judge import judge
 from dppo.lab.runs.data import is_local
 from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.models import model_problems
@@ -70,14 +69,9 @@ def data_problems(run: AnyRun) -> Iterator[str]:
 
 
 def reward_problems(run: AnyRun) -> Iterator[str]:
-    """Rewards that are not known or cannot be imported, their weights, and an unknown rule to judge by."""
+    """Rewards that are not known or cannot be imported, and their weights."""
     if wrong := weights_mismatch(run.training.reward_weights, len(run.data.reward_funcs or [""])):
         yield wrong
-    if (rule := run.data.reward_rule) is not None:
-        rules = judge("grading.rules", f"reward_rule: {rule}").RULES
-        if rule not in rules:
-            meant = did_you_mean(rule, rules)
-            yield f"reward_rule={rule!r} is no rule to judge by. {meant}Use one of {', '.join(rules)}."
     for name in run.data.reward_funcs or ():
         try:
             reward_maker(name, run)

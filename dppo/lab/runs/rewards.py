@@ -8,7 +8,6 @@ from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
-from trl.rewards.other_rewards import get_soft_overlong_punishment
 
 from dppo.errors import ConfigError, DataError, did_you_mean
 from dppo.files import current_folder_first
@@ -25,8 +24,6 @@ CHECK = "check:"
 """How a reward begins that is a function of one completion and its row, called by the judge in worker processes."""
 JUDGED = ("accuracy", "format", "code_tests")
 """Rewards of answer-judge by name."""
-OVERLONG = "overlong"
-"""DAPO's penalty for long completions, by TRL."""
 PASSED = (*GIVEN, "trainer_state", "log_extra", "log_metric", "environments")
 """Arguments that trainers give a reward function beside the columns of the dataset."""
 
@@ -75,44 +72,24 @@ def is_judged(name: str) -> bool:
 
 def reward_maker(name: str, run: AnyRun) -> Callable[[], Reward]:
     """A function that makes the reward of a name, a check or a dotted path; an error if there is none of that name."""
-    workers = {"workers": run.data.reward_workers, "limit_seconds": run.data.answer_time_limit}
-    if is_judged(name):
-        return _judged(name, run, workers)
-    if name == EMBEDDED:
-        return lambda: task.score
-    if name == COLUMN:
-        return lambda: GymScorer(**workers)
-    if name == OVERLONG:
-        return lambda: _overlong(run)
-    function = imported(name, field="reward_funcs", known=(*JUDGED, OVERLONG, EMBEDDED, COLUMN))
-    return lambda: function
-
-
-def _overlong(run: AnyRun) -> Reward:
-    longest, cache = run.training.max_completion_length or 0, run.data.overlong_cache_tokens
-    if not 1 <= cache <= longest:
-        raise ConfigError(
-            f"overlong_cache_tokens={cache} must be in [1, max_completion_length={longest}]. Use {max(1, longest // 8)}"
-        )
-    return get_soft_overlong_punishment(longest, cache)
-
-
-def _judged(name: str, run: AnyRun, workers: dict[str, Any]) -> Callable[[], Reward]:
-    """A function that makes a reward of answer-judge, which must be installed."""
-    data, asked = run.data, f"reward_funcs: {name}"
-    problems = judge("problems", asked)
-    if name.startswith(CHECK):
-        return lambda: problems.checker_reward(name, **workers)
+    data = run.data
+    workers: dict[str, Any] = {"workers": data.reward_workers, "limit_seconds": data.answer_time_limit}
+    if name in (EMBEDDED, COLUMN):
+        return (lambda: task.score) if name == EMBEDDED else (lambda: GymScorer(**workers))
+    if not is_judged(name):
+        function = imported(name, field="reward_funcs", known=(*JUDGED, EMBEDDED, COLUMN))
+        return lambda: function
+    problems = judge("problems", f"reward_funcs: {name}")
     makers: dict[str, Callable[[], Reward]] = {
-        "accuracy": lambda: problems.accuracy_reward(benchmark=data.reward_rule, **workers),
+        "accuracy": lambda: problems.accuracy_reward(**workers),
         "format": problems.format_reward,
         "code_tests": lambda: problems.code_tests(
             workers=data.reward_workers,
-            limits=judge("sandbox", asked).Limits.of(data.program_cpu_seconds, data.program_memory_mb),
+            limits=judge("sandbox", name).Limits.of(data.program_cpu_seconds, data.program_memory_mb),
             accept_weak_sandbox=data.accept_weak_sandbox,
         ),
     }
-    return makers[name]
+    return makers.get(name, lambda: problems.checker_reward(name, **workers))
 
 
 def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:

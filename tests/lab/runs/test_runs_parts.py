@@ -95,17 +95,6 @@ def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path, rewards, refuses
         assert len(load_dataset(run)) == 12
 
 
-def test_rewards_with_settings(tmp_path, problems_file):
-    run = run_of(
-        tmp_path, problems_file, "--reward_funcs", "overlong", "accuracy", "--overlong_cache_tokens", "4",
-        "--reward_rule", "minerva_math", "--max_completion_length", "10",
-    )  # fmt: skip
-    overlong, accuracy = load_rewards(run, load_dataset(run))
-    ids = {"completion_ids": [[1] * 6, [1] * 8, [1] * 10]}
-    assert overlong(prompts=[""] * 3, completions=[""] * 3, **ids) == [0.0, -0.5, -1.0]
-    assert accuracy(prompts=[""], completions=["\\boxed{3.83}"], answer=["3.8"]) == [1.0]
-
-
 PRIOR = "--prompt_prune_rate auto --prompt_prior "
 
 

@@ -33,7 +33,6 @@ def nothing_is_loaded(monkeypatch):
         ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
         ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
         ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
-        ("--reward_rule aime", "reward_rule='aime' is no rule to judge by. Did you mean aime24? Use one of default, "),
         ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
