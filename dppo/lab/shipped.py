@@ -40,19 +40,15 @@ def write_example(name: str, folder: Path) -> list[Path]:
         raise ConfigError(f"there is no example {name!r}. {meant}".rstrip() + " dppo example lists all of them.")
     path = found[name]
     sources = [each for each in sorted(path.rglob("*")) if each.is_file()] if path.is_dir() else [path]
-    sources = [each for each in sources if "__pycache__" not in each.parts]
-    pairs = [(source, folder / HERE / source.relative_to(EXAMPLES)) for source in sources]
-    changed = [to for source, to in pairs if to.exists() and to.read_bytes() != source.read_bytes()]
-    if changed:
+    pairs = {folder / HERE / each.relative_to(EXAMPLES): each for each in sources if "__pycache__" not in each.parts}
+    for to in (to for to, source in pairs.items() if to.exists() and to.read_bytes() != source.read_bytes()):
         raise ConfigError(
-            f"{changed[0]} is there and differs from the example. Write it elsewhere: mkdir new; cd new; "
-            f"dppo example {name}"
+            f"{to} is there and differs from the example. Write it elsewhere: mkdir new; cd new; dppo example {name}"
         )
-    for source, to in pairs:
+    for to, source in pairs.items():
         to.parent.mkdir(parents=True, exist_ok=True)
-        if not to.exists():
-            shutil.copy(source, to)
-    return [to for _, to in pairs]
+        shutil.copy(source, to)
+    return list(pairs)
 
 
 def offered(example: str) -> str:

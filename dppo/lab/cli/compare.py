@@ -130,8 +130,7 @@ def frozen(words: Sequence[str]) -> int:
         seed = options.seed if config is None or options.seed is not None else fields.get("seed")
         rates = numbers("rates", options.rates, float, example="0.3,0.5,0.7,0.9")
         setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
-        default = None if block else METHODS
-        asked = listed(default if options.methods is None else options.methods)
+        asked = listed(options.methods or (None if block else METHODS))
         contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
         run = None if config is None else configured(fields)
         build = embedded_training().build_other if run is None else as_configured(run)

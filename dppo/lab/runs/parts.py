@@ -13,11 +13,10 @@ from dppo.errors import CheckpointError, ConfigError, DPPOError, first_line
 from dppo.lab.demo.scratch import SCRATCH, OnStep
 from dppo.lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.lab.runs.data import load_dataset
-from dppo.lab.runs.folder import RECORDS, RUN_FILE
+from dppo.lab.runs.folder import RECORDS
 from dppo.lab.runs.models import load_tokenizer, made_from_scratch, model_of, positions
 from dppo.lab.runs.parsing import AnyRun, Run
 from dppo.lab.runs.preflight import check_run
-from dppo.lab.runs.reader import read_record
 from dppo.lab.runs.recorder import RunRecorder
 from dppo.lab.runs.rewards import load_rewards, load_rollouts
 from dppo.rng import Purpose, generator
@@ -43,24 +42,17 @@ def output_checkpoint(run: AnyRun) -> Path | None:
             f"resume_from_checkpoint={named} is no checkpoint. Write a folder such as "
             f"{newest or folder / 'checkpoint-100'}, or --resume for the newest one in {folder}."
         )
-    if named is not None and not run.data.resume and within(named, folder):
-        return named
-    if run.data.resume or asked is True:
-        found = newest or named
-        if found is None:
-            raise CheckpointError(
-                f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
-            )
-        if within(found, folder) or run.data.overwrite or read_record(folder / RUN_FILE).get("status") != "finished":
-            return found
-        raise ConfigError(
-            f"output_dir={folder} holds a finished run, which one that goes on from {found} would replace. Train "
-            f"elsewhere, --output_dir {folder}-2, or add --overwrite."
+    resume = run.data.resume or asked is True
+    if resume and newest is None and named is None:
+        raise CheckpointError(
+            f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
         )
+    if found := newest if resume else named if within(named, folder) else None:
+        return found
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
-        resume = "--resume to go on, or " if newest else ""
-        raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
+        go_on = "--resume to go on, or " if newest else ""
+        raise ConfigError(f"output_dir={folder} is not empty. Add {go_on}--overwrite to train into it.")
     model = Path(run.model.model_name_or_path or "")
     if any(model.resolve().is_relative_to(old.resolve()) for old in cleared(folder)):
         raise ConfigError(

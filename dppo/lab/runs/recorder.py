@@ -107,7 +107,8 @@ class RunRecorder(TrainerCallback):
         if any(logs_at(trainer.args, trainer.state, step) for step in steps):
             given = cast(DPPOConfig, trainer.args).record_completions
             most = given if self._completions is None else self._completions
-            self.journal.append(COMPLETIONS_FILE, map(asdict, completion_lines(trainer, plan, batch, most)))
+            lines = completion_lines(trainer, plan, batch, most)
+            self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
 
     def rolled_out(self, completions: int, tokens: int) -> None:
         """Add completions that were generated for training, and the tokens that the model wrote."""

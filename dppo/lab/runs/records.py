@@ -124,7 +124,7 @@ def completion_lines(trainer: DPPOTrainer, plan: StepPlan, batch: Padded, most: 
     end_Q = size_Q.cumsum(0)
     whole_Q = (end_Q - size_Q >= first) & (end_Q <= first + len(batch.prompt_ids))  # ranks may share a group
     within_Q = size_Q.where(whole_Q, 0).cumsum(0) <= most
-    shown_Q = whole_Q & (within_Q | (whole_Q.cumsum(0) == min(most, 1)))
+    shown_Q: Tensor = whole_Q & (within_Q | (whole_Q.cumsum(0) == min(most, 1)))
     one_pass = slice(0, trainer.session.passes.shares)  # each completion is in exactly one share
     weight_N, prob_N = plan.weight_UN[one_pass].sum(0), plan.prob_UN[one_pass].sum(0)
     # Of kept completions the advantage that they are trained with, of others that of whole groups.
@@ -132,7 +132,7 @@ def completion_lines(trainer: DPPOTrainer, plan: StepPlan, batch: Padded, most: 
     used_N = (plan.prompts.weight_Q > 0)[group_N]
     why_N = _why_of(completions, plan.advantage_N, prob_N, weight_N > 0, used_N)
     lines = []
-    for place in shown_Q[group_N].nonzero()[:, 0].tolist():
+    for place in torch.nonzero(shown_Q[group_N])[:, 0].tolist():
         row, group = place - first, int(group_N[place])
         prompt_ids = batch.prompt_ids[row][batch.prompt_mask[row].bool()]
         completion_ids = batch.completion_ids[row][batch.completion_mask[row].bool()]

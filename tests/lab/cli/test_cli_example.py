@@ -42,15 +42,6 @@ def test_what_an_error_names_is_there_after_the_command_it_names(tmp_path, monke
     assert "How to run it is in its first lines." in capsys.readouterr().out
 
 
-def test_a_task_of_ones_own_is_found_where_it_was_written(tmp_path, monkeypatch, capsys):
-    """Its configuration names its files from the current folder."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["example", "countdown"]) == 0
-    assert f"How to run it: {Path('examples/countdown/README.md')}" in capsys.readouterr().out
-    assert main(["train", "examples/countdown/countdown.yaml", "--dry_run"]) == 0
-    assert "rewards: right" in capsys.readouterr().out
-
-
 def test_a_changed_file_is_left_alone(tmp_path):
     shipped.write_example("code", tmp_path)
     mine = tmp_path / "examples" / "code" / "train.yaml"
@@ -58,17 +49,6 @@ def test_a_changed_file_is_left_alone(tmp_path):
     (tmp_path / "examples" / "code" / "README.md").unlink()
     with refused(ConfigError, "train.yaml", "differs"):
         shipped.write_example("code", tmp_path)
-    assert mine.read_text() == "mine: true\n" and not (tmp_path / "examples" / "code" / "README.md").exists()
-
-
-def test_an_unknown_name_is_refused_with_a_near_one(tmp_path):
     with refused(ConfigError, "'contdown'", "Did you mean countdown?", "dppo example"):
         shipped.write_example("contdown", tmp_path)
-
-
-def test_a_folder_without_a_readme_is_no_example(tmp_path, monkeypatch):
-    """Such as one of which git has removed the files and left what Python compiled."""
-    (tmp_path / "gone" / "__pycache__").mkdir(parents=True)
-    (tmp_path / "mine.yaml").write_text("# Mine.\n")
-    monkeypatch.setattr(shipped, "EXAMPLES", tmp_path)
-    assert shipped.examples().keys() == {"mine"}
+    assert mine.read_text() == "mine: true\n" and not (tmp_path / "examples" / "code" / "README.md").exists()

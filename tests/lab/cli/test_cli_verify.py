@@ -118,8 +118,3 @@ def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys)
     text = capsys.readouterr().out
     assert "FAIL 1 of 2 checks" in text and text.count("FAIL  ") == 1
     assert "advantage is biased under prompt pruning" in text
-
-
-def test_prompts_are_for_a_configuration(capsys):
-    assert main(["verify", "--prompts", "4"]) == 2
-    assert "--prompts is for the model of a configuration" in capsys.readouterr().err

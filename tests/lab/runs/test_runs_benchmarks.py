@@ -137,19 +137,6 @@ def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, 
     assert not equal(followed, plain)
 
 
-def test_as_many_completions_are_generated_at_once_as_in_a_rollout(trained, follow, monkeypatch):
-    original, sizes = benchmarks.asker, []
-
-    def noted(model, tokenizer, *, batch_size, **options):
-        sizes.append(batch_size)
-        return original(model, tokenizer, batch_size=batch_size, **options)
-
-    monkeypatch.setattr(benchmarks, "asker", noted)
-    trained("whole", *follow)
-    trained("parts", *follow, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "4")
-    assert set(sizes) == {16}
-
-
 @pytest.mark.parametrize("given", [[], ["--prompt_template", "Q: {problem}"]])
 def test_a_file_of_ones_own_is_asked_as_the_run_asks_it(tmp_path, words, follow, given):
     own = ["--dataset_name", str(tmp_path / "sums.jsonl"), "--per_device_train_batch_size", "8"]

@@ -1,12 +1,9 @@
-"""The embedded task in a configuration: held-out problems, the judge, and a run that follows them and trains on."""
+"""The embedded task in a configuration: held-out problems, the judge, and what is refused."""
 
-import json
 import re
 
 import pytest
-import torch
 from refusals import refused
-from safetensors.torch import load_file
 from small_runs import small_words
 
 from dppo.errors import ConfigError
@@ -16,7 +13,6 @@ from dppo.lab.runs.benchmarks import load_benchmarks
 from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.held_out import embedded_set
 from dppo.lab.runs.parsing import parse_run
-from dppo.lab.runs.parts import train
 from dppo.lab.runs.rewards import load_rollouts
 
 
@@ -38,18 +34,6 @@ def test_held_out_problems_are_the_seeds_own_and_held_out():
     assert [sum(low <= level <= high for level in levels) for low, high in ((2, 4), (6, 8), (10, 12))] == [4, 4, 4]
     answers = [f"\\boxed{{{task.solution(p).split('{')[-1]}" for p in make_split(3, train=0, held_out=12).held_out]
     assert found.score([*answers[:2], "7"], [0, 1, 2])[2] == (0.0, False)
-
-
-def test_a_run_follows_held_out_problems_and_trains_as_without(tmp_path, words):
-    weights, followed = [], ["--eval_benchmarks", "embedded_quick", "--eval_benchmark_limit", "6"]
-    for more in ([], [*followed, "--eval_benchmark_every", "2"]):
-        train(parse_run([*words, *more, "--overwrite", "true"]))
-        weights.append(load_file(tmp_path / "out" / "model.safetensors"))
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    logs = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
-    lines = [line for line in logs if "eval/embedded_quick/pass@1" in line]
-    assert [line["step"] for line in lines] == [0, 2, 3]
-    assert all(line["eval/average/pass@1"] == line["eval/embedded_quick/pass@1"] for line in lines)
 
 
 def test_what_a_dry_run_says_of_the_embedded_parts(words):

@@ -61,13 +61,8 @@ def test_every_field_that_is_written_is_read(folder):
     assert run.completions == (COMPLETION,) and run.prompts == (PROMPT,) and list(run.logs) == LOGS
     assert run.notes == ()
     assert read_facts(folder) == replace(FACTS, biased=["it says so"])
-
-
-@pytest.mark.parametrize("kind", [RunFacts, CompletionLine, PromptLine])
-def test_records_of_other_versions_are_read_as_far_as_they_go(kind):
-    found = record_of(kind, {"step": 3, "of a later version": 1})
-    assert getattr(found, "step", 3) == 3 and not hasattr(found, "of a later version")
-    assert set(asdict(found).values()) <= {3, None}
+    later = record_of(PromptLine, {"step": 3, "of a later version": 1})
+    assert later.step == 3 and {*asdict(later).values()} == {3, None}
 
 
 def test_a_strict_reader_gets_an_error_where_a_lenient_one_gets_a_note(folder):

@@ -8,7 +8,7 @@ from small_runs import small_words
 
 from dppo.errors import ConfigError
 from dppo.lab.runs.parsing import parse_run
-from dppo.lab.runs.parts import output_checkpoint, train
+from dppo.lab.runs.parts import train
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import sole_writer_of
 
@@ -41,7 +41,3 @@ def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, hold
     monkeypatch.setattr(files, "write_json", full)
     with sole_writer_of(tmp_path / "out"):
         pass
-
-
-def test_a_lock_alone_does_not_make_a_folder_one_in_use(tmp_path, holder, words):
-    assert output_checkpoint(parse_run(words)) is None

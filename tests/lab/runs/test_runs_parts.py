@@ -54,12 +54,9 @@ def test_output_folder_that_is_not_empty(tmp_path):
         output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere)))
     assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--resume", "true")) == complete
     shutil.rmtree(complete)
-    for more in ("--overwrite", "--resume"):
-        assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), more, "true")) == elsewhere
-    (tmp_path / "out" / "run.json").write_text(json.dumps({"format": 1, "status": "finished"}))
-    with refused(ConfigError, "holds a finished run", elsewhere, f"{tmp_path / 'out'}-2"):
+    assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--overwrite", "true")) == elsewhere
+    with refused(ConfigError, "is not empty. Add --overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--resume", "true"))
-    (tmp_path / "out" / "run.json").unlink()
     with refused(CheckpointError, tmp_path / "out", "--overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
 

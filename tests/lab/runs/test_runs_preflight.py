@@ -9,7 +9,7 @@ from dppo.errors import ConfigError
 from dppo.lab.cli.main import main
 from dppo.lab.runs.parsing import parse_fields, parse_run
 from dppo.lab.runs.preflight import preflight_problems
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOConfig
 
 EVALUATED = ["--eval_strategy", "steps"]
 
@@ -73,12 +73,6 @@ def test_fields_that_trl_takes_at_any_value_are_out_of_range(tmp_path):
     run = parse_fields({**fields, "use_cpu": True, "bf16": False, "learning_rate": -1.0}, GRPOConfig)
     (problem,) = preflight_problems(run)
     assert "learning_rate=-1" in problem and "[0, inf)" in problem, "TRL's own trainer gets the same ranges"
-
-
-def test_a_script_learns_of_its_reward_weights_before_the_model_is_loaded(tmp_path):
-    args = DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, reward_weights=[1.0, 2.0])
-    with refused(ConfigError, "1 reward functions", "reward_weights: [1.0]"):
-        DPPOTrainer("/no/such/model", lambda completions, **_: [0.0], args)
 
 
 def test_a_reward_that_is_not_known_is_said_before_a_model_from_scratch_is_warmed_up(tmp_path):

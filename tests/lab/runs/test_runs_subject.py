@@ -113,6 +113,10 @@ def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(ru
     monkeypatch.setattr(from_run, "SMALL", 1000)
     monkeypatch.setattr(gradients, "EXACT_COORDINATES", 1000)
     monkeypatch.setattr(gradients, "FOLDED_COORDINATES", 2**14)
+    asked = subject_from_run(run(num_generations=8, max_completion_length=20), prompts=4)
+    assert asked.reward_PG.shape == (4, 8) and asked.max_tokens == 20, "prompts that are asked for: as in training"
+    with pytest.raises(ConfigError, match="--prompts 1 must be at least 2"):
+        subject_from_run(run(), prompts=1)
     whole = subject_from_run(run(num_generations=8, max_completion_length=200))
     assert whole.folded and whole.generations == 4 and whole.max_tokens == 64
     assert whole.rewards.groups == 6
@@ -122,14 +126,6 @@ def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(ru
     norms = exact.gram_NN.diagonal().sqrt()
     error = (whole.gram_NN - exact.gram_NN) / (norms[:, None] * norms)
     assert error.abs().max() < 6 / 2**7
-
-
-def test_prompts_that_are_asked_for_are_rolled_out_as_in_training(run, monkeypatch):
-    monkeypatch.setattr(from_run, "SMALL", 1000)
-    subject = subject_from_run(run(num_generations=8, max_completion_length=20), prompts=4)
-    assert subject.reward_PG.shape == (4, 8) and subject.max_tokens == 20
-    with pytest.raises(ConfigError, match="--prompts 1 must be at least 2"):
-        subject_from_run(run(), prompts=1)
 
 
 def test_adapters_alone_are_trained(run):
