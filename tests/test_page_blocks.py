@@ -19,8 +19,8 @@ import dppo.lab.cli.main as command
 from answer_judge.evaluation.command import build_parser as build_eval_parser
 from dppo.errors import ConfigError
 from dppo.lab.comparison.plan import plan
+from dppo.lab.gym import is_gym
 from dppo.lab.runs.dry_run import dry_run
-from dppo.lab.runs.embedded import is_made_here
 from dppo.lab.runs.parsing import build_parser, parse_fields, read_file, read_flags
 from dppo.lab.runs.words import split_words
 from dppo.trl import DPPOConfig
@@ -77,7 +77,7 @@ def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str
         return [f"there is no command {name}"]
     if name == "train":
         return refusal(lambda: read_flags(split_words(rest)[1]))
-    if name == "eval" and not any(map(is_made_here, words)):
+    if name == "eval" and not any(map(is_gym, words)):
         return refusal(lambda: build_eval_parser("dppo eval").parse_args(rest))
     fields: list[str] = []
     run = command.import_module(f"dppo.lab.cli.{name}").main

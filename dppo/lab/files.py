@@ -5,11 +5,9 @@ Lines are appended without flushing the disk, since a record is not worth the wa
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dppo.errors import FileError
 from dppo.files import Default, encoded, replacing
 
 Damage = tuple[int, str]
@@ -57,12 +55,3 @@ def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None
             for record in read_lines(path, []):
                 if keep(record):
                     file.write(encoded(record).encode("ascii") + b"\n")
-
-
-@contextmanager
-def explaining(path: str | Path, state: str) -> Iterator[None]:
-    """Turns an ``OSError`` into a ``FileError`` about ``path`` that ends with ``state``: what is left, what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; {state}") from error

@@ -128,7 +128,7 @@ def frozen(words: Sequence[str]) -> int:
         seeded = [] if options.seed is None else ["--seed", str(options.seed)]
         fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
         seed = options.seed if config is None or options.seed is not None else fields.get("seed")
-        rates = numbers("rates", options.rates, float, example="0.3,0.5,0.7,0.9")
+        rates = numbers("rates", options.rates, example="0.3,0.5,0.7,0.9")
         setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
         asked = listed(options.methods or (None if block else METHODS))
         contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)

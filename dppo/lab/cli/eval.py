@@ -5,16 +5,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from dppo.errors import ConfigError
 from dppo.lab.cli.words import listed
+from dppo.lab.gym import is_gym
+from dppo.lab.judge import judge
 
 DESCRIPTION = (
-    "Accuracy on held-out problems of a task that is made here: reasoning_gym:NAME, or embedded. Every other "
-    "benchmark, file of problems and option is one of answer-judge: python -m answer_judge.evaluation --help."
+    "Accuracy on held-out problems of tasks of reasoning-gym. Every other benchmark, file of problems and option is "
+    "one of answer-judge: python -m answer_judge.evaluation --help."
 )
 
 
@@ -26,9 +27,11 @@ def main(words: Sequence[str]) -> int:
         description=DESCRIPTION,
         allow_abbrev=False,
     )
-    parser.add_argument("model", nargs="?", help="folder or hub name of a model, or scratch:embedded")
-    parser.add_argument("--benchmarks", default="", help="names with commas between: reasoning_gym:NAME, embedded")
-    parser.add_argument("--task_arguments", type=_object, default={}, metavar="JSON", help='such as {"max_terms": 2}')
+    parser.add_argument("model", nargs="?", help="folder or hub name of a model")
+    parser.add_argument("--benchmarks", default="", help="names with commas between, each reasoning_gym:NAME")
+    parser.add_argument(
+        "--task_arguments", type=json.loads, default={}, metavar="JSON", help='such as {"max_terms": 2}'
+    )
     parser.add_argument("--answer_pattern", default="text", help="the answer in a completion: text, number or tags")
     parser.add_argument("--prompt_template", help="text of the user's turn; {problem} is where the question goes")
     parser.add_argument("--output", default="runs/eval", metavar="DIR", help="folder for results.json")
@@ -43,16 +46,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--answer_time_limit", type=float, default=5.0, help="seconds that scoring one may take")
     options, others = parser.parse_known_args(words)
     names = listed(options.benchmarks) or []
-    from dppo.lab.runs.embedded import is_made_here
-
-    if not any(map(is_made_here, names)):
-        from dppo.lab.judge import judge
-
+    if not any(map(is_gym, names)):
         return judge("evaluation.command", "dppo eval on other benchmarks").main(words, "dppo eval")
-    if others or not all(map(is_made_here, names)) or not options.model:
+    if others or not all(map(is_gym, names)) or not options.model:
         raise ConfigError(
-            f"{' '.join(others) or options.benchmarks}: tasks that are made here are evaluated by themselves. Try dppo "
-            f"eval MODEL --benchmarks {next(filter(is_made_here, names))}"
+            f"{' '.join(others) or options.benchmarks}: tasks of reasoning-gym are evaluated by themselves. Try dppo "
+            f"eval MODEL --benchmarks {next(filter(is_gym, names))}"
         )
     from dppo.lab.runs.evaluate import evaluate
 
@@ -63,14 +62,3 @@ def main(words: Sequence[str]) -> int:
         print(f"{name}: accuracy {found['value']:.3f} {interval} on {found['problems']} held-out problems")
     print(f"settings and results are in {options.output}")
     return 0
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object given as a flag."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error}), expected such as '{{\"name\": 1}}'") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text} is not an object, expected such as '{{\"name\": 1}}'")
-    return value

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -98,15 +98,10 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     console.print(f"\n{verdict} {len(found.checks)} checks, {seconds:.0f} s")
     if options.output is not None:
         tables = {"checks": found.checks, "variance": variance, "ceilings": ceilings}
-        written = {name: [_finite(asdict(row)) for row in rows] for name, rows in tables.items()}
+        written = {name: [asdict(row) for row in rows] for name, rows in tables.items()}
         facts = {"subject": found.subject, "passed": found.passed, "failure_rate": found.failure_rate}
         write_json(options.output, {**facts, **written, "environment": environment(), "seconds": round(seconds, 1)})
     return 0 if found.passed else 1
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """The same with NaN and infinity as text, which JSON does not have."""
-    return {key: str(v) if isinstance(v, float) and v - v != 0 else v for key, v in values.items()}
 
 
 def _subject(

@@ -1,15 +1,12 @@
 """Shared by the commands: reading a configuration, options and fields from words, and a console for tables."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from dppo.errors import ConfigError
 from dppo.lab.runs.words import check_config, check_output, split_words
-
-Number = TypeVar("Number", int, float)
 
 PROMPTS = "problems to roll out, with the run's group size and length; default: few, short, for some seconds"
 """Help of an option of ``dppo verify`` and ``dppo compare --frozen``."""
@@ -38,13 +35,12 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def numbers(flag: str, text: str, kind: Callable[[str], Number], *, example: str) -> tuple[Number, ...]:
+def numbers(flag: str, text: str, *, example: str) -> tuple[float, ...]:
     """Numbers with commas between them, each once, in their order; an error shows the ``example``."""
     try:
-        return tuple(dict.fromkeys(kind(word) for word in text.strip(",").split(",")))
+        return tuple(dict.fromkeys(float(word) for word in text.strip(",").split(",")))
     except ValueError as error:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"--{flag} {text} must be {what} with commas between. Try --{flag} {example}") from error
+        raise ConfigError(f"--{flag} {text} must be numbers with commas between. Try --{flag} {example}") from error
 
 
 def wide_console(columns: int) -> Console:

@@ -206,14 +206,9 @@ def checked(
 
 
 def _text(prompt: Any) -> str:
-    """The text of a prompt; of a message that has parts, that of the parts, or their kind."""
-    if prompt is None or isinstance(prompt, str):
-        return prompt or ""
-    contents = [message.get("content") for message in prompt]
-    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    return "".join(
-        (part.get("text") or part.get("type") or "") if isinstance(part, dict) else part or "" for part in parts
-    )
+    """The text of a prompt, of messages too; parts of a message count as text."""
+    contents = [prompt] if prompt is None or isinstance(prompt, str) else [each.get("content") for each in prompt]
+    return "".join(str(content or "") for content in contents)
 
 
 def _numbered(rows: Sequence[int]) -> str:

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from datasets import Dataset
 
 from dppo.lab.demo import task
-from dppo.lab.gym import is_gym
 
 EMBEDDED = "embedded"
 TASKS: Mapping[str, task.ArithmeticTask] = MappingProxyType(
@@ -37,8 +36,3 @@ def embedded_rows(problems: Sequence[task.ArithmeticProblem], name: str = EMBEDD
             for p in problems
         ]
     )
-
-
-def is_made_here(name: str) -> bool:
-    """True if a benchmark is a task of reasoning-gym or the embedded one."""
-    return is_gym(name) or name in TASKS

@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoTokenizer
 from dppo.errors import ConfigError, first_line
 from dppo.files import model_problem, near
 from dppo.lab.demo.scratch import SCRATCH, OnStep, prepare_embedded
-from dppo.lab.files import explaining
 from dppo.lab.runs.embedded import TASKS
 
 if TYPE_CHECKING:
@@ -90,13 +89,6 @@ def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = Map
         return list(tokenizer.apply_chat_template(prompt, **settings))
     except TemplateError as error:
         raise ConfigError(f"the chat template refuses the prompt {prompt!r:.80} as the user's turn: {error}") from error
-    except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
-        if type(error) is not Exception:
-            raise
-        raise ConfigError(
-            f"the tokenizer cannot encode the prompt {prompt!r:.80} ({error}): train a model whose vocabulary has its "
-            "characters"
-        ) from error
 
 
 def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:
@@ -105,6 +97,5 @@ def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | N
         raise ConfigError(problem)
     if folder.exists():
         return
-    with explaining(folder.parent, "name another folder with --output_dir (dppo eval: --output)"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)

@@ -27,7 +27,6 @@ from dppo.lab.runs.folder import (
     STATUSES,
     CompletionLine,
     PromptLine,
-    Record,
     RunFacts,
     record_of,
 )
@@ -135,8 +134,8 @@ def read_run(folder: Path) -> RunRecord:
         last=f"{written:%Y-%m-%d %H:%M UTC}" if written else "",
         seconds=number(facts.seconds),
         logs=logs,
-        completions=_lines(CompletionLine, folder / COMPLETIONS_FILE, notes),
-        prompts=_lines(PromptLine, folder / PROMPTS_FILE, notes),
+        completions=tuple(record_of(CompletionLine, line) for line in _records(folder / COMPLETIONS_FILE, notes)),
+        prompts=tuple(record_of(PromptLine, line) for line in _records(folder / PROMPTS_FILE, notes)),
         notes=tuple(notes),
         **found,
     )
@@ -218,7 +217,3 @@ def _records(path: Path, notes: list[str] | None) -> list[Log]:
     if notes is None and not all(stepped):
         raise FileError(f"{path}: record {stepped.index(False) + 1} has no step. {AGAIN}")
     return [record for record, has_step in zip(records, stepped, strict=True) if has_step]
-
-
-def _lines(kind: type[Record], path: Path, notes: list[str]) -> tuple[Record, ...]:
-    return tuple(record_of(kind, record) for record in _records(path, notes))

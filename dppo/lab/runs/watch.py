@@ -4,9 +4,9 @@ Neither our trainer nor TRL's has code for it.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,11 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.step import StepPlan, StepPrompts
+from dppo.trl.batch import Padded
 from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.hooks import add_metrics
 from dppo.trl.metrics import RECORD, PhaseClock, wall
-
-if TYPE_CHECKING:
-    from dppo.lab.runs.recorder import RunRecorder
 
 Look = Callable[..., Any]
 """A function that is called in place of a method, with the method as its first argument."""
@@ -47,10 +45,27 @@ def watch(trainer: GRPOTrainer, **looks: Look) -> None:
         setattr(trainer, WATCHED[name], wraps(method)(partial(look, method)))
 
 
-class Watch:
-    """Calls a recorder around the phases of a trainer, and for its rollouts and losses. All ranks do so together."""
+class Recorder(Protocol):
+    """The calls of a watched trainer, by all ranks together."""
 
-    def __init__(self, trainer: GRPOTrainer, recorder: "RunRecorder") -> None:
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """A context around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
+        ...
+
+    def rolled_out(self, completions: int, tokens: int) -> None:
+        """Completions that this rank has generated for training, and the tokens that the model wrote."""
+
+    def generation(self, plan: StepPlan, batch: Padded) -> None:
+        """A generation of our trainer, after its draws and before it is trained on."""
+
+    def trained(self, tokens: Tensor) -> None:
+        """() completion tokens that one call of the loss on this rank trains on."""
+
+
+class Watch:
+    """Calls a recorder around the phases of a trainer, and for its rollouts and losses."""
+
+    def __init__(self, trainer: GRPOTrainer, recorder: Recorder) -> None:
         self.trainer, self.recorder = trainer, recorder
         phases = {name: self._within(name) for name in ("train", "evaluate", "save")}
         watch(trainer, **phases, generate=self._generate, loss=self._loss)
@@ -88,7 +103,7 @@ class Watch:
 class DPPOWatch(Watch):
     """Watches a ``DPPOTrainer``."""
 
-    def __init__(self, trainer: DPPOTrainer, recorder: "RunRecorder") -> None:
+    def __init__(self, trainer: DPPOTrainer, recorder: Recorder) -> None:
         super().__init__(trainer, recorder)
         self._clock = trainer.clock
         watch(trainer, plan=self._plan)
@@ -109,7 +124,7 @@ class DPPOWatch(Watch):
 class StockWatch(Watch, TrainerCallback):
     """Watches TRL's own ``GRPOTrainer``, and logs its ``time/*`` and ``rows/*``."""
 
-    def __init__(self, trainer: GRPOTrainer, recorder: "RunRecorder", now: Callable[[], float] = wall) -> None:
+    def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
         super().__init__(trainer, recorder)
         self._clock, self._forwards, self._seen_2 = PhaseClock(now), 0, torch.zeros(2, dtype=torch.int64)
         timed = {"rewards": "reward", "roll_out": "rollout", "training_step": "forward_backward"}

@@ -81,7 +81,6 @@ REFUSED = [
     ("train train.yaml --model_name_or_path scratch:big", "'scratch:big' is not one of 'scratch:embedded'"),
     ("verify train.yaml --model_name_or_path mode", "model mode: no such folder"),
     ("plan train.yaml --model_name_or_path no_weights", "has no weights"),
-    ("eval scratch:big --benchmarks embedded_quick", "'scratch:big' is not one of 'scratch:embedded'"),
     # rewards and data
     ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
     ("train train.yaml --reward_funcs refused_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
