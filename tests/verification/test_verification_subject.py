@@ -69,6 +69,17 @@ def test_completions_are_sampled_from_the_policy_whatever_its_folder_says(subjec
     assert len({tuple(each) for each in made}) > 4
 
 
+def test_cuts_and_temperature_0_take_the_most_likely_token(subject):
+    """The wrong twin samples, and torch's own generator stands where it stood."""
+    before = torch.random.get_rng_state()
+    given = ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-6}, {})
+    greedy, top, nucleus, sampled = (
+        generate(subject.model, subject.tokenizer, list(subject.prompt_tokens), 1, SubjectSampling(**cut))
+        for cut in given
+    )
+    assert greedy == top == nucleus != sampled and torch.equal(torch.random.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("score", [advantage_with_length, advantage_with_uncertainty], ids=["length", "uncertainty"])
 def test_what_is_remembered_is_the_size_of_the_earlier_gradients(subject, score):
     """By hand: the root of the group's sum of ``(A * norm / tokens)^2``, from one forward pass per completion."""
