@@ -1,12 +1,11 @@
 """Held-out problems, and a model's accuracy on them; neither TRL nor a trainer is needed here."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
-import numpy as np
 import torch
 
 from dppo.errors import ConfigError
@@ -132,23 +131,6 @@ def asker(model: Any, tokenizer: Any, *, embedded: bool, batch_size: int, option
     )
 
 
-def batches_of(
-    prompts: Sequence[Sequence[int]], most: int, samples: int, *, size: int, positions: int | None
-) -> Iterator[tuple[list[tuple[int, int]], int]]:
-    """Batches of (prompt, sample) and the tokens that their completions may have, 0 if the model has no room.
-
-    Prompts of similar length are together, the longest first: a function of the prompts alone. ``positions`` is the
-    longest sequence of the model, None for no limit.
-    """
-    length_P = np.array(list(map(len, prompts)), dtype=np.int64)
-    limit_P = np.full_like(length_P, most) if positions is None else np.clip(positions - length_P, 0, most)
-    order = np.lexsort((np.arange(len(length_P)), -length_P, -limit_P)).tolist()
-    for limit, rows in groupby(order, key=lambda row: int(limit_P[row])):
-        members = [(row, number) for row in rows for number in range(samples)]
-        for start in range(0, len(members), size):
-            yield members[start : start + size], limit
-
-
 def sums(
     found: HeldOut, ask: Asker, sampling: SubjectSampling, *, samples: int, seed: int, rank: int = 0, processes: int = 1
 ) -> torch.Tensor:
@@ -156,14 +138,17 @@ def sums(
     total = torch.zeros(5, dtype=torch.float64)
     own = range(len(found.questions))[rank::processes]
     prompts = [ask.encode(found.questions[place]) for place in own]
-    room = {"size": ask.batch_size, "positions": ask.positions}
-    for members, limit in batches_of(prompts, sampling.max_new_tokens, samples, **room):
+    # Prompts of similar length are together, the longest first: a function of the prompts alone.
+    order = sorted(range(len(prompts)), key=lambda prompt: -len(prompts[prompt]))
+    requests = [(prompt, number) for prompt in order for number in range(samples)]
+    for members in (requests[start : start + ask.batch_size] for start in range(0, len(requests), ask.batch_size)):
         total[0] += len(members)
-        if limit < 1:  # no room for an answer
+        room = math.inf if ask.positions is None else ask.positions - len(prompts[members[0][0]])
+        if room < 1:  # no room for an answer
             total[4] += len(members)
             continue
         seeds = [sample_seed(seed, f"{found.name} {found.ids[own[prompt]]}", number) for prompt, number in members]
-        new = replace(sampling, max_new_tokens=limit)
+        new = replace(sampling, max_new_tokens=int(min(sampling.max_new_tokens, room)))
         made = ask.generate([prompts[prompt] for prompt, _ in members], seeds, new)
         scores = found.score([each.text for each in made], [own[prompt] for prompt, _ in members])
         for each, (value, answered) in zip(made, scores, strict=True):

@@ -36,18 +36,12 @@ def test_held_out_problems_are_the_seeds_own_and_held_out():
     assert found.score([*answers[:2], "7"], [0, 1, 2])[2] == (0.0, False)
 
 
-def test_what_a_dry_run_says_of_the_embedded_parts(words):
+def test_a_dry_run_names_the_embedded_parts_and_what_they_do_not_go_with_is_refused(words):
     more = ["--eval_benchmarks", "embedded_quick", "--eval_benchmark_limit", "6"]
     found = [each.text for each in dry_run(parse_run([*words, *more])) if each.kind == "ok"]
     assert "completions: embedded" in found and any("6 of embedded_quick" in text for text in found)
-
-
-def test_an_embedded_benchmark_stands_alone(words):
     with refused(ConfigError, "eval_benchmarks: [embedded_quick]"):
         load_benchmarks(parse_run([*words, "--eval_benchmarks", "embedded_quick", "math500"]))
-
-
-def test_vllm_has_no_embedded_decoder(words):
     run = parse_run(words)
     run.training.use_vllm = True
     with refused(ConfigError, "embedded", "use_vllm"):

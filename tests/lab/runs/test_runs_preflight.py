@@ -1,15 +1,12 @@
 """What would stop a run late is found before anything is loaded, by dry runs and by real ones."""
 
 import pytest
-from refusals import refused
 from small_runs import small_words
 from trl import GRPOConfig
 
-from dppo.errors import ConfigError
 from dppo.lab.cli.main import main
 from dppo.lab.runs.parsing import parse_fields, parse_run
 from dppo.lab.runs.preflight import preflight_problems
-from dppo.trl import DPPOConfig
 
 EVALUATED = ["--eval_strategy", "steps"]
 
@@ -66,16 +63,11 @@ def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
         assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
 
 
-def test_fields_that_trl_takes_at_any_value_are_out_of_range(tmp_path):
-    with refused(ConfigError, "top_p=1.5", "(0, 1]", "Try top_p: ", "adam_beta2=1"):
-        DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, top_p=1.5, adam_beta2=1)
+def test_rewards_and_ranges_are_checked_before_a_model_from_scratch_is_warmed_up(tmp_path):
+    run = parse_run(words_of(tmp_path, "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing"))
+    first, second = preflight_problems(run)
+    assert "'acuracy' is not known. Did you mean accuracy?" in first and "'math.sqroot' cannot be imported" in second
     fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}
     run = parse_fields({**fields, "use_cpu": True, "bf16": False, "learning_rate": -1.0}, GRPOConfig)
     (problem,) = preflight_problems(run)
     assert "learning_rate=-1" in problem and "[0, inf)" in problem, "TRL's own trainer gets the same ranges"
-
-
-def test_a_reward_that_is_not_known_is_said_before_a_model_from_scratch_is_warmed_up(tmp_path):
-    run = parse_run(words_of(tmp_path, "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing"))
-    first, second = preflight_problems(run)
-    assert "'acuracy' is not known. Did you mean accuracy?" in first and "'math.sqroot' cannot be imported" in second
