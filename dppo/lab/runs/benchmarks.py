@@ -192,5 +192,5 @@ def sampling_of(training: GRPOConfig) -> SubjectSampling:
         temperature=training.temperature,
         top_p=training.top_p,
         top_k=training.top_k or 0,
-        max_new_tokens=training.max_completion_length or SubjectSampling().max_new_tokens,
+        max_new_tokens=training.max_completion_length or 512,
     )

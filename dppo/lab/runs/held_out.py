@@ -115,7 +115,8 @@ def asker(model: Any, tokenizer: Any, *, embedded: bool, batch_size: int, option
             rows = sample(model, prompts, rng, **limits).token_lists
         else:
             training = model.training
-            rows = generate(model.eval(), tokenizer, prompts, 1, replace(sampling, seed=seeds[0]))
+            timeless = replace(sampling, seed=seeds[0], limit_seconds=math.inf)
+            rows = generate(model.eval(), tokenizer, prompts, 1, timeless)
             model.train(training)
         texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         texts = texts if chat else [text.partition(PLAIN_STOP)[0] for text in texts]

@@ -1,6 +1,7 @@
 """Held-out problems while a run trains: figures in the log, and a run that trains as it would have without them."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -9,14 +10,16 @@ from safetensors.torch import load_file
 from toy_evaluation import ASKER, answers, toy_set
 
 from dppo.errors import ConfigError
-from dppo.lab.runs import benchmarks
+from dppo.lab.runs import benchmarks, held_out
 from dppo.lab.runs.benchmarks import BenchmarkCallback, figures_of, load_benchmarks
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
-from dppo.lab.runs.held_out import Asker
+from dppo.lab.runs.held_out import Asker, asker
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.parts import train
 from dppo.lab.subject import SubjectSampling
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
 
 
 class State:
@@ -68,15 +71,21 @@ def test_processes_share_the_problems():
     assert benchmarks.sums(toy_set(2, "few"), ASKER, FORTY, rank=2, **drawn).tolist() == [0.0] * 5
 
 
+def test_no_clock_cuts_an_answer(monkeypatch):
+    """The wrong twin has the limit of a verification, 40 seconds for a batch."""
+    seen = []
+    monkeypatch.setattr(held_out, "generate", lambda *given: seen.append(given[-1]) or [[0]])
+    ask = asker(build_model(0), build_tokenizer(), embedded=False, batch_size=4, options={})
+    (made,) = ask.generate([[1, 2]], [7], FORTY)
+    assert seen == [SubjectSampling(max_new_tokens=40, seed=7, limit_seconds=math.inf)] and made.tokens == 1
+
+
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
 
 
 @pytest.fixture
 def words(tmp_path):
     """A run on the embedded policy, untrained, of three steps."""
-    from dppo.verification.tiny_model import build_model
-    from dppo.verification.tiny_tokenizer import build_tokenizer
-
     build_model(0).save_pretrained(tmp_path / "model")
     build_tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
