@@ -95,7 +95,8 @@ class Parser(TrlParser):
                 f"unknown fields: {' '.join(unknown)}. {meant}Fields are set with --field value; dppo train --help_all "
                 "lists all of them."
             )
-        return vars(found)
+        either = {name for name, hint in self.hints().items() if {list, str} <= {*_kinds(hint)}}
+        return {name: v[0] if name in either and len(v) == 1 else v for name, v in vars(found).items()}
 
 
 def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:

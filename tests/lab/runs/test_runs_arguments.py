@@ -21,6 +21,8 @@ GIVEN = {
     "prompt_template": "--{problem}",
     "gradient_checkpointing_kwargs": '{"use_reentrant": false}',
     "chat_template_kwargs": "{enable_thinking: false}",
+    "optim_target_modules": "all-linear",
+    "report_to": ["tensorboard", "wandb"],
 }
 REQUIRED = {"dataset_name": "d.jsonl", "output_dir": "out", "use_cpu": True, "bf16": False}
 
