@@ -7,8 +7,7 @@ import pytest
 from wrong_weights import DOUBLED
 
 from dppo.lab.cli import compare as command
-from dppo.lab.frozen.lines import TOKEN_LEVELS
-from dppo.lab.frozen.table import LEGEND, TITLES
+from dppo.lab.frozen.table import TITLES
 
 
 @pytest.fixture
@@ -24,22 +23,12 @@ FEW = ("--rates", "0.5", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch
 def test_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert command.main(["--frozen", *FEW, "--output", str(tmp_path / "frozen.json")]) == 0
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "frozen.json").read_text())
-    for level, title in TITLES.items():
-        assert (title in text) == (level not in TOKEN_LEVELS), "tokens are drawn where a method for them is asked for"
-    for name, _ in LEGEND:
-        assert f"  {name}: " in text
+    assert [title for title in TITLES.values() if title not in text] == []
     assert "PASS 0 rows are biased without saying so; 4 of 4 controls" in text
     assert "declared cppo: completion pruning is biased" in text
-    assert "dapo: one round of this block" in text and "trl: stock TRL" in text
     assert "…" not in text, "nothing is cut off"
-    for name in ("cppo", "infobatch"):
-        (dashes,) = [line for line in text.splitlines() if line.startswith(name) and " - " in line]
-        assert dashes.split() == [name, *["-"] * 11]
-    assert {"name": "cppo", "rate_of": "prompts"} in saved["not_taken"]
     assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5]
-    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5") and saved["environment"][
-        "seeds"
-    ] == [0]
+    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5")
     rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
     assert len(rows) == len(saved["rows"]) == 2 + 4 + 4 + 3
     row = rows["dppo", "both levels", 0.5, 0.5]
