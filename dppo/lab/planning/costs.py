@@ -108,9 +108,8 @@ def interval(values: Sequence[float]) -> Estimate:
 def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
     """Costs that fit one step or more best: least squares, none of them negative.
 
-    If steps forward about equally many tokens, all seconds are attributed to tokens. If only one layout was timed, or
-    rows had nothing to forward, a token of one layout costs as much as one of the other. If fewer tokens took longer, a
-    token costs nothing: ``free_tokens`` says whether such timings can be used.
+    If steps forward about equally many tokens, all seconds are attributed to tokens. If only one layout was timed, a
+    token costs as much in the other. If fewer tokens took longer, a token costs nothing: see ``free_tokens``.
     """
     rows, padded = ([each for each in timed if (each.layout == "padded") == is_padded] for is_padded in (False, True))
     forwarded = any(each.forwarded for each in rows)
@@ -136,21 +135,20 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
 
 
 def with_noise(timed: Sequence[Timed], costs: Costs, rng: np.random.Generator) -> list[Timed]:
-    """The steps as the fitted ``costs`` have them, each with the noise of a step drawn at random.
+    """The steps as the fitted ``costs`` have them, each with the noise of a random step of its layout.
 
-    A step's noise is its seconds by phase beyond their fit, drawn among the steps of its layout, and widened for the
-    parameters of the fit and for the few steps. Source: the bootstrap of residuals, Efron & Tibshirani (1993), An
-    Introduction to the Bootstrap, section 9.4.
+    Noise is widened for the parameters of the fit and for few steps. Source: the bootstrap of residuals, Efron &
+    Tibshirani (1993), An Introduction to the Bootstrap, section 9.4.
     """
-    found = list[Timed]()
-    for each in timed:
-        alike = [other for other in timed if other.layout == each.layout]
-        drawn = alike[rng.integers(len(alike))]
-        fit, before, noisy = costs.of_timed(each), costs.of_timed(drawn), dict[str, float]()
+    fits, found = [costs.of_timed(each) for each in timed], list[Timed]()
+    alike = {layout: [k for k, each in enumerate(timed) if each.layout == layout] for layout in ("padded", "rows")}
+    for each, fit in zip(timed, fits, strict=True):
+        same = alike[each.layout]
+        drawn, noisy = same[rng.integers(len(same))], dict[str, float]()
         for name in PHASES:
             line = each.layout != "padded" and name in ("rollout", "update")  # of all else a mean is taken
-            scale = _widened(len(alike), 2 if line else 1)
-            noisy[name] = max(getattr(fit, name) + scale * (getattr(drawn, name) - getattr(before, name)), 0.0)
+            noise = getattr(timed[drawn], name) - getattr(fits[drawn], name)
+            noisy[name] = max(getattr(fit, name) + _widened(len(same), 2 if line else 1) * noise, 0.0)
         found.append(replace(each, **noisy))
     return found
 
