@@ -33,8 +33,6 @@ PHASES = {
     "other": ("#c6c8cc", "not in a phase"),
 }
 """Colour and name of each phase."""
-SPARE = ("#44bb99", "#aaaa00", "#d4b9da", "#a6bddb")
-"""Colours of phases that are not in ``PHASES``, in the order of their names."""
 DASHES, MARKERS = ("-", "--", ":", "-."), "osD^vP*Xh"
 RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -267,22 +265,17 @@ def phases_chart(contents: Contents) -> Chart:
     title, drawn = "Seconds of a run by phase", dict[Group, dict[str, float]]()
     for group in contents.groups:
         if found := [phases for run in averaged(group) if (phases := phase_seconds(run, group))]:
-            named = {name for phases in found for name in phases}
-            drawn[group] = {name: sum(phases.get(name, 0.0) for phases in found) / len(found) for name in named}
+            drawn[group] = {name: sum(each.get(name, 0.0) for each in found) / len(found) for name in PHASES}
     if not drawn:
         why = "No log has time/<phase>. DPPOTrainer records it at every log, dppo compare the phases of stock TRL too."
         return Chart(title=title, caption=why)
-    names = {name for phases in drawn.values() for name in phases}
-    figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(drawn) + 0.1 * len(names)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.0 + 0.36 * len(drawn)), layout="constrained")
     axes, left = figure.subplots(), np.zeros(len(drawn))
-    known = [name for name in PHASES if name in names and name != "other"]
-    others = sorted(names - PHASES.keys())
-    for name in [*known, *others, *(["other"] if "other" in names else [])]:
-        width = np.array([phases.get(name, 0.0) for phases in drawn.values()])
-        spare = SPARE[others.index(name) % len(SPARE)] if name in others else ""
-        colour, word = PHASES.get(name, (spare, short_label(name)))
-        axes.barh(range(len(drawn)), width, left=left, height=0.66, color=colour, label=word)
-        left += width
+    for name, (colour, word) in PHASES.items():
+        width = np.array([phases[name] for phases in drawn.values()])
+        if width.any():
+            axes.barh(range(len(drawn)), width, left=left, height=0.66, color=colour, label=word)
+            left += width
     totals = [duration(total) for total in left.tolist()]
     axes.bar_label(cast(BarContainer, axes.containers[-1]), totals, padding=4, fontsize=8.5)
     axes.set_xlim(0, max(left) * 1.25 or 1.0)
@@ -291,6 +284,5 @@ def phases_chart(contents: Contents) -> Chart:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("seconds of a run")
     figure.legend(loc="outside lower center", ncols=2)
-    caption = "Seconds of one run, mean over seeds."
-    caption += " Methods need not have done as many updates." if len(drawn) > 1 else ""
-    return Chart(title=title, caption=caption + lacking(contents, drawn, "No phases in"), figure=figure)
+    caption = f"Seconds of one run, mean over seeds.{lacking(contents, drawn, 'No phases in')}"
+    return Chart(title=title, caption=caption, figure=figure)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from dppo import __version__
 from dppo.errors import ConfigError
-from dppo.lab.comparison.words import NOT_THERE, findings
+from dppo.lab.comparison.words import NOT_THERE
 from dppo.lab.report.charts import (
     METRICS,
     OVERS,
@@ -28,7 +28,7 @@ from dppo.lab.report.charts import (
 )
 from dppo.lab.report.curves import coverage, how_to_read
 from dppo.lab.report.sources import Contents, read_sources, visible
-from dppo.lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, summaries, target_lines
+from dppo.lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, target_lines
 
 INTROS = {
     "accuracy": ("Accuracy", "Accuracy on held-out problems against its cost."),
@@ -114,7 +114,7 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"value": _value, "image": _image}
-    compared = {f"{each.label} (biased)" if each.biased else each.label: each.compared for each in contents.groups}
+    compared = [each.compared for each in contents.groups]
     return environment.get_template("template.html").render(
         contents=contents,
         panels=panels,
@@ -122,14 +122,12 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         look=look,
         how_to_read=how_to_read(contents),
         methods=[method_line(group) for group in contents.groups],
-        compared=any(each.readout for each in compared.values()),
+        compared=any(each.readout for each in compared),
         equal=EQUAL,
         targets=target_lines(contents),
         ceilings=ceiling_lines(contents),
-        target=next((f"Target: {each.target}." for each in compared.values() if each.target), ""),
+        target=next((f"Target: {each.target}." for each in compared if each.target), ""),
         runs=run_lines(contents),
-        summaries=summaries(contents),
-        findings=findings(compared),
         coverage=coverage(contents),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
         style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
