@@ -173,7 +173,7 @@ def compare_frozen(
     measured = tuple(_measurement(*cell, *results, share) for cell, results in zip(todo, found, strict=True))
     return FrozenComparison(
         subject=subject.describe(),
-        completions_with_gradient=found[0][0].live,
+        completions_with_gradient=int(subject.completions(lines[0].method).live_N.sum()),
         setting=setting,
         lines=tuple(lines),
         measured=measured[:count],

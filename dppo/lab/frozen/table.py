@@ -20,20 +20,18 @@ TITLES = {
 COLOURS = {"biased": "yellow", "declared": "yellow", "WRONG": "red", "unbiased": "green"}
 LEGEND = (
     ("loss", "the normaliser; every method is measured against the full batch of its own loss"),
-    ("prompts, trained", "share of the block's prompts used, of its completions with a gradient trained on; means"),
     ("bias", "|E[g_hat] - g| / |g|, g the full batch's gradient and g_hat a draw's; [95% interval], none where exact"),
     (
         "verdict",
         "unbiased: none found; biased: declared and found; declared: and not found; WRONG: found, not declared",
     ),
     ("variance", "E|g_hat - E[g_hat]|^2 / |g|^2 of one draw, +- its standard error: what averages out"),
-    ("cosine", "between one draw and g, mean over draws; of mean: between E[g_hat] and g"),
     ("rows", "(sum w)^2 / sum w^2 of the weights w of a draw, mean over draws, in completions"),
     ("weight", "the largest of all draws"),
 )
-FIGURES = ("prompts", "trained", "bias", "verdict", "variance", "cosine", "of mean", "rows", "weight")
+FIGURES = ("bias", "verdict", "variance", "rows", "weight")
 """Columns of a table of one level, after method, loss and rate."""
-NARROWEST = 140
+NARROWEST = 110
 """Columns of the screen that the tables need."""
 
 
@@ -103,14 +101,10 @@ def _cells(measured: Measurement) -> Iterator[str]:
     found = measured.figures
     rates = [f"{rate:g}" for rate in (measured.prompt_rate, measured.completion_rate) if rate]
     yield ", ".join(rates) or "-"
-    yield f"{found.prompts_kept:.0%}"
-    yield f"{found.rows_kept:.0%}"
     exact = found.bias_low is None or found.bias_high is None
     interval = "exact".rjust(14) if exact else escape(f"[{found.bias_low:.3f}, {found.bias_high:.3f}]")
     yield f"{found.relative_bias:.3f} {interval}"
     yield f"[{COLOURS[measured.verdict]}]{measured.verdict}[/]"
     yield f"{found.added_variance:.3f} +- {found.added_variance_error:.3f}"
-    yield f"{found.cosine:.3f}"
-    yield f"{found.mean_cosine:.3f}"
     yield f"{found.effective_rows:.1f}"
     yield f"{found.largest_weight:.1f}"
