@@ -45,8 +45,8 @@ class LogPlan:
     """Share of zero-variance groups."""
     pass_rate: float
     saved: Mapping[str, Bounds]
-    """By what is done: seconds saved over those of the step, at equal noise; 0 if it would not pay. Exact skipping only
-    if the run has not skipped already, and levels only if the log has both shares."""
+    """By what is done: seconds saved over those of the step, at equal noise; 0 if it would not pay. Levels only if the
+    log has both shares."""
     rates: Mapping[str, float]
     """The best rate of each level; 0 if none pays."""
     unknown: tuple[str, ...]
@@ -66,21 +66,16 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     alike = shares.mean**size + (1 - shares.mean) ** size  # groups have zero variance least often if prompts are alike
     zero_variance = (alike, 1.0) if math.isnan(equal) else (shares.zero_variance, shares.zero_variance)
     known = not math.isnan(equal + reach)
-    skips = all(kept == 1 for kept in finite(steps, "kept"))
     if known:
         figures = _figures(steps, shares, size)
-        levels = (COMPLETIONS,) if any(finite(steps, "asked_less")) else (COMPLETIONS, PROMPTS)
-        if every or skips:
-            exact = 1 - seconds_of(figures, step, PACKED, 1).total / seconds_of(figures, step, EVERYTHING, 1).total
-            saved["exact skipping"] = (exact, exact)
-        for level in levels:
+        exact = 1 - seconds_of(figures, step, PACKED, 1).total / seconds_of(figures, step, EVERYTHING, 1).total
+        saved["exact skipping"] = (exact, exact)
+        for level in (COMPLETIONS, PROMPTS):
             rates[level.name], share = _best(level, figures, step) if equal < NO_SIGNAL else (0.0, 0.0)
             saved[level.name] = (share, share)
-    elif every:
-        saved["exact skipping"] = (0.0, 0.0)
-    elif skips:
+    else:
         ends = (0.0, 1.0) if math.isnan(reach) else (reach / _whole_mean(steps),) * 2
-        saved["exact skipping"] = (ends[0] * zero_variance[0], ends[1] * zero_variance[1])
+        saved["exact skipping"] = (0.0, 0.0) if every else (ends[0] * zero_variance[0], ends[1] * zero_variance[1])
     whole = _whole_mean(steps)
     return LogPlan(
         source=f"{log.kind}, {len(steps)} steps, groups of {size}",
@@ -103,7 +98,6 @@ def _figures(steps: Sequence[Row], shares: Shares, size: int) -> Figures:
     """Workload and costs of a log that has both shares; seconds of phases go by tokens."""
     prompt, response = (max(_mean(steps, name, 1.0), 1.0) for name in ("prompt", "response"))
     rollout, reach = _mean(steps, "rollout", math.nan), _reach(steps)
-    kept = max(_mean(steps, "kept", 1.0), 1e-3)  # a log of ours, of a run that skips what has no gradient
     completions = PER_STEP * size
     return Figures(
         workload=Workload(
@@ -115,8 +109,7 @@ def _figures(steps: Sequence[Row], shares: Shares, size: int) -> Figures:
         ),
         costs=Costs(
             rollout_token=rollout / (completions * response),
-            row_token=reach / (kept * completions * (response + prompt - 1)),
-            padded_token=0.0,
+            token=reach / (completions * (response + prompt - 1)),
             rest=max(_mean(steps, "whole", rollout + reach) - rollout - reach, 0.0),
         ),
     )
@@ -165,9 +158,6 @@ def _missing(steps: Sequence[Row], every: bool) -> list[str]:
         ),
         "The run has a KL term, so every completion has a gradient and nothing is skipped exactly.": every,
         "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the zero-variance groups.": beyond,
-        "The run has pruned already (completions, tokens or prompts): savings are over the same run without that.": (
-            any(any(finite(steps, name)) for name in ("dropped", "cut", "asked_less"))
-        ),
         "Lengths of right and wrong completions, changes of pass rates, and epochs: prompts are pruned from their "
         "second epoch on.": True,
     }

@@ -59,12 +59,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "flat": ("candidates/zero_variance_groups",),
     "flat_of_trl": ("frac_reward_zero_std",),
     "filtered": ("training/filter_groups/evicted_samples",),
-    # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
-    # prompts that were not rolled out, and of tokens behind a cut.
-    "kept": ("prune/kept_share",),
-    "dropped": ("prune/completion_rate",),
-    "asked_less": ("prune/prompt_rate",),
-    "cut": ("prune/token_rate",),
+    "pruned": ("prune/kept_share",),
     "advantage": ("critic/advantages/max",),
     # In the loss, or in the reward, where verl has it in the advantages of silent groups too.
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
@@ -105,6 +100,11 @@ def read_log(path: Path) -> RunLog:
     except OSError as error:
         raise ConfigError(f"--log {path} cannot be read: {first_line(error)} {WRITES}.") from error
     steps = step_figures(rows)
+    if finite(steps, "pruned"):
+        raise ConfigError(
+            f"--log {path} is of a run that prunes already. Its saved/share is what that saves; plan it anew from its "
+            "records, dppo plan CONFIG.yaml --run FOLDER"
+        )
     if len(steps) < 2:
         raise ConfigError(
             f"--log {path}: read as {kind}, and it has {len(steps)} steps of training; 2 are needed. {WRITES}."

@@ -1,14 +1,12 @@
 """A plan: seconds and hours of a run under each option, with intervals, and the advised rate of each level."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from dppo.lab.planning.costs import Figures, gain, interval, seconds_of
 from dppo.lab.planning.records import Length, Option, Seconds, Step, Work
-from dppo.lab.planning.work import UNPRUNED, completion_ceiling, has_gradient, prompt_ceiling, work_of
-from dppo.lab.planning.workload import Workload
+from dppo.lab.planning.work import UNPRUNED, has_gradient, work_of
 from dppo.lab.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
 
@@ -21,7 +19,6 @@ class Level:
     """Units that may be pruned."""
 
     name: str
-    ceiling: Callable[[Workload, Step], float]
     auto: Auto
     """The rule of ``auto`` for this level."""
     base: Option = UNPRUNED
@@ -32,8 +29,8 @@ class Level:
         return replace(self.base, **{f"{self.name.removesuffix('s')}_rate": rate})
 
 
-PROMPTS = Level("prompts", prompt_ceiling, PROMPT_AUTO)
-COMPLETIONS = Level("completions", completion_ceiling, COMPLETION_AUTO)
+PROMPTS = Level("prompts", PROMPT_AUTO)
+COMPLETIONS = Level("completions", COMPLETION_AUTO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +43,7 @@ class Advice:
     """In [0, 1); 0 leaves the level off."""
     gain: Estimate
     """Seconds to equal noise of the step without this pruning over those with it, at the best rate of a grid."""
-    ceiling: Estimate
-    """The most that choosing can save (``dppo.pruning.selection_ceiling``)."""
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Measured figures that a plan is made from."""
-
-    name: str
-    """Origin of the figures."""
-    figures: Figures
-    samples: Sequence[Figures] = ()
-    """The figures in resamples of the measurements."""
-    length: Length
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +82,7 @@ class Plan:
     """Of prompts, then of completions."""
     method: Mapping[str, Any]
     """Fields to write with the advised rates: a method that prunes, if the configuration's own does not."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
@@ -117,32 +99,30 @@ def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
 
 
 def make_plan(
-    found: Source,
+    figures: Figures,
     step: Step,
-    rates: Rates,
+    length: Length,
     *,
+    rates: Rates,
     processes: int,
-    title: str,
-    method: Mapping[str, Any] = MappingProxyType({}),
+    samples: Sequence[Figures] = (),
+    **about: Any,
 ) -> Plan:
-    """The plan of a run, with intervals from the samples of its source.
+    """The plan of a run, with intervals from ``samples``: the figures in resamples of what was measured.
 
-    ``method`` has the fields of a method that prunes, if the configuration's own does not.
+    ``about`` are the other fields of a ``Plan``.
     """
     chosen = options(rates["completions"], rates["prompts"])
-    worlds = [found.figures, *found.samples]
+    worlds = [figures, *samples]
     first = [seconds_of(world, step, chosen[0], processes).total for world in worlds]
     return Plan(
-        title=title,
-        source=found.name,
         step=step,
-        length=found.length,
+        length=length,
         processes=processes,
-        figures=found.figures,
-        rows=tuple(_row(worlds, first, step, option, found.length, processes) for option in chosen),
-        advice=tuple(_advice(worlds, step, processes, level, found.length) for level in (PROMPTS, COMPLETIONS)),
-        method=dict(method),
-        notes=found.notes,
+        figures=figures,
+        rows=tuple(_row(worlds, first, step, option, length, processes) for option in chosen),
+        advice=tuple(_advice(worlds, step, processes, level, length) for level in (PROMPTS, COMPLETIONS)),
+        **about,
     )
 
 
@@ -152,7 +132,7 @@ def _row(
     def of_steps(option: Option) -> tuple[list[Work], list[Seconds]]:
         works = [work_of(world.workload, step, option) for world in worlds]
         pairs = zip(worlds, works, strict=True)
-        return works, [world.costs.seconds(work, option.layout, processes) for world, work in pairs]
+        return works, [world.costs.seconds(work, processes) for world, work in pairs]
 
     works, seconds = of_steps(option)
     # In the first epoch no prompt has a history, and none is pruned.
@@ -198,6 +178,5 @@ def _advice(worlds: Sequence[Figures], step: Step, processes: int, level: Level,
         level=level.name,
         rate=advised,
         gain=found,
-        ceiling=interval([level.ceiling(world.workload, step) for world in worlds]),
         why=why,
     )

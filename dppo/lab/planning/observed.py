@@ -1,7 +1,7 @@
 """Shares of groups, lengths and timed steps in the records of a run or of a pilot."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -28,23 +28,13 @@ REWARD, ZERO_VARIANCE = ("candidates/reward", "reward"), ("candidates/zero_varia
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Mean tokens, as the fields of ``Workload``."""
-
-    right_tokens: float
-    wrong_tokens: float
-    prompt_tokens: float
-    padded_tokens: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Shares of groups, lengths and timed steps."""
 
     shares: Shares
     groups: int
     """Groups that the shares are of, each of another prompt, >= 1."""
-    lengths: Lengths
+    workload: Workload
     timed: tuple[Timed, ...]
     processes: int
     notes: tuple[str, ...] = ()
@@ -53,31 +43,19 @@ class Observed:
         """Workload and costs as measured."""
         costs = fitted(self.timed, self.processes)
         free_tokens(self.timed, costs)
-        return Figures(workload=self._workload(self.shares), costs=costs)
+        return Figures(workload=self.workload, costs=costs)
 
     def resampled(self) -> list[Figures]:
         """The same in resamples of groups and of the noise of timed steps.
 
         In a resample tokens may cost nothing: if timings are that noisy, an interval has to show it.
         """
-        rng, fit = generator(0, Purpose.CHECK, len(self.timed), 8), fitted(self.timed, self.processes)
-        return [
-            Figures(
-                workload=self._workload(self.shares.resampled(self.groups, rng)),
-                costs=fitted(with_noise(self.timed, fit, rng), self.processes),
-            )
-            for _ in range(RESAMPLES)
-        ]
-
-    def _workload(self, shares: Shares) -> Workload:
-        lengths = self.lengths
-        return Workload(
-            pass_rates=pass_rates(shares),
-            right_tokens=lengths.right_tokens,
-            wrong_tokens=lengths.wrong_tokens,
-            prompt_tokens=lengths.prompt_tokens,
-            padded_tokens=lengths.padded_tokens,
-        )
+        rng, fit, found = generator(0, Purpose.CHECK, len(self.timed), 8), fitted(self.timed, self.processes), []
+        for _ in range(RESAMPLES):
+            rates = pass_rates(self.shares.resampled(self.groups, rng))
+            costs = fitted(with_noise(self.timed, fit, rng), self.processes)
+            found.append(Figures(workload=replace(self.workload, pass_rates=rates), costs=costs))
+        return found
 
 
 def observed_run(run: RunRecord) -> Observed:
@@ -89,19 +67,18 @@ def observed_run(run: RunRecord) -> Observed:
             "train writes. Try --pilot 32"
         )
     timed = timed_steps(run)
-    notes = [*run.notes]
-    if run.config.get("layout") == "padded":
-        notes.append("The run padded what it forwarded: a token in rows is taken to cost what its tokens did.")
-    notes.append(f"Steps of one layout were timed ({timed[0].layout}): a token in the other is taken to cost the same.")
+    padded = run.method == STOCK or run.config.get("layout") == "padded"
+    layout = "padded batches" if padded else "packed rows"
     size = int(number(run.config.get("num_generations", GENERATIONS)))
     processes = number(run.environment.get("processes", 1))
+    shares = _shares(run, logs, size)
     return Observed(
-        shares=_shares(run, logs, size),
+        shares=shares,
         groups=_groups(run, logs, size),
-        lengths=_lengths(run, logs),
+        workload=_workload(run, logs, shares),
         timed=timed,
         processes=max(int(processes), 1) if math.isfinite(processes) else 1,
-        notes=tuple(notes),
+        notes=(*run.notes, f"Steps of {layout} were timed: a token is taken to cost the same in the other layout."),
     )
 
 
@@ -113,11 +90,10 @@ def timed_logs(run: RunRecord) -> list[Log]:
 
 def timed_steps(run: RunRecord) -> tuple[Timed, ...]:
     """The steps between logs, each the mean of those since the log before; the first log, of warm-up, is left out."""
-    layout = "padded" if run.method == STOCK else "rows"
-    return tuple(_timed(before, after, layout) for before, after in pairwise(timed_logs(run)))
+    return tuple(_timed(before, after) for before, after in pairwise(timed_logs(run)))
 
 
-def _timed(before: Log, after: Log, layout: str) -> Timed:
+def _timed(before: Log, after: Log) -> Timed:
     steps = after["step"] - before["step"]
     seconds, completions, generated = (
         max(after[name] - before[name], 0.0) / steps for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS)
@@ -128,7 +104,6 @@ def _timed(before: Log, after: Log, layout: str) -> Timed:
     )
     update = log_probs + passes
     return Timed(
-        layout=layout,
         generated=generated,
         completions=completions,
         forwarded=after["rows/tokens"],
@@ -167,7 +142,7 @@ def _groups(run: RunRecord, logs: list[Log], size: int) -> int:
     return max(len(prompts) or int((logs[-1][ROLLOUTS] - logs[0][ROLLOUTS]) / size), 1)
 
 
-def _lengths(run: RunRecord, logs: list[Log]) -> Lengths:
+def _workload(run: RunRecord, logs: list[Log], shares: Shares) -> Workload:
     """Lengths by totals of the logs; those by outcome from recorded completions, if there are some of either."""
     first, last = logs[0], logs[-1]
     made, tokens, both = (last[name] - first[name] for name in (ROLLOUTS, ROLLOUT_TOKENS, "num_tokens"))
@@ -182,7 +157,8 @@ def _lengths(run: RunRecord, logs: list[Log]) -> Lengths:
     known = [(reward, length) for reward, length in rewards if math.isfinite(reward + length)]
     middle = (min(known)[0] + max(known)[0]) / 2 if known else 0.0
     right, wrong = ([length for reward, length in known if (reward > middle) is is_right] for is_right in (True, False))
-    return Lengths(
+    return Workload(
+        pass_rates=pass_rates(shares),
         right_tokens=float(np.mean(right)) if right and wrong else mean,
         wrong_tokens=float(np.mean(wrong)) if right and wrong else mean,
         prompt_tokens=prompt,

@@ -7,7 +7,7 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.lab.planning.costs import free_tokens
-from dppo.lab.planning.model import Plan, Rates, Source, make_plan
+from dppo.lab.planning.model import Plan, Rates, make_plan
 from dppo.lab.planning.observed import observed_run
 from dppo.lab.planning.pilot import run_pilot
 from dppo.lab.planning.records import PILOT, Length, Step, check_pilot
@@ -56,18 +56,16 @@ def plan_run(
     step, figures = step_of(run), seen.figures()
     title = f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
     return make_plan(
-        Source(
-            name=f"{where}: {seen.groups:,} groups, {len(seen.timed):,} timed steps",
-            figures=figures,
-            samples=seen.resampled(),
-            length=length_of(run, step, prompts),
-            notes=(*seen.notes, *free_tokens(seen.timed, figures.costs)),
-        ),
+        figures,
         step,
-        rates_of(run),
+        length_of(run, step, prompts),
+        rates=rates_of(run),
         processes=run.data.processes or seen.processes,
+        samples=seen.resampled(),
         title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
+        source=f"{where}: {seen.groups:,} groups, {len(seen.timed):,} timed steps",
         method=pruning_method(run.training.method),
+        notes=(*seen.notes, *free_tokens(seen.timed, figures.costs)),
     )
 
 

@@ -54,11 +54,11 @@ def _cell(found: Estimate) -> str:
 
 
 def findings(plan: Plan) -> list[str]:
-    """The advised rate of each level, its ceiling and the reason, a sentence each."""
+    """The advised rate of each level and the reason, a sentence each."""
     lines = []
     for advice in plan.advice:
         verdict = f"prune {advice.rate:g} of the {advice.level}" if advice.rate else f"do not prune {advice.level}"
-        lines.append(f"{verdict}: choosing can save at most {_spread(advice.ceiling)}; {advice.why}")
+        lines.append(f"{verdict}: {advice.why}")
     return lines
 
 
@@ -67,12 +67,6 @@ def pasted(plan: Plan) -> list[str]:
     rates = {f"{advice.level.removesuffix('s')}_prune_rate": f"{advice.rate:g}" for advice in plan.advice}
     method = plan.method if any(advice.rate for advice in plan.advice) else {}
     return [f"{name}: {value}" for name, value in {**method, **rates}.items()]
-
-
-def _spread(found: Estimate) -> str:
-    """A factor and its interval: ``1.42x (1.30 to 1.55)``; the value alone if nothing was resampled."""
-    ends = "" if found.low == found.high else f" ({amount(found.low)} to {amount(found.high)})"
-    return f"{amount(found.value)}x{ends}"
 
 
 def amount(value: float) -> str:

@@ -13,7 +13,7 @@ from scipy.special import comb
 
 from dppo.lab.planning.records import Option, Step, Work
 from dppo.lab.planning.workload import Workload
-from dppo.pruning import Budget, inclusion_probabilities, selection_ceiling
+from dppo.pruning import Budget, inclusion_probabilities
 
 TINY = 1e-12
 """Fewer units than that are none, and scores that much below the largest are rounding."""
@@ -63,25 +63,6 @@ def work_of(workload: Workload, step: Step, option: Option) -> Work:
         forwarded=_forwarded(workload, option, cells, prob_2X),
         noise=cells.moment(known_2X) / whole if whole > 0 else 1.0,
     )
-
-
-def completion_ceiling(workload: Workload, step: Step) -> float:
-    """``selection_ceiling`` of completions with a gradient, of the update's tokens, >= 1."""
-    cells = cells_of(workload, step, UNPRUNED)
-    value_N = (cells.count_2X * cells.score_2X**2)[cells.live_2X]
-    cost_N = (cells.count_2X * cells.tokens_2X)[cells.live_2X]
-    return selection_ceiling(torch.from_numpy(value_N), torch.from_numpy(cost_N))
-
-
-def prompt_ceiling(workload: Workload, step: Step) -> float:
-    """``selection_ceiling`` of prompts, told apart by one earlier group of each, of rollout and update, >= 1."""
-    share_CW = shares_by_history(workload, step.generations)
-    *_, value_C = _groups(workload, step)
-    right, wrong = workload.tokens_2
-    tokens_C = step.generations * (workload.rate_C * right + (1 - workload.rate_C) * wrong)
-    there_W = share_CW.sum(0) > TINY
-    value_W, tokens_W = value_C @ share_CW, tokens_C @ share_CW
-    return selection_ceiling(torch.from_numpy(value_W[there_W]), torch.from_numpy(tokens_W[there_W]))
 
 
 def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:

@@ -63,12 +63,12 @@ def test_records_of_a_run_are_read(tmp_path, capsys):
     assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == 0
     text, saved = capsys.readouterr().out, json.loads(output.read_text())
     costs = saved["figures"]["costs"]
-    assert costs["rollout_token"] == pytest.approx(1e-3) and costs["row_token"] == pytest.approx(2e-3)
+    assert costs["rollout_token"] == pytest.approx(1e-3) and costs["token"] == pytest.approx(2e-3)
     assert costs["rest"] == pytest.approx(0.1)
     assert saved["figures"]["workload"]["prompt_tokens"] == pytest.approx(11)
     assert saved["figures"]["workload"]["padded_tokens"] == pytest.approx(64)
     assert sum(saved["figures"]["workload"]["pass_rates"]) / 24 == pytest.approx(0.5625, abs=0.02)
-    assert "96 groups, 11 timed steps" in text and "a token in the other is taken to cost the same" in text
+    assert "96 groups, 11 timed steps" in text and "is taken to cost the same in the other layout" in text
     assert "…" not in text, "nothing is cut off"
     exact = next(row for row in saved["rows"] if row["option"]["name"] == "without zero advantages")
     assert exact["per_step"]["low"] < exact["per_step"]["value"] < exact["per_step"]["high"]
@@ -142,16 +142,16 @@ def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refuse
     """Seconds are made up: the clock counts how often it is read, and costs are recovered from seconds put in."""
     fields = yaml.safe_load(Path(EMBEDDED).read_text()) | {
         "model_name_or_path": str(untrained), "rollout_func": "embedded", "num_generations": 4,
-        "max_completion_length": 8, "embedded_problems": 64,
+        "max_completion_length": 8, "embedded_problems": 64, "reward_funcs": ["small_runs.odd_length"],
     }  # fmt: skip
     seen = run_pilot(fields, 4, now=map(float, count()).__next__)
-    assert {each.layout for each in seen.timed} == {"rows", "padded"} and len(seen.timed) == 7 and seen.groups == 4
+    assert len(seen.timed) == 5 and seen.groups == 4
     assert all(each.update > 0 and each.rest > 0 for each in seen.timed), "every phase was timed, by the clock given"
     whole, *pruned = sorted({each.completions for each in seen.timed if each.completions}, reverse=True)
     assert whole == 2 * 4 and pruned and max(pruned) < whole, "steps of two sizes"
     timed = tuple(replace(each, rollout=1e-3 * each.generated, update=2e-3 * each.forwarded) for each in seen.timed)
     costs = replace(seen, timed=timed).figures().costs
-    assert costs.rollout_token == pytest.approx(1e-3) and costs.row_token == pytest.approx(2e-3)
+    assert costs.rollout_token == pytest.approx(1e-3) and costs.token == pytest.approx(2e-3)
     with refused(ConfigError, "8 prompts", "6"):
         run_pilot(fields | {"embedded_problems": 6}, 8)
 
@@ -172,7 +172,6 @@ def test_a_pilot_publishes_nothing_and_evaluates_nothing(tmp_path):
     """transformers makes the repository with the trainer, TRL that of completions: a plan would make both."""
     asked = {"push_to_hub": True, "log_completions": True, "log_completions_hub_repo": "me/mine", "eval_on_start": True}
     asked |= {"lr_scheduler_kwargs": {"min_lr": 1e-5}, "warmup_steps": 5}
-    for stock in (False, True):
-        made = pilot_fields({**CPU, "model_name_or_path": "m", **asked}, 8, tmp_path, stock=stock)
-        assert made["lr_scheduler_type"] == "constant", "at a learning rate of 0 others divide by it"
-        assert made.keys() & asked.keys() == {"log_completions"} and made["model_name_or_path"] == "m"
+    made = pilot_fields({**CPU, "model_name_or_path": "m", **asked}, 8, tmp_path)
+    assert made["lr_scheduler_type"] == "constant", "at a learning rate of 0 others divide by it"
+    assert made.keys() & asked.keys() == {"log_completions"} and made["model_name_or_path"] == "m"

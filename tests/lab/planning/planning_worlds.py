@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 from dppo.lab.planning.costs import Costs, Figures, Timed
-from dppo.lab.planning.model import Source, make_plan
+from dppo.lab.planning.model import make_plan
 from dppo.lab.planning.records import Length, Step
 from dppo.lab.planning.work import work_of
 from dppo.lab.planning.workload import Workload
@@ -22,8 +22,7 @@ COSTS = Costs(
     rollout_token=1e-3,
     completion=1e-3,
     update_fixed=0.05,
-    row_token=2e-3,
-    padded_token=1e-3,
+    token=2e-3,
     rest=0.2,
 )
 WORLD = Figures(workload=MIXED, costs=COSTS)
@@ -35,16 +34,14 @@ RATES = {"completions": 0.5, "prompts": 0.3}
 
 def planned(figures=WORLD, step=STEP, length=LENGTH, processes=1):
     """The plan of a run."""
-    found = Source(name="s", figures=figures, length=length, notes=("t",))
-    return make_plan(found, step, RATES, processes=processes, title="t")
+    return make_plan(figures, step, length, rates=RATES, processes=processes, title="t", source="s", method={})
 
 
 def timed(option, prompts, costs=COSTS):
     """A step of ``MIXED`` under an option, timed as these costs say."""
     work = work_of(MIXED, replace(STEP, prompts=prompts), option)
     return Timed(
-        **asdict(costs.seconds(work, option.layout, 1)),
-        layout=option.layout,
+        **asdict(costs.seconds(work, 1)),
         generated=work.generated,
         completions=work.completions,
         forwarded=work.forwarded,

@@ -10,7 +10,7 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.lab.cli.main import main
-from dppo.lab.planning.from_log import lines_of, plan_log
+from dppo.lab.planning.from_log import plan_log
 from dppo.lab.planning.logs import read_log
 
 STEPS, GROUP = 12, 5
@@ -119,31 +119,10 @@ def test_rewards_of_minus_one_and_one_bound_the_equal_groups_by_their_pass_rate(
     assert plan.pass_rate == pytest.approx(0.5) and plan.zero_variance[0] == pytest.approx(2 / 256)
 
 
-def test_a_run_that_skips_already_is_planned_from_what_it_forwarded(tmp_path):
-    """Nine of ten groups are equal and skipped, a tenth of the update is left: the plan is the same."""
-    told = {"timing_s/old_log_prob": 0.0, "frac_reward_zero_std": 0.9}
-
-    def plan(update, **others):
-        seconds = {"timing_s/update_actor": update, "timing_s/step": update + 40.0}
-        return saved_by(tmp_path, **told, **seconds, **others).saved
-
-    stock, skipped = plan(400.0), plan(40.0, **{"prune/kept_share": 0.1})
-    assert "exact skipping" in stock and "exact skipping" not in skipped
-    assert skipped["prompts"][0] == pytest.approx(stock["prompts"][0], abs=0.04) and skipped["prompts"][0] > 0.08
-    assert abs(plan(40.0)["prompts"][0] - stock["prompts"][0]) > 0.04, "the wrong twin: all were forwarded"
-
-
-@pytest.mark.parametrize(
-    ("name", "levels"),
-    [
-        ("prune/prompt_rate", {"completions"}),
-        ("prune/token_rate", {"completions", "prompts"}),
-        ("prune/completion_rate", {"completions", "prompts"}),
-    ],
-)
-def test_a_run_that_has_pruned_says_so_and_is_not_offered_more_prompts(tmp_path, name, levels):
-    plan = saved_by(tmp_path, **{name: 0.5, "frac_reward_zero_std": 0.5})
-    assert plan.saved.keys() - {"exact skipping"} == levels and said(plan, "has pruned already") and lines_of(plan)
+def test_a_run_that_prunes_already_is_refused(tmp_path):
+    """What it forwarded is not what it rolled out: the wrong twin takes it for an unpruned run."""
+    with refused(ConfigError, "prunes already", "--run FOLDER"):
+        saved_by(tmp_path, **{"prune/kept_share": 0.1, "frac_reward_zero_std": 0.9})
 
 
 def test_a_share_that_is_0_whatever_the_groups_hold_is_not_believed(tmp_path):

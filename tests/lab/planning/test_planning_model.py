@@ -17,13 +17,10 @@ from dppo.lab.planning.work import work_of
 from dppo.lab.planning.workload import Shares, pass_rates
 
 
-def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():
-    padded = Option(name="TRL", layout="padded", forwarded="all")
-    steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)] + [timed(padded, 16)]
+def test_costs_are_recovered_from_steps_of_two_sizes():
+    steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)]
     assert asdict(fitted(steps)) == pytest.approx(asdict(COSTS), rel=1e-6)
     assert free_tokens(steps, fitted(steps)) == ()
-    alone = fitted(steps[:2])
-    assert alone.padded_token == pytest.approx(COSTS.row_token), "no padded step: a token costs what it does in rows"
     alike = fitted([steps[1], steps[1]])
     assert alike.rollout_fixed == 0 and alike.rollout_token > COSTS.rollout_token, "one size cannot tell fixed seconds"
 
@@ -32,7 +29,7 @@ def test_timings_in_which_fewer_tokens_took_longer_are_refused_or_warned_of():
     small, large = (timed(Option(name="exact"), prompts) for prompts in (8, 16))
     slow = replace(small, rollout=2 * large.rollout)
     costs = fitted([slow, large])
-    assert costs.rollout_token == 0 < costs.row_token
+    assert costs.rollout_token == 0 < costs.token
     (warning,) = free_tokens([slow, large], costs)
     assert "rollout" in warning and f"{slow.generated:,.0f}" in warning and "--pilot 64" in warning
     noisy = [replace(slow, update=2 * large.update), large]
@@ -63,13 +60,12 @@ def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
 
     The wrong twin has the seconds as they are in every resample: its interval is a point, whatever the noise.
     """
-    rng, whole, padded = np.random.default_rng(0), Option(name="exact"), Option(name="TRL", layout="padded")
+    rng, whole = np.random.default_rng(0), Option(name="exact")
     true = [timed(whole, prompts) for prompts in (4, 2, 2, 4, 4)]
-    true += [replace(timed(padded, 4), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
     work = work_of(MIXED, STEP, whole)
 
     def seconds(steps):
-        return fitted(steps).seconds(work, whole.layout, 1).total
+        return fitted(steps).seconds(work, 1).total
 
     def off(step):
         return replace(step, **{name: getattr(step, name) * (1 + 0.05 * rng.normal()) for name in PHASES})
@@ -113,7 +109,7 @@ def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     spread = workload((0.5, 1), (0.97, 9))
     _, completions = planned(Figures(workload=spread, costs=free)).advice
     assert completions.rate > 0 and completions.gain.value > 1.05, "rare wrong answers weigh more than many right ones"
-    dear = replace(COSTS, row_token=1e-9)
+    dear = replace(COSTS, token=1e-9)
     plan = planned(Figures(workload=MIXED, costs=dear))
     assert plan.advice[1].rate == 0 and plan.advice[1].gain.value <= 1
     assert any("do not prune completions" in line for line in findings(plan))

@@ -8,7 +8,7 @@ import torch
 from planning_worlds import MIXED, STEP, workload
 
 from dppo.lab.planning.records import Option
-from dppo.lab.planning.work import cells_of, completion_ceiling, kept, prompt_ceiling, work_of
+from dppo.lab.planning.work import cells_of, kept, work_of
 from dppo.methods import OBJECTIVES, SCHEMES, combined
 from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
@@ -71,7 +71,4 @@ def test_noise_and_tokens_are_what_the_librarys_efficiency_and_ceiling_are_made_
     lone = workload((0.0, 2), (0.3, 3), (0.8, 3), (1.0, 2), prompt=1.0)
     tokens = work_of(lone, STEP, EXACT).forwarded / work_of(lone, STEP, option).forwarded
     assert gain == pytest.approx(tokens / half.noise) and whole.noise == pytest.approx(1)
-    ceiling = selection_ceiling(value, cost)
-    alike, flat = workload((0.5, 1)), workload((0.0, 1), (0.5, 1))
-    assert prompt_ceiling(alike, STEP) < 1.01 < 1.7 < prompt_ceiling(flat, STEP)
-    assert completion_ceiling(MIXED, STEP) == pytest.approx(ceiling) and gain <= ceiling
+    assert gain <= selection_ceiling(value, cost)
