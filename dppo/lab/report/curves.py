@@ -8,7 +8,7 @@ import numpy as np
 from dppo.lab.report.sources import Contents, Group
 from dppo.lab.runs.folder import TOTALS
 from dppo.lab.runs.reader import RunRecord, Series, number, phases_of
-from dppo.lab.statistics import FEWEST, most_covered, seed_interval
+from dppo.lab.statistics import FEWEST, seed_interval
 
 GOING = ("running", "stopped")
 KNOWN = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
@@ -81,16 +81,8 @@ def how_to_read(contents: Contents) -> str:
     seeds = "; ".join(f"{label} {len(runs)} of {total}{_going(runs)}" for label, (runs, total) in used.items())
     enough = any(len(runs) >= FEWEST for runs, _ in used.values())
     shown = f"mean over seeds, with its 95% bootstrap interval (none under {FEWEST} seeds)" if enough else "mean"
-    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {seeds}. {coverage(contents)}".rstrip()
+    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {seeds}."
 
 
 def _going(runs: Sequence[RunRecord]) -> str:
     return " not at the end yet" if runs and all(run.status in GOING for run in runs) else ""
-
-
-def coverage(contents: Contents) -> str:
-    """How often an interval over the fewest seeds of a mean can hold the truth; empty if no mean has an interval."""
-    seeds = min((n for group in contents.groups if (n := len(averaged(group))) >= FEWEST), default=None)
-    if seeds is None:
-        return ""
-    return f"With {seeds} seeds an interval of 95% holds the truth in {most_covered(seeds):.0%} of cases at most."

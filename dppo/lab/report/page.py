@@ -15,18 +15,17 @@ from dppo import __version__
 from dppo.errors import ConfigError
 from dppo.lab.comparison.words import NOT_THERE
 from dppo.lab.report.charts import (
+    ACCURACIES,
     METRICS,
-    OVERS,
     Chart,
     Look,
-    accuracy_chart,
     drawing,
     looks,
     metric_chart,
     phases_chart,
     saved,
 )
-from dppo.lab.report.curves import coverage, how_to_read
+from dppo.lab.report.curves import how_to_read
 from dppo.lab.report.sources import Contents, read_sources, visible
 from dppo.lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, target_lines
 
@@ -86,7 +85,7 @@ def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
     look = {labels.get(label, label): how for label, how in looks([g.label for g in contents.groups]).items()}
     groups = tuple(replace(group, label=labels.get(group.label, group.label)) for group in contents.groups)
     with drawing():
-        chart = accuracy_chart(replace(contents, groups=groups), look, "seconds", width=9.6)
+        chart = metric_chart(replace(contents, groups=groups), look, ACCURACIES[0], width=9.6)
         if chart.figure is None:
             raise ConfigError(f"{folder}: {chart.caption}")
         path.write_bytes(saved(chart.figure, "png"))
@@ -96,7 +95,7 @@ def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
 def draw_panels(contents: Contents, look: Mapping[str, Look]) -> dict[str, list[Chart]]:
     """Every figure of a report, by the key of its section."""
     return {
-        "accuracy": [accuracy_chart(contents, look, over) for over in OVERS],
+        "accuracy": [metric_chart(contents, look, metric) for metric in ACCURACIES],
         "seconds": [phases_chart(contents)],
         "pruning": [metric_chart(contents, look, metric) for metric in METRICS],
     }
@@ -128,7 +127,6 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         ceilings=ceiling_lines(contents),
         target=next((f"Target: {each.target}." for each in compared if each.target), ""),
         runs=run_lines(contents),
-        coverage=coverage(contents),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
         style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
         version=__version__,

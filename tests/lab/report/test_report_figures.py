@@ -8,7 +8,7 @@ from report_folders import run_of
 
 from dppo.lab.comparison.words import Compared
 from dppo.lab.palette import SERIES
-from dppo.lab.report.charts import DASHES, accuracy_chart, drawing, looks
+from dppo.lab.report.charts import ACCURACIES, DASHES, drawing, looks, metric_chart
 from dppo.lab.report.curves import band, phase_seconds
 from dppo.lab.report.page import draw_panels
 from dppo.lab.report.sources import Group, read_sources
@@ -22,7 +22,7 @@ def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes():
     contents = read_sources([made.SAMPLE])
     with drawing():
         panels = draw_panels(contents, looks(METHODS))
-        target = accuracy_chart(contents, looks(METHODS), "seconds").figure.axes[0]
+        target = metric_chart(contents, looks(METHODS), ACCURACIES[0]).figure.axes[0]
     charts = [chart for drawn in panels.values() for chart in drawn]
     assert [chart.title for chart in charts if chart.figure is None] == [] and len(charts) == 3 + 1 + 6
     for chart in charts:

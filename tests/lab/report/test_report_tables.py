@@ -4,7 +4,6 @@ import pytest
 from report_folders import contents_of, run_of
 
 from dppo.lab.comparison.words import Cell, Compared, interval
-from dppo.lab.report.curves import coverage
 from dppo.lab.report.sources import Group
 from dppo.lab.report.tables import ceiling_lines, method_line
 
@@ -38,13 +37,6 @@ def test_the_table_has_the_papers_columns():
         ("70.0%", "60.0% to 80.0%"),
         ("1 of 1", ""),
     ]
-
-
-@pytest.mark.parametrize(("seeds", "share"), [(2, ""), (3, "75%"), (5, "94%")])
-def test_a_report_says_how_far_its_seeds_can_cover(seeds, share):
-    runs = tuple(run_of(seed=seed, logs=({"step": 1, "loss": 0.1},)) for seed in range(seeds))
-    found = coverage(contents_of(Group(label="m", runs=runs)))
-    assert share in found and bool(found) == bool(share), "without an interval there is nothing to cover"
 
 
 def ended(*seconds):
