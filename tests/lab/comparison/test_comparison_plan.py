@@ -102,7 +102,7 @@ def block(**methods):
         (block(**{"a/b": {"method": "trl"}}), {}, ("'a/b'",)),
         ({"compare": {"method": {}}}, {}, ("compare:", "'method'", "{methods:")),
         ({}, {"seeds": 0}, ("--seeds 0", "--seeds 5")),
-        ({}, {"seconds": 0.0}, ("--cpu_seconds 0", "--cpu_seconds 60")),
+        ({}, {"seconds": 0.0}, ("--cpu_seconds 0.0", "--cpu_seconds 60")),
         ({}, {"target": 1.5}, ("--target 1.5", "--target 0.8")),
         ({}, {"flags": ["--dry_run"]}, ("dry_run", "dppo train")),
     ],
@@ -142,7 +142,7 @@ def test_changed_fields_are_refused_by_name_and_only_those_runs_go(config):
     folders = [made(comparison, *run) for run in comparison.order()]
     open_folder(plan(config(), methods=["grpo", "dppo", "trl"], seeds=5), overwrite=False)  # more is no change
     changed = plan(config(**block(grpo={"method": "grpo", "learning_rate": 1e-5}, dppo={})))
-    with refused(ConfigError, "(grpo: learning_rate)", "--overwrite"):
+    with refused(ConfigError, "runs/grpo/seed_7: learning_rate", "--overwrite"):
         open_folder(changed, overwrite=False)
     assert all(folder.exists() for folder in folders)
     open_folder(changed, overwrite=True)
