@@ -27,7 +27,7 @@ from dppo.lab.report.charts import (
 )
 from dppo.lab.report.curves import how_to_read
 from dppo.lab.report.sources import Contents, read_sources, visible
-from dppo.lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, target_lines
+from dppo.lab.report.tables import EQUAL, method_line, run_lines, target_lines
 
 INTROS = {
     "accuracy": ("Accuracy", "Accuracy on held-out problems against its cost."),
@@ -124,7 +124,6 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         compared=any(each.readout for each in compared),
         equal=EQUAL,
         targets=target_lines(contents),
-        ceilings=ceiling_lines(contents),
         target=next((f"Target: {each.target}." for each in compared if each.target), ""),
         runs=run_lines(contents),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),

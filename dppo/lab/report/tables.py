@@ -8,7 +8,6 @@ from dppo.lab.comparison.curves import READOUTS
 from dppo.lab.comparison.words import NO_CELL, Cell, amount, counted, duration, interval, percent
 from dppo.lab.report.curves import averaged, last_of
 from dppo.lab.report.sources import Contents, Group
-from dppo.lab.runs.ceilings import run_ceilings
 from dppo.lab.runs.folder import ACCURACY, TOTALS
 from dppo.lab.runs.reader import RunRecord, mapping, number
 
@@ -42,19 +41,6 @@ class MethodLine:
 def target_lines(contents: Contents) -> Lines:
     """Cost to the target, and how many seeds reached it; none without a target."""
     return tuple((group.label, cells) for group in contents.groups if (cells := group.compared.target_cells()))
-
-
-def ceiling_lines(contents: Contents) -> Lines:
-    """Ceilings of prompts and of completions, and the share without a gradient, which is free; of runs that say."""
-    lines = []
-    for group in contents.groups:
-        cells: dict[str, Cell] = dict.fromkeys(("prompts", "completions", "free"), NO_CELL)
-        rows = run_ceilings(group.sound)
-        for row in rows:
-            cells[row.level] = Cell(text=f"{amount(row.value)}×", detail=f"{amount(row.low)} to {amount(row.high)}")
-            cells |= {} if row.free is None else {"free": Cell(text=percent(row.free))}
-        lines += [(group.label, tuple(cells.values()))] if rows else []
-    return tuple(lines)
 
 
 def run_lines(contents: Contents) -> tuple[tuple[str, RunRecord, tuple[str, ...]], ...]:

@@ -1,11 +1,11 @@
 """Cells and tables of a report, from figures by hand."""
 
 import pytest
-from report_folders import contents_of, run_of
+from report_folders import run_of
 
 from dppo.lab.comparison.words import Cell, Compared, interval
 from dppo.lab.report.sources import Group
-from dppo.lab.report.tables import ceiling_lines, method_line
+from dppo.lab.report.tables import method_line
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
 MISSED = {"median": None, "low": 0.0, "high": 1.0, "at_most": 0.8, "reached": "2 of 5", "per_seed": {"0": [0, 0.8]}}
@@ -66,41 +66,6 @@ def test_a_speedup_is_only_what_is_known(speedup, text, detail):
 def test_a_median_without_an_end_is_told_from_too_few_seeds():
     assert interval({"median": 2.9, "low": None, "high": None}, str).detail == "too few seeds: no interval"
     assert interval({"median": 2.9, "low": 1.0, "high": None}, str).detail == "no end: seeds that never got there"
-
-
-def line(**columns):
-    """A line of prompts.jsonl of two prompts, one of which always gives nothing and is known to."""
-    whole = {"expected_signal": [1.0, 0.1], "signal": [3.0, 0.0], "expected_tokens": [5.0, 5.0], "tokens": [4.0, 4.0]}
-    return {"step": 1, "probability": [1.0, 0.5], **whole, **columns}
-
-
-DAMAGED = [
-    {"signal": ["x", None]},
-    {"signal": None, "tokens": 5},
-    {"probability": [0.0, 2.0]},
-    {"expected_tokens": [float("inf"), float("nan")]},
-    {"expected_signal": [True, -1.0]},
-    {"tokens": [[1], {}]},
-]
-
-
-def test_the_ceilings_of_a_method_are_over_all_its_runs():
-    logs = tuple({"step": n, "prune/completion_ceiling": 1.2, "prune/live_share": 0.25} for n in range(3))
-    runs = tuple(run_of(seed=seed, logs=logs, prompts=(line(),) * 20) for seed in (0, 1))
-    ((label, (prompts, completions, free)),) = ceiling_lines(contents_of(Group(label="dppo", runs=runs)))
-    # By weight a third of the prompts has all of the gradient: 1 / (1 / 3).
-    assert label == "dppo" and (prompts.text, completions.text, free.text) == ("3×", "1.20×", "75.0%")
-    low, high = map(float, prompts.detail.split(" to "))
-    assert 1 < low < 3 < high < 9
-
-
-def test_what_is_damaged_or_not_recorded_is_left_out():
-    lines = [line(**columns) for columns in DAMAGED]
-    run = run_of(logs=({"step": 1},), prompts=(*lines, *[line()] * 20))
-    ((_, cells),) = ceiling_lines(contents_of(Group(label="dppo", runs=(run,))))
-    assert [cell.text for cell in cells] == ["3×", "—", "—"]
-    old = run_of(logs=({"step": 1},), prompts=(line(signal=None),))
-    assert ceiling_lines(contents_of(Group(label="dppo", runs=(old,)))) == ()
 
 
 def test_rates_stand_beside_what_they_saved():
