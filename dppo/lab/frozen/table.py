@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dppo.lab.comparison.contestants import STOCK
 from dppo.lab.comparison.table import figures_table
 from dppo.lab.frozen.grid import FrozenComparison, Measurement
 from dppo.lab.frozen.lines import CONTROLS, RATES, PrunedLevel
@@ -73,14 +72,8 @@ def _notes(found: FrozenComparison) -> Iterator[str]:
     for name, meaning in CONTROLS.items():
         yield f"{name}: {meaning}"
     for line in found.lines:
-        if line.name == STOCK:
-            yield f"{STOCK}: stock TRL, whose gradient is that of grpo (dppo verify)"
-    for line in found.lines:
         if line.method.rounds is not None:
             yield f"{line.name}: one round of this block and no further ones, as a mean over its groups that count"
-    for line in found.lines:
-        if line.method.sizes is not None:
-            yield f"{line.name}: group sizes were not varied, all groups are of one size"
     yield "A dash: the method takes no rate at that level. Floors are at most half of what a rate keeps."
 
 

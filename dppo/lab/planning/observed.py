@@ -85,7 +85,8 @@ def observed_run(run: RunRecord) -> Observed:
 def timed_logs(run: RunRecord) -> list[Log]:
     """The latest logs that can be timed steps."""
     logs = [log for log in run.logs if all(math.isfinite(number(log.get(name))) for name in NEEDED)]
-    return [log for before, log in pairwise([None, *logs]) if before is None or log["step"] > before["step"]][-MOST:]
+    later = [after for before, after in pairwise(logs) if after["step"] > before["step"]]
+    return [*logs[:1], *later][-MOST:]
 
 
 def timed_steps(run: RunRecord) -> tuple[Timed, ...]:
