@@ -52,24 +52,3 @@ def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
     assert command.frozen(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
-
-
-@pytest.mark.slow
-def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        "model_name_or_path: scratch:embedded\ndataset_name: embedded\nreward_funcs: [embedded]\nmethod: dppo\n"
-        f"loss_type: grpo\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nreport_to: none\nseed: 3\n"
-        "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: uncertainty}}}\n"
-    )
-    output = tmp_path / "frozen.json"
-    words = [str(config), "--prune_floor", "0.3", "--completion_prune_rate", "0.5", "--rates", "0.5", "--draws", "100"]
-    assert command.frozen([*words, "--output", str(output)]) == 0
-    saved = json.loads(output.read_text())
-    rows = [row for row in saved["rows"] if row["name"] == "dppo"]
-    assert {row["normaliser"] for row in rows} == {"grpo"}
-    (prompts,) = [row for row in rows if row["level"] == "prompts"]
-    assert prompts["largest_weight"] <= 1 / 0.25 + 1e-9, "the floor of 0.3 is brought down to half of what is kept"
-    assert {row["name"] for row in saved["rows"]} == {"dppo", "sharp", "uniform", "oracle"}
-    assert saved["environment"]["command"].startswith(f"dppo compare --frozen {config} --prune_floor 0.3")
-    assert saved["seed"] == 3
