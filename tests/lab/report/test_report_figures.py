@@ -1,6 +1,5 @@
 """Figures of a report: drawn with units, means and intervals by hand, one look for each method."""
 
-
 import numpy as np
 import report_folders as made
 from report_folders import run_of
