@@ -41,7 +41,7 @@ def test_coverage_beside_the_twin_that_is_too_narrow():
     assert hits[1] / 1500 <= 0.84 + error / 2, "the plain interval is too narrow"
 
 
-def test_many_seeds_go_to_scipy_and_stay_repeatable():
+def test_many_seeds_are_resampled_at_random_and_stay_repeatable():
     values = generator(5).normal(1.0, 0.1, size=9)
     first = percentile_ends(values, np.mean, expanded_tail(9))
     assert first == percentile_ends(values, np.mean, expanded_tail(9))

@@ -92,23 +92,7 @@ def most_covered(seeds: int) -> float:
 
 
 def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
-    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``, of two values or more; exact for few.
-
-    The statistic is called with ``axis=-1``.
-    """
-    if len(values) > ENUMERATED:
-        # Of values that are all equal scipy gives nan for the ends.
-        if np.ptp(values) == 0:
-            return float(values[0]), float(values[0])
-        found = stats.bootstrap(
-            (values,),
-            statistic,
-            n_resamples=SEED_RESAMPLES,
-            confidence_level=1 - 2 * tail,
-            method="percentile",
-            rng=generator(0, Purpose.CHECK, len(values)),
-        ).confidence_interval
-        return float(found.low), float(found.high)
+    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``; it is called with ``axis=-1``."""
     return resampled_ends(lambda places: statistic(values[places], axis=-1), len(values), tail)
 
 

@@ -54,19 +54,11 @@ def frozen_subject(
     title: str,
     reward_weights: Sequence[float] = (1.0,),
 ) -> Subject:
-    """Roll every prompt out twice, once for its history and once to be verified, and take all gradients of the second.
+    """Roll out every prompt twice: once for its history, once to be verified. Take all gradients of the second.
 
     If hardly any group has rewards that differ, random ones replace them, and the notes say so: a bias of an estimate
-    does not depend on the rewards.
-
-    Args:
-        model: the policy, left in evaluation mode.
-        tokenizer: for the ids of padding and of the end.
-        prompts: token ids of each prompt, at least two of them.
-        scorer: rewards of the completions.
-        sampling: how they are generated.
-        title: model and data in a few words.
-        reward_weights: factor of each function's reward, one for each function of the scorer.
+    does not depend on the rewards. ``prompts`` are token ids, and ``reward_weights`` has one factor for each function
+    of the scorer. The model is left in evaluation mode.
 
     Raises:
         ConfigError: fewer than two prompts, or nothing to train.
@@ -75,39 +67,52 @@ def frozen_subject(
     model.eval()
     count = sampling.generations
     with one_thread(model):
-        tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
-    row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
-    reward_P2GF = scorer(row, tokens).double().view(len(prompts), 2, count, len(reward_weights))
-    earlier_tokens, now_tokens = ([each for i, each in enumerate(tokens) if i // count % 2 == part] for part in (0, 1))
-    pairs = [(prompts[i // count], completion) for i, completion in enumerate(now_tokens)]
-    limits = {"group": count, "limit_seconds": sampling.limit_seconds}
-    with one_thread(model):
-        gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
+        made = generate(model, tokenizer, prompts, 2 * count, sampling)
+    earlier_tokens, now_tokens = ([each for row, each in enumerate(made) if row // count % 2 == at] for at in (0, 1))
+    gradient_NK, logp_N = _scored(model, prompts, now_tokens, sampling)
     done = len(logp_N) // count
-    notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
-    earlier, now, drawn = _rewards(reward_P2GF[:done], reward_weights, sampling.seed)
+    reward_P2GF = scorer([row // (2 * count) for row in range(len(made))], made).double()
+    reward_P2GF = reward_P2GF.view(len(prompts), 2, count, len(reward_weights))[:done]
+    earlier, now, drawn = _rewards(reward_P2GF, reward_weights, sampling.seed)
+    notes = [f"Time was up after {done} of {len(prompts)} prompts."] * (done < len(prompts))
     notes += ["Rewards hardly differed within groups, so they were drawn at random instead."] * drawn
-    earlier_tokens, now_tokens = earlier_tokens[: done * count], now_tokens[: done * count]
-    logp_NT = torch.nn.utils.rnn.pad_sequence(logp_N, batch_first=True)
     return Subject(
         title=title,
         notes=tuple(notes),
         model=model,
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
-        completion_tokens=tuple(now_tokens),
+        completion_tokens=tuple(now_tokens[: done * count]),
         rewards=now,
         context=known_after(earlier),
         generations=count,
-        uncertainty_N=uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < lengths(now_tokens)[:, None]),
+        uncertainty_N=_uncertainty(logp_N),
         gram_NN=gram(gradient_NK),
-        candidates=candidates_after(earlier, lengths(earlier_tokens)),
-        earlier_tokens=tuple(earlier_tokens),
+        candidates=candidates_after(earlier, lengths(earlier_tokens[: done * count])),
+        earlier_tokens=tuple(earlier_tokens[: done * count]),
         earlier_rewards=earlier,
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
         folded=not Folding(trained_parameters(model)).exact,
     )
+
+
+def _scored(
+    model: PreTrainedModel, prompts: list[list[int]], tokens: list[list[int]], sampling: SubjectSampling
+) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of completions and log-probabilities of their tokens, of as many prompts as there is time for."""
+    count = sampling.generations
+    pairs = [(prompts[row // count], completion) for row, completion in enumerate(tokens)]
+    limit = sampling.limit_seconds
+    with one_thread(model):
+        return score_gradients(model, pairs, temperature=sampling.temperature, group=count, limit_seconds=limit)
+
+
+def _uncertainty(logp_N: Sequence[Tensor]) -> Tensor:
+    """(N,) uncertainty of completions, from the log-probabilities of the tokens of each."""
+    logp_NT = torch.nn.utils.rnn.pad_sequence(list(logp_N), batch_first=True)
+    length_N = torch.tensor([len(logp_T) for logp_T in logp_N])
+    return uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < length_N[:, None])
 
 
 def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:

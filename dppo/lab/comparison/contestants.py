@@ -23,20 +23,11 @@ STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", "dry_run", "processes", "method"}
 """Fields that the comparison itself decides for each run."""
 SHARED = {
-    *("model_name_or_path", "model_revision", "embedded_problems"),
-    *(
-        "dataset_name",
-        "dataset_path",
-        "task_arguments",
-        "answer_pattern",
-        "dataset_train_split",
-        "prompt_column",
-        "answer_column",
-        "prompt_template",
-    ),
-    *("extract", "max_prompt_tokens", "on_bad_rows", "rollout_func", "use_vllm", "vllm_mode"),
+    *("model_name_or_path", "model_revision", "embedded_problems", "dataset_name", "dataset_path", "task_arguments"),
+    *("answer_pattern", "dataset_train_split", "prompt_column", "answer_column", "prompt_template", "extract"),
+    *("max_prompt_tokens", "on_bad_rows", "rollout_func", "use_vllm", "vllm_mode", "use_cpu"),
     *("eval_benchmarks", "eval_benchmark_data", "eval_benchmark_limit", "eval_benchmark_samples"),
-    *("max_completion_length", "temperature", "top_p", "top_k", "min_p", "use_cpu"),
+    *("max_completion_length", "temperature", "top_p", "top_k", "min_p"),
 }
 """Fields that make the task and its evaluation. All contestants have one value, so that accuracies compare."""
 SEEDED = ("model_name_or_path", "dataset_name", "dataset_path", "eval_dataset_name", "eval_dataset_path")
@@ -53,12 +44,8 @@ def _prunes_prompts(method: Method) -> bool:
     return method.prompts != ALL_PROMPTS or drawn
 
 
-def _prunes(method: Method) -> bool:
-    return bool(method.completions.rate or method.prompts.rate)
-
-
 def _draws(method: Method) -> bool:
-    return _prunes(method) and isinstance(method.completions, Pruning)
+    return bool(method.completions.rate or method.prompts.rate) and isinstance(method.completions, Pruning)
 
 
 def _cuts(method: Method) -> bool:
@@ -72,7 +59,7 @@ TAKEN: dict[str, Callable[[Method], bool]] = {
     "completion_budget": _draws,
     "sampling_design": _draws,
     "prune_floor": _draws,
-    "prune_schedule": _prunes,
+    "prune_schedule": lambda method: bool(method.completions.rate or method.prompts.rate),
     "prompt_prune_rate": _prunes_prompts,
     "token_prune_rate": _cuts,
     "head_prune_rate": _cuts,

@@ -72,19 +72,18 @@ class Comparison:
 
     def check(self) -> dict[str, AnyRun]:
         """The parsed first run of each contestant, after every field, and what accuracy is measured on, was checked."""
-        if not self.config.get("eval_benchmarks"):
-            raise ConfigError(
-                "nothing says what accuracy is: eval_benchmarks is not set. Write, for example, "
-                "eval_benchmarks: [embedded], or eval_benchmarks: [math500]"
-            )
-        if not self.config.get("model_name_or_path"):
-            raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
-        runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
+        for name, example in (("eval_benchmarks", "[math500]"), ("model_name_or_path", "Qwen/Qwen3-0.6B")):
+            if not self.config.get(name):
+                raise ConfigError(
+                    f"{name} is not set, and a comparison needs it. Write, for example, {name}: {example}"
+                )
+        fields = {each.name: self.fields(each, self.seeds[0]) for each in self.contestants}
         model = {"model_name_or_path": self.config["model_name_or_path"]} if self.scratch else {}  # not made yet
         for each in self.contestants:
-            run = each.parse({**self.fields(each, self.seeds[0]), **model})
+            run = each.parse({**fields[each.name], **model})
             check_run(run)
             load_rewards(run, None)
+        runs = {each.name: each.parse(fields[each.name]) for each in self.contestants}
         first = runs[self.contestants[0].name]
         load_rollouts(first)
         load_benchmarks(first)
@@ -126,20 +125,21 @@ def plan(
     accuracy in (0, 1] whose time is measured, and ``seconds`` are those of ``Comparison``.
     """
     fields, block = read_config(config, flags)
-    if fields.get("dry_run"):
-        raise ConfigError("dry_run is a field of dppo train. Check a run by itself: dppo train CONFIG.yaml --dry_run")
-    if seeds < 1:
-        raise ConfigError(f"--seeds {seeds} must be at least 1; 3 or more for intervals. Try --seeds 5")
-    if target is not None and not 0 < target <= 1:
-        raise ConfigError(f"--target {target:g} must be an accuracy in (0, 1]. Try --target 0.8")
-    if seconds is not None and not seconds > 0:
-        raise ConfigError(f"--cpu_seconds {seconds:g} must be > 0. Try --cpu_seconds 60")
-    folder = fields.pop("output_dir", None)
-    if not folder:
-        raise ConfigError("output_dir is not set: the folder of the comparison. Write output_dir: runs/compare")
-    first = fields.get("seed", 42)
-    if not str(first).isdigit():
-        raise ConfigError(f"seed={first!r} must be a whole number >= 0. Write seed: 0")
+    folder, first = fields.pop("output_dir", None), fields.get("seed", 42)
+    problems = {
+        "dry_run is a field of dppo train. Check a run by itself: dppo train CONFIG.yaml --dry_run": (
+            bool(fields.get("dry_run"))
+        ),
+        f"--seeds {seeds} must be at least 1; 3 or more for intervals. Try --seeds 5": seeds < 1,
+        f"--target {target} must be an accuracy in (0, 1]. Try --target 0.8": target is not None
+        and not 0 < target <= 1,
+        f"--cpu_seconds {seconds} must be > 0. Try --cpu_seconds 60": seconds is not None and not seconds > 0,
+        "output_dir is not set: the folder of the comparison. Write output_dir: runs/compare": not folder,
+        f"seed={first!r} must be a whole number >= 0. Write seed: 0": not str(first).isdigit(),
+    }
+    for problem, applies in problems.items():
+        if applies:
+            raise ConfigError(problem)
     return Comparison(
         folder=Path(str(folder)),
         contestants=choose(methods, block, fields),
@@ -182,14 +182,13 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
     if record.exists():
         changed = changes(comparison, read_record(record))
         if changed and not overwrite:
-            listed = "; ".join(f"{what}: {', '.join(names)}" for what, (names, _) in changed.items())
+            listed = "; ".join(f"{place.relative_to(folder)}: {', '.join(names)}" for place, names in changed.items())
             raise ConfigError(
                 f"output_dir={folder} holds runs that were made with other fields ({listed}). Add --overwrite to make "
                 "those anew, or name another --output_dir."
             )
-        for _, places in changed.values():
-            for place in places:
-                shutil.rmtree(place, ignore_errors=True)
+        for place in changed:
+            shutil.rmtree(place, ignore_errors=True)
         if changed:
             (folder / RESULTS_FILE).unlink(missing_ok=True)  # of the runs that are gone, too
     try:
@@ -199,19 +198,14 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
         raise ConfigError(f"output_dir={folder} cannot be written ({error}). Name another --output_dir.") from error
 
 
-def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
-    """Parts of the folder that do not belong to this comparison: the fields that differ, and the folders to remove.
-
-    ``before`` is the content of ``comparison.json``.
-    """
-    old = before.get("config", {})
-    names = {*SEEDED, "embedded_problems"} & SHARED
-    different = sorted(name for name in names if old.get(name) != comparison.config.get(name))
-    starts = comparison.folder / STARTS
+def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[Path, list[str]]:
+    """Folders that do not belong to this comparison, and the fields that differ; ``before`` is ``comparison.json``."""
+    old, starts = before.get("config", {}), comparison.folder / STARTS
+    task = {*SEEDED, "embedded_problems"} & SHARED
+    different = sorted(name for name in task if old.get(name) != comparison.config.get(name))
     if different and starts.is_dir():
-        return {"the task": (different, [starts, comparison.folder / RUNS])}
-    fields: dict[str, set[str]] = {}
-    places: dict[str, list[Path]] = {}
+        return {starts: different, comparison.folder / RUNS: different}
+    found: dict[Path, list[str]] = {}
     for seed, contestant in comparison.order():
         place = comparison.run_folder(contestant, seed)
         if not (place / CONFIG_FILE).exists():
@@ -220,11 +214,9 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tupl
             then, now = read_file(place / CONFIG_FILE), comparison.fields(contestant, seed)
         except ConfigError as error:
             raise ConfigError(f"{place} is damaged: {error}. Remove it.") from error
-        changed = {name for name in then.keys() | now.keys() if _meant(then.get(name)) != _meant(now.get(name))}
-        if changed:
-            fields.setdefault(contestant.name, set()).update(changed)
-            places.setdefault(contestant.name, []).append(place)
-    return {name: (sorted(fields[name]), places[name]) for name in fields}
+        changed = [name for name in then.keys() | now.keys() if _meant(then.get(name)) != _meant(now.get(name))]
+        found |= {place: sorted(changed)} if changed else {}
+    return found
 
 
 def _meant(value: Any) -> Any:

@@ -84,19 +84,10 @@ def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunR
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
     """The content of ``results.json``; unfinished runs are listed with their status."""
-    return summary_of(comparison, read_results(comparison))
-
-
-def read_results(comparison: Comparison) -> dict[str, Results]:
-    """Results of the runs of every contestant, by its name."""
-    return {
+    results = {
         each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
     }
-
-
-def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
-    """The content of ``results.json``, from results that have been read."""
     curves = {name: curves_of(found) for name, found in results.items()}
     baseline, given = comparison.baseline, comparison.target
     first = curves[baseline]
@@ -143,12 +134,12 @@ def _about(contestant: Contestant, results: Results, comparison: Comparison) -> 
 
 def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
     """Model and data by their names in the configuration, and how many prompts the runs found."""
-    found = (result.facts.task for each in results.values() for result in each.values() if result.facts)
+    tasks = (result.facts.task for each in results.values() for result in each.values() if result.facts)
     config = comparison.config
     return {
         "model": config.get("model_name_or_path"),
         "dataset": config.get("dataset_path") or config.get("dataset_name"),
-        "prompts": next((task.get("prompts") for task in found if task), None),
+        "prompts": next((task.get("prompts") for task in tasks if task), None),
         "benchmarks": config.get("eval_benchmarks"),
     }
 
@@ -161,36 +152,33 @@ def curves_of(results: Results) -> Curves:
 def common_reach(curves: Mapping[str, Curves], over: Over) -> Figures:
     """How far all finished runs of a seed went; contestants need not have the same seeds."""
     ends: dict[int, list[float]] = {seed: [] for found in curves.values() for seed in found}
-    for seed, curve in (pair for found in curves.values() for pair in found.items()):
-        ends[seed] += [getattr(curve[-1], over)] if curve else []
+    for found in curves.values():
+        for seed, curve in found.items():
+            ends[seed] += [getattr(curve[-1], over)] if curve else []
     return {seed: min(found, default=None) for seed, found in ends.items()}
 
 
 def read_out(curves: Curves, baseline: Curves, over: Over, places: Figures) -> dict[str, Any]:
     """A contestant's accuracy at ``places``, each seed's amount of ``over``, and its difference to the baseline's."""
-    here, there = (
-        {
-            seed: accuracy_at(curve, at, over) if curve and (at := places[seed]) is not None else None
-            for seed, curve in found.items()
-        }
-        for found in (curves, baseline)
-    )
+
+    def accuracies(found: Curves) -> Figures:
+        read = ((seed, curve, places[seed]) for seed, curve in found.items())
+        return {seed: accuracy_at(curve, at, over) if curve and at is not None else None for seed, curve, at in read}
+
+    here = accuracies(curves)
     known = [at for at in places.values() if at is not None]
     return {
         "at": float(np.mean(known)) if known else None,
         "at_per_seed": {str(seed): at for seed, at in places.items()},
         "accuracy": seed_interval(here).as_json(),
-        "difference": seed_interval(paired(here, there)).as_json(),
+        "difference": seed_interval(paired(here, accuracies(baseline))).as_json(),
     }
 
 
 def paired(left: Figures, right: Figures) -> dict[int, float | None]:
     """``left - right``, seed by seed; None where either has no value."""
-    found: dict[int, float | None] = {}
-    for seed, value in left.items():
-        other = right.get(seed)
-        found[seed] = None if value is None or other is None else value - other
-    return found
+    pairs = {seed: (value, right.get(seed)) for seed, value in left.items()}
+    return {seed: None if one is None or other is None else one - other for seed, (one, other) in pairs.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,8 @@ A run that ends without reaching the target is *censored*: it needed more than i
 counted as if it had needed nothing, or exactly what it had.
 
 The speedup of a method is the baseline's amount over the method's, seed by seed. If a run is censored, the ratio of its
-seed is only known to lie between two ends:
-
-| missed the target | at least | at most |
-|---|---|---|
-| neither | the ratio | the ratio |
-| the method | 0 | baseline's / all it had |
-| the baseline | all it had / the method's | no end |
-| both | 0 | no end |
-
-``Ratio.median`` is the median over seeds of the lower ends: what was not observed counts against the method.
+seed is only known to lie between two ends: docs/compare.md. ``Ratio.median`` is the median over seeds of the lower
+ends: what was not observed counts against the method.
 """
 
 import math

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dppo.lab.comparison.curves import READOUTS
-from dppo.lab.comparison.words import Cell, Compared, findings, interval, percent
+from dppo.lab.comparison.words import Cell, Compared, interval, percent
 from dppo.lab.statistics import FEWEST, most_covered
 
 NARROWEST = 124
@@ -28,7 +28,7 @@ def show(results: Mapping[str, Any], console: Console) -> None:
         equal = dict(zip(READOUTS, each.difference_cells(), strict=True))
         final, biased = interval(each.readout["final"], percent), "yes" if each.readout["biased"] else "no"
         speedup = each.speedup_cell()
-        if each.no_target or each.too_short:  # why, stands below the tables
+        if each.no_target:  # the reason is below the tables
             speedup = Cell(text=speedup.text)
         shown = (speedup, equal["equal_seconds"], equal["equal_updates"], final)
         main.add_row(escape(name), *map(in_two_lines, shown), biased, each.readout["finished"])
@@ -37,7 +37,7 @@ def show(results: Mapping[str, Any], console: Console) -> None:
     console.print(main)
     console.print()
     console.print(amounts)
-    for line in (*findings(compared), *notes(results)):
+    for line in notes(results):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -51,7 +51,9 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
     baseline, seeds = results["baseline"], len(results["seeds"])
     first = results["methods"][baseline]
     yield f"Against {baseline}, paired by seed. Target: {results['target']['what']}."
-    if not results["target"]["missing"]:
+    if results["target"]["missing"]:
+        yield f"No speedup: {results['target']['missing']}."
+    else:
         yield from _about_speedups(results)
     places = [f"{first[name]['at']:,.0f} {unit}" for name, unit in UNITS.items() if first[name]["at"] is not None]
     if places:

@@ -11,7 +11,6 @@ from dppo.errors import duration as in_words
 from dppo.lab.comparison.curves import AMOUNTS, READOUTS, TO_FINAL, TO_TARGET
 from dppo.lab.runs.folder import STOCK
 from dppo.lab.runs.reader import mapping, number, sequence
-from dppo.lab.statistics import FEWEST
 
 NOT_THERE = "—"
 
@@ -67,13 +66,8 @@ def interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str =
     if not math.isfinite(centre):
         return NO_CELL
     detail = f"{words(low)} to {words(high)}"
-    if math.isnan(low):  # only where seeds are too few: of those that never got there the upper end is not known
-        per_seed = mapping(read.get("per_seed"))
-        # Of a median to a target None is a seed that failed or one that never got there; of the others the former.
-        known = (
-            sum(each is not None for each in per_seed.values()) if {"mean", "reached"} & set(read) else len(per_seed)
-        )
-        detail = f"{counted(known, 'seed') if known < FEWEST else 'too few seeds'}: no interval"
+    if math.isnan(low):
+        detail = "too few seeds: no interval"
     elif math.isnan(high):
         detail = "no end: seeds that never got there"
     return Cell(text=words(centre) + unit, detail=detail)
@@ -91,7 +85,7 @@ class Compared:
     target: str = ""
     """The target of the speedup, in words."""
     no_target: str = ""
-    """Why there is no target, and so no speedup; empty where there is one."""
+    """Why there is no target, and so no speedup; empty if there is one."""
     baseline_seconds: float = math.nan
     """Training seconds of the baseline's runs, mean over those that finished."""
 
@@ -115,47 +109,24 @@ class Compared:
         """True if the others are measured against it."""
         return bool(self.name) and self.name == self.baseline
 
-    @property
-    def paired(self) -> bool:
-        """True if there are pairs of runs with a target, even if they never reached it."""
-        seeds = mapping(self.speedup.get("per_seed")).values()
-        return number(self.speedup.get("median")) > 0 or any(ends is not None for ends in seeds)
-
-    @property
-    def or_more(self) -> bool:
-        """True if the median is only a lower bound, because the baseline missed the target."""
-        most = number(self.speedup.get("at_most", self.speedup.get("median")))
-        return not most <= number(self.speedup.get("median"))
-
-    @property
-    def missed(self) -> bool:
-        """True if it did not reach the target in most seeds."""
-        return self.paired and not number(self.speedup.get("median")) > 0
-
-    @property
-    def too_short(self) -> bool:
-        """True if its runs missed the target in fewer seconds than the baseline needed: it may still be faster."""
-        return self.missed and number(self.speedup.get("at_most")) > 1
-
-    @property
-    def lengths(self) -> str:
-        """Seconds of its runs, and of the baseline's."""
-        return f"{duration(run_seconds(self.readout))} of {self.baseline}'s {duration(self.baseline_seconds)}"
-
     def speedup_cell(self) -> Cell:
-        """How many times sooner than the baseline it reached the target."""
+        """How many times faster than the baseline it reached the target."""
         if self.is_baseline:
             return Cell(text="1×", detail="the baseline")
         if self.no_target:
             return Cell(text=NOT_THERE, detail=self.no_target)
-        if not self.paired:
+        median = number(self.speedup.get("median"))
+        most = number(self.speedup.get("at_most", self.speedup.get("median")))
+        if median > 0:
+            found = interval(self.speedup, "{:.2f}".format, unit="×")
+            # The baseline missed the target: the median is only a lower bound.
+            return found if most <= median else replace(found, text=f"≥ {found.text}")
+        if all(ends is None for ends in mapping(self.speedup.get("per_seed")).values()):
             return NO_CELL
-        if self.too_short:
-            return Cell(text="too short to tell", detail=self.lengths)
-        if self.missed:
-            return Cell(text="not reached", detail=f"{self.speedup.get('reached', 'in most')} seeds")
-        found = interval(self.speedup, "{:.2f}".format, unit="×")
-        return replace(found, text=f"≥ {found.text}") if self.or_more else found
+        if most > 1:  # its runs had fewer seconds than the baseline needed: it may still be faster
+            lengths = f"{duration(run_seconds(self.readout))} of {self.baseline}'s {duration(self.baseline_seconds)}"
+            return Cell(text="too short to tell", detail=lengths)
+        return Cell(text="not reached", detail=f"{self.speedup.get('reached', 'in most')} seeds")
 
     def difference_cells(self) -> tuple[Cell, ...]:
         """Accuracy minus the baseline's, in the order of ``READOUTS``."""
@@ -172,30 +143,6 @@ class Compared:
         )
         return (*took, Cell(text=str(read.get("reached") or NOT_THERE))) if read else ()
 
-    def finding(self, label: str) -> str:
-        """The finding about ``label``, a sentence."""
-        target = self.target.removesuffix(", same seed") or f"final accuracy of {self.baseline}"
-        median, low, high = (number(self.speedup.get(name)) for name in ("median", "low", "high"))
-        if self.too_short:
-            read = mapping(self.readout.get("equal_seconds"))
-            found, at = interval(mapping(read.get("difference")), points), duration(number(read.get("at")))
-            return (
-                f"{label}: its runs ended at {self.lengths}, too short to tell when it reaches the {target}. At equal "
-                f"seconds ({at}) its accuracy differs by {found.text} ({found.detail})."
-            )
-        if self.missed:
-            reached = self.speedup.get("reached")
-            return f"{label} did not reach the {target} in most seeds{f' ({reached} did)' if reached else ''}."
-        part = f"{label} reached the {target} in {1 / median:.0%} of the time of {self.baseline}"
-        says = f"{part} or less: at least {median:.2f}×" if self.or_more else f"{part}: {median:.2f}×"
-        if math.isnan(low):
-            return f"{says}. There are too few seeds for an interval."
-        if math.isnan(high):
-            return f"{says} (95% interval from {low:.2f}, without an end: {self.baseline} missed the target)."
-        if low <= 1 <= high:
-            return f"{says}, but the 95% interval, {low:.2f} to {high:.2f}, includes no gain at all."
-        return f"{says} (95% interval {low:.2f} to {high:.2f})."
-
 
 def run_seconds(readout: Mapping[str, Any]) -> float:
     """Training seconds of a method's finished runs, mean over them; NaN where there is none."""
@@ -203,15 +150,3 @@ def run_seconds(readout: Mapping[str, Any]) -> float:
     curves = [sequence(run.get("curve")) for run in runs if run.get("status") == "finished"]
     ends = [number(mapping(curve[-1]).get("seconds")) for curve in curves if curve]
     return float(np.mean(ends)) if ends else math.nan
-
-
-def findings(methods: Mapping[str, Compared]) -> tuple[str, ...]:
-    """Why there is no target, or what was found, one sentence per method by its label, the fastest first."""
-    none = dict.fromkeys(f"No speedup: {each.no_target}." for each in methods.values() if each.no_target)
-    found = [
-        (number(each.speedup.get("median")), each.finding(label))
-        for label, each in methods.items()
-        if not each.is_baseline and not each.no_target and each.paired
-    ]
-    best_first = sorted(found, key=lambda pair: math.inf if math.isnan(pair[0]) else -pair[0])
-    return (*none, *(sentence for _, sentence in best_first))

@@ -1,6 +1,5 @@
 """The embedded task as a subject of verification: a policy warmed up within seconds."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.environment import one_thread
-from dppo.lab.demo.task import FULL, ArithmeticProblem, ArithmeticTask, make_split, reward
+from dppo.lab.demo.task import FULL, ArithmeticTask, make_split, reward
 from dppo.lab.demo.warmup import warm_up
 from dppo.lab.subject import SubjectSampling, frozen_subject
 from dppo.verification.subject import Subject
@@ -30,18 +29,13 @@ def quick_policy(seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
 
 def embedded_subject(seed: int = 0, *, prompts: int = 16) -> Subject:
     """Rollouts of the embedded policy after a short warm-up, on short chains of its task."""
-    model, _ = quick_policy(seed)
+    model, tokenizer = quick_policy(seed)
     problems = make_split(seed, train=max(prompts, 3), held_out=0, task=QUICK_TASK).train[:prompts]
-    return subject_of(model, problems, SubjectSampling(generations=8, max_new_tokens=48, seed=seed))
-
-
-def subject_of(model: Qwen3ForCausalLM, problems: Sequence[ArithmeticProblem], sampling: SubjectSampling) -> Subject:
-    """Rollouts of a policy on problems of the embedded task."""
-    tokenizer = build_tokenizer()
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
         texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return torch.tensor([[reward(text, problems[p].answer)] for text, p in zip(texts, prompt, strict=True)])
 
     questions = encode_questions(tokenizer, [problem.question for problem in problems])
+    sampling = SubjectSampling(generations=8, max_new_tokens=48, seed=seed)
     return frozen_subject(model, tokenizer, questions, scorer, sampling=sampling, title="embedded policy on its task")

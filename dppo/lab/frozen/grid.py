@@ -5,16 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
-from dppo.lab.frozen.lines import RATES, TOKEN_LEVELS, FrozenLine, PrunedLevel
+from dppo.lab.frozen.lines import RATES, FrozenLine, PrunedLevel
 from dppo.lab.frozen.sample import DrawFigures, Sample, bias_of, figures, sample
-from dppo.lab.frozen.tokens import TokenGradients, at_token_rates, sample_tokens, token_gradients
 from dppo.methods import Method
 from dppo.verification.checks import wrong
-from dppo.verification.draws import full_batch
 from dppo.verification.estimate import Bias, root
 
 FORMAT = 1
@@ -59,10 +55,6 @@ class Measurement:
     """r_q; 0 if prompts are not pruned."""
     completion_rate: float
     """r_o; 0 if completions are not pruned."""
-    token_rate: float
-    """Of cuts; 0 if completions are not cut."""
-    head_rate: float
-    """Of tokens withheld from the head; 0 if the head gets all."""
     normaliser: str
     reasons: tuple[str, ...]
     """Reasons of the declared bias; empty if none is declared."""
@@ -148,12 +140,6 @@ def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple
             for prompt, completion in pairs:
                 # As in a run that sets no prune_floor: at most half of what the rate keeps, so that there is a choice.
                 yield line, level, line.method.with_rates(prompt=prompt, completion=completion).at(0.0)
-    for level in (PrunedLevel.TOKENS, PrunedLevel.HEAD):
-        for line in (line for line in lines if level in line.levels):
-            for rate in rates:
-                pair = (rate, 0.0) if level is PrunedLevel.TOKENS else (0.0, rate)
-                if (method := at_token_rates(line.method.at(0.0), *pair)) is not None:
-                    yield line, level, method
 
 
 def compare_frozen(
@@ -175,23 +161,19 @@ def compare_frozen(
     todo = [*cells(lines, setting.rates), *((line, PrunedLevel.BLOCK, line.method) for line in controls)]
     found: list[tuple[Sample, Bias, DrawFigures]] = []
     with one_thread():
-        root_NN, tokens = root(subject.gram_NN), _gradients_of_tokens(lines, progress)
+        root_NN = root(subject.gram_NN)
         for number, (line, level, method) in enumerate(todo):
             progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
-            if level in TOKEN_LEVELS and tokens is not None:
-                drawn = sample_tokens(line.subject, tokens, method, setting.draws, setting.seed)
-                known = tokens.gradient_SK
-            else:
-                drawn, known = sample(line.subject, method, setting.draws, setting.seed), root_NN
-            bias = bias_of(drawn, known)
-            found.append((drawn, bias, figures(drawn, bias, known)))
+            drawn = sample(line.subject, method, setting.draws, setting.seed)
+            bias = bias_of(drawn, root_NN)
+            found.append((drawn, bias, figures(drawn, bias, root_NN)))
     count = len(todo) - len(controls)
     tests = sum(not drawn.exact for drawn, _, _ in found[:count])
     share = setting.false_alarm / max(tests, 1)
     measured = tuple(_measurement(*cell, *results, share) for cell, results in zip(todo, found, strict=True))
     return FrozenComparison(
         subject=subject.describe(),
-        completions_with_gradient=found[0][0].live,
+        completions_with_gradient=int(subject.completions(lines[0].method).live_N.sum()),
         setting=setting,
         lines=tuple(lines),
         measured=measured[:count],
@@ -199,15 +181,6 @@ def compare_frozen(
         tests=tests,
         seconds=time.perf_counter() - started,
     )
-
-
-def _gradients_of_tokens(lines: Sequence[FrozenLine], progress: Callable[[str], None]) -> TokenGradients | None:
-    """Gradients of the tokens that some line with a level of tokens trains on; None without such a line."""
-    needed = [full_batch(line.subject, line.method) != 0 for line in lines if TOKEN_LEVELS & line.levels]
-    if not needed:
-        return None
-    progress("taking the gradient of every token")
-    return token_gradients(lines[0].subject, torch.stack(needed).any(0))
 
 
 def _measurement(
@@ -218,8 +191,6 @@ def _measurement(
         level=level,
         prompt_rate=method.prompts.rate,
         completion_rate=method.completions.rate,
-        token_rate=method.tokens.rate,
-        head_rate=method.tokens.head_rate,
         normaliser=method.normaliser.name,
         reasons=method.biases(),
         exact=drawn.exact,

@@ -11,7 +11,7 @@ from dppo.methods import Method
 from dppo.pruning import PromptPruning, Pruning, uniform, uniform_score
 from dppo.types import Completions
 from dppo.verification.draws import full_batch
-from dppo.verification.subject import Subject, remembered
+from dppo.verification.subject import Subject
 
 CONTROLS = {
     "uniform": "every completion with the same probability, weights of one over it: what knowing nothing costs",
@@ -27,14 +27,10 @@ class PrunedLevel(StrEnum):
     COMPLETIONS = "completions"
     PROMPTS = "prompts"
     BOTH = "both levels"
-    TOKENS = "tokens behind a cut"
-    HEAD = "tokens kept from the head"
 
 
 RATES = {PrunedLevel.COMPLETIONS: "completion_prune_rate", PrunedLevel.PROMPTS: "prompt_prune_rate"}
 """The field of a configuration that sets the rate of a level."""
-TOKEN_LEVELS = frozenset({PrunedLevel.TOKENS, PrunedLevel.HEAD})
-"""Levels of pruning inside kept completions; the table has them if a requested method prunes tokens."""
 EVERY_RATE = frozenset({PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH})
 
 
@@ -53,13 +49,6 @@ class FrozenLine:
 
 Build = Callable[[str], Method]
 """``build(name)``: the method with all rates 0."""
-
-
-def line(name: str, method: Method, subject: Subject, taken: frozenset[PrunedLevel]) -> FrozenLine:
-    """A method's line, with candidates by its history."""
-    levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({PrunedLevel.BLOCK})
-    known = replace(subject, candidates=remembered(subject, method))
-    return FrozenLine(name=name, method=method, subject=known, levels=levels)
 
 
 def control_lines(subject: Subject, build: Build) -> tuple[FrozenLine, FrozenLine]:

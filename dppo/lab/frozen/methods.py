@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from dppo.lab.comparison.contestants import TAKEN, Contestant
-from dppo.lab.frozen.lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
-from dppo.lab.frozen.tokens import takes_tokens
+from dppo.lab.frozen.lines import EVERY_RATE, RATES, Build, FrozenLine, PrunedLevel, control_lines
 from dppo.lab.runs.parsing import Run
 from dppo.methods import Method
 from dppo.methods.own import method_named
 from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
-from dppo.verification.subject import Subject
+from dppo.verification.subject import Subject, remembered
 
 
 def embedded_training() -> DPPOConfig:
@@ -55,19 +54,8 @@ def lines_of(
     """The lines of the requested methods, and the reference lines."""
     found = []
     for contestant, method in zip(contestants, methods, strict=True):
-        levels = frozenset(level for level, field in RATES.items() if TAKEN[field](method_named(contestant.preset)))
-        found.append(line(contestant.name, method, subject, levels))
-    if any(map(_leaves_tokens_out, contestants)):
-        found = [replace(each, levels=each.levels | _token_levels(each.method)) for each in found]
+        taken = frozenset(level for level, field in RATES.items() if TAKEN[field](method_named(contestant.preset)))
+        levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({PrunedLevel.BLOCK})
+        known = replace(subject, candidates=remembered(subject, method))
+        found.append(FrozenLine(name=contestant.name, method=method, subject=known, levels=levels))
     return (*found, *control_lines(subject, build))
-
-
-def _leaves_tokens_out(contestant: Contestant) -> bool:
-    """True if a contestant's method, or one of its fields, prunes tokens."""
-    own = ("token_prune_rate", "head_prune_rate")
-    return method_named(contestant.preset).tokens.active or any(contestant.overrides.get(name) for name in own)
-
-
-def _token_levels(method: Method) -> frozenset[PrunedLevel]:
-    pairs = zip((PrunedLevel.TOKENS, PrunedLevel.HEAD), takes_tokens(method), strict=True)
-    return frozenset(level for level, taken in pairs if taken)

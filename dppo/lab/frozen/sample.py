@@ -38,10 +38,6 @@ class Sample:
     """(M, N) float64 weights, 0 for completions that are not trained on."""
     full_N: Tensor
     """(N,) float64 the same as ``gradient_MN`` for the full batch."""
-    prompts_kept_M: Tensor
-    """(M,) float64 share of the block's prompts that are used, in [0, 1]."""
-    live: int
-    """Completions of the full batch with a gradient."""
     exact: bool
     """True if the method uses no random numbers."""
 
@@ -93,8 +89,6 @@ def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
         gradient_MN=gradients(subject, method, drawn),
         weight_MN=torch.stack([one.weight_N for one in drawn]),
         full_N=full_batch(subject, method),
-        prompts_kept_M=torch.tensor([one.prompts for one in drawn]).double() / subject.rewards.groups,
-        live=int(subject.completions(method).live_N.sum()),
         exact=alone is not None,
     )
 
@@ -123,20 +117,10 @@ class DrawFigures:
     """``E|g_hat - E[g_hat]|^2 / |g|^2`` of one draw, which more draws average out."""
     added_variance_error: float
     """Standard error of it."""
-    cosine: float
-    """Mean over draws of the cosine between a draw and ``g``; a draw that keeps nothing counts 0."""
-    cosine_error: float
-    """Standard error of it."""
-    mean_cosine: float
-    """Cosine between ``E[g_hat]`` and ``g``; the noise of finitely many draws is taken out of the norm."""
     effective_rows: float
     """Mean over draws of ``(sum w)^2 / sum w^2``, in completions."""
     largest_weight: float
     """Over all draws."""
-    prompts_kept: float
-    """Mean share of the block's prompts that are used, in [0, 1]."""
-    rows_kept: float
-    """Mean share of the block's completions with a gradient that are trained on, in [0, 1]."""
 
 
 def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
@@ -163,22 +147,15 @@ def figures(found: Sample, bias: Bias, root_NN: Tensor) -> DrawFigures:
     draws, norm = len(draw_MK), float(full_K.norm())
     low, high = (None, None) if found.exact else bias_interval((draw_MK - full_K) / norm, bias)
     spread_M = (draw_MK - draw_MK.mean(0)).square().sum(1) / norm**2 * draws / max(draws - 1, 1)
-    length_M = draw_MK.norm(dim=1)
-    cosine_M = torch.where(length_M > 0, draw_MK @ full_K / (length_M * norm).clamp_min(1e-300), 0.0)
     return DrawFigures(
         draws=draws,
         relative_bias=math.sqrt(max(bias.squared, 0.0)),
         bias_low=low,
         bias_high=high,
         added_variance=float(spread_M.mean()),
-        added_variance_error=_standard_error(spread_M),
-        cosine=float(cosine_M.mean()),
-        cosine_error=_standard_error(cosine_M),
-        mean_cosine=_mean_cosine(draw_MK, full_K),
+        added_variance_error=float(spread_M.std()) / math.sqrt(draws) if draws > 1 else 0.0,
         effective_rows=sum(map(effective_sample_size, found.weight_MN)) / draws,
         largest_weight=float(found.weight_MN.max()),
-        prompts_kept=float(found.prompts_kept_M.mean()),
-        rows_kept=float((found.weight_MN > 0).double().sum(1).mean()) / max(found.live, 1),
     )
 
 
@@ -197,19 +174,3 @@ def bias_interval(error_MK: Tensor, bias: Bias) -> tuple[float, float]:
     inner = (NORMAL_95 * bias.standard_error) ** 2 + slope * bias.squared + slope**2 / 4
     middle, reach = bias.squared + slope / 2, math.sqrt(max(inner, 0.0))
     return math.sqrt(max(middle - reach, 0.0)), math.sqrt(max(middle + reach, 0.0))
-
-
-def _standard_error(value_M: Tensor) -> float:
-    return float(value_M.std()) / math.sqrt(len(value_M)) if len(value_M) > 1 else 0.0
-
-
-def _mean_cosine(draw_MK: Tensor, full_K: Tensor) -> float:
-    """Cosine of the mean draw with the full batch; pairs of different draws give its squared length without noise."""
-    draws, total_K = len(draw_MK), draw_MK.sum(0)
-    square = float(total_K.square().sum())
-    if draws > 1:
-        square = (square - float(draw_MK.square().sum())) / (draws * (draws - 1))
-    if square <= 0:
-        return 0.0
-    mean_K = total_K / draws
-    return max(-1.0, min(1.0, float(mean_K @ full_K / full_K.norm()) / math.sqrt(square)))

@@ -6,40 +6,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dppo.lab.comparison.contestants import STOCK
 from dppo.lab.comparison.table import figures_table
 from dppo.lab.frozen.grid import FrozenComparison, Measurement
-from dppo.lab.frozen.lines import CONTROLS, RATES, TOKEN_LEVELS, PrunedLevel
-from dppo.lab.frozen.tokens import COORDINATES
+from dppo.lab.frozen.lines import CONTROLS, RATES, PrunedLevel
 
 TITLES = {
     PrunedLevel.BLOCK: "Nothing pruned at a rate: the block as it is",
     PrunedLevel.COMPLETIONS: "Completions pruned at rate r_o",
     PrunedLevel.PROMPTS: "Prompts pruned at rate r_q, by what an earlier set of rollouts predicts",
     PrunedLevel.BOTH: "Prompts pruned at rate r_q and completions of the others at rate r_o",
-    PrunedLevel.TOKENS: "Completions cut: a share of their tokens is neither forwarded nor trained on",
-    PrunedLevel.HEAD: "Tokens withheld from the head: forwarded by the body, without loss",
 }
-MARKS = {"biased": "*", "declared": "~", "WRONG": "!", "unbiased": " "}
-"""Mark behind the bias in the table of both levels, by verdict."""
 COLOURS = {"biased": "yellow", "declared": "yellow", "WRONG": "red", "unbiased": "green"}
 LEGEND = (
     ("loss", "the normaliser; every method is measured against the full batch of its own loss"),
-    ("prompts, trained", "share of the block's prompts used, of its completions with a gradient trained on; means"),
     ("bias", "|E[g_hat] - g| / |g|, g the full batch's gradient and g_hat a draw's; [95% interval], none where exact"),
     (
         "verdict",
         "unbiased: none found; biased: declared and found; declared: and not found; WRONG: found, not declared",
     ),
     ("variance", "E|g_hat - E[g_hat]|^2 / |g|^2 of one draw, +- its standard error: what averages out"),
-    ("cosine", "between one draw and g, mean over draws; of mean: between E[g_hat] and g"),
-    ("rows", "(sum w)^2 / sum w^2 of the weights w of a draw, mean over draws, in completions, or in tokens"),
+    ("rows", "(sum w)^2 / sum w^2 of the weights w of a draw, mean over draws, in completions"),
     ("weight", "the largest of all draws"),
 )
-MARK_LEGEND = ("behind a bias", "* biased, ~ declared, ! WRONG")
-FIGURES = ("prompts", "trained", "bias", "verdict", "variance", "cosine", "of mean", "rows", "weight")
+FIGURES = ("bias", "verdict", "variance", "rows", "weight")
 """Columns of a table of one level, after method, loss and rate."""
-NARROWEST = 140
+NARROWEST = 110
 """Columns of the screen that the tables need."""
 
 
@@ -51,9 +42,9 @@ def show(found: FrozenComparison, console: Console) -> None:
         dashes = [line.name for line in found.lines if level in RATES and not {level, PrunedLevel.BLOCK} & line.levels]
         if measured:
             console.print(f"[bold]{TITLES[level]}[/]")
-            console.print(_both(measured) if level is PrunedLevel.BOTH else _single(measured, dashes))
+            console.print(_table(measured, dashes))
             console.print()
-    for name, meaning in (*LEGEND, MARK_LEGEND):
+    for name, meaning in LEGEND:
         console.print(f"  {name}: {meaning}", markup=False)
     for line in _notes(found):
         console.print(f"  {line}", markup=False)
@@ -63,7 +54,6 @@ def show(found: FrozenComparison, console: Console) -> None:
     wrong = [each for each in found.measured if each.verdict == "WRONG"]
     for each in wrong:
         rates = f"r_q {each.prompt_rate:g}, r_o {each.completion_rate:g}"
-        rates += f", tokens {each.token_rate:g}, head {each.head_rate:g}" * bool(each.token_rate or each.head_rate)
         figures = f"{each.squared_bias:.2g} > {each.squared_bias_bound:.2g}"
         console.print(f"[red]WRONG[/] {each.name} ({rates}): squared bias {figures}")
     for name in missed:
@@ -82,20 +72,12 @@ def _notes(found: FrozenComparison) -> Iterator[str]:
     for name, meaning in CONTROLS.items():
         yield f"{name}: {meaning}"
     for line in found.lines:
-        if line.name == STOCK:
-            yield f"{STOCK}: stock TRL, whose gradient is that of grpo (dppo verify)"
-    for line in found.lines:
         if line.method.rounds is not None:
             yield f"{line.name}: one round of this block and no further ones, as a mean over its groups that count"
-    for line in found.lines:
-        if line.method.sizes is not None:
-            yield f"{line.name}: group sizes were not varied, all groups are of one size"
-    if any(line.levels & TOKEN_LEVELS for line in found.lines):
-        yield f"Gradients of tokens are folded to {COORDINATES:,} numbers: figures of tokens are right to about 3%."
     yield "A dash: the method takes no rate at that level. Floors are at most half of what a rate keeps."
 
 
-def _single(measured: Sequence[Measurement], dashes: Sequence[str]) -> Table:
+def _table(measured: Sequence[Measurement], dashes: Sequence[str]) -> Table:
     """A line per method and rate, then one of dashes for each method that does not take the rate."""
     table = figures_table(["method", "loss", "rate"], FIGURES)
     table.columns[3 + FIGURES.index("verdict")].justify = "left"
@@ -110,31 +92,12 @@ def _single(measured: Sequence[Measurement], dashes: Sequence[str]) -> Table:
 
 def _cells(measured: Measurement) -> Iterator[str]:
     found = measured.figures
-    rate = measured.prompt_rate or measured.completion_rate or measured.token_rate or measured.head_rate
-    yield f"{rate:g}" if rate else "-"
-    yield f"{found.prompts_kept:.0%}"
-    yield f"{found.rows_kept:.0%}"
+    rates = [f"{rate:g}" for rate in (measured.prompt_rate, measured.completion_rate) if rate]
+    yield ", ".join(rates) or "-"
     exact = found.bias_low is None or found.bias_high is None
     interval = "exact".rjust(14) if exact else escape(f"[{found.bias_low:.3f}, {found.bias_high:.3f}]")
     yield f"{found.relative_bias:.3f} {interval}"
     yield f"[{COLOURS[measured.verdict]}]{measured.verdict}[/]"
     yield f"{found.added_variance:.3f} +- {found.added_variance_error:.3f}"
-    yield f"{found.cosine:.3f}"
-    yield f"{found.mean_cosine:.3f}"
     yield f"{found.effective_rows:.1f}"
     yield f"{found.largest_weight:.1f}"
-
-
-def _both(measured: Sequence[Measurement]) -> Table:
-    """A line per method and prompt rate, three columns per completion rate."""
-    rates = dict.fromkeys(each.completion_rate for each in measured)
-    headings = [heading for rate in rates for heading in (f"r_o {rate:g}\nbias", "\nvariance", "\nrows")]
-    table = figures_table(["method", "r_q"], headings)
-    for name, prompt in dict.fromkeys((each.name, each.prompt_rate) for each in measured):
-        texts = []
-        for each in (each for each in measured if (each.name, each.prompt_rate) == (name, prompt)):
-            found = each.figures
-            texts += [f"{found.relative_bias:.2f}{MARKS[each.verdict]}", f"{found.added_variance:.2f}"]
-            texts.append(f"{found.effective_rows:.0f}")
-        table.add_row(name if prompt == measured[0].prompt_rate else "", f"{prompt:g}", *texts)
-    return table

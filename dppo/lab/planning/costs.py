@@ -26,10 +26,8 @@ TOO_NOISY = "Time larger steps, on a machine that does nothing else: --pilot 64"
 class Timed(Seconds):
     """An optimizer step that was timed, or the mean of several; work and seconds of all processes."""
 
-    layout: str
-    """``padded`` for TRL's own trainer, ``rows`` for ours."""
     generated: float
-    """Tokens rolled out for the step; 0 for a step on completions that were made before."""
+    """Tokens rolled out for the step."""
     completions: float
     """Completions rolled out."""
     forwarded: float
@@ -50,29 +48,21 @@ class Costs:
     """Of a completion: reward, draw, bookkeeping."""
     update_fixed: float = 0.0
     """Of a step's forward and backward passes, at any number of tokens."""
-    row_token: float
-    """Of a token forwarded in rows, forward and backward."""
-    padded_token: float
-    """Of one forwarded by TRL's own trainer."""
+    token: float
+    """Of a forwarded token, forward and backward; in rows or padded."""
     rest: float
     """Of a step: optimizer, loading, clipping."""
     processes: int = 1
 
-    def seconds(self, work: Work | Timed, layout: str, processes: int) -> Seconds:
+    def seconds(self, work: Work | Timed, processes: int) -> Seconds:
         """Seconds of a step by phase, its work spread evenly over ``processes``."""
         share = self.processes / processes
-        token = self.padded_token if layout == "padded" else self.row_token
         return Seconds(
             rollout=self.rollout_fixed + share * self.rollout_token * work.generated,
             reward=share * self.completion * work.completions,
-            update=self.update_fixed + share * token * work.forwarded,
+            update=self.update_fixed + share * self.token * work.forwarded,
             rest=self.rest,
         )
-
-    def of_timed(self, step: Timed) -> Seconds:
-        """Seconds of a timed step by these costs, on as many processes."""
-        found = self.seconds(step, step.layout, self.processes)
-        return found if step.generated > 0 else replace(found, rollout=0.0, reward=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +75,7 @@ class Figures:
 
 def seconds_of(figures: Figures, step: Step, option: Option, processes: int) -> Seconds:
     """Seconds of a step by phase."""
-    return figures.costs.seconds(work_of(figures.workload, step, option), option.layout, processes)
+    return figures.costs.seconds(work_of(figures.workload, step, option), processes)
 
 
 def gain(figures: Figures, step: Step, option: Option, processes: int, base: Option = UNPRUNED) -> float:
@@ -93,7 +83,7 @@ def gain(figures: Figures, step: Step, option: Option, processes: int, base: Opt
 
     def to_equal_noise(option: Option) -> float:
         work = work_of(figures.workload, step, option)
-        return figures.costs.seconds(work, option.layout, processes).total * work.noise
+        return figures.costs.seconds(work, processes).total * work.noise
 
     return to_equal_noise(base) / to_equal_noise(option)
 
@@ -108,49 +98,38 @@ def interval(values: Sequence[float]) -> Estimate:
 def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
     """Costs that fit one step or more best: least squares, none of them negative.
 
-    If steps forward about equally many tokens, all seconds are attributed to tokens. If only one layout was timed, or
-    rows had nothing to forward, a token of one layout costs as much as one of the other. If fewer tokens took longer, a
-    token costs nothing: ``free_tokens`` says whether such timings can be used.
+    If steps forward about equally many tokens, all seconds are attributed to tokens. If fewer tokens took longer, a
+    token costs nothing: see ``free_tokens``.
     """
-    rows, padded = ([each for each in timed if (each.layout == "padded") == is_padded] for is_padded in (False, True))
-    forwarded = any(each.forwarded for each in rows)
-    update_fixed, row_token = _fit(rows if forwarded else padded or rows, "forwarded", "update")
-    padded_token, tokens = row_token, sum(each.forwarded * each.steps for each in padded)
-    if padded:
-        spent = sum(max(each.update - update_fixed, 0.0) * each.steps for each in padded)
-        padded_token = spent / tokens if tokens else 0.0
-    rolled = [each for each in timed if each.generated > 0]
-    rollout_fixed, rollout_token = _fit(rolled, "generated", "rollout")
-    completion_I, reward_I, rolled_I = _columns(rolled, "completions", "reward", "steps")
-    rest_I, weight_I = _columns(rows or padded, "rest", "steps")
+    rollout_fixed, rollout_token = _fit(timed, "generated", "rollout")
+    update_fixed, token = _fit(timed, "forwarded", "update")
+    completion_I, reward_I, rest_I, steps_I = _columns(timed, "completions", "reward", "rest", "steps")
     return Costs(
         rollout_fixed=rollout_fixed,
         rollout_token=rollout_token,
-        completion=float(rolled_I @ reward_I) / max(float(rolled_I @ completion_I), 1.0),
+        completion=float(steps_I @ reward_I) / max(float(steps_I @ completion_I), 1.0),
         update_fixed=update_fixed,
-        row_token=row_token,
-        padded_token=padded_token,
-        rest=float(weight_I @ rest_I) / float(weight_I.sum()),
+        token=token,
+        rest=float(steps_I @ rest_I) / float(steps_I.sum()),
         processes=processes,
     )
 
 
 def with_noise(timed: Sequence[Timed], costs: Costs, rng: np.random.Generator) -> list[Timed]:
-    """The steps as the fitted ``costs`` have them, each with the noise of a step drawn at random.
+    """The steps as the fitted ``costs`` have them, each with the noise of a random step.
 
-    A step's noise is its seconds by phase beyond their fit, drawn among the steps of its layout, and widened for the
-    parameters of the fit and for the few steps. Source: the bootstrap of residuals, Efron & Tibshirani (1993), An
-    Introduction to the Bootstrap, section 9.4.
+    Noise is widened for the parameters of the fit and for few steps. Source: the bootstrap of residuals, Efron &
+    Tibshirani (1993), An Introduction to the Bootstrap, section 9.4.
     """
-    found = list[Timed]()
-    for each in timed:
-        alike = [other for other in timed if other.layout == each.layout]
-        drawn = alike[rng.integers(len(alike))]
-        fit, before, noisy = costs.of_timed(each), costs.of_timed(drawn), dict[str, float]()
+    fits, found = [costs.seconds(each, costs.processes) for each in timed], list[Timed]()
+    for each, fit, drawn in zip(timed, fits, rng.integers(len(timed), size=len(timed)), strict=True):
+        noisy = dict[str, float]()
         for name in PHASES:
-            line = each.layout != "padded" and name in ("rollout", "update")  # of all else a mean is taken
-            scale = _widened(len(alike), 2 if line else 1)
-            noisy[name] = max(getattr(fit, name) + scale * (getattr(drawn, name) - getattr(before, name)), 0.0)
+            noise = getattr(timed[drawn], name) - getattr(fits[drawn], name)
+            wide = _widened(
+                len(timed), 2 if name in ("rollout", "update") else 1
+            )  # a line; of all else a mean is taken
+            noisy[name] = max(getattr(fit, name) + wide * noise, 0.0)
         found.append(replace(each, **noisy))
     return found
 
@@ -164,20 +143,18 @@ def _widened(steps: int, fitted: int) -> float:
 
 def free_tokens(timed: Sequence[Timed], costs: Costs) -> tuple[str, ...]:
     """A warning for each phase of the fitted steps whose tokens came out free, which may be noise."""
-    prices = ((costs.rollout_token, "generated", "rollout"), (costs.row_token, "forwarded", "update"))
-    free = [_measured(timed, amount, phase) for price, amount, phase in prices if price == 0]
+    prices = {"rollout": (costs.rollout_token, "generated"), "update": (costs.token, "forwarded")}
+    free = []
+    for phase, (price, amount) in prices.items():
+        pairs = sorted((getattr(each, amount), getattr(each, phase)) for each in timed if getattr(each, amount) > 0)
+        if price == 0:
+            seconds = ", ".join(
+                f"{spent:.3g} s for {tokens:,.0f} tokens" for tokens, spent in pairs[:1] + pairs[1:][-1:]
+            )
+            free.append(f"{phase} took {seconds or 'no tokens'}")
     if len(free) == len(prices):
         raise ConfigError(f"the timings are too noisy to tell what a token costs: {'; '.join(free)}. {TOO_NOISY}")
     return tuple(f"A token is taken to cost no seconds here: {each}. {TOO_NOISY}" for each in free)
-
-
-def _measured(timed: Sequence[Timed], amount: str, phase: str) -> str:
-    """Seconds of a phase in which fewer tokens did not take less."""
-    pairs = sorted((getattr(each, amount), getattr(each, phase)) for each in timed if getattr(each, amount) > 0)
-    if not pairs:
-        return f"no step has {amount} tokens"
-    (few, one), (many, other) = pairs[0], pairs[-1]
-    return f"in {len(pairs)} steps, {phase} took {one:.3g} s for {few:,.0f} tokens and {other:.3g} s for {many:,.0f}"
 
 
 def _columns(timed: Sequence[Timed], *names: str) -> np.ndarray:

@@ -1,41 +1,35 @@
 """Savings that pruning would have had in a run with a log: ``dppo plan --log FILE``.
 
-A log has no groups, but the mean reward and the share of groups without a signal give a Beta distribution of pass
-rates. If the log lacks a share, it is not assumed: savings are then bounds, over all that it can be.
+The mean reward and the share of zero-variance groups fix the pass rates, as in a plan. If the log lacks a share, it is
+not assumed: exact skipping has bounds then, over all that the share can be, and no rate is advised.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import betaln
-from scipy.stats import beta as beta_distribution
 
-from dppo.lab.planning.costs import Costs, Figures, gain, interval, seconds_of
+from dppo.lab.planning.costs import Costs, Figures, gain, seconds_of
 from dppo.lab.planning.logs import SECONDS, Row, RunLog, finite
 from dppo.lab.planning.model import COMPLETIONS, PROMPTS, Level
 from dppo.lab.planning.records import Option, Step
-from dppo.lab.planning.workload import RESAMPLES, Kind, Workload, log_normal_curve
-from dppo.lab.statistics import Estimate
+from dppo.lab.planning.workload import Shares, Workload, pass_rates
 from dppo.pruning.ceiling import rates_to
-from dppo.rng import Purpose, generator
 
-KINDS = 24
-"""Pass rates that a Beta distribution is cut into."""
 GROUP = 8
-"""Completions of a group where neither the log nor the command says."""
+"""Completions of a group where neither the log nor the command gives them."""
 PHASES = ("old", "reference", "update")
-ALL_SILENT = 1 - 1e-3
-"""Share of silent groups from which a log holds no signal."""
-FLATS = 6
-"""Shares of silent groups that are gone through if a log has none."""
-NEARLY_ALL = 1 - 1e-6
-"""Largest share of the update in a step: some seconds are left for the rollout."""
+NO_SIGNAL = 1 - 1e-3
+"""Share of zero-variance groups from which a log holds no signal."""
 PER_STEP = 64
 """Prompts of a step: shares of seconds do not depend on it."""
+PACKED = Option(name="packed", layout="packed")
+"""As the run forwarded: each completion with a copy of its prompt, and only those with a gradient."""
+EVERYTHING = replace(PACKED, forwarded="all")
+Bounds = tuple[float, float]
+"""The ends of a share; equal if the log has all that it follows from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +38,17 @@ class LogPlan:
 
     source: str
     phases: Mapping[str, float]
-    """Share of a step by phase; empty where the log has no seconds of phases."""
+    """Share of a step by phase; empty if the log has no seconds of phases."""
     seconds: float | None
-    """Of a step; None where the log does not say."""
-    flat: Estimate
-    """Share of silent groups; its ends are bounds if the log does not say."""
-    known: bool
-    """False if the log lacks the share of silent groups or seconds by phase: savings are bounds, without a rate."""
+    """Of a step; None if the log has none."""
+    zero_variance: Bounds
+    """Share of zero-variance groups."""
     pass_rate: float
-    saved: Mapping[str, Estimate]
-    """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay. Without exact
-    skipping where the run, one of ours, has skipped already."""
+    saved: Mapping[str, Bounds]
+    """By what is done: seconds saved over those of the step, at equal noise; 0 if it would not pay. Levels only if the
+    log has both shares."""
     rates: Mapping[str, float]
-    """The rate that is best, by what is done."""
+    """The best rate of each level; 0 if none pays."""
     unknown: tuple[str, ...]
     """Figures that the log lacks, a sentence each."""
 
@@ -64,57 +56,37 @@ class LogPlan:
 def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     """The plan of a log; ``generations`` are the completions of a group if the log does not show them."""
     steps = log.steps
-    group, group_notes = _group_of(steps, generations)
-    scaled, scaled_notes = _scaled(steps, group)
+    size, notes = _group_of(steps, generations)
     every = any(map(abs, finite(steps, "kl")))
-    step = Step(prompts=PER_STEP, generations=group, every=every, scaled=scaled)
-    flats, reaches = _ends(steps, group)
-    known = len(flats) * len(reaches) == 1
-    samples = [steps, *_resamples(steps)] if known else [steps]
-    worlds = [_world(each, group, flat, reach) for each in samples for flat in flats for reach in reaches]
-    spread = interval if known else _bounds
-    saved, rates = dict[str, Estimate](), dict[str, float]()
-    if every or all(kept == 1 for kept in finite(steps, "kept")):
-        saved["exact skipping"] = spread([_saved_exactly(world.figures, step) for world in worlds])
-    for level in (COMPLETIONS,) if any(finite(steps, "asked_less")) else (COMPLETIONS, PROMPTS):
-        best = [_best(level, world, step) for world in (worlds[:1] if known else worlds)]
-        if known:
-            rates[level.name] = best[0]
-        saved[level.name] = _saved_at(best, level, worlds, step, spread)
-    whole = [value for each in steps if math.isfinite(value := _whole(each))]
+    step = Step(prompts=PER_STEP, generations=size, every=every, scaled=_scaled(steps, size))
+    equal, reach = _mean(steps, "flat", math.nan), _reach(steps)
+    low, high = min(_mean(steps, "lowest", 0.0), 0.0), max(_mean(steps, "highest", 1.0), 1.0)
+    shares = Shares.of(_mean(steps, "reward", 0.5), low, high, equal, size)
+    saved, rates = dict[str, Bounds](), dict[str, float]()
+    alike = shares.mean**size + (1 - shares.mean) ** size  # groups have zero variance least often if prompts are alike
+    zero_variance = (alike, 1.0) if math.isnan(equal) else (shares.zero_variance, shares.zero_variance)
+    known = not math.isnan(equal + reach)
+    if known:
+        figures = _figures(steps, shares, size)
+        exact = 1 - seconds_of(figures, step, PACKED, 1).total / seconds_of(figures, step, EVERYTHING, 1).total
+        saved["exact skipping"] = (exact, exact)
+        for level in (COMPLETIONS, PROMPTS):
+            rates[level.name], share = _best(level, figures, step) if equal < NO_SIGNAL else (0.0, 0.0)
+            saved[level.name] = (share, share)
+    else:
+        ends = (0.0, 1.0) if math.isnan(reach) else (reach / _whole_mean(steps),) * 2
+        saved["exact skipping"] = (0.0, 0.0) if every else (ends[0] * zero_variance[0], ends[1] * zero_variance[1])
+    whole = _whole_mean(steps)
     return LogPlan(
-        source=f"{log.kind}, {len(steps)} steps, groups of {group}",
+        source=f"{log.kind}, {len(steps)} steps, groups of {size}",
         phases=_phases(steps),
-        seconds=float(np.mean(whole)) if whole else None,
-        flat=spread([world.flat for world in worlds]),
-        known=known,
-        pass_rate=worlds[0].pass_rate,
+        seconds=whole if math.isfinite(whole) else None,
+        zero_variance=zero_variance,
+        pass_rate=shares.mean,
         saved=saved,
         rates=rates,
-        unknown=(*group_notes, *_missing(steps), *scaled_notes, *_particular(steps, every)),
+        unknown=(*notes, *_missing(steps, every)),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """The log, or a resample of its steps."""
-
-    figures: Figures
-    flat: float
-    """Share of silent groups: those of equal rewards."""
-    pass_rate: float
-
-
-def _ends(steps: Sequence[Row], group: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Shares of silent groups, and of seconds of a step beside the rollout, to go through: None as in the log.
-
-    Of a share that the log lacks these reach from bound to bound. Groups are silent least often if all prompts are
-    alike.
-    """
-    rate = _pass_rate(steps)
-    alike = rate**group + (1 - rate) ** group
-    flats = [None] if finite(steps, "flat") else np.linspace(alike, max(alike, ALL_SILENT), FLATS).tolist()
-    return flats, [0.0, NEARLY_ALL] if math.isnan(_reach(steps)) else [None]
 
 
 def _mean(steps: Sequence[Row], name: str, otherwise: float) -> float:
@@ -122,124 +94,33 @@ def _mean(steps: Sequence[Row], name: str, otherwise: float) -> float:
     return float(np.mean(values)) if values else otherwise
 
 
-def _pass_rate(steps: Sequence[Row]) -> float:
-    """Mean reward over steps as a share of its range, in (0, 1); 0.5 if rewards are no pass rates."""
-    low, high = min(_mean(steps, "lowest", 0.0), 0.0), max(_mean(steps, "highest", 1.0), 1.0)
-    rate = (_mean(steps, "reward", 0.5) - low) / (high - low)
-    return min(max(rate, 1e-3), 1 - 1e-3) if 0 <= rate <= 1 else 0.5
-
-
-def _world(steps: Sequence[Row], group: int, flat: float | None, reach_share: float | None) -> World:
-    """Means over some steps. ``flat`` and ``reach_share`` stand for shares that the log lacks; None for its own."""
-    pass_rate = _pass_rate(steps)
-    flat = min(max(_mean(steps, "flat", 0.0) if flat is None else flat, 0.0), ALL_SILENT)
-    tokens = max(_mean(steps, "prompt", 1.0), 1.0), max(_mean(steps, "response", 1.0), 1.0)
-    if reach_share is None:
-        rollout, reach = _mean(steps, "rollout", math.nan), _reach(steps)
-        rest = max(_mean(steps, "whole", rollout + reach) - rollout - reach, 0.0)
-    else:
-        rollout, reach, rest = 1 - reach_share, reach_share, 0.0
-    rates = pass_rates(pass_rate, flat, group)
-    kept = max(_mean(steps, "kept", 1.0), 1e-3)  # a log of ours, of a run that skips what has no gradient
-    figures = figures_of(rates, (rollout, reach, rest), tokens, completions=PER_STEP * group, forwarded=kept)
-    return World(figures=figures, flat=flat, pass_rate=pass_rate)
-
-
-def figures_of(
-    rates: Sequence[float],
-    seconds: tuple[float, float, float],
-    tokens: tuple[float, float],
-    *,
-    completions: float,
-    forwarded: float = 1.0,
-) -> Figures:
-    """Figures of a step whose seconds go by tokens.
-
-    ``rates`` are equally likely pass rates of prompts, ``seconds`` those of the rollout, of all that forwards
-    completions and of the rest of a step, ``tokens`` the mean of a prompt and of a completion, >= 1. The step makes so
-    many ``completions`` and forwards a share of them, in (0, 1].
-    """
-    (rollout, reach, rest), (prompt, response) = seconds, tokens
-    share = 1 / len(rates)
-    kinds = [Kind(share=share, pass_rate=rate, right_tokens=response, wrong_tokens=response) for rate in rates]
-    workload = Workload(
-        kinds=tuple(kinds),
-        prompt_tokens=prompt,
-        longest_prompt=log_normal_curve(prompt),
-        longest_completion=log_normal_curve(response),
+def _figures(steps: Sequence[Row], shares: Shares, size: int) -> Figures:
+    """Workload and costs of a log that has both shares; seconds of phases go by tokens."""
+    prompt, response = (max(_mean(steps, name, 1.0), 1.0) for name in ("prompt", "response"))
+    rollout, reach = _mean(steps, "rollout", math.nan), _reach(steps)
+    completions = PER_STEP * size
+    return Figures(
+        workload=Workload(
+            pass_rates=pass_rates(replace(shares, zero_variance=min(shares.zero_variance, NO_SIGNAL))),
+            right_tokens=response,
+            wrong_tokens=response,
+            prompt_tokens=prompt,
+            padded_tokens=prompt + response,
+        ),
+        costs=Costs(
+            rollout_token=rollout / (completions * response),
+            token=reach / (completions * (response + prompt - 1)),
+            rest=max(_mean(steps, "whole", rollout + reach) - rollout - reach, 0.0),
+        ),
     )
-    costs = Costs(
-        rollout_token=rollout / (completions * response),
-        row_token=reach / (forwarded * completions * (response + prompt - 1)),
-        padded_token=0.0,
-        rest=rest,
-    )
-    return Figures(workload=workload, costs=costs)
 
 
-def pass_rates(mean: float, flat: float, group: int) -> list[float]:
-    """``KINDS`` equally likely pass rates of the Beta distribution with this mean and share of groups all alike.
-
-    ``mean`` is in (0, 1), ``flat`` the share of groups of ``group`` >= 2 that are all right or all wrong, in [0, 1).
-    """
-
-    def share(log_strength: float) -> float:
-        a, b = mean * math.exp(log_strength), (1 - mean) * math.exp(log_strength)
-        return math.exp(betaln(a + group, b) - betaln(a, b)) + math.exp(betaln(a, b + group) - betaln(a, b))
-
-    weakest, strongest = math.log(1e-3), math.log(1e4)  # the share only falls with the strength
-    wanted = min(max(flat, share(strongest)), share(weakest))
-    root: Any = brentq(lambda log_strength: share(log_strength) - wanted, weakest, strongest, xtol=1e-12)
-    strength = math.exp(root)
-    place = (np.arange(KINDS) + 0.5) / KINDS
-    return beta_distribution.ppf(place, mean * strength, (1 - mean) * strength).clip(0.0, 1.0).tolist()
-
-
-PACKED = Option(name="packed", layout="packed")
-"""As the run forwarded: each completion with a copy of its prompt, and only those with a gradient."""
-EVERYTHING = replace(PACKED, forwarded="all")
-
-
-def _saved_exactly(figures: Figures, step: Step) -> float:
-    """Share of a step's seconds that skipping what has no gradient saves."""
-    return 1 - seconds_of(figures, step, PACKED, 1).total / seconds_of(figures, step, EVERYTHING, 1).total
-
-
-def _best(level: Level, world: World, step: Step) -> float:
-    """The rate of a level that gains most over exact skipping; 0 if none gains."""
-    if world.flat >= ALL_SILENT:  # without a signal nothing says what to prune
-        return 0.0
-    best = max(rates_to(level.auto.largest), key=lambda rate: _gained(level, world, step, rate))
-    return best if _gained(level, world, step, best) > 1 else 0.0
-
-
-def _saved_at(
-    best: Sequence[float], level: Level, worlds: Sequence[World], step: Step, spread: Callable[..., Estimate]
-) -> Estimate:
-    """Share of a step's seconds that a rate saves in all worlds, or the rate of each world in it."""
-    if not any(best):
-        return Estimate(0.0, 0.0, 0.0)
-    rates = [*best] * (len(worlds) // len(best))
-    gains = [_gained(level, world, step, rate) for world, rate in zip(worlds, rates, strict=True)]
-    return spread([1 - 1 / max(each, 1e-9) for each in gains])
-
-
-def _bounds(values: Sequence[float]) -> Estimate:
-    """The ends of values that are all possible, and their middle."""
-    return Estimate((min(values) + max(values)) / 2, min(values), max(values))
-
-
-def _gained(level: Level, world: World, step: Step, rate: float) -> float:
-    return gain(world.figures, step, replace(level, base=PACKED).at(rate), 1, PACKED) if rate else 1.0
-
-
-def _resamples(steps: Sequence[Row]) -> list[list[Row]]:
-    """Resamples of blocks of neighbouring steps, which are alike."""
-    rng = generator(0, Purpose.CHECK, len(steps), 9)
-    length = max(1, round(len(steps) ** 0.5))
-    count = math.ceil(len(steps) / length)
-    starts = rng.integers(0, len(steps) - length + 1, size=(RESAMPLES, count))
-    return [[steps[first + k] for first in row for k in range(length)] for row in starts.tolist()]
+def _best(level: Level, figures: Figures, step: Step) -> tuple[float, float]:
+    """The rate of a level that gains most over exact skipping, and the share of seconds it saves; 0 if none gains."""
+    at = replace(level, base=PACKED).at
+    gains = {rate: gain(figures, step, at(rate), 1, PACKED) for rate in rates_to(level.auto.largest)}
+    best = max(gains, key=lambda rate: gains[rate])
+    return (best, 1 - 1 / gains[best]) if gains[best] > 1 else (0.0, 0.0)
 
 
 def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
@@ -249,71 +130,42 @@ def _group_of(steps: Sequence[Row], asked: int | None) -> tuple[int, list[str]]:
     largest = max(finite(steps, "advantage"), default=0.0)
     size = ((largest + math.sqrt(largest**2 + 4)) / 2) ** 2
     if size > 2.5 and abs(size - round(size)) < min(0.02 * size, 0.1):
-        return round(size), [
-            f"How many completions a group has: {round(size)} by the largest advantage (--generations N)."
-        ]
-    return GROUP, [f"How many completions a group has: {GROUP} are assumed. Say --generations N."]
+        return round(size), [f"Completions of a group: {round(size)} by the largest advantage (--generations N)."]
+    return GROUP, [f"Completions of a group: {GROUP} are assumed. Set --generations N."]
 
 
-def _scaled(steps: Sequence[Row], group: int) -> tuple[Literal["none", "group"], list[str]]:
+def _scaled(steps: Sequence[Row], size: int) -> Literal["none", "group"]:
     """Divisor of advantages. Without one, none is above 1 for rewards of 0 and 1."""
-    largest = max(finite(steps, "advantage"), default=math.nan)
-    if largest <= 1 and group > 2:
-        return "none", []
-    unsaid = "Whether advantages are divided by the deviation of their group: taken to be, as TRL and verl do it."
-    return "group", [unsaid] if math.isnan(largest) else []
+    return "none" if max(finite(steps, "advantage"), default=math.nan) <= 1 and size > 2 else "group"
 
 
-def _missing(steps: Sequence[Row]) -> list[str]:
-    """Figures that a plan needs and the log lacks, with what was taken in their place."""
-    why = "TRL logs it as frac_reward_zero_std, verl does not"
+def _missing(steps: Sequence[Row], every: bool) -> list[str]:
+    """Figures that a plan needs and the log lacks, and particulars of the run that limit what the savings mean."""
+    no_share = "TRL logs it as frac_reward_zero_std, verl does not"
     if finite(steps, "flat_of_trl"):
-        why = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
+        no_share = "frac_reward_zero_std is 0 in every step with scale_rewards: batch, whatever groups hold"
+    beyond = not finite(steps, "highest") and not 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1
     sentences = {
-        f"How many groups have equal rewards ({why}): savings are bounds over all that the mean reward allows.": (
+        f"Zero-variance groups ({no_share}): bounds are over all that the mean reward allows, and no rate is given.": (
             not finite(steps, "flat")
         ),
-        "What pruning saves beside algorithm.filter_groups: the log is of a run that replaces groups of equal "
-        "rewards by others, so none is skipped, and what they cost is among its rollouts.": finite(steps, "filtered"),
-        "Where a step's time goes (verl logs it in timing_s/*, TRL in profiling/*): savings are bounds, between a "
-        "step that is all rollout and one that is all update.": math.isnan(_reach(steps)),
-        "How long prompts are: they are taken to be short, which overstates what a dropped completion saves.": (
+        "Seconds by phase (verl logs them in timing_s/*, TRL in profiling/*): bounds are between a step that is all "
+        "rollout and one that is all update, and no rate is given.": math.isnan(_reach(steps)),
+        "The run replaces zero-variance groups by others (algorithm.filter_groups): their rollouts are not counted as "
+        "saved.": bool(finite(steps, "filtered")),
+        "Prompt lengths: prompts are taken to be short, which overstates what a dropped completion saves.": (
             not finite(steps, "prompt")
         ),
-        "How right and wrong completions differ in length, how pass rates moved, and whether prompts came back: they "
-        "are reckoned from their second epoch on.": True,
+        "The run has a KL term, so every completion has a gradient and nothing is skipped exactly.": every,
+        "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the zero-variance groups.": beyond,
+        "Lengths of right and wrong completions, changes of pass rates, and epochs: prompts are pruned from their "
+        "second epoch on.": True,
     }
-    return [sentence for sentence, said in sentences.items() if said]
-
-
-def _particular(steps: Sequence[Row], every: bool) -> list[str]:
-    """Particulars of the run that limit what the savings mean."""
-    inside = 0 <= np.mean(finite(steps, "reward") or [0.0]) <= 1
-    without = not finite(steps, "highest")
-    sentences = {
-        "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
-        "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage.": (
-            every
-        ),
-        "Whether rewards are 0 or 1: the mean reward is taken for the pass rate.": without and inside,
-        "Rewards go beyond 0 to 1, so they are no pass rates: those are taken from the silent groups.": (
-            without and not inside
-        ),
-        "The run has dropped completions already: what is said is over the same run without that.": (
-            any(finite(steps, "dropped"))
-        ),
-        "The run has cut tokens already, so that dropped completions would save less than is said.": (
-            any(finite(steps, "cut"))
-        ),
-        "The run has pruned prompts already, and what more of that would save is not in the log.": (
-            any(finite(steps, "asked_less"))
-        ),
-    }
-    return [sentence for sentence, said in sentences.items() if said]
+    return [sentence for sentence, applies in sentences.items() if applies]
 
 
 def _reach(steps: Sequence[Row]) -> float:
-    """Mean seconds of log-probabilities and update in a step; NaN where a log does not tell them from the rollout."""
+    """Mean seconds of log-probabilities and update in a step; NaN if a log does not tell them from the rollout."""
     seconds = {name: np.mean(finite(steps, name) or [0.0]) for name in SECONDS}
     # TRL tells the whole step apart from what is done beside log-probabilities and update.
     beside = sum(seconds[name] for name in ("rollout", "rewards", "handed"))
@@ -324,6 +176,12 @@ def _reach(steps: Sequence[Row]) -> float:
 def _whole(step: Row) -> float:
     parts = [step[name] for name in ("rollout", *PHASES) if math.isfinite(step[name])]
     return step["whole"] if math.isfinite(step["whole"]) else sum(parts) or math.nan
+
+
+def _whole_mean(steps: Sequence[Row]) -> float:
+    """Mean seconds of a step; NaN if the log has none."""
+    known = [value for each in steps if math.isfinite(value := _whole(each))]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _phases(steps: Sequence[Row]) -> dict[str, float]:
@@ -339,25 +197,17 @@ def lines_of(plan: LogPlan) -> list[str]:
     """The plan in lines of text."""
     step = "" if plan.seconds is None else f"; a step takes {plan.seconds:.3g} s"
     phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases.items())
-    silent = _percent(plan.flat)
-    if not plan.known and plan.flat.low < plan.flat.high:
-        silent = f"not in the log ({plan.flat.low:.0%} to {plan.flat.high:.0%})"
+    low, high = plan.zero_variance
     lines = [
         f"{plan.source}{step}" + (f": {phases}" if phases else ""),
-        f"pass rate {plan.pass_rate:.0%}; silent groups {silent}",
+        f"pass rate {plan.pass_rate:.0%}; zero-variance groups "
+        + (f"{low:.0%}" if low == high else f"not in the log ({low:.0%} to {high:.0%})"),
         "",
         "would have saved, of a step's seconds, at the noise that it had:",
     ]
-    for name, saved in plan.saved.items():
+    for name, (low, high) in plan.saved.items():
         rate = f" at {plan.rates[name]:g}" if plan.rates.get(name) else ""
-        beyond = "" if name == "exact skipping" else " of what is left"
-        verdict = f"{_percent(saved) if plan.known else f'at least {saved.low:.0%}, at most {saved.high:.0%}'}{beyond}"
-        if saved.high <= 0 or (plan.known and saved.value <= 0):
-            verdict = "nothing: it would not pay"
-        lines.append(f"  {name + rate:22} {verdict}")
+        said = f"{low:.0%}" if low == high else f"at least {low:.0%}, at most {high:.0%}"
+        said += "" if name == "exact skipping" else " of what is left"
+        lines.append(f"  {name + rate:22} {said if high > 0 else 'nothing: it would not pay'}")
     return [*lines, "", "what the log does not tell:", *(f"- {each}" for each in plan.unknown)]
-
-
-def _percent(found: Estimate) -> str:
-    ends = "" if found.low == found.high else f" ({found.low:.0%} to {found.high:.0%})"
-    return f"{found.value:.0%}{ends}"

@@ -1,4 +1,4 @@
-"""Logs that a run of another library left: verl's console or JSON, TRL's state, exports of wandb and TensorBoard.
+"""Logs that a run of another library left: verl's console or JSON, TRL's state, exports of wandb.
 
 Every reader gives names and numbers of each logged step; ``step_figures`` finds in them what a plan needs.
 """
@@ -28,8 +28,7 @@ NO_NUMBER = re.compile(r"(?<![\w'])(?:nan|-?inf)\b")
 PREFIXES = ("train/", "train_")
 TRAINER_STATE = "trainer_state.json"
 WRITES = (
-    "Give the console output of verl or TRL, verl's JSON lines, TRL's trainer_state.json, a CSV or JSON export of "
-    "wandb, or TensorBoard's event file"
+    "Give the console output of verl or TRL, verl's JSON lines, TRL's trainer_state.json, or wandb's CSV or JSON export"
 )
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -60,12 +59,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "flat": ("candidates/zero_variance_groups",),
     "flat_of_trl": ("frac_reward_zero_std",),
     "filtered": ("training/filter_groups/evicted_samples",),
-    # Of a run of ours: share of completions that were forwarded, and of those with a gradient that were dropped; of
-    # prompts that were not rolled out, and of tokens behind a cut.
-    "kept": ("prune/kept_share",),
-    "dropped": ("prune/completion_rate",),
-    "asked_less": ("prune/prompt_rate",),
-    "cut": ("prune/token_rate",),
+    "pruned": ("prune/kept_share",),
     "advantage": ("critic/advantages/max",),
     # In the loss, or in the reward, where verl has it in the advantages of silent groups too.
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
@@ -97,7 +91,7 @@ def read_log(path: Path) -> RunLog:
     """A log in any of the formats above, told by what it holds.
 
     Raises:
-        ConfigError: there is no such file, a reader is not installed, or nothing in it is a step of training.
+        ConfigError: there is no such file, or nothing in it is a step of training.
     """
     if not path.exists():
         raise ConfigError(f"--log {path}: there is no such file. {WRITES}.")
@@ -106,6 +100,11 @@ def read_log(path: Path) -> RunLog:
     except OSError as error:
         raise ConfigError(f"--log {path} cannot be read: {first_line(error)} {WRITES}.") from error
     steps = step_figures(rows)
+    if finite(steps, "pruned"):
+        raise ConfigError(
+            f"--log {path} is of a run that prunes already. Its saved/share is what that saves; plan it anew from its "
+            "records, dppo plan CONFIG.yaml --run FOLDER"
+        )
     if len(steps) < 2:
         raise ConfigError(
             f"--log {path}: read as {kind}, and it has {len(steps)} steps of training; 2 are needed. {WRITES}."
@@ -168,7 +167,7 @@ def _read(path: Path) -> tuple[str, Iterable[Row]]:
     if found := next((each for each in inside if each.is_file()), None):  # a run of TRL's or ours, or its checkpoint
         return _read(found)
     if path.is_dir() or "tfevents" in path.name:
-        return "TensorBoard's events", _tensorboard(path)
+        raise ConfigError(f"--log {path}: files of TensorBoard are not read. {WRITES}.")
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if path.suffix == ".csv":
         return "a CSV export", _csv(text, path)
@@ -238,22 +237,3 @@ def _numbers(row: Mapping[str, Any]) -> Row:
         if math.isfinite(number) and name is not None:
             found[str(name)] = number
     return found
-
-
-def _tensorboard(path: Path) -> list[Row]:
-    """Scalars of an event file or of a folder with one, by TensorBoard's own reader."""
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
-    except ImportError as error:
-        raise ConfigError(
-            f"--log {path} is read by tensorboard, which is not installed. Run pip install tensorboard, or export the "
-            "run as CSV."
-        ) from error
-
-    events = EventAccumulator(str(path), size_guidance={"scalars": 0})
-    events.Reload()
-    rows: dict[int, Row] = {}
-    for name in events.Tags()["scalars"]:
-        for event in events.Scalars(name):
-            rows.setdefault(event.step, {"step": float(event.step)})[name] = float(event.value)
-    return list(rows.values())

@@ -1,24 +1,17 @@
 """A plan: seconds and hours of a run under each option, with intervals, and the advised rate of each level."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from dppo.lab.planning.costs import Figures, gain, interval, seconds_of
 from dppo.lab.planning.records import Length, Option, Seconds, Step, Work
-from dppo.lab.planning.work import UNPRUNED, completion_ceiling, has_gradient, prompt_ceiling, work_of
-from dppo.lab.planning.workload import Workload
+from dppo.lab.planning.work import UNPRUNED, has_gradient, work_of
 from dppo.lab.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
 
-Rates = Mapping[str, float | None]
-"""By level the share that a configuration prunes, in (0, 1); None if it gives no number above 0."""
-RATES = {"completions": 0.5, "prompts": 0.3}
-"""Shares that the table shows if a configuration gives none."""
-EXACT = 2
-"""Place of the option that prunes nothing and skips what has no gradient."""
+Rates = Mapping[str, float]
+"""Shares of completions and of prompts that the table shows as pruned, in (0, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +19,6 @@ class Level:
     """Units that may be pruned."""
 
     name: str
-    ceiling: Callable[[Workload, Step], float]
     auto: Auto
     """The rule of ``auto`` for this level."""
     base: Option = UNPRUNED
@@ -37,8 +29,8 @@ class Level:
         return replace(self.base, **{f"{self.name.removesuffix('s')}_rate": rate})
 
 
-PROMPTS = Level("prompts", prompt_ceiling, PROMPT_AUTO)
-COMPLETIONS = Level("completions", completion_ceiling, COMPLETION_AUTO)
+PROMPTS = Level("prompts", PROMPT_AUTO)
+COMPLETIONS = Level("completions", COMPLETION_AUTO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +43,7 @@ class Advice:
     """In [0, 1); 0 leaves the level off."""
     gain: Estimate
     """Seconds to equal noise of the step without this pruning over those with it, at the best rate of a grid."""
-    ceiling: Estimate
-    """The most that choosing can save (``dppo.pruning.selection_ceiling``)."""
     why: str
-    own: float | None
-    """The rate of the configuration; None if it has no number above 0."""
-    own_gain: Estimate | None
-    """``gain`` at that rate."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Measured figures that a plan is made from."""
-
-    name: str
-    """Origin of the figures."""
-    figures: Figures
-    samples: Sequence[Figures] = ()
-    """The figures in resamples of the measurements."""
-    length: Length
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +64,6 @@ class PlanLine:
     """Of the run, its first epoch unpruned."""
     equal_hours: Estimate
     """The same for as many steps as give the noise of TRL's run."""
-    completions: float
-    """Rolled out until the noise is that of TRL's run."""
-    tokens: float
-    """Generated and forwarded until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +78,11 @@ class Plan:
     processes: int
     figures: Figures
     rows: tuple[PlanLine, ...]
-    update_free: Estimate
-    """Gain of an unpruned step without its update (Amdahl): the most that pruning completions can gain."""
-    rollout_free: Estimate
-    """The same without its rollouts."""
     advice: tuple[Advice, ...]
     """Of prompts, then of completions."""
     method: Mapping[str, Any]
     """Fields to write with the advised rates: a method that prunes, if the configuration's own does not."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
@@ -134,44 +99,31 @@ def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
 
 
 def make_plan(
-    found: Source,
+    figures: Figures,
     step: Step,
-    rates: Rates,
+    length: Length,
     *,
+    rates: Rates,
     processes: int,
-    title: str,
-    method: Mapping[str, Any] = MappingProxyType({}),
+    samples: Sequence[Figures] = (),
+    **about: Any,
 ) -> Plan:
-    """The plan of a run, with intervals from the samples of its source.
+    """The plan of a run, with intervals from ``samples``: the figures in resamples of what was measured.
 
-    ``rates`` are those of the configuration, ``RATES`` where it has none; ``method`` has the fields of one that prunes,
-    if the configuration's own does not.
+    ``about`` are the other fields of a ``Plan``.
     """
-    chosen = options(rates["completions"] or RATES["completions"], rates["prompts"] or RATES["prompts"])
-    worlds = [found.figures, *found.samples]
+    chosen = options(rates["completions"], rates["prompts"])
+    worlds = [figures, *samples]
     first = [seconds_of(world, step, chosen[0], processes).total for world in worlds]
-    exact = [seconds_of(world, step, chosen[EXACT], processes) for world in worlds]
     return Plan(
-        title=title,
-        source=found.name,
         step=step,
-        length=found.length,
+        length=length,
         processes=processes,
-        figures=found.figures,
-        rows=tuple(_row(worlds, first, step, option, found.length, processes) for option in chosen),
-        update_free=interval([_without(each.total, each.update) for each in exact]),
-        rollout_free=interval([_without(each.total, each.rollout) for each in exact]),
-        advice=tuple(
-            _advice(worlds, step, processes, level, found.length, rates[level.name]) for level in (PROMPTS, COMPLETIONS)
-        ),
-        method=dict(method),
-        notes=found.notes,
+        figures=figures,
+        rows=tuple(_row(worlds, first, step, option, length, processes) for option in chosen),
+        advice=tuple(_advice(worlds, step, processes, level, length) for level in (PROMPTS, COMPLETIONS)),
+        **about,
     )
-
-
-def _without(total: float, part: float) -> float:
-    """Factor by which a step is faster without a part of it; infinity if it has no other."""
-    return total / (total - part) if total > part else math.inf
 
 
 def _row(
@@ -180,7 +132,7 @@ def _row(
     def of_steps(option: Option) -> tuple[list[Work], list[Seconds]]:
         works = [work_of(world.workload, step, option) for world in worlds]
         pairs = zip(worlds, works, strict=True)
-        return works, [world.costs.seconds(work, option.layout, processes) for world, work in pairs]
+        return works, [world.costs.seconds(work, processes) for world, work in pairs]
 
     works, seconds = of_steps(option)
     # In the first epoch no prompt has a history, and none is pruned.
@@ -189,7 +141,6 @@ def _row(
     each_world = range(len(worlds))
     hours = [sum(steps * spent[w].total for steps, _, spent in phases) / 3600 for w in each_world]
     equal = [sum(n * work[w].noise * spent[w].total for n, work, spent in phases) / 3600 for w in each_world]
-    to_equal = [(steps * work[0].noise, work[0]) for steps, work, _ in phases]
     return PlanLine(
         option=option,
         work=works[0],
@@ -199,42 +150,33 @@ def _row(
         noise=interval([work.noise for work in works]),
         hours=interval(hours),
         equal_hours=interval(equal),
-        completions=sum(steps * work.completions for steps, work in to_equal),
-        tokens=sum(steps * (work.generated + work.forwarded) for steps, work in to_equal),
     )
 
 
-def _advice(
-    worlds: Sequence[Figures], step: Step, processes: int, level: Level, length: Length, own: float | None
-) -> Advice:
+def _advice(worlds: Sequence[Figures], step: Step, processes: int, level: Level, length: Length) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below ``least_gain``, as ``auto``."""
     rates = rates_to(level.auto.largest)
     gains = {rate: gain(worlds[0], step, level.at(rate), processes) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
-
-    def gain_at(rate: float) -> Estimate:
-        return interval([gain(world, step, level.at(rate), processes) for world in worlds])
-
-    found, least = gain_at(rate), level.auto.least_gain
-    why, advised = f"a rate of {rate:g} gains {found.value:.2f}x to equal noise, at least {found.low:.2f}x", rate
+    found = interval([gain(world, step, level.at(rate), processes) for world in worlds])
+    least, advised = level.auto.least_gain, 0.0
     if not has_gradient(worlds[0].workload, step):
-        why, advised = "no group has answers of differing reward: nothing is learned here, and nothing to prune by", 0.0
+        why = "no group has answers of differing reward: nothing is learned here, and nothing to prune by"
     elif level is PROMPTS and length.first_epoch >= length.steps:
         why = "the run is over before prompts come back, and none has a history: nothing can be pruned"
-        advised = 0.0
     elif best <= 1:
         why = "at equal noise no rate gains anything: what is pruned costs more in noise than it saves in seconds"
-        advised = 0.0
-    elif found.low < least:
-        why, advised = f"{why}, and {least:g}x is the least worth having", 0.0
+    else:
+        why = f"a rate of {rate:g} gains {found.value:.2f}x to equal noise, at least {found.low:.2f}x"
+        if found.low < least:
+            why += f", and {least:g}x is the least worth having"
+        else:
+            advised = rate
     return Advice(
         level=level.name,
         rate=advised,
         gain=found,
-        ceiling=interval([level.ceiling(world.workload, step) for world in worlds]),
         why=why,
-        own=own,
-        own_gain=None if own is None else gain_at(own),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.lab.planning.costs import free_tokens
-from dppo.lab.planning.model import Plan, Rates, Source, make_plan
+from dppo.lab.planning.model import Plan, Rates, make_plan
 from dppo.lab.planning.observed import observed_run
 from dppo.lab.planning.pilot import run_pilot
 from dppo.lab.planning.records import PILOT, Length, Step, check_pilot
@@ -20,6 +20,9 @@ from dppo.methods import METHODS
 from dppo.methods.own import method_named
 from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.schedule import generation_sizes
+
+RATES = {"completions": 0.5, "prompts": 0.3}
+"""Shares that the table shows if a configuration gives none."""
 
 
 def plan_run(
@@ -37,13 +40,11 @@ def plan_run(
     fields.pop(COMPARISON, None)  # no part of a run
     run = parse_given({**fields, "dry_run": True})
     raise_all("this plan", [*model_problems(run), *data_problems(run), *_step_problems(run)])
-    if folder is None and run.training.num_generations == 1:
-        raise ConfigError(
-            "a pilot compares completions of one prompt, and num_generations is 1. Plan with --num_generations 2, or "
-            "from a run's records, --run FOLDER."
-        )
+    if run.training.num_generations == 1:
+        raise ConfigError("a plan is of groups, and num_generations is 1. Plan with --num_generations 2")
+    prompts: int | None
     if folder is None:
-        prompts: int | None = len(load_dataset(run))
+        prompts = len(load_dataset(run))
         pilot = pilot_size(pilot, prompts)
         seen, where = run_pilot(fields, pilot, progress=progress), f"a pilot of {pilot} prompts"
     else:
@@ -52,23 +53,19 @@ def plan_run(
             prompts = noted
         seen, where = observed_run(recorded), f"records of {folder}"
     progress("computing")
-    step, limit = step_of(run), float(run.training.max_completion_length or 1e9)
-    figures = seen.figures(limit)
-    found = (f"found in the records, by the run's own score: {row}" for row in seen.ceilings)
+    step, figures = step_of(run), seen.figures()
     title = f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
     return make_plan(
-        Source(
-            name=f"{where}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps",
-            figures=figures,
-            samples=seen.resampled(limit),
-            length=length_of(run, step, prompts),
-            notes=(*seen.notes, *free_tokens(seen.timed, figures.costs), *found),
-        ),
+        figures,
         step,
-        rates_of(run),
+        length_of(run, step, prompts),
+        rates=rates_of(run),
         processes=run.data.processes or seen.processes,
+        samples=seen.resampled(),
         title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
+        source=f"{where}: {seen.groups:,} groups, {len(seen.timed):,} timed steps",
         method=pruning_method(run.training.method),
+        notes=(*seen.notes, *free_tokens(seen.timed, figures.costs)),
     )
 
 
@@ -136,13 +133,12 @@ def length_of(run: Run, step: Step, prompts: int | None) -> Length:
 
 
 def rates_of(run: Run) -> Rates:
-    """Shares that a configuration prunes, by level, None if it gives no number above 0."""
-
-    def rate(level: str) -> float | None:
-        given = getattr(run.training, f"{level}_prune_rate")
-        return float(given) if isinstance(given, int | float) and 0 < given < 1 else None
-
-    return {"completions": rate("completion"), "prompts": rate("prompt")}
+    """Shares that a configuration prunes, by level, or those of the table if it gives none."""
+    given = {"completions": run.training.completion_prune_rate, "prompts": run.training.prompt_prune_rate}
+    return {
+        level: float(rate) if isinstance(rate, int | float) and 0 < rate < 1 else RATES[level]
+        for level, rate in given.items()
+    }
 
 
 def dataset_prompts(run: Run) -> int | None:

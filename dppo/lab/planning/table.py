@@ -4,16 +4,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dppo.lab.planning.model import EXACT, Plan
+from dppo.lab.planning.model import Plan
 from dppo.lab.statistics import Estimate
 
-NARROWEST = 150
+NARROWEST = 130
 """Columns that the table needs; if fewer are known, lines wrap."""
-HEADINGS = ("s / step", "rollout", "update", "rest", "x TRL", "noise", "hours", "equal noise\nhours")
-HEADINGS += ("\ncompl. k", "\ntokens M")
+HEADINGS = ("s / step", "rollout", "update", "rest", "x TRL", "noise", "hours", "hours to\nequal noise")
 LEGEND = (
     "noise: variance of a step's gradient, in second moments, over that of TRL's step; x TRL: at equal steps;",
-    "in brackets 95% intervals; equal noise: for as many steps as make up for it; prompts: from the second epoch on.",
+    "in brackets 95% intervals; hours to equal noise: for TRL's gradient variance; prompts: from the second epoch on.",
 )
 
 
@@ -44,7 +43,6 @@ def _table(plan: Plan) -> Table:
             *(_cell(row.per_step), amount(seconds.rollout), amount(seconds.update)),
             *(amount(seconds.reward + seconds.rest), _cell(row.speedup), _cell(row.noise)),
             *(amount(row.hours.value), _cell(row.equal_hours)),
-            *(amount(row.completions / 1e3), amount(row.tokens / 1e6)),
         )
     return table
 
@@ -56,40 +54,19 @@ def _cell(found: Estimate) -> str:
 
 
 def findings(plan: Plan) -> list[str]:
-    """Bounds, levels that cannot pay, and advised rates, in sentences."""
-    exact = plan.rows[EXACT].option.name
-    lines = [
-        f"update free: at most {_spread(plan.update_free)} faster than {exact} (Amdahl's bound): all "
-        "that pruning completions can do",
-        f"rollouts free: at most {_spread(plan.rollout_free)} faster",
-    ]
+    """The advised rate of each level and the reason, a sentence each."""
+    lines = []
     for advice in plan.advice:
         verdict = f"prune {advice.rate:g} of the {advice.level}" if advice.rate else f"do not prune {advice.level}"
-        lines.append(f"{verdict}: choosing can save at most {_spread(advice.ceiling)}; {advice.why}")
-        if advice.own_gain is not None and advice.own_gain.value < 1:
-            sure = "" if advice.own_gain.high < 1 else ", as far as so few figures tell"
-            lines.append(
-                f"the configuration's own {_field(advice.level)}: {advice.own:g} is worse than none: "
-                f"{_spread(advice.own_gain)} to equal noise{sure}"
-            )
+        lines.append(f"{verdict}: {advice.why}")
     return lines
 
 
 def pasted(plan: Plan) -> list[str]:
     """The lines of a configuration that do what the plan advises."""
-    rates = {_field(advice.level): f"{advice.rate:g}" for advice in plan.advice}
+    rates = {f"{advice.level.removesuffix('s')}_prune_rate": f"{advice.rate:g}" for advice in plan.advice}
     method = plan.method if any(advice.rate for advice in plan.advice) else {}
     return [f"{name}: {value}" for name, value in {**method, **rates}.items()]
-
-
-def _field(level: str) -> str:
-    return f"{level.removesuffix('s')}_prune_rate"
-
-
-def _spread(found: Estimate) -> str:
-    """A factor and its interval: ``1.42x (1.30 to 1.55)``; the value alone if nothing was resampled."""
-    ends = "" if found.low == found.high else f" ({amount(found.low)} to {amount(found.high)})"
-    return f"{amount(found.value)}x{ends}"
 
 
 def amount(value: float) -> str:

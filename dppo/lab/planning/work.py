@@ -1,7 +1,7 @@
 """Expected completions, tokens and noise of one optimizer step under each option.
 
-Every combination of a prompt's kind, its history and its group has a probability, and everything else is a sum over
-these cells. Probabilities of being kept are those of ``dppo.pruning``, each cell with its expected number of units.
+Each combination of a pass rate, a history and a group is a cell with an expected number of groups; everything else is a
+sum over cells. Probabilities of being kept are those of ``dppo.pruning``.
 """
 
 import functools
@@ -12,8 +12,8 @@ import torch
 from scipy.special import comb
 
 from dppo.lab.planning.records import Option, Step, Work
-from dppo.lab.planning.workload import Workload, longest_of
-from dppo.pruning import Budget, inclusion_probabilities, selection_ceiling
+from dppo.lab.planning.workload import Workload
+from dppo.pruning import Budget, inclusion_probabilities
 
 TINY = 1e-12
 """Fewer units than that are none, and scores that much below the largest are rounding."""
@@ -60,28 +60,9 @@ def work_of(workload: Workload, step: Step, option: Option) -> Work:
     return Work(
         completions=float(count_2X.sum()) / step.passes,
         generated=float((count_2X * cells.tokens_2X).sum()) / step.passes,
-        forwarded=_forwarded(workload, step, option, cells, prob_2X),
+        forwarded=_forwarded(workload, option, cells, prob_2X),
         noise=cells.moment(known_2X) / whole if whole > 0 else 1.0,
     )
-
-
-def completion_ceiling(workload: Workload, step: Step) -> float:
-    """``selection_ceiling`` of completions with a gradient, of the update's tokens, >= 1."""
-    cells = cells_of(workload, step, UNPRUNED)
-    value_N = (cells.count_2X * cells.score_2X**2)[cells.live_2X]
-    cost_N = (cells.count_2X * cells.tokens_2X)[cells.live_2X]
-    return selection_ceiling(torch.from_numpy(value_N), torch.from_numpy(cost_N))
-
-
-def prompt_ceiling(workload: Workload, step: Step) -> float:
-    """``selection_ceiling`` of prompts, told apart by one earlier group of each, of rollout and update, >= 1."""
-    share_CW = shares_by_history(workload, step.generations)
-    *_, value_C = _groups(workload, step)
-    right_C, wrong_C = workload.tokens_2C
-    tokens_C = step.generations * (workload.rate_C * right_C + (1 - workload.rate_C) * wrong_C)
-    there_W = share_CW.sum(0) > TINY
-    value_W, tokens_W = value_C @ share_CW, tokens_C @ share_CW
-    return selection_ceiling(torch.from_numpy(value_W[there_W]), torch.from_numpy(tokens_W[there_W]))
 
 
 def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:
@@ -90,8 +71,8 @@ def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:
 
 
 def shares_by_history(workload: Workload, earlier: int) -> np.ndarray:
-    """(C, W) shares of prompts by kind and by the right ones among ``earlier`` completions of theirs."""
-    return workload.share_C[:, None] * chances(np.arange(earlier + 1), earlier, workload.rate_C)
+    """(C, W) shares of prompts by pass rate and by the right ones among ``earlier`` completions of theirs."""
+    return 1 / len(workload.rate_C) * chances(np.arange(earlier + 1), earlier, workload.rate_C)
 
 
 def advantages(size: int, scaled: str) -> np.ndarray:
@@ -114,7 +95,7 @@ def advantages(size: int, scaled: str) -> np.ndarray:
 def cells_of(workload: Workload, step: Step, option: Option) -> Cells:
     """Every sort of group of a step under an option. A history holds G earlier completions of its prompt."""
     share_CW = shares_by_history(workload, step.generations if option.prompt_rate > 0 else 0)
-    square_2CJ, chance_CJ, member_2J, value_C = _groups(workload, step)
+    square_2J, chance_CJ, member_2J, value_C = _groups(workload, step)
     count_CW = step.prompts * share_CW
     count_W = count_CW.sum(0)
     there_W = count_W > TINY * count_W.sum()
@@ -129,8 +110,8 @@ def cells_of(workload: Workload, step: Step, option: Option) -> Cells:
     return Cells(
         groups_X=groups_CWJ[there_CWJ],
         members_2X=of_cells(member_2J[:, None, None]).astype(float),
-        tokens_2X=of_cells(workload.tokens_2C[:, :, None, None]),
-        score_2X=of_cells(np.sqrt(square_2CJ)[:, :, None] / prob_W[:, None]),
+        tokens_2X=of_cells(workload.tokens_2[:, None, None, None]),
+        score_2X=of_cells(np.sqrt(square_2J)[:, None, None] / prob_W[:, None]),
     )
 
 
@@ -166,14 +147,13 @@ def probabilities(
 def _groups(workload: Workload, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Groups by their J - 1 right completions.
 
-    (2, C, J) second moments of a completion, (C, J) chances of a group, (2, J) right and wrong completions in it,
+    (2, J) second moments of a completion, (C, J) chances of a group, (2, J) right and wrong completions in it,
     and (C,) second moments of a group.
     """
     size, right_J = step.generations, np.arange(step.generations + 1)
-    square_2J = advantages(size, step.scaled) ** 2
-    square_2CJ = square_2J[:, None] * (workload.tokens_2C**step.token_power)[:, :, None]
+    square_2J = advantages(size, step.scaled) ** 2 * workload.tokens_2[:, None] ** step.token_power
     chance_CJ, member_2J = chances(right_J, size, workload.rate_C), np.stack([right_J, size - right_J])
-    return square_2CJ, chance_CJ, member_2J, np.einsum("kj,aj,akj->k", chance_CJ, member_2J, square_2CJ)
+    return square_2J, chance_CJ, member_2J, chance_CJ @ (member_2J * square_2J).sum(0)
 
 
 def has_gradient(workload: Workload, step: Step) -> bool:
@@ -188,13 +168,11 @@ def _whole(workload: Workload, step: Step) -> float:
     return cells.moment(np.ones_like(cells.score_2X))
 
 
-def _forwarded(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
+def _forwarded(workload: Workload, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
     """``Work.forwarded``."""
     kept_2X = cells.count_2X * prob_2X
     if option.layout == "padded":
-        groups, completions = (float(part.sum()) * step.shares for part in (cells.groups_X, cells.count_2X))
-        longest = longest_of(workload.longest_prompt, groups) + longest_of(workload.longest_completion, completions)
-        return float(kept_2X.sum()) * longest
+        return float(kept_2X.sum()) * workload.padded_tokens
     tokens = float((kept_2X * cells.tokens_2X).sum())
     if option.layout == "packed":
         return tokens + float(kept_2X.sum()) * (workload.prompt_tokens - 1)

@@ -1,11 +1,11 @@
-"""Figures of a report: accuracy over its cost, pruning over updates, and seconds by phase, as SVG or PNG."""
+"""Figures of a report: metrics over totals, with means and intervals, and seconds by phase, as SVG or PNG."""
 
 import io
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import cycle, product
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, cast
 
 import matplotlib
@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dppo.lab.comparison.words import counted, duration
 from dppo.lab.palette import FIXED, SERIES
@@ -33,9 +33,7 @@ PHASES = {
     "other": ("#c6c8cc", "not in a phase"),
 }
 """Colour and name of each phase."""
-SPARE = ("#44bb99", "#aaaa00", "#d4b9da", "#a6bddb")
-"""Colours of phases that are not in ``PHASES``, in the order of their names."""
-DASHES, MARKERS = ("-", "--", ":", "-."), "osD^vP*Xh"
+DASHES = ("-", "--", ":", "-.")
 RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dppo",
@@ -59,11 +57,10 @@ PERCENT = FuncFormatter(lambda value, place: f"{100 * value:.4g}%")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Colour, line and marker of one method, everywhere."""
+    """Colour and line of one method, everywhere."""
 
     colour: str
     dash: str
-    marker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,151 +73,41 @@ class Chart:
     """None if figures are missing; ``caption`` then names the setting that records them."""
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
-    """A context in which figures are made and saved in the report's style."""
-    with warnings.catch_warnings(), matplotlib.rc_context(RC):
-        # Names may be in any script: a browser has the fonts, and PNG files a box instead.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
-
-
-def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """How each method of a report is drawn."""
-    fixed = {label: FIXED[label] for label in labels if label in FIXED}
-    free = [name for name in SERIES if name not in fixed.values()] or list(SERIES)
-    others = cycle(
-        [*((name, DASHES[0]) for name in free), *((name, dash) for dash, name in product(DASHES[1:], SERIES))]
-    )
-    found = {}
-    for place, label in enumerate(labels):
-        name, dash = (fixed[label], DASHES[0]) if label in fixed else next(others)
-        found[label] = Look(colour=SERIES[name][0], dash=dash, marker=MARKERS[place % len(MARKERS)])
-    return found
-
-
-def saved(figure: Figure, kind: str) -> bytes:
-    """The figure, made within ``drawing``, as ``svg`` or ``png``; equal figures have equal bytes."""
-    buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    return buffer.getvalue()
-
-
-def short_label(label: str) -> str:
-    """A method's name as it fits a legend."""
-    text = shortened(visible(label).replace("\n", " "), 26)
-    return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
-
-
-OVERS = {
-    "seconds": (TOTALS["seconds"], "seconds of training", "Seconds of training, without evaluation and saving."),
-    "rollouts": (TOTALS["rollouts"], "completions rolled out", "Completions generated for training, kept or not."),
-    "updates": ("step", "updates (optimizer steps)", "An update is one step of the optimizer."),
-}
-"""Totals that accuracy is drawn over: the name in metrics.jsonl, the axis, and the caption."""
-RECORD_ACCURACY = (
-    f"No run has an evaluation with {ACCURACY}. It is recorded with eval_benchmarks: [NAME or NAME=FILE] and "
-    "eval_benchmark_every: 20 in the configuration; dppo compare sets both."
-)
-
-
-def accuracy_chart(contents: Contents, look: Mapping[str, Look], over: str, width: float = WIDTH) -> Chart:
-    """Accuracy over one of ``OVERS``."""
-    name, axis, caption = OVERS[over]
-
-    def finish(axes: Axes) -> None:
-        _target(axes, contents)
-        axes.set_xlabel(axis)
-        axes.set_ylabel("held-out accuracy (% of problems)")
-        axes.yaxis.set_major_formatter(PERCENT)
-        axes.xaxis.set_major_formatter(THOUSANDS)
-        axes.margins(y=0.09)
-
-    chart = Chart(title=f"Accuracy against {over}", caption=RECORD_ACCURACY)
-    return _lines(contents, look, chart, (ACCURACY, name), finish, caption, width)
-
-
-def _target(axes: Axes, contents: Contents) -> None:
-    """A line at the baseline's final accuracy, if the comparison has one."""
-    for group in contents.groups:
-        value = number(mapping(group.compared.readout.get("final")).get("mean"))
-        if group.compared.is_baseline and value == value:
-            axes.axhline(value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-            axes.annotate(
-                f"final accuracy of {short_label(group.label)}", (0, value), fontsize=8.5, color=MUTED,
-                xycoords=("axes fraction", "data"), xytext=(3, 2), textcoords="offset points", va="bottom",
-            )  # fmt: skip
-
-
-def _lines(
-    contents: Contents,
-    look: Mapping[str, Look],
-    chart: Chart,
-    series: tuple[str, str],
-    finish: Callable[[Axes], None],
-    caption: str,
-    width: float = WIDTH,
-) -> Chart:
-    """A thin line per seed, and their mean in bold with its interval; ``chart`` as it is without any curve.
-
-    ``series`` is a figure and what it is drawn over, and ``caption`` that of a chart with curves.
-    """
-    curves = {group: [run.series(*series) for run in group.logged] for group in contents.groups}
-    drawn = [group for group, found in curves.items() if any(len(curve.x_I) for curve in found)]
-    if not drawn:
-        return chart
-    longest = max(len(short_label(group.label)) for group in drawn)
-    columns = max(1, min(len(drawn), int(width / (0.55 + 0.085 * longest))))
-    figure = Figure(figsize=(width, HEIGHT + 0.2 * -(-len(drawn) // columns)), layout="constrained")
-    axes = figure.subplots()
-    for group in drawn:
-        style, mean = look[group.label], band([run.series(*series) for run in averaged(group)])
-        for curve in curves[group]:
-            axes.plot(curve.x_I, curve.value_I, color=style.colour, linewidth=0.7, alpha=0.3)
-        x_I, mean_I = ([], []) if mean is None else (mean.x_I, mean.mean_I)
-        if mean is not None and mean.low_I is not None and mean.high_I is not None:
-            axes.fill_between(mean.x_I, mean.low_I, mean.high_I, color=style.colour, alpha=0.16, linewidth=0)
-        axes.plot(x_I, mean_I, color=style.colour, linestyle=style.dash, marker=style.marker, markersize=3.4,
-                  markevery=max(1, len(x_I) // 8), label=short_label(group.label))  # fmt: skip
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
-    finish(axes)
-    figure.legend(loc="outside lower center", ncols=columns)
-    left_out = sum(curve.left_out for found in curves.values() for curve in found)
-    caption += lacking(contents, drawn, "Not in")
-    caption += f" {counted(left_out, 'record')} without a finite figure left out." if left_out else ""
-    return replace(chart, caption=caption, figure=figure)
-
-
-def lacking(contents: Contents, drawn: Collection[Group], what: str) -> str:
-    """A sentence that names the methods that are not drawn; empty if all are."""
-    missing = [group.label for group in contents.groups if group not in drawn]
-    return f" {what} the logs of {', '.join(missing)}." if missing else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of ``metrics.jsonl``, its axis, and how to read it."""
+    """One figure of ``metrics.jsonl``, its title and axis, how to read it, and what it is drawn over."""
 
     name: str
     title: str
     axis: str
     reading: str
+    over: str = "step"
+    over_axis: str = "updates (optimizer steps)"
     share: bool = False
     """True for a share of a whole."""
 
 
+HELD_OUT = "held-out accuracy (% of problems)"
+ACCURACIES = (
+    Metric(
+        ACCURACY, "Accuracy against seconds", HELD_OUT, "Seconds of training, without evaluation and saving.",
+        TOTALS["seconds"], "seconds of training",
+    ),
+    Metric(
+        ACCURACY, "Accuracy against rollouts", HELD_OUT, "Completions generated for training, kept or not.",
+        TOTALS["rollouts"], "completions rolled out",
+    ),
+    Metric(ACCURACY, "Accuracy against updates", HELD_OUT, "An update is one step of the optimizer."),
+)  # fmt: skip
 METRICS = (
     Metric(
         "prune/kept_share", "Completions kept", "kept (% of rolled out)",
         "Completions trained on, over all that were rolled out for the update, those with advantage zero included.",
-        True,
+        share=True,
     ),
     Metric(
         "prune/prompts_kept_share", "Prompts rolled out", "rolled out (% of candidates)",
-        "Prompts rolled out, over the candidates of the generation.",
-        True,
+        "Prompts rolled out, over the candidates of the generation.", share=True,
     ),
     Metric(
         "prune/effective_rows", "Effective rows", "effective rows per update",
@@ -244,22 +131,90 @@ METRICS = (
 )  # fmt: skip
 
 
-def metric_chart(contents: Contents, look: Mapping[str, Look], metric: Metric) -> Chart:
-    """One of ``METRICS`` over updates."""
+@contextmanager
+def drawing() -> Iterator[None]:
+    """A context in which figures are made and saved in the report's style."""
+    with warnings.catch_warnings(), matplotlib.rc_context(RC):
+        # Names may be in any script: a browser has the fonts, and PNG files a box instead.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
 
-    def finish(axes: Axes) -> None:
-        axes.set_xlabel("updates (optimizer steps)")
-        axes.set_ylabel(metric.axis)
-        if metric.share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-            axes.set_ylim(-0.02, 1.02)
-        else:  # from zero, so that noise looks as large as it is
-            axes.yaxis.set_major_formatter(THOUSANDS)
-            axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
 
-    why = f"No log has {metric.name}. DPPOTrainer records it at every log (logging_steps: 5); stock TRL has it not."
-    chart = Chart(title=metric.title, caption=why)
-    return _lines(contents, look, chart, (metric.name, "step"), finish, metric.reading)
+def looks(labels: Sequence[str]) -> dict[str, Look]:
+    """How each method of a report is drawn: in its own colour, or in one that is left."""
+    fixed = {label: (FIXED[label], DASHES[0]) for label in labels if label in FIXED}
+    free = (pair[::-1] for pair in product(DASHES, SERIES) if pair[::-1] not in fixed.values())
+    chosen = {label: fixed[label] if label in fixed else next(free) for label in labels}
+    return {label: Look(colour=SERIES[name][0], dash=dash) for label, (name, dash) in chosen.items()}
+
+
+def saved(figure: Figure, kind: str) -> bytes:
+    """The figure, made within ``drawing``, as ``svg`` or ``png``; equal figures have equal bytes."""
+    buffer = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()
+
+
+def short_label(label: str) -> str:
+    """A method's name as it fits a legend."""
+    text = shortened(visible(label).replace("\n", " "), 26)
+    return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
+
+
+def metric_chart(contents: Contents, look: Mapping[str, Look], metric: Metric, width: float = WIDTH) -> Chart:
+    """A thin line per seed, and their mean in bold with its interval."""
+    runs = {group: [run.series(metric.name, metric.over) for run in group.logged] for group in contents.groups}
+    drawn = [group for group, curves in runs.items() if any(len(curve.x_I) for curve in curves)]
+    if not drawn:
+        how = "eval_benchmarks: [NAME or NAME=FILE]" if metric.name == ACCURACY else "DPPOTrainer at every log"
+        return Chart(title=metric.title, caption=f"No log has {metric.name}. It is recorded with {how}.")
+    longest = max(len(short_label(group.label)) for group in drawn)
+    columns = max(1, min(len(drawn), int(width / (0.55 + 0.085 * longest))))
+    figure = Figure(figsize=(width, HEIGHT + 0.2 * -(-len(drawn) // columns)), layout="constrained")
+    axes = figure.subplots()
+    for group in drawn:
+        style, mean = look[group.label], band([run.series(metric.name, metric.over) for run in averaged(group)])
+        for curve in runs[group]:
+            axes.plot(curve.x_I, curve.value_I, color=style.colour, linewidth=0.7, alpha=0.3)
+        x_I, mean_I = ([], []) if mean is None else (mean.x_I, mean.mean_I)
+        if mean is not None and mean.low_I is not None and mean.high_I is not None:
+            axes.fill_between(mean.x_I, mean.low_I, mean.high_I, color=style.colour, alpha=0.16, linewidth=0)
+        axes.plot(x_I, mean_I, color=style.colour, linestyle=style.dash, label=short_label(group.label))
+    _finish(axes, metric, contents)
+    figure.legend(loc="outside lower center", ncols=columns)
+    left_out = sum(curve.left_out for curves in runs.values() for curve in curves)
+    caption = f"{metric.reading}{lacking(contents, drawn)}"
+    caption += f" {counted(left_out, 'record')} without a finite figure left out." if left_out else ""
+    return Chart(title=metric.title, caption=caption, figure=figure)
+
+
+def _finish(axes: Axes, metric: Metric, contents: Contents) -> None:
+    """Axes of a chart; over accuracies a line at the baseline's final one."""
+    axes.set_xlabel(metric.over_axis)
+    axes.set_ylabel(metric.axis)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.xaxis.set_major_formatter(THOUSANDS)
+    axes.yaxis.set_major_formatter(PERCENT if metric.share or metric.name == ACCURACY else THOUSANDS)
+    if metric.share:
+        axes.set_ylim(-0.02, 1.02)
+    elif metric.name != ACCURACY:  # from zero, so that noise looks as large as it is
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    for group in contents.groups:
+        value = number(mapping(group.compared.readout.get("final")).get("mean"))
+        if metric.name == ACCURACY and group.compared.is_baseline and value == value:
+            axes.axhline(value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"final accuracy of {short_label(group.label)}", (0, value), fontsize=8.5, color=MUTED,
+                xycoords=("axes fraction", "data"), xytext=(3, 2), textcoords="offset points", va="bottom",
+            )  # fmt: skip
+
+
+def lacking(contents: Contents, drawn: Collection[Group]) -> str:
+    """A sentence that names the methods that are not drawn; empty if all are."""
+    missing = [group.label for group in contents.groups if group not in drawn]
+    return f" Not in the logs of {', '.join(missing)}." if missing else ""
 
 
 def phases_chart(contents: Contents) -> Chart:
@@ -267,22 +222,17 @@ def phases_chart(contents: Contents) -> Chart:
     title, drawn = "Seconds of a run by phase", dict[Group, dict[str, float]]()
     for group in contents.groups:
         if found := [phases for run in averaged(group) if (phases := phase_seconds(run, group))]:
-            named = {name for phases in found for name in phases}
-            drawn[group] = {name: sum(phases.get(name, 0.0) for phases in found) / len(found) for name in named}
+            drawn[group] = {name: sum(each.get(name, 0.0) for each in found) / len(found) for name in PHASES}
     if not drawn:
         why = "No log has time/<phase>. DPPOTrainer records it at every log, dppo compare the phases of stock TRL too."
         return Chart(title=title, caption=why)
-    names = {name for phases in drawn.values() for name in phases}
-    figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(drawn) + 0.1 * len(names)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.0 + 0.36 * len(drawn)), layout="constrained")
     axes, left = figure.subplots(), np.zeros(len(drawn))
-    known = [name for name in PHASES if name in names and name != "other"]
-    others = sorted(names - PHASES.keys())
-    for name in [*known, *others, *(["other"] if "other" in names else [])]:
-        width = np.array([phases.get(name, 0.0) for phases in drawn.values()])
-        spare = SPARE[others.index(name) % len(SPARE)] if name in others else ""
-        colour, word = PHASES.get(name, (spare, short_label(name)))
-        axes.barh(range(len(drawn)), width, left=left, height=0.66, color=colour, label=word)
-        left += width
+    for name, (colour, word) in PHASES.items():
+        width = np.array([phases[name] for phases in drawn.values()])
+        if width.any():
+            axes.barh(range(len(drawn)), width, left=left, height=0.66, color=colour, label=word)
+            left += width
     totals = [duration(total) for total in left.tolist()]
     axes.bar_label(cast(BarContainer, axes.containers[-1]), totals, padding=4, fontsize=8.5)
     axes.set_xlim(0, max(left) * 1.25 or 1.0)
@@ -291,6 +241,5 @@ def phases_chart(contents: Contents) -> Chart:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("seconds of a run")
     figure.legend(loc="outside lower center", ncols=2)
-    caption = "Seconds of one run, mean over seeds."
-    caption += " Methods need not have done as many updates." if len(drawn) > 1 else ""
-    return Chart(title=title, caption=caption + lacking(contents, drawn, "No phases in"), figure=figure)
+    caption = f"Seconds of one run, mean over seeds.{lacking(contents, drawn)}"
+    return Chart(title=title, caption=caption, figure=figure)

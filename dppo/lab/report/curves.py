@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo.lab.report.sources import Contents, Group
-from dppo.lab.runs.folder import PHASES, TOTALS
+from dppo.lab.runs.folder import TOTALS
 from dppo.lab.runs.reader import RunRecord, Series, number, phases_of
-from dppo.lab.statistics import FEWEST, most_covered, seed_interval
+from dppo.lab.statistics import FEWEST, seed_interval
 
 GOING = ("running", "stopped")
+KNOWN = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
+"""Phases of a step."""
 POINTS = 40
 """Places at most where a mean over seeds is drawn."""
 
@@ -57,15 +59,14 @@ def band(curves: Sequence[Series]) -> Band | None:
 def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
     """Seconds of a run by phase: as its comparison read them, or from its logs.
 
-    Seconds in no phase are "other", if the total is known.
+    Seconds in no known phase are "other", if the total is known.
     """
     read = (one for one in group.compared.readout.get("runs", []) if one.get("seed") == run.seed and one.get("phases"))
-    found = next(read, None)
-    phases = phases_of(run.logs) if found is None else found["phases"]
-    seconds = {str(name).removeprefix(PHASES): number(value) for name, value in phases.items()}
+    found = next(read, {"phases": phases_of(run.logs)})["phases"]
+    seconds = {name: number(found.get(name)) for name in KNOWN}
     seconds = {name: value for name, value in seconds.items() if np.isfinite(value)}
     rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
-    return seconds | ({"other": rest} if rest > 0 and "other" not in seconds else {})
+    return seconds | ({"other": rest} if rest > 0 else {})
 
 
 def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:
@@ -74,40 +75,14 @@ def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:
     return float(value_I[-1]) if len(value_I) else otherwise
 
 
-def seeds_in_words(group: Group) -> str:
-    """How many seeds a mean is over, and what became of the others."""
-    used = averaged(group)
-    rest = [run for run in group.runs if run not in used]
-    left_out = {
-        "failed": [run for run in rest if run.status == "failed"],
-        "not at the end yet": [run for run in rest if run.status in GOING and run.logs],
-        "without logs": [run for run in rest if run.status != "failed" and not run.logs],
-    }
-    reasons = [f"{_seeds(runs)} {why}" for why, runs in left_out.items() if runs]
-    if group.awaited:
-        reasons.append(f"seed {', '.join(map(str, group.awaited))} not started")
-    total = len(group.runs) + len(group.awaited)
-    going = " not at the end yet" if used and all(run.status in GOING for run in used) else ""
-    few = ", too few for an interval" if len(used) < FEWEST else ""
-    without = f" ({'; '.join(reasons)})" if reasons else ""
-    return f"{group.label} {len(used)} of {total}{going}{few}{without}"
-
-
-def _seeds(runs: Sequence[RunRecord]) -> str:
-    return "seed " + ", ".join("unknown" if run.seed is None else str(run.seed) for run in runs)
-
-
 def how_to_read(contents: Contents) -> str:
-    """Meaning of lines and bands, and how many seeds of each method are in its mean."""
-    lines = "; ".join(map(seeds_in_words, contents.groups))
-    enough = any(len(averaged(group)) >= FEWEST for group in contents.groups)
-    shown = "mean over seeds, with its 95% bootstrap interval" if enough else "mean over seeds"
-    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {lines}. {coverage(contents)}".rstrip()
+    """Meaning of lines and bands, and the seeds of each method in its mean."""
+    used = {group.label: (averaged(group), len(group.runs) + len(group.awaited)) for group in contents.groups}
+    seeds = "; ".join(f"{label} {len(runs)} of {total}{_going(runs)}" for label, (runs, total) in used.items())
+    enough = any(len(runs) >= FEWEST for runs, _ in used.values())
+    shown = f"mean over seeds, with its 95% bootstrap interval (none under {FEWEST} seeds)" if enough else "mean"
+    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {seeds}."
 
 
-def coverage(contents: Contents) -> str:
-    """How often an interval over the fewest seeds of a mean can hold the truth; empty if no mean has an interval."""
-    seeds = min((n for group in contents.groups if (n := len(averaged(group))) >= FEWEST), default=None)
-    if seeds is None:
-        return ""
-    return f"With {seeds} seeds an interval of 95% holds the truth in {most_covered(seeds):.0%} of cases at most."
+def _going(runs: Sequence[RunRecord]) -> str:
+    return " not at the end yet" if runs and all(run.status in GOING for run in runs) else ""

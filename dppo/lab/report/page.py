@@ -13,22 +13,21 @@ from markupsafe import Markup
 
 from dppo import __version__
 from dppo.errors import ConfigError
-from dppo.lab.comparison.words import NOT_THERE, findings
+from dppo.lab.comparison.words import NOT_THERE
 from dppo.lab.report.charts import (
+    ACCURACIES,
     METRICS,
-    OVERS,
     Chart,
     Look,
-    accuracy_chart,
     drawing,
     looks,
     metric_chart,
     phases_chart,
     saved,
 )
-from dppo.lab.report.curves import coverage, how_to_read
+from dppo.lab.report.curves import how_to_read
 from dppo.lab.report.sources import Contents, read_sources, visible
-from dppo.lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, summaries, target_lines
+from dppo.lab.report.tables import EQUAL, method_line, run_lines, target_lines
 
 INTROS = {
     "accuracy": ("Accuracy", "Accuracy on held-out problems against its cost."),
@@ -86,7 +85,7 @@ def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
     look = {labels.get(label, label): how for label, how in looks([g.label for g in contents.groups]).items()}
     groups = tuple(replace(group, label=labels.get(group.label, group.label)) for group in contents.groups)
     with drawing():
-        chart = accuracy_chart(replace(contents, groups=groups), look, "seconds", width=9.6)
+        chart = metric_chart(replace(contents, groups=groups), look, ACCURACIES[0], width=9.6)
         if chart.figure is None:
             raise ConfigError(f"{folder}: {chart.caption}")
         path.write_bytes(saved(chart.figure, "png"))
@@ -96,7 +95,7 @@ def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
 def draw_panels(contents: Contents, look: Mapping[str, Look]) -> dict[str, list[Chart]]:
     """Every figure of a report, by the key of its section."""
     return {
-        "accuracy": [accuracy_chart(contents, look, over) for over in OVERS],
+        "accuracy": [metric_chart(contents, look, metric) for metric in ACCURACIES],
         "seconds": [phases_chart(contents)],
         "pruning": [metric_chart(contents, look, metric) for metric in METRICS],
     }
@@ -114,7 +113,7 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"value": _value, "image": _image}
-    compared = {f"{each.label} (biased)" if each.biased else each.label: each.compared for each in contents.groups}
+    compared = [each.compared for each in contents.groups]
     return environment.get_template("template.html").render(
         contents=contents,
         panels=panels,
@@ -122,15 +121,11 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         look=look,
         how_to_read=how_to_read(contents),
         methods=[method_line(group) for group in contents.groups],
-        compared=any(each.readout for each in compared.values()),
+        compared=any(each.readout for each in compared),
         equal=EQUAL,
         targets=target_lines(contents),
-        ceilings=ceiling_lines(contents),
-        target=next((f"Target: {each.target}." for each in compared.values() if each.target), ""),
+        target=next((f"Target: {each.target}." for each in compared if each.target), ""),
         runs=run_lines(contents),
-        summaries=summaries(contents),
-        findings=findings(compared),
-        coverage=coverage(contents),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
         style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
         version=__version__,

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +16,11 @@ from dppo.lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, rea
 
 PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir", "resume", "resume_from_checkpoint"}
 """Settings in which the seeds of one method may differ."""
-SOFTWARE = ("versions", "commit", "python")
-MACHINE = ("processor", "cores", "gpu", "threads")
+APART = {
+    "were not measured on one machine, so seconds do not compare": ("processor", "cores", "gpu", "threads"),
+    "were not made with one version of everything": ("versions", "commit", "python"),
+}
+"""By what it means: facts of the environment that differ between runs."""
 NOT_COMPARED = Compared()
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
@@ -106,15 +110,12 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
             "logging_steps updates: dppo train CONFIG.yaml --logging_steps 5"
         )
     notes += [f"{run.folder}: {note}" for run in runs for note in run.notes]
-    if apart := differing(runs, MACHINE):
-        notes.append(f"The runs were not measured on one machine ({', '.join(apart)} differ): seconds do not compare.")
+    for meaning, keys in APART.items():
+        if apart := differing(runs, keys):
+            notes.append(f"The runs {meaning} ({', '.join(apart)} differ).")
     sets = {", ".join(sorted(run.benchmarks)) for run in runs} - {""}
     if len(sets) > 1:
-        notes.append(
-            f"Accuracy was not measured on one set of problems ({'; '.join(sorted(sets))}): do not compare it."
-        )
-    if apart := differing(runs, SOFTWARE):
-        notes.append(f"The runs were not made with one version of everything: {', '.join(apart)} differ.")
+        notes.append(f"Accuracy was measured on different sets of problems ({'; '.join(sorted(sets))}).")
     return Contents(
         title=" and ".join(path.resolve().name for path in paths),
         command=shlex.join(["dppo", "report", *map(str, paths)]),
@@ -153,12 +154,6 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
                 awaited=tuple(seed for seed in seeds if seed not in found),
             )
         )
-    there = {path.name for path in (folder / RUNS).glob("*") if path.is_dir()}
-    if left_out := sorted(there - {group.label for group in groups}):
-        notes.append(
-            f"Runs of {', '.join(left_out)} are in the folder, and the last dppo compare did not name them: they are "
-            "not shown. Name all methods to have all."
-        )
     if not any(group.runs for group in groups):
         raise ConfigError(
             f"{folder} is a comparison without a run: nothing under {folder / RUNS}. Let it go on: dppo compare"
@@ -171,12 +166,11 @@ def _seeds_together(groups: list[Group]) -> list[Group]:
     """Join runs without a comparison whose settings differ only in the seed, in the order they came."""
     joined: list[Group] = []
     for group in groups:
-        for place, other in enumerate(joined):
-            if _same_but_seed(group, other):
-                joined[place] = replace(other, runs=other.runs + group.runs)
-                break
-        else:
+        place = next((place for place, other in enumerate(joined) if _same_but_seed(group, other)), None)
+        if place is None:
             joined.append(group)
+        else:
+            joined[place] = replace(joined[place], runs=joined[place].runs + group.runs)
     return joined
 
 
@@ -190,31 +184,26 @@ def _same_but_seed(group: Group, other: Group) -> bool:
 
 
 def _named_apart(groups: list[Group]) -> tuple[Group, ...]:
-    """Tell groups of the same name apart: by the name of their folder, and a number where that is not enough."""
-    labels = [group.label for group in groups]
-    named: list[Group] = []
-    for group in groups:
-        label = group.label
-        if labels.count(label) > 1:
-            label = f"{label} ({Path(group.source or group.runs[0].folder).resolve().name})"
-        taken = {other.label for other in named}
-        names = [label, *(f"{label} {k}" for k in range(2, len(groups) + 2))]
-        named.append(replace(group, label=next(name for name in names if name not in taken)))
-    return tuple(named)
+    """Tell groups of the same name apart by their folder."""
+    count = Counter(group.label for group in groups)
+    folders = [group.source or group.runs[0].folder for group in groups]
+    labels = [
+        f"{group.label} ({folder})" if count[group.label] > 1 else group.label
+        for group, folder in zip(groups, folders, strict=True)
+    ]
+    return tuple(replace(group, label=label) for group, label in zip(groups, labels, strict=True))
 
 
 def _not_there(folder: Path) -> str:
-    looked = f"a run has {' or '.join(EITHER)}, a comparison {COMPARISON_FILE}"
+    looked_for, looked = (*EITHER, COMPARISON_FILE), f"a run has {' or '.join(EITHER)}, a comparison {COMPARISON_FILE}"
     if not folder.is_dir():
         return f"{folder} is not a folder ({looked}). Give the output_dir of a run: dppo report runs/embedded"
-    inside = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    near = [path for path in inside if any((path / name).is_file() for name in (*EITHER, COMPARISON_FILE))]
+    near = [path for path in sorted(folder.iterdir()) if any((path / name).is_file() for name in looked_for)]
     found = f"{folder} is neither a run nor a comparison: {looked}, and none of them is there."
     if near:
         return f"{found} Try: dppo report {' '.join(map(str, near[:3]))}"
     return (
-        f"{found} dppo train writes them. A script does with two lines before trainer.train(): "
-        f"from dppo.lab.runs.recorder import RunRecorder; RunRecorder({str(folder)!r}).attach(trainer)"
+        f"{found} dppo train writes them, and RunRecorder({str(folder)!r}).attach(trainer) of dppo.lab.runs.recorder."
     )
 
 

@@ -7,8 +7,7 @@ import pytest
 from wrong_weights import DOUBLED
 
 from dppo.lab.cli import compare as command
-from dppo.lab.frozen.lines import TOKEN_LEVELS
-from dppo.lab.frozen.table import LEGEND, TITLES
+from dppo.lab.frozen.table import TITLES
 
 
 @pytest.fixture
@@ -24,22 +23,12 @@ FEW = ("--rates", "0.5", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch
 def test_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert command.main(["--frozen", *FEW, "--output", str(tmp_path / "frozen.json")]) == 0
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "frozen.json").read_text())
-    for level, title in TITLES.items():
-        assert (title in text) == (level not in TOKEN_LEVELS), "tokens are drawn where a method for them is asked for"
-    for name, _ in LEGEND:
-        assert f"  {name}: " in text
+    assert [title for title in TITLES.values() if title not in text] == []
     assert "PASS 0 rows are biased without saying so; 4 of 4 controls" in text
     assert "declared cppo: completion pruning is biased" in text
-    assert "dapo: one round of this block" in text and "trl: stock TRL" in text
     assert "…" not in text, "nothing is cut off"
-    for name in ("cppo", "infobatch"):
-        (dashes,) = [line for line in text.splitlines() if line.startswith(name) and " - " in line]
-        assert dashes.split() == [name, *["-"] * 11]
-    assert {"name": "cppo", "rate_of": "prompts"} in saved["not_taken"]
     assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5]
-    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5") and saved["environment"][
-        "seeds"
-    ] == [0]
+    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5")
     rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
     assert len(rows) == len(saved["rows"]) == 2 + 4 + 4 + 3
     row = rows["dppo", "both levels", 0.5, 0.5]
@@ -63,24 +52,3 @@ def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
     assert command.frozen(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
-
-
-@pytest.mark.slow
-def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        "model_name_or_path: scratch:embedded\ndataset_name: embedded\nreward_funcs: [embedded]\nmethod: dppo\n"
-        f"loss_type: grpo\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nreport_to: none\nseed: 3\n"
-        "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: uncertainty}}}\n"
-    )
-    output = tmp_path / "frozen.json"
-    words = [str(config), "--prune_floor", "0.3", "--completion_prune_rate", "0.5", "--rates", "0.5", "--draws", "100"]
-    assert command.frozen([*words, "--output", str(output)]) == 0
-    saved = json.loads(output.read_text())
-    rows = [row for row in saved["rows"] if row["name"] == "dppo"]
-    assert {row["normaliser"] for row in rows} == {"grpo"}
-    (prompts,) = [row for row in rows if row["level"] == "prompts"]
-    assert prompts["largest_weight"] <= 1 / 0.25 + 1e-9, "the floor of 0.3 is brought down to half of what is kept"
-    assert {row["name"] for row in saved["rows"]} == {"dppo", "sharp", "uniform", "oracle"}
-    assert saved["environment"]["command"].startswith(f"dppo compare --frozen {config} --prune_floor 0.3")
-    assert saved["seed"] == 3

@@ -68,15 +68,6 @@ def test_runs_of_a_demonstration_that_is_going_are_kept(tmp_path, holder):
     assert path.exists()
 
 
-@pytest.mark.slow
-def test_a_side_ends_with_its_seconds_and_counts_as_finished(run):
-    """Any first step takes more than a picosecond, on every machine."""
-    _, shown, results = run(1e-12, max_steps=9)
-    assert all(f"{side} seed 0: 100%" in shown for side in ("TRL", "GRPO, packed rows", "DPPO"))
-    assert [each["finished"] for each in results["methods"].values()] == ["1 of 1"] * 3
-    assert [[p["step"] for p in each["runs"][0]["curve"]] for each in results["methods"].values()] == [[0, 1]] * 3
-
-
 def results_of(trl, grpo, dppo):
     """``results.json`` with these accuracies at equal seconds, of each seed."""
 

@@ -41,7 +41,8 @@ def write_run(folder, steps=12, means=MEANS, **config):
                 "step": step, "total/seconds": seconds, "total/rollouts": rollouts, "total/rollout_tokens": tokens,
                 "num_tokens": both, "time/rollout": 1e-3 * made, "time/reward": 0.0, "time/prune": 0.0,
                 "time/forward_backward": 2e-3 * forwarded, "time/optimizer": 0.05, "rows/tokens": forwarded,
-                "rows/padded_tokens": 16 * 64.0, "prune/kept_share": 0.5, "completions/max_length": 50.0,
+                "rows/padded_tokens": 16 * 64.0, "prune/kept_share": 0.5, "reward": sum(means) / 8,
+                "candidates/zero_variance_groups": sum(mean in (0, 1) for mean in means) / 8,
             }
         )  # fmt: skip
         prompts.append(
@@ -61,12 +62,13 @@ def test_records_of_a_run_are_read(tmp_path, capsys):
     output = tmp_path / "plan.json"
     assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == 0
     text, saved = capsys.readouterr().out, json.loads(output.read_text())
-    assert "update free: at most" in text
     costs = saved["figures"]["costs"]
-    assert costs["rollout_token"] == pytest.approx(1e-3) and costs["row_token"] == pytest.approx(2e-3)
+    assert costs["rollout_token"] == pytest.approx(1e-3) and costs["token"] == pytest.approx(2e-3)
     assert costs["rest"] == pytest.approx(0.1)
     assert saved["figures"]["workload"]["prompt_tokens"] == pytest.approx(11)
-    assert "96 groups, 11 timed steps" in text and "a token in the other is taken to cost the same" in text
+    assert saved["figures"]["workload"]["padded_tokens"] == pytest.approx(64)
+    assert sum(saved["figures"]["workload"]["pass_rates"]) / 24 == pytest.approx(0.5625, abs=0.02)
+    assert "96 groups, 11 timed steps" in text and "is taken to cost the same in the other layout" in text
     assert "…" not in text, "nothing is cut off"
     exact = next(row for row in saved["rows"] if row["option"]["name"] == "without zero advantages")
     assert exact["per_step"]["low"] < exact["per_step"]["value"] < exact["per_step"]["high"]
@@ -103,34 +105,32 @@ def test_a_pilot_has_32_prompts_or_as_many_as_there_are():
             pilot_size(asked, prompts)
 
 
-def test_a_plan_that_has_no_bound_is_written(tmp_path):
-    """Of prompts that are always or never solved: nothing has a gradient, and no number says what skipping gains."""
+def test_a_plan_without_a_signal_is_written(tmp_path):
+    """Of prompts that are always or never solved: nothing has a gradient."""
     run, output = write_run(tmp_path / "run", means=(0.0, 1.0) * 4), tmp_path / "plan.json"
     assert main(["plan", EMBEDDED, "--run", str(run), "--output", str(output)]) == 0
     assert json.loads(output.read_text())["rows"]
 
 
-def test_a_run_without_groups_is_refused(tmp_path, capsys):
-    silent = write_run(tmp_path / "silent")
-    (silent / "prompts.jsonl").unlink()
-    assert main(["plan", EMBEDDED, "--run", str(silent)]) == 2
-    assert "has no groups" in capsys.readouterr().err
-
-
-def test_rewards_that_were_not_recorded_are_0_and_1_or_the_two_that_means_of_groups_ask_for(tmp_path, capsys):
-    """The wrong twin takes them for 0 and 1 whatever the means say: groups of -1 and 1, half right, are all wrong."""
-    found = {}
-    for name, low, high in (("usual", 0.0, 1.0), ("signed", -1.0, 1.0), ("three", -1.0, 0.5), ("thirds", 0.0, 2 / 3)):
-        folder = write_run(tmp_path / name)
-        lines = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
-        for line in lines:
-            line["mean_reward"] = [low + (high - low) * mean for mean in line["mean_reward"]]
-        (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        found[name] = main(["plan", EMBEDDED, "--run", str(folder), "--output", str(tmp_path / f"{name}.json")])
-    assert found == {"usual": 0, "signed": 0, "three": 2, "thirds": 0}, "groups of other sizes have other means"
-    assert "outside of [0, 1]" in capsys.readouterr().err
-    usual, signed = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("usual", "signed"))
-    assert usual["figures"]["workload"] == signed["figures"]["workload"]
+@pytest.mark.parametrize(("span", "code"), [((0.0, 1.0), 0), ((-1.0, 1.0), 0), ((0.0, 4.0), 2)])
+def test_the_range_of_rewards_is_that_of_recorded_completions_or_0_to_1(tmp_path, capsys, span, code):
+    """The wrong twin takes 0 to 1 whatever was recorded: rewards of -1 and 1, half right, are all wrong."""
+    low, high = span
+    folder = write_run(tmp_path / "run")
+    logs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    moved = [log | {"reward": low + (high - low) * log["reward"]} for log in logs]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(log) + "\n" for log in moved))
+    if code == 0:
+        made = [{"step": 1, "reward": reward, "tokens": tokens} for reward, tokens in ((low, 30), (high, 20))]
+        (folder / "completions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
+    output = tmp_path / "plan.json"
+    assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == code
+    if code:
+        assert "outside of [0, 1]" in capsys.readouterr().err
+        return
+    found = json.loads(output.read_text())["figures"]["workload"]
+    assert sum(found["pass_rates"]) / 24 == pytest.approx(0.5625, abs=0.02)
+    assert (found["right_tokens"], found["wrong_tokens"]) == (20, 30)
 
 
 def test_steps_of_several_generations_are_not_planned(tmp_path, capsys):
@@ -142,16 +142,16 @@ def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refuse
     """Seconds are made up: the clock counts how often it is read, and costs are recovered from seconds put in."""
     fields = yaml.safe_load(Path(EMBEDDED).read_text()) | {
         "model_name_or_path": str(untrained), "rollout_func": "embedded", "num_generations": 4,
-        "max_completion_length": 8, "embedded_problems": 64,
+        "max_completion_length": 8, "embedded_problems": 64, "reward_funcs": ["small_runs.odd_length"],
     }  # fmt: skip
     seen = run_pilot(fields, 4, now=map(float, count()).__next__)
-    assert {each.layout for each in seen.timed} == {"rows", "padded"} and len(seen.timed) == 7 and len(seen.groups) >= 8
+    assert len(seen.timed) == 5 and seen.groups == 4
     assert all(each.update > 0 and each.rest > 0 for each in seen.timed), "every phase was timed, by the clock given"
     whole, *pruned = sorted({each.completions for each in seen.timed if each.completions}, reverse=True)
     assert whole == 2 * 4 and pruned and max(pruned) < whole, "steps of two sizes"
     timed = tuple(replace(each, rollout=1e-3 * each.generated, update=2e-3 * each.forwarded) for each in seen.timed)
-    costs = replace(seen, timed=timed).figures(8.0).costs
-    assert costs.rollout_token == pytest.approx(1e-3) and costs.row_token == pytest.approx(2e-3)
+    costs = replace(seen, timed=timed).figures().costs
+    assert costs.rollout_token == pytest.approx(1e-3) and costs.token == pytest.approx(2e-3)
     with refused(ConfigError, "8 prompts", "6"):
         run_pilot(fields | {"embedded_problems": 6}, 8)
 
@@ -172,7 +172,6 @@ def test_a_pilot_publishes_nothing_and_evaluates_nothing(tmp_path):
     """transformers makes the repository with the trainer, TRL that of completions: a plan would make both."""
     asked = {"push_to_hub": True, "log_completions": True, "log_completions_hub_repo": "me/mine", "eval_on_start": True}
     asked |= {"lr_scheduler_kwargs": {"min_lr": 1e-5}, "warmup_steps": 5}
-    for stock in (False, True):
-        made = pilot_fields({**CPU, "model_name_or_path": "m", **asked}, 8, tmp_path, stock=stock)
-        assert made["lr_scheduler_type"] == "constant", "at a learning rate of 0 others divide by it"
-        assert made.keys() & asked.keys() == {"log_completions"} and made["model_name_or_path"] == "m"
+    made = pilot_fields({**CPU, "model_name_or_path": "m", **asked}, 8, tmp_path)
+    assert made["lr_scheduler_type"] == "constant", "at a learning rate of 0 others divide by it"
+    assert made.keys() & asked.keys() == {"log_completions"} and made["model_name_or_path"] == "m"

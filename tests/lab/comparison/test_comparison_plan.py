@@ -102,7 +102,7 @@ def block(**methods):
         (block(**{"a/b": {"method": "trl"}}), {}, ("'a/b'",)),
         ({"compare": {"method": {}}}, {}, ("compare:", "'method'", "{methods:")),
         ({}, {"seeds": 0}, ("--seeds 0", "--seeds 5")),
-        ({}, {"seconds": 0.0}, ("--cpu_seconds 0", "--cpu_seconds 60")),
+        ({}, {"seconds": 0.0}, ("--cpu_seconds 0.0", "--cpu_seconds 60")),
         ({}, {"target": 1.5}, ("--target 1.5", "--target 0.8")),
         ({}, {"flags": ["--dry_run"]}, ("dry_run", "dppo train")),
     ],
@@ -142,10 +142,15 @@ def test_changed_fields_are_refused_by_name_and_only_those_runs_go(config):
     folders = [made(comparison, *run) for run in comparison.order()]
     open_folder(plan(config(), methods=["grpo", "dppo", "trl"], seeds=5), overwrite=False)  # more is no change
     changed = plan(config(**block(grpo={"method": "grpo", "learning_rate": 1e-5}, dppo={})))
-    with refused(ConfigError, "(grpo: learning_rate)", "--overwrite"):
+    with refused(ConfigError, "runs/grpo/seed_7: learning_rate", "--overwrite"):
         open_folder(changed, overwrite=False)
     assert all(folder.exists() for folder in folders)
+    results = comparison.folder / RESULTS_FILE
+    results.write_text("{}")
+    open_folder(comparison, overwrite=True)
+    assert results.exists(), "nothing changed"
     open_folder(changed, overwrite=True)
+    assert not results.exists(), "it is of the runs that are gone, too"
     assert [folder.exists() for folder in folders] == ["dppo" in str(folder) for folder in folders]
 
 
@@ -158,18 +163,6 @@ def test_a_value_that_is_written_otherwise_is_no_change(config):
     with refused(ConfigError, "learning_rate"):
         open_folder(plan(config(learning_rate=1e-4), methods=["grpo"]), overwrite=False)
     assert folder.exists()
-
-
-def test_results_of_runs_that_are_made_anew_go_with_them(config):
-    comparison = plan(config(), methods=["grpo", "dppo"])
-    open_folder(comparison, overwrite=False)
-    made(comparison, *comparison.order()[0])
-    results = comparison.folder / RESULTS_FILE
-    results.write_text("{}")
-    open_folder(comparison, overwrite=True)
-    assert results.exists(), "nothing changed"
-    open_folder(plan(config(learning_rate=1e-4), methods=["grpo", "dppo"]), overwrite=True)
-    assert not results.exists()
 
 
 @pytest.mark.parametrize("name", METHODS)

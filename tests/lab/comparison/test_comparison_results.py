@@ -93,17 +93,6 @@ def fill_flat(comparison, finals):
         write_run(comparison, "wide", seed, [(0, 0.1, 0, 0.3), (10, 40, 800, 0.3)])
 
 
-def without_the_check(results):
-    """The wrong twin: seconds to the final accuracy of a baseline that did not improve."""
-    runs = {name: {run["seed"]: run["curve"] for run in results["methods"][name]["runs"]} for name in ("trl", "dppo")}
-    finals = {seed: curve[-1]["accuracy"] for seed, curve in runs["trl"].items()}
-    first = {
-        name: [next(p["seconds"] for p in curve if p["accuracy"] >= finals[seed]) for seed, curve in curves.items()]
-        for name, curves in runs.items()
-    }
-    return [one / other for one, other in zip(first["trl"], first["dppo"], strict=True)]
-
-
 @pytest.mark.parametrize("finals", [(0.0, 0.0, 0.0), (0.01, -0.02, 0.01)])
 def test_where_the_baseline_did_not_improve_there_is_no_target_and_no_speedup(comparison, finals):
     fill_flat(comparison, finals)
@@ -114,7 +103,6 @@ def test_where_the_baseline_did_not_improve_there_is_no_target_and_no_speedup(co
     assert found["median"] is None and found["per_seed"] == {"0": None, "1": None, "2": None}
     assert results["methods"]["dppo"]["to_target"]["reached"] is None
     assert results["methods"]["dppo"]["final"]["mean"] == pytest.approx(0.31)
-    assert all(ratio > 1 for ratio in without_the_check(results)), "ratios of clock readings"
 
 
 def test_runs_that_failed_are_listed_and_left_out_of_no_count(comparison):

@@ -3,11 +3,9 @@
 import math
 
 import numpy as np
-import pytest
 
 from dppo.lab.comparison.curves import Reach
 from dppo.lab.comparison.survival import median_amount, median_interval, ratio
-from dppo.lab.statistics import expanded_tail, percentile_ends
 from dppo.rng import generator
 
 
@@ -62,12 +60,6 @@ SLOW = [10.0, 100.0, 30.0, 300.0, 60.0]
 def test_the_interval_is_paired():
     found = ratio(by_seed(*map(hit, SLOW)), by_seed(*[hit(seconds / 2) for seconds in SLOW]))
     assert (found.median, found.low, found.high) == (2, 2, 2)
-
-
-def test_without_censoring_the_interval_is_that_of_the_median():
-    values = generator(2).uniform(1, 3, size=6)
-    found = ratio(by_seed(*[hit(10 * value) for value in values]), by_seed(*[hit(10)] * 6))
-    assert (found.low, found.high) == pytest.approx(percentile_ends(values, np.median, expanded_tail(6)))
 
 
 def speedup_of_truth(seconds, shares, length):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
+from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 
@@ -27,14 +27,3 @@ def test_all_characters_survive_a_round_trip_and_a_box_is_one_token():
     with pytest.raises(Exception, match="UNK"):
         TOKENIZER.encode("5x")
     assert TOKENIZER.convert_ids_to_tokens(TOKENIZER.encode(r"\boxed{12}")) == ["\\boxed{", "1", "2", "}"]
-
-
-def test_chat_template_wraps_turns():
-    chat = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": r"\boxed{3}"}]
-    whole = TOKENIZER.apply_chat_template(chat, tokenize=False)
-    assert whole == r"<user>1+2=?<assistant>\boxed{3}<eos>"
-    (prompt,) = encode_questions(TOKENIZER, ["1+2=?"])
-    assert TOKENIZER.decode(prompt) == "<user>1+2=?<assistant>"
-    completion = TOKENIZER.encode(r"\boxed{3}<eos>")
-    assert prompt + completion == TOKENIZER.encode(whole)
-    assert TOKENIZER.decode(completion, skip_special_tokens=True) == r"\boxed{3}"

@@ -63,7 +63,6 @@ def test_the_oracle_beats_knowing_nothing_and_uniform_is_the_formula(grid, subje
         assert found["oracle", level].added_variance < found["uniform", level].added_variance
     row = found["uniform", PrunedLevel.COMPLETIONS]
     assert row.largest_weight == pytest.approx(2.0) and row.effective_rows == pytest.approx(live / 2, abs=1)
-    assert found["uniform", PrunedLevel.PROMPTS].prompts_kept == 0.5
 
 
 def test_draws_without_the_history_of_their_full_batch_are_wrong(subject, monkeypatch):

@@ -3,28 +3,26 @@
 from dataclasses import asdict, replace
 
 from dppo.lab.planning.costs import Costs, Figures, Timed
-from dppo.lab.planning.model import Source, make_plan
+from dppo.lab.planning.model import make_plan
 from dppo.lab.planning.records import Length, Step
 from dppo.lab.planning.work import work_of
-from dppo.lab.planning.workload import Kind, Workload
+from dppo.lab.planning.workload import Workload
 
 
-def workload(*rates_and_shares, right=20.0, wrong=40.0, prompt=11.0, longest=50.0):
-    """Kinds of these pass rates and shares, every right completion of one length and every wrong one of another."""
-    kinds = tuple(
-        Kind(share=share, pass_rate=rate, right_tokens=right, wrong_tokens=wrong) for rate, share in rates_and_shares
-    )
-    return Workload(kinds=kinds, prompt_tokens=prompt, longest_prompt=(prompt,), longest_completion=(longest,))
+def workload(*rates_and_counts, right=20.0, wrong=40.0, prompt=11.0, padded=61.0):
+    """Pass rates, each of a number of prompts; right completions have one length and wrong ones another."""
+    rates = tuple(rate for rate, count in rates_and_counts for _ in range(count))
+    lengths = {"right_tokens": right, "wrong_tokens": wrong, "prompt_tokens": prompt, "padded_tokens": padded}
+    return Workload(pass_rates=rates, **lengths)
 
 
-MIXED = workload((0.0, 0.2), (0.3, 0.3), (0.8, 0.3), (1.0, 0.2))
+MIXED = workload((0.0, 2), (0.3, 3), (0.8, 3), (1.0, 2))
 COSTS = Costs(
     rollout_fixed=0.1,
     rollout_token=1e-3,
     completion=1e-3,
     update_fixed=0.05,
-    row_token=2e-3,
-    padded_token=1e-3,
+    token=2e-3,
     rest=0.2,
 )
 WORLD = Figures(workload=MIXED, costs=COSTS)
@@ -36,16 +34,14 @@ RATES = {"completions": 0.5, "prompts": 0.3}
 
 def planned(figures=WORLD, step=STEP, length=LENGTH, processes=1):
     """The plan of a run."""
-    found = Source(name="s", figures=figures, length=length, notes=("t",))
-    return make_plan(found, step, RATES, processes=processes, title="t")
+    return make_plan(figures, step, length, rates=RATES, processes=processes, title="t", source="s", method={})
 
 
 def timed(option, prompts, costs=COSTS):
     """A step of ``MIXED`` under an option, timed as these costs say."""
     work = work_of(MIXED, replace(STEP, prompts=prompts), option)
     return Timed(
-        **asdict(costs.seconds(work, option.layout, 1)),
-        layout=option.layout,
+        **asdict(costs.seconds(work, 1)),
         generated=work.generated,
         completions=work.completions,
         forwarded=work.forwarded,

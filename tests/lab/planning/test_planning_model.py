@@ -10,22 +10,17 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.lab.planning.costs import PHASES, Figures, fitted, free_tokens, gain, with_noise
-from dppo.lab.planning.model import EXACT
-from dppo.lab.planning.observed import Observed
 from dppo.lab.planning.records import Length, Option, Step
 from dppo.lab.planning.run_plan import length_of
 from dppo.lab.planning.table import findings, pasted
 from dppo.lab.planning.work import work_of
-from dppo.lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
+from dppo.lab.planning.workload import Shares, pass_rates
 
 
-def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():
-    padded = Option(name="TRL", layout="padded", forwarded="all")
-    steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)] + [timed(padded, 16)]
+def test_costs_are_recovered_from_steps_of_two_sizes():
+    steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)]
     assert asdict(fitted(steps)) == pytest.approx(asdict(COSTS), rel=1e-6)
     assert free_tokens(steps, fitted(steps)) == ()
-    alone = fitted(steps[:2])
-    assert alone.padded_token == pytest.approx(COSTS.row_token), "no padded step: a token costs what it does in rows"
     alike = fitted([steps[1], steps[1]])
     assert alike.rollout_fixed == 0 and alike.rollout_token > COSTS.rollout_token, "one size cannot tell fixed seconds"
 
@@ -34,31 +29,30 @@ def test_timings_in_which_fewer_tokens_took_longer_are_refused_or_warned_of():
     small, large = (timed(Option(name="exact"), prompts) for prompts in (8, 16))
     slow = replace(small, rollout=2 * large.rollout)
     costs = fitted([slow, large])
-    assert costs.rollout_token == 0 < costs.row_token
+    assert costs.rollout_token == 0 < costs.token
     (warning,) = free_tokens([slow, large], costs)
     assert "rollout" in warning and f"{slow.generated:,.0f}" in warning and "--pilot 64" in warning
     noisy = [replace(slow, update=2 * large.update), large]
     with refused(ConfigError, "noisy", "rollout", "update", f"{large.forwarded:,.0f}", "--pilot 64"):
         free_tokens(noisy, fitted(noisy))
-    observed = Observed(groups=groups_of(np.array([1, 2]), 8), timed=tuple(noisy), processes=1, ceilings=())
-    with refused(ConfigError, "noisy"):
-        observed.figures(50.0)
 
 
-def test_kinds_are_recovered_from_groups_and_say_what_groups_of_other_sizes_will_do():
-    rng, size = np.random.default_rng(0), 8
-    rate_Q = rng.choice([0.0, 0.25, 0.75, 1.0], p=[0.3, 0.2, 0.3, 0.2], size=4000)
+@pytest.mark.parametrize(("rate", "strength", "size"), [(0.5, 0.18, 8), (0.61, 0.49, 8), (0.3, 4.0, 4)])
+def test_pass_rates_come_back_from_the_mean_and_the_share_of_equal_groups(rate, strength, size):
+    rng = np.random.default_rng(0)
+    rate_Q = rng.beta(rate * strength, (1 - rate) * strength, size=100_000)
     right_Q = rng.binomial(size, rate_Q)
-    groups = groups_of(right_Q, size)
-    found = groups.workload(groups.weight_Q, 50.0)
-    assert found.share_C @ found.rate_C == pytest.approx(right_Q.mean() / size, abs=1e-3)
-    for other in (2, 4, 16):
-        flat = np.mean(rate_Q**other + (1 - rate_Q) ** other)
-        assert found.share_C @ (found.rate_C**other + (1 - found.rate_C) ** other) == pytest.approx(flat, abs=0.02)
-        naive = np.mean((right_Q / size) ** other + (1 - right_Q / size) ** other)
-        assert other == 2 or abs(naive - flat) > 0.01, "pass rates taken as counted say too much"
-    assert {round(kind.right_tokens) for kind in found.kinds} == {20}
-    assert {round(kind.wrong_tokens) for kind in found.kinds if kind.pass_rate < 1} == {40}
+    equal = np.mean((right_Q == 0) | (right_Q == size))
+    shares = Shares.of(right_Q.mean() / size, 0, 1, equal, size)
+    found = np.array(pass_rates(shares))
+    assert found.mean() == pytest.approx(rate, abs=0.02)
+    for other in (2, size):
+        expected = np.mean(rate_Q**other + (1 - rate_Q) ** other)
+        assert np.mean(found**other + (1 - found) ** other) == pytest.approx(expected, abs=0.02)
+    alike = np.full(24, rate)  # the wrong twin: all prompts alike
+    assert abs(np.mean(alike**size + (1 - alike) ** size) - equal) > 0.1
+    few, many = (np.std([shares.resampled(groups, rng).mean for _ in range(200)]) for groups in (16, 400))
+    assert few == pytest.approx(5 * many, rel=0.3), "an interval narrows with the root of the groups"
 
 
 def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
@@ -66,13 +60,12 @@ def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
 
     The wrong twin has the seconds as they are in every resample: its interval is a point, whatever the noise.
     """
-    rng, whole, padded = np.random.default_rng(0), Option(name="exact"), Option(name="TRL", layout="padded")
+    rng, whole = np.random.default_rng(0), Option(name="exact")
     true = [timed(whole, prompts) for prompts in (4, 2, 2, 4, 4)]
-    true += [replace(timed(padded, 4), generated=0.0, completions=0.0, rollout=0.0, reward=0.0)] * 2
     work = work_of(MIXED, STEP, whole)
 
     def seconds(steps):
-        return fitted(steps).seconds(work, whole.layout, 1).total
+        return fitted(steps).seconds(work, 1).total
 
     def off(step):
         return replace(step, **{name: getattr(step, name) * (1 + 0.05 * rng.normal()) for name in PHASES})
@@ -87,31 +80,6 @@ def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
         covered += low <= seconds(true) <= high
     assert 0.8 < np.mean(said) / np.std(found) < 3 and covered >= 0.85 * 60
     assert with_noise(true, fitted(true), rng)[0].update == pytest.approx(true[0].update), "no noise, none is added"
-
-
-def groups_of(right_Q, size):
-    wrong_Q = size - right_Q
-    return Groups(
-        right_Q=right_Q,
-        size_Q=np.full(len(right_Q), size),
-        right_tokens_Q=20.0 * right_Q,
-        wrong_tokens_Q=40.0 * wrong_Q,
-        weight_Q=np.ones(len(right_Q)),
-        prompt_Q=np.arange(len(right_Q)),
-        prompt_tokens=11.0,
-        tokens=30.0,
-        longest_prompt=(11.0,),
-        longest_completion=(50.0,),
-    )
-
-
-def test_the_longest_of_many_is_what_draws_give():
-    rng = np.random.default_rng(0)
-    length_N = np.exp(rng.normal(4, 0.5, size=400))
-    drawn = rng.choice(length_N, size=(4000, 64)).max(1).mean()
-    assert longest_of(longest_curve(length_N), 64) == pytest.approx(drawn, rel=0.02)
-    assert longest_of(longest_curve(length_N), 1) == pytest.approx(length_N.mean())
-    assert log_normal_curve(100.0)[0] == pytest.approx(100, rel=1e-3)
 
 
 def test_a_plan_adds_up():
@@ -129,28 +97,22 @@ def test_a_plan_adds_up():
     assert prompts.hours.value == pytest.approx(expected / 3600), "nothing is pruned in the first epoch"
     expected = 20 * exact.per_step.value * exact.noise.value + 80 * prompts.per_step.value * prompts.noise.value
     assert prompts.equal_hours.value == pytest.approx(expected / 3600), "nor does it add noise there"
-    expected = 20 * exact.work.completions * exact.noise.value + 80 * prompts.work.completions * prompts.noise.value
-    assert prompts.completions == pytest.approx(expected)
     once = {row.option.name: row for row in planned(length=Length(steps=20, first_epoch=20)).rows}
     alone, same = once["prompts 0.3"], once["without zero advantages"]
-    assert (alone.equal_hours.value, alone.tokens) == pytest.approx((same.equal_hours.value, same.tokens))
-    assert plan.update_free.value == pytest.approx(exact.per_step.value / (exact.per_step.value - exact.seconds.update))
-    whole = planned().rows[EXACT].seconds
+    assert alone.equal_hours.value == pytest.approx(same.equal_hours.value)
+    whole = planned().rows[2].seconds
     assert whole.rollout - COSTS.rollout_fixed == pytest.approx(2 * (exact.seconds.rollout - COSTS.rollout_fixed))
 
 
 def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     free = replace(COSTS, rollout_token=1e-9, rollout_fixed=0.0, completion=0.0, rest=0.0, update_fixed=0.0)
-    spread = workload((0.5, 0.1), (0.97, 0.9))
+    spread = workload((0.5, 1), (0.97, 9))
     _, completions = planned(Figures(workload=spread, costs=free)).advice
     assert completions.rate > 0 and completions.gain.value > 1.05, "rare wrong answers weigh more than many right ones"
-    dear = replace(COSTS, row_token=1e-9)
+    dear = replace(COSTS, token=1e-9)
     plan = planned(Figures(workload=MIXED, costs=dear))
     assert plan.advice[1].rate == 0 and plan.advice[1].gain.value <= 1
     assert any("do not prune completions" in line for line in findings(plan))
-    assert plan.update_free.value == pytest.approx(1, abs=0.1)
-    (line,) = [line for line in findings(plan) if "worse than none" in line]
-    assert "completion_prune_rate: 0.5" in line and f"{plan.advice[1].own_gain.value:.2f}x" in line
     assert pasted(plan)[-1] == "completion_prune_rate: 0"
     once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
     assert once.rate == 0 and "before prompts come back" in once.why
@@ -159,7 +121,7 @@ def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
 
 def test_without_a_signal_nothing_is_recommended():
     """A base model that solves nothing yet: every rate would be free, and none is known to be right."""
-    silent = Figures(workload=workload((0.0, 1.0)), costs=COSTS)
+    silent = Figures(workload=workload((0.0, 1)), costs=COSTS)
     for advice in planned(silent).advice[:2]:
         assert advice.rate == 0.0 and "differing reward" in advice.why
     assert planned().advice[0].rate > 0 or planned().advice[1].rate > 0

@@ -1,19 +1,16 @@
 """Figures of a report: drawn with units, means and intervals by hand, one look for each method."""
 
-from itertools import product
-
 import numpy as np
 import report_folders as made
 from report_folders import run_of
 
 from dppo.lab.comparison.words import Compared
 from dppo.lab.palette import SERIES
-from dppo.lab.report.charts import DASHES, accuracy_chart, drawing, looks
+from dppo.lab.report.charts import ACCURACIES, DASHES, drawing, looks, metric_chart
 from dppo.lab.report.curves import band, phase_seconds
 from dppo.lab.report.page import draw_panels
 from dppo.lab.report.sources import Group, read_sources
 from dppo.lab.runs.reader import Series
-from dppo.lab.statistics import expanded_tail
 
 METHODS = ["trl", "grpo", "cppo", "dppo"]
 
@@ -22,7 +19,7 @@ def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes():
     contents = read_sources([made.SAMPLE])
     with drawing():
         panels = draw_panels(contents, looks(METHODS))
-        target = accuracy_chart(contents, looks(METHODS), "seconds").figure.axes[0]
+        target = metric_chart(contents, looks(METHODS), ACCURACIES[0]).figure.axes[0]
     charts = [chart for drawn in panels.values() for chart in drawn]
     assert [chart.title for chart in charts if chart.figure is None] == [] and len(charts) == 3 + 1 + 6
     for chart in charts:
@@ -65,16 +62,3 @@ def test_the_mean_is_drawn_where_all_seeds_are():
     np.testing.assert_allclose(found.mean_I, [(0.2 + 0.5) / 2, (0.6 + 0.5) / 2])
     assert band([curve([0, 1], [0, 1]), curve([2, 3], [0, 1])]) is None
     assert band([]) is None
-
-
-def test_the_interval_holds_what_resampling_every_way_holds():
-    """Enumerates all 27 resamples of three seeds, apart from the code under test."""
-    values = [0.2, 0.5, 0.9]
-    found = band([curve([0, 1], [value, 0.4]) for value in values])
-    means = np.sort([np.mean(draw) for draw in product(values, repeat=3)])
-    tail = expanded_tail(3)
-    below = np.arange(1, 28) / 27
-    low = means[np.searchsorted(below, tail)]
-    high = means[::-1][np.searchsorted(below, tail)]
-    np.testing.assert_allclose([found.low_I[0], found.high_I[0]], [low, high])
-    np.testing.assert_allclose([found.low_I[1], found.high_I[1]], [0.4, 0.4])

@@ -25,7 +25,7 @@ HOSTILE = (
 OURS = {
     *("html", "head", "meta", "link", "title", "style", "body", "header", "h1", "h2", "h3", "p", "nav", "a", "main"),
     *("div", "section", "table", "thead", "tbody", "tr", "th", "td", "span", "details", "summary", "figure"),
-    *("code", "figcaption", "img", "pre", "dl", "dt", "dd", "ul", "li", "footer"),
+    *("code", "figcaption", "img", "pre", "ul", "li", "footer"),
 }
 everything = "\n".join(HOSTILE)
 
