@@ -18,8 +18,8 @@ from dppo.errors import ConfigError, raise_problems
 from dppo.methods import Method
 from dppo.trl.hooked import changed_methods
 
-OLDEST, BEFORE = Version("1.16"), Version("1.17")
-"""The supported range of TRL, tested at the version in constraints.txt: our hooks use private names."""
+OLDEST, OLDEST_ASYNC, BEFORE = Version("1.15"), Version("1.16"), Version("1.17")
+"""The supported range of TRL, tested at both ends: our hooks use private names. The asynchronous trainer changed."""
 
 RANGES: Mapping[str, str] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "epsilon_high"), "[0, inf)"),
@@ -61,18 +61,20 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
 
     ``experimental``: the methods of its asynchronous trainer in place of the others.
     """
-    if OLDEST <= Version(installed) < BEFORE:
+    oldest = OLDEST_ASYNC if experimental else OLDEST
+    if oldest <= Version(installed) < BEFORE:
         return
-    advice = f"pip install 'trl>={OLDEST},<{BEFORE}'"
-    if Version(installed) < OLDEST:
-        raise ConfigError(f"TRL {installed} is not supported: private methods are overridden. {advice}")
+    advice = f"pip install 'trl>={oldest},<{BEFORE}'"
+    if Version(installed) < oldest:
+        part = "the asynchronous trainer" if experimental else "any trainer"
+        raise ConfigError(f"TRL {installed} is too old for {part}: private methods are overridden. {advice}")
     if changed := changed_methods(experimental=experimental):
         raise ConfigError(
-            f"TRL {installed} is newer than {OLDEST}, which was tested, and methods that are overridden have changed: "
+            f"TRL {installed} is newer than those that were tested, and methods that are overridden have changed: "
             f"{', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
         )
     warnings.warn(
-        f"TRL {installed} is newer than {OLDEST}, which was tested. It is used, since the methods that are "
+        f"TRL {installed} is newer than those that were tested. It is used, since the methods that are "
         "overridden are the same.",
         stacklevel=2,
     )
