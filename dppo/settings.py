@@ -272,6 +272,13 @@ class OwnSettings:
         range="[0, inf)",
         remembered="",
     )
+    log_metrics: str = setting(
+        "main",
+        "Metrics of pruning in the log: `main`, the ten that docs/metrics.md has first, or `all`. TRL's own are there "
+        "in any case.",
+        choices=("main", "all"),
+        remembered="",
+    )
     accept_bias: bool = setting(
         False,
         "Must be set to train with a method whose expected gradient is not the full batch's.",
@@ -347,6 +354,7 @@ class RowSettings:
         "without sharing prompts; `auto`: `rows`, and padded if the self-check at the start fails; `padded`: "
         "length-sorted padding.",
     )
+    log_metrics: str = same("log_metrics")
     accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
 
@@ -390,6 +398,7 @@ class AsyncSettings:
         "As in TRL's `GRPOConfig`: prompts are in a new order in each epoch. `false`: in the order of the dataset, as "
         "in TRL's asynchronous trainer.",
     )
+    log_metrics: str = same("log_metrics")
     accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
 
