@@ -120,7 +120,7 @@ LIBRARIES = ("dppo", "trl", "transformers")
 LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
 """Methods that give a step its examples; with a streamed dataset TRL's are used."""
 
-_LOSS_OF_GRPO = "the method has the loss. Set loss_type, or give a method its own token_loss: docs/extending.md."
+_LOSS_OF_GRPO = "the method has the loss. Set loss_type, or give a method its own token_loss: dppo docs extending."
 _LOADER_OF_GRPO = "prompts are in an order of seed and epoch. Put the dataset in order and set shuffle_dataset: false."
 _LOSS_OF_ROWS = "each drawn sequence has a weight in the loss. Override loss_and_scores, or use TRL's own trainer."
 _LOADER_OF_ROWS = "only drawn rows are read. Override _get_train_sampler for another order, or change the dataset."
@@ -132,7 +132,7 @@ _OF_ROWS = {
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "GRPOTrainer": {
         "_generate_and_score_completions": "advantages are of whole groups, before any completion is dropped. Override "
-        "_calculate_rewards, or give a method its own advantages: docs/extending.md.",
+        "_calculate_rewards, or give a method its own advantages: dppo docs extending.",
         "_get_per_token_logps_and_entropies": "log-probabilities are those of packed rows, by the model's own forward. "
         "Set layout: padded and change the model's forward.",
         "_prepare_inputs": "a call of the loss trains on completions that were drawn. Change examples in the dataset, "
