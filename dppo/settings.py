@@ -85,10 +85,10 @@ class OwnSettings:
         LEFT_OUT,
         "How completions and prompts are pruned. `dppo` (the default): probability proportional to the score; "
         "`dppo_history`: the same with a baseline from each prompt's history, for 1, 2 or 4 completions a prompt; "
-        "`grpo`: nothing is pruned. All others are in docs/methods.md, such as `infobatch` (prompts), `cppo`, `pods`, "
-        "`dapo`, `greso` (biased) and `a_star_po`. Names with an objective of their own, such as `dr_grpo` or "
-        "`dppo_gspo`, fill in TRL's fields where they are left out. `package.module:name` is a method of your own: it "
-        "is complete, and a setting that contradicts it is refused (docs/extending.md).",
+        "`grpo`: nothing is pruned. All others are on a page (dppo docs methods), such as `infobatch` (prompts), "
+        "`cppo`, `pods`, `dapo`, `greso` (biased) and `a_star_po`. Names with an objective of their own, such as "
+        "`dr_grpo` or `dppo_gspo`, fill in TRL's fields where they are left out. `package.module:name` is a method of "
+        "your own: it is complete, and a setting that contradicts it is refused (dppo docs extending).",
         remembered=BATCH,
     )
     loss_type: str = setting(
@@ -235,7 +235,7 @@ class OwnSettings:
         None,
         "Pass rates of prompts before their first visit, from a column of the dataset: `{column: solve_rate, "
         "completions: 4}` counts each as much as 4 completions of the run, so that prompts are pruned in the first "
-        "epoch. Unbiased even if they are wrong; misleading ones are turned off. Default: none. docs/savings.md.",
+        "epoch. Unbiased even if they are wrong; misleading ones are turned off. Default: none. dppo docs savings.",
     )
     prompt_values: str | None = setting(
         None,
@@ -247,7 +247,7 @@ class OwnSettings:
         None,
         "Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times the longest "
         "sequence of the batch, as TRL itself would forward at once. On a GPU 8 to 16 thousand are good: "
-        "docs/packing.md.",
+        "dppo docs packing.",
         range="[1, inf)",
         remembered="",
     )
@@ -270,6 +270,13 @@ class OwnSettings:
         "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (at least one if it is "
         "not 0).",
         range="[0, inf)",
+        remembered="",
+    )
+    log_metrics: str = setting(
+        "main",
+        "Metrics of pruning in the log: `main`, the ten that come first in dppo docs metrics, or `all`. TRL's own are "
+        "there in any case.",
+        choices=("main", "all"),
         remembered="",
     )
     accept_bias: bool = setting(
@@ -301,7 +308,7 @@ class RowSettings:
         text="How rows are pruned: `dppo` (probability proportional to the recorded score), `uniform` (a baseline), "
         "`infobatch` (once an epoch, rows below the mean score, the last eighth of the run unpruned), or "
         "`infobatch_kept` (the same, averaged over what is kept: biased). `package.module:name` is a `RowMethod` of "
-        "your own, which is complete (docs/extending.md).",
+        "your own, which is complete (dppo docs extending).",
     )
     row_prune_rate: float = setting(
         LEFT_OUT,
@@ -347,6 +354,7 @@ class RowSettings:
         "without sharing prompts; `auto`: `rows`, and padded if the self-check at the start fails; `padded`: "
         "length-sorted padding.",
     )
+    log_metrics: str = same("log_metrics")
     accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
 
@@ -359,7 +367,7 @@ class AsyncSettings:
         "method",
         text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `cppo`, ...; `grpo` skips "
         "only what has no gradient. The objective is that of TRL's trainer, so methods with one of their own are "
-        "refused. `package.module:name` is a method of your own: its pruning is used (docs/extending.md).",
+        "refused. `package.module:name` is a method of your own: its pruning is used (dppo docs extending).",
     )
     loss_type: str = setting(
         "dapo",
@@ -390,6 +398,7 @@ class AsyncSettings:
         "As in TRL's `GRPOConfig`: prompts are in a new order in each epoch. `false`: in the order of the dataset, as "
         "in TRL's asynchronous trainer.",
     )
+    log_metrics: str = same("log_metrics")
     accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
 
@@ -402,7 +411,7 @@ class VerlSettings:
         "method",
         text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `dppo_history`, ...; "
         "`grpo` skips only what has no gradient. `package.module:name` is a method of your own: its pruning is used "
-        "as it is, and the objective is that of verl's options (docs/extending.md).",
+        "as it is, and the objective is that of verl's options (dppo docs extending).",
     )
     completion_prune_rate: float | str | None = same("completion_prune_rate")
     prompt_prune_rate: float | str | None = same("prompt_prune_rate")

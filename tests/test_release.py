@@ -55,15 +55,15 @@ def build(source, folder):
 
 
 def tracked(*folders):
-    """Files of the clone by path, with those of ``examples`` where the wheel has them."""
+    """Files of the clone by path, with examples and pages where the wheel has them."""
     listed = ran(["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders], ROOT).splitlines()
     kept = [path for path in listed if (ROOT / path).is_file() and not LEFT_OUT.fullmatch(path)]
-    return {re.sub(r"^examples/", "dppo/lab/examples/", path): path for path in kept}
+    return {re.sub(r"^(examples|docs)/", r"dppo/lab/\1/", path): path for path in kept}
 
 
 def test_every_file_of_the_packages_and_all_examples_are_in_both(built):
     sdist, wheel = built
-    files = tracked(*PACKAGES, "examples")
+    files = tracked(*PACKAGES, "examples", ":(glob)docs/*.md")
     assert any(path.endswith("template.html") for path in files) and "dppo/lab/examples/embedded.yaml" in files
     with zipfile.ZipFile(wheel) as packed:
         inside = {name: packed.read(name) for name in packed.namelist()}
@@ -124,7 +124,9 @@ def test_the_wheel_is_what_is_imported_and_knows_its_commit(installed, tmp_path)
 
 
 @pytest.mark.slow
-def test_examples_of_the_wheel_are_written_and_checked(installed, tmp_path):
+def test_pages_and_examples_of_the_wheel_are_found_and_checked(installed, tmp_path):
+    assert "methods" in ran([installed / "dppo", "docs"], tmp_path)
+    assert ran([installed / "dppo", "docs", "methods"], tmp_path).startswith("# Methods")
     listed = ran([installed / "dppo", "example"], tmp_path)
     assert "gsm8k_8_gpus" in listed and "embedded_compare" in listed
     for name in ("countdown", "embedded"):

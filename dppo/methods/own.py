@@ -56,7 +56,7 @@ def _named(name: str, presets: Mapping[str, AnyMethod], kind: type[AnyMethod]) -
         ) from error
     if not isinstance(found, kind):
         raise ConfigError(
-            f"method={name!r} is of type {type(found).__name__}, expected a {kind.__name__}. Docs: docs/extending.md."
+            f"method={name!r} is of type {type(found).__name__}, expected a {kind.__name__}. See dppo docs extending."
         )
     return found
 
@@ -101,7 +101,7 @@ def _contradiction(name: str, value: Any, method: Method | RowMethod, own: Mappi
     elif name in {each.name for each in fields(method)}:
         how = f"hand over replace(method, {name}={value!r})"
     else:
-        how = "put it into the method: docs/extending.md"
+        how = "put it into the method: dppo docs extending"
     if name in own:
         return (
             f"{shown} contradicts the method {method.name!r}, which has {name}={own[name]!r}. Leave it out, or {how}."

@@ -67,7 +67,7 @@ def setting_problems(
             words = "".join(f", or {word}" for word in allowed)
             problems.append(f"{name}={shown} must be in {interval}{words}. Try {advice}.")
         elif allowed and not interval:
-            all_of_them = f"The {len(allowed)} there are: docs/methods.md."
+            all_of_them = f"The {len(allowed)} there are: dppo docs methods."
             if len(allowed) <= FEW:
                 all_of_them = f"Write one of {', '.join(map(repr, allowed))}."
             problems.append(f"{name}={value!r} is not known. {did_you_mean(value, allowed)}{all_of_them}")

@@ -11,7 +11,7 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.fixed import FixedSettings
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.loop import CheckpointedLoop, fill_gradients
-from dppo.trl.metrics import LOADING, PhaseClock
+from dppo.trl.metrics import LOADING, PhaseClock, StepSeconds
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 
 
@@ -35,6 +35,7 @@ class TrainingLoop(CheckpointedLoop):
         self.forwards = ForwardPasses(self, padded_forward)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
+        self.add_callback(StepSeconds(self))
         end_at_exit()
         self.fixed = FixedSettings(self)
 

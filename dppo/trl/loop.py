@@ -23,6 +23,7 @@ from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
 from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.hooks import add_metrics
+from dppo.trl.metrics import left_out
 
 REFERENCE = "dppo_reference.safetensors"
 
@@ -49,6 +50,13 @@ class CheckpointedLoop(_BaseTrainer):
     def card(self) -> str:
         """Markdown for the card of a saved model, below TRL's own text."""
         return ""
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's; of our metrics those that ``log_metrics`` names."""
+        metrics = cast(Any, self)._metrics["train"]
+        for name in left_out(metrics, cast(Any, self.args).log_metrics):
+            del metrics[name]
+        super().log(logs, *args, **kwargs)
 
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,10 +17,17 @@ from dppo.objective import DAPO_TOKENS, Tokens, losses, weighted_sum
 from dppo.trl.batch import MicroBatch
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
+UPDATE = ("log_probs", "forward_backward", "optimizer")
+"""Phases that ``time/update`` adds up."""
 RECORD, CHECK = "record", "check"
 """Phases that are not training. No other phase counts them, and they are not logged."""
 STEP, LOADING = "step", "loading"
 """A whole optimizer step with all its phases, and reading its batches. They are not logged."""
+MAIN = {"candidates/reward", "candidates/zero_variance_groups", "prune/prompts_kept_share", "prune/kept_share"}
+MAIN |= {"prune/added_variance", "saved/seconds", "saved/share", "time/rollout", "time/update", "time/other"}
+"""Metrics of ours that are logged under ``log_metrics: main``; the last three add up to a step's seconds."""
+OURS = ("candidates/", "rollout/groups", "rollout/rounds", "rollout/zero_variance_groups", "prune/", "rows/", "time/")
+"""Beginnings of the names of ours; TRL's asynchronous trainer has others under ``rollout/``."""
 
 
 def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
@@ -96,10 +103,12 @@ class PhaseClock:
         self.total[phase] += seconds
 
     def flush(self) -> dict[str, float]:
-        """``time/<phase>`` to seconds, and start again from zero."""
-        seconds = {f"time/{phase}": self._seconds[phase] for phase in PHASES}
-        self._seconds.clear()
-        return seconds
+        """``time/<phase>`` to seconds, and of a whole step ``time/other``, its rest; then start again from zero."""
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        found = {f"time/{phase}": seconds[phase] for phase in PHASES}
+        if STEP in seconds:
+            found["time/other"] = seconds[STEP] - sum(seconds[phase] for phase in (*PHASES, RECORD, CHECK))
+        return found
 
 
 class StepSeconds(TrainerCallback):
@@ -115,6 +124,17 @@ class StepSeconds(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End it, before ``Trainer`` logs, saves or evaluates."""
         self.trainer.clock.stop(STEP)
+        seconds = self.trainer.clock.flush()
+        if args.log_metrics != "all":
+            update = sum(seconds.pop(f"time/{phase}") for phase in UPDATE)
+            rest = sum(seconds.values()) - seconds["time/rollout"]
+            seconds = {"time/rollout": seconds["time/rollout"], "time/update": update, "time/other": rest}
+        self.trainer.add_metrics(seconds)
+
+
+def left_out(names: Iterable[str], log_metrics: str) -> list[str]:
+    """Those of our metrics that are not logged under a value of ``log_metrics``."""
+    return [] if log_metrics == "all" else [each for each in names if each.startswith(OURS) and each not in MAIN]
 
 
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}

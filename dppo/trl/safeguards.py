@@ -61,9 +61,8 @@ class NonFiniteGuard(TrainerCallback):
         trainer.add_metrics({"skipped_step_share": float(broken)})
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Log the time of each phase, after the update."""
+        """End the time of the update."""
         self.trainer.clock.stop("optimizer")
-        self.trainer.add_metrics(self.trainer.clock.flush())
 
 
 class EmptySignalWarning:

@@ -18,8 +18,8 @@ from dppo.errors import ConfigError, raise_problems
 from dppo.methods import Method
 from dppo.trl.hooked import changed_methods
 
-OLDEST, BEFORE = Version("1.16"), Version("1.17")
-"""The supported range of TRL, tested at the version in constraints.txt: our hooks use private names."""
+OLDEST, OLDEST_ASYNC, BEFORE = Version("1.15"), Version("1.16"), Version("1.17")
+"""The supported range of TRL, tested at both ends: our hooks use private names. The asynchronous trainer changed."""
 
 RANGES: Mapping[str, str] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "epsilon_high"), "[0, inf)"),
@@ -61,18 +61,20 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
 
     ``experimental``: the methods of its asynchronous trainer in place of the others.
     """
-    if OLDEST <= Version(installed) < BEFORE:
+    oldest = OLDEST_ASYNC if experimental else OLDEST
+    if oldest <= Version(installed) < BEFORE:
         return
-    advice = f"pip install 'trl>={OLDEST},<{BEFORE}'"
-    if Version(installed) < OLDEST:
-        raise ConfigError(f"TRL {installed} is not supported: private methods are overridden. {advice}")
+    advice = f"pip install 'trl>={oldest},<{BEFORE}'"
+    if Version(installed) < oldest:
+        part = "the asynchronous trainer" if experimental else "any trainer"
+        raise ConfigError(f"TRL {installed} is too old for {part}: private methods are overridden. {advice}")
     if changed := changed_methods(experimental=experimental):
         raise ConfigError(
-            f"TRL {installed} is newer than {OLDEST}, which was tested, and methods that are overridden have changed: "
+            f"TRL {installed} is newer than those that were tested, and methods that are overridden have changed: "
             f"{', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
         )
     warnings.warn(
-        f"TRL {installed} is newer than {OLDEST}, which was tested. It is used, since the methods that are "
+        f"TRL {installed} is newer than those that were tested. It is used, since the methods that are "
         "overridden are the same.",
         stacklevel=2,
     )
@@ -118,7 +120,7 @@ LIBRARIES = ("dppo", "trl", "transformers")
 LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
 """Methods that give a step its examples; with a streamed dataset TRL's are used."""
 
-_LOSS_OF_GRPO = "the method has the loss. Set loss_type, or give a method its own token_loss: docs/extending.md."
+_LOSS_OF_GRPO = "the method has the loss. Set loss_type, or give a method its own token_loss: dppo docs extending."
 _LOADER_OF_GRPO = "prompts are in an order of seed and epoch. Put the dataset in order and set shuffle_dataset: false."
 _LOSS_OF_ROWS = "each drawn sequence has a weight in the loss. Override loss_and_scores, or use TRL's own trainer."
 _LOADER_OF_ROWS = "only drawn rows are read. Override _get_train_sampler for another order, or change the dataset."
@@ -130,7 +132,7 @@ _OF_ROWS = {
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "GRPOTrainer": {
         "_generate_and_score_completions": "advantages are of whole groups, before any completion is dropped. Override "
-        "_calculate_rewards, or give a method its own advantages: docs/extending.md.",
+        "_calculate_rewards, or give a method its own advantages: dppo docs extending.",
         "_get_per_token_logps_and_entropies": "log-probabilities are those of packed rows, by the model's own forward. "
         "Set layout: padded and change the model's forward.",
         "_prepare_inputs": "a call of the loss trains on completions that were drawn. Change examples in the dataset, "

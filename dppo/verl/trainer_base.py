@@ -90,7 +90,7 @@ class PrunedTrainer(PPOTrainer):
             print(f"dppo | {line}")
         for reason in biases(self.method, steps // self._parts, self.blocks_ahead):
             if reason not in self.method.selection_bias:
-                warnings.warn(f"{reason}. Unbiased settings: docs/methods.md.", stacklevel=3)
+                warnings.warn(f"{reason}. Unbiased settings: dppo docs methods.", stacklevel=3)
 
     @property
     def method(self) -> Method:

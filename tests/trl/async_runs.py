@@ -5,7 +5,7 @@ import queue
 
 import numpy as np
 import torch
-from tiny_runs import GENERATIONS, problems
+from tiny_runs import GENERATIONS, LOG_ALL, problems
 from transformers import TrainerCallback
 from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
@@ -145,6 +145,7 @@ def ours(path, folder, worker=None, rows=8, peft_config=None, **options):
         "gradient_accumulation_steps": 2,
         "max_steps": 2,
         "shuffle_dataset": False,
+        **LOG_ALL,
         **options,
     }
     worker = worker or ScriptedWorker()

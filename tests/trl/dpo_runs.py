@@ -3,7 +3,7 @@
 import torch
 from datasets import Dataset
 from sft_runs import made
-from tiny_runs import WORDS
+from tiny_runs import LOG_ALL, WORDS
 from transformers import Qwen3ForCausalLM
 from trl import DPOConfig, DPOTrainer
 
@@ -44,7 +44,7 @@ def stock(path, folder, **options):
 
 
 def ours(path, folder, **options):
-    return compared(DPPODPOTrainer, DPPODPOConfig, path, folder, **options)
+    return compared(DPPODPOTrainer, DPPODPOConfig, path, folder, **LOG_ALL | options)
 
 
 RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}

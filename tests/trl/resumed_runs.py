@@ -1,6 +1,6 @@
 """Short runs that write a checkpoint after each step, for tests that resume them."""
 
-from tiny_runs import GENERATIONS, SHORT, length_reward, problems
+from tiny_runs import GENERATIONS, LOG_ALL, SHORT, length_reward, problems
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -22,7 +22,7 @@ def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=length_rewar
     return DPPOTrainer(
         model=path,
         reward_funcs=seen_reward,
-        args=DPPOConfig(**settings),
+        args=DPPOConfig(**LOG_ALL | settings),
         train_dataset=data,
         rollout_func=rollout,
         callbacks=list(callbacks),

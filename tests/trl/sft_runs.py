@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from datasets import Dataset
-from tiny_runs import SHORT, WORDS, GradientRecorder, logged, relative_difference
+from tiny_runs import LOG_ALL, SHORT, WORDS, GradientRecorder, logged, relative_difference
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
 from trl_layout_cases import enlarged, mixture
@@ -75,7 +75,7 @@ def stock(path, folder, **options):
 
 
 def ours(path, folder, **options):
-    return made(DPPOSFTTrainer, DPPOSFTConfig, path, folder, **options)
+    return made(DPPOSFTTrainer, DPPOSFTConfig, path, folder, **LOG_ALL | options)
 
 
 def trained(make, path, folder, **options):

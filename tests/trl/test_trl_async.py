@@ -1,5 +1,6 @@
 """TRL's asynchronous trainer with pruning: gradients, bias, groups in any order, resuming."""
 
+import itertools
 import json
 from dataclasses import replace
 from functools import partial
@@ -17,11 +18,13 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
 
 from dppo.errors import CheckpointError, ConfigError, EngineError
-from dppo.step.records import whole_block
+from dppo.step.in_flight import InFlight
+from dppo.step.records import drawn_block, whole_block
 from dppo.trl.async_grpo import steps
 from dppo.trl.async_grpo.attention import serve_tree_attention
 from dppo.trl.async_grpo.config import DPPOAsyncConfig
 from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
+from dppo.types import Block, Candidates, Draw
 from dppo.verification.enumerate import enumerated, every_way
 
 SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": 1}
@@ -156,6 +159,59 @@ def full_and_mean(path, folder, *, forget="", **options):
     return full, {name: sum(chance * found[name] for found, chance in ways) for name in full}
 
 
+PROBABILITIES = (0.9, 0.5, 0.3)
+"""Of three candidate prompts."""
+
+
+def full_and_mean_over_prompts(path, folder, *, loss_type, forget=""):
+    """As ``full_and_mean``, over every set of prompts that is requested; their groups come back in another order."""
+    trainer = ours(path, folder, **SMALL, rows=3, completion_prune_rate=0.0, loss_type=loss_type)
+    trainer.model.double()
+    flying = InFlight(prompts=len(PROBABILITIES), generations=G)
+
+    def gradient(keep_P, prob_P):
+        weight_P = torch.where(keep_P, 1 / prob_P, 0.0)
+        if forget:
+            weight_P = keep_P.double()
+        one_P = torch.ones(len(keep_P), dtype=torch.float64)
+        candidates = Candidates(row_P=torch.arange(len(keep_P)), signal_P=one_P, tokens_P=one_P, seen_P=one_P.bool())
+        block = Block(candidates=candidates, draw=Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P))
+        rows = keep_P.nonzero()[:, 0].tolist()
+        session = flying.after_block(drawn_block(block, G), [str(row) for row in rows])
+        requested, _ = session.after_update({str(row) for row in reversed(rows)})
+        groups = [group_of(row, row) for row in rows]
+        trainer.session.samples = None
+        plan, completions = steps.planned(trainer.session, requested, groups, 0, 0.0)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model.zero_grad()
+        ((call,),) = trainer.calls_of(plan, completions)
+        trainer.compute_loss(trainer.model, {"rows": [_double(row) for row in call]}).backward()
+        return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+
+    trainer.session.source = None  # nothing is learned from one group for the next
+    full = gradient(torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.float64))
+    prob_P, mean = torch.tensor(PROBABILITIES, dtype=torch.float64), dict.fromkeys(full, 0.0)
+    for kept in itertools.product((True, False), repeat=3):
+        keep_P = torch.tensor(kept)
+        if not any(kept):
+            continue  # its gradient is zero
+        chance, found = torch.where(keep_P, prob_P, 1 - prob_P).prod(), gradient(keep_P, prob_P)
+        mean = {name: mean[name] + chance * found[name] for name in full}
+    return full, mean
+
+
+def test_the_expected_gradient_over_prompts_is_that_of_all(tiny_path, tmp_path):
+    full, mean = full_and_mean_over_prompts(tiny_path, tmp_path, loss_type="dr_grpo")
+    assert relative_difference(mean, full) < 1e-6
+
+
+@pytest.mark.parametrize(("loss_type", "forget"), [("dr_grpo", "weights"), ("dapo", "")])
+def test_prompts_without_weights_or_with_their_own_denominator_are_seen(tiny_path, tmp_path, loss_type, forget):
+    """``dapo`` divides by tokens that are rolled out, which follow the draw: it is declared as biased."""
+    full, mean = full_and_mean_over_prompts(tiny_path, tmp_path, loss_type=loss_type, forget=forget)
+    assert relative_difference(mean, full) > 1e-2
+
+
 def _double(row):
     return {name: value.double() if value.is_floating_point() else value for name, value in row.items()}
 
@@ -180,8 +236,11 @@ def test_a_wrong_estimator_is_seen(tiny_path, tmp_path, forget):
     assert relative_difference(mean, full) > 1e-2
 
 
-def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path):
-    two_processes("async_two_ranks.py", tiny_path, tmp_path)
+@pytest.mark.parametrize(
+    "script", ["async_two_ranks.py", pytest.param("async_fsdp_two_ranks.py", marks=pytest.mark.slow)]
+)
+def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, script):
+    two_processes(script, tiny_path, tmp_path)
     found = torch.load(tmp_path / "gradients.pt")
     for name, expected in async_two_ranks.run(tiny_path, tmp_path / "one", 1).items():
         assert len(found[name]) == len(expected) == 3

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_runs import GENERATIONS, SHORT, length_reward, problems, scripted
+from tiny_runs import GENERATIONS, LOG_ALL, SHORT, length_reward, problems, scripted
 from trl_recorder_runs import make
 
 from dppo.costs import MEASURED_GENERATIONS
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.savings import unpruned_passes
+from dppo.trl.metrics import MAIN, OURS
 from dppo.types import Work
 
 PROMPTS, ROWS, BUDGET = 8, 24, 24
@@ -51,7 +52,9 @@ def made(path, folder, clock, accumulation, *, reward=some_silent, budget=BUDGET
     size = PROMPTS * GENERATIONS // accumulation
     settings = SHORT | dict(output_dir=str(folder), max_steps=MEASURED_GENERATIONS + 2, learning_rate=0.0, beta=0.0)
     settings |= dict(per_device_train_batch_size=size, gradient_accumulation_steps=accumulation)
-    settings |= dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget, logging_steps=100) | options
+    settings |= (
+        dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget, logging_steps=100) | LOG_ALL | options
+    )
     trainer = DPPOTrainer(path, reward, DPPOConfig(**settings), problems(ROWS), rollout_func=clock.rollouts)
     trainer.clock.now = clock.now
     return trainer
@@ -169,3 +172,18 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
     assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED_GENERATIONS + 2), (
         "the steps themselves took longer"
     )
+
+
+def test_ten_metrics_of_ours_are_logged_unless_all_are_wanted(tiny_path, tmp_path):
+    def names(**options):
+        clock = Clock()
+        trainer = made(tiny_path, tmp_path, clock, 2, logging_steps=1, method="dppo", **options)
+        trainer.train()
+        records = [each for each in trainer.state.log_history if "time/rollout" in each]
+        assert len(records) == MEASURED_GENERATIONS + 2 and None not in records[-1].values()
+        step = sum(value for each in records for name, value in each.items() if name.startswith("time/"))
+        assert step == pytest.approx(clock.seconds) and clock.seconds > 0
+        return {name for name in records[-1] if name.startswith((*OURS, "saved/"))}
+
+    assert names(log_metrics="main") == MAIN
+    assert names() > MAIN - {"time/update"} | {"time/reward", "prune/effective_rows", "rows/tokens"}

@@ -134,9 +134,32 @@ def test_tokens_are_not_cut_by_log_probabilities_that_are_not_there(tiny_path, t
     assert len(dppo_run(tiny_path, tmp_path, **run)[0]) == 1
 
 
-def test_an_older_trl_is_refused():
-    with refused(ConfigError, "1.15.3", "trl>=1.16,<1.17"):
-        check_trl_version("1.15.3")
+SIZES = dict(per_device_train_batch_size=8, num_generations=8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "works"),
+    [
+        (SIZES | dict(per_device_train_batch_size=12), "per_device_train_batch_size", 16),
+        (SIZES | dict(per_device_train_batch_size=1, gradient_accumulation_steps=4), "per_device_train_batch_size", 2),
+        (SIZES | dict(generation_batch_size=20), "generation_batch_size", 24),
+        (SIZES | dict(per_device_eval_batch_size=6, do_eval=True, eval_strategy="epoch"), "per_device_eval_batch", 8),
+    ],
+)
+def test_a_batch_of_broken_groups_is_refused_with_a_size_that_works(settings, name, works):
+    with refused(ConfigError, "divisible", f"Write {name}") as found:
+        DPPOConfig(**CONFIG, **settings)
+    field, _, value = str(found.value).rpartition("Write ")[2].rstrip(".").partition(": ")
+    assert int(value) == works
+    DPPOConfig(**CONFIG, **settings | {field: works})
+
+
+@pytest.mark.parametrize(("version", "experimental"), [("1.14.2", False), ("1.15.3", True)])
+def test_an_older_trl_is_refused(version, experimental):
+    with refused(ConfigError, version, f"trl>={'1.16' if experimental else '1.15'},<1.17"):
+        check_trl_version(version, experimental=experimental)
+    if experimental:
+        check_trl_version(version)
 
 
 @pytest.mark.parametrize("experimental", [False, True])

@@ -118,7 +118,7 @@ class TestFields:
         ("field", "value", "how"),
         [
             ("completion_prune_rate", 0.3, "method.with_rates(completion=0.3)"),
-            ("completion_prune_rate", "auto", "docs/extending.md"),
+            ("completion_prune_rate", "auto", "dppo docs extending"),
             ("prompt_prune_rate", 0.3, "method.with_rates(prompt=0.3)"),
             ("beta", 0.1, "replace(method, beta=0.1)"),
             ("loss_type", "dr_grpo", "'grpo'"),

@@ -5,7 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_runs import GENERATIONS, SHARES, SHORT, length_reward, logged, problems, relative_difference, scripted
+from tiny_runs import (
+    GENERATIONS,
+    LOG_ALL,
+    SHARES,
+    SHORT,
+    length_reward,
+    logged,
+    problems,
+    relative_difference,
+    scripted,
+)
 from trl_gradients import dppo_run, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -38,7 +48,7 @@ def many_draws(path, tmp_path, trainer=ManyDraws, **options):
     settings = SHORT | dict(
         output_dir=str(tmp_path / "many"), per_device_train_batch_size=8 * GENERATIONS, loss_type="dr_grpo"
     )
-    run = trainer(path, length_reward, DPPOConfig(**settings | options), problems(8), rollout_func=scripted)
+    run = trainer(path, length_reward, DPPOConfig(**settings | LOG_ALL | options), problems(8), rollout_func=scripted)
     return list(run.gradients_of_draws(1 if not options["completion_prune_rate"] else DRAWS))
 
 

@@ -154,6 +154,8 @@ SHORT = dict(
     gradient_checkpointing=False,
 )
 """Settings of a short run on a CPU."""
+LOG_ALL = {"log_metrics": "all"}
+"""A setting of our trainers alone."""
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=ON_CPU, bf16=False)
 """Settings of a configuration that is not run."""
 

@@ -1,6 +1,15 @@
 """Gradients of short runs, TRL's and ours, and their relative difference."""
 
-from tiny_runs import GENERATIONS, SHORT, GradientRecorder, length_reward, problems, relative_difference, scripted
+from tiny_runs import (
+    GENERATIONS,
+    LOG_ALL,
+    SHORT,
+    GradientRecorder,
+    length_reward,
+    problems,
+    relative_difference,
+    scripted,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -21,7 +30,7 @@ def gradients(
         max_grad_norm=0.0,
         gradient_checkpointing=False,
     )
-    settings.update(options)
+    settings |= (LOG_ALL if config_class is DPPOConfig else {}) | options
     trainer = trainer_class(
         model=path,
         reward_funcs=reward,

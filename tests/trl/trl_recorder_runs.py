@@ -2,7 +2,7 @@
 
 import json
 
-from tiny_runs import GENERATIONS, SHORT, length_reward, problems, scripted
+from tiny_runs import GENERATIONS, LOG_ALL, SHORT, length_reward, problems, scripted
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.lab.runs.recorder import RunRecorder
@@ -17,7 +17,7 @@ def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callba
     settings |= {"max_completion_length": 12} | options
     if ours:
         settings = {"prompt_prune_rate": 0.5, "completion_prune_rate": 0.5, "loss_type": "dr_grpo"} | settings
-        settings = {"rollout_cost": 1.0} | settings  # no test depends on a clock
+        settings = LOG_ALL | {"rollout_cost": 1.0} | settings  # no test depends on a clock
     trainer = (DPPOTrainer if ours else GRPOTrainer)(
         model=path,
         reward_funcs=reward,

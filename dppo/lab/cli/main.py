@@ -14,6 +14,7 @@ from dppo.lab.errors import EXPLAINED
 COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
     "demo": "TRL's trainer, a control and DPPO for equal seconds on a task without a download",
+    "docs": "the pages of this version: dppo docs [PAGE]",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
     "example": "a configuration to begin with, written into examples/: dppo example [NAME]",
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",

@@ -1,6 +1,7 @@
 """``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
 import copy
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,8 +98,26 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         own = method_named(self.method) if is_own(self.method) else None
         self._fill_in(own)
         with self._groups_of_one((own or METHODS[self.method]).advantages):
-            super().__post_init__()
+            self._divide()
         self._check(own)
+
+    def _divide(self) -> None:
+        """TRL's own checks; a batch that does not hold whole groups is refused with the next size that does."""
+        try:
+            super().__post_init__()
+        except ValueError as refused:
+            if "divisible" not in str(refused):
+                raise
+            group, processes = self.num_generations, self.world_size
+            if "eval batch" in str(refused):
+                name, group = "per_device_eval_batch_size", self.num_generations_eval or group
+                unit = group // math.gcd(group, processes)
+            elif self.generation_batch_given:
+                name, unit = "generation_batch_size", math.lcm(group, self.per_device_train_batch_size * processes)
+            else:
+                name, steps = "per_device_train_batch_size", self.steps_per_generation or 1
+                unit = group // math.gcd(group, processes * steps)
+            _refuse(f"{refused} Write {name}: {math.ceil(getattr(self, name) / unit) * unit}.")
 
     def with_method(self, method: Method | str) -> "DPPOConfig":
         """A copy for another method. Fields that were left out get its values.

@@ -87,7 +87,7 @@ def announce(trainer: Any) -> None:
     if trainer.use_vllm and trainer.accelerator.is_main_process and (line := precision_line(trainer)):
         warnings.warn(line, stacklevel=3)
     for reason in (reason for reason in trainer.biases if reason not in method.selection_bias):
-        warnings.warn(f"{reason}. Unbiased settings: docs/methods.md.", stacklevel=3)
+        warnings.warn(f"{reason}. Unbiased settings: dppo docs methods.", stacklevel=3)
 
 
 def describe_steps(

@@ -26,7 +26,7 @@ from dppo.trl.grpo.savings import CostMeter, Savings, unpruned_passes
 from dppo.trl.grpo.schedule import AccumulationSchedule
 from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
 from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
-from dppo.trl.metrics import CHECK, LossMetrics, StepSeconds, logs_next_step, of_step, share_done
+from dppo.trl.metrics import CHECK, LossMetrics, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import EmptySignalWarning, guarded_rewards, models_named, saved_at_the_limit, start_named
 from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
@@ -95,7 +95,6 @@ class DPPOTrainer(GRPOHooks):
         self._loss_metrics = self._no_metrics()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
-        self.add_callback(StepSeconds(self))
         announce(self)
 
     # -- the run ------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ REFUSED = [
     # settings
     (
         "train train.yaml --method ddpo",
-        f"Did you mean dapo or dppo or gdpo? The {len(METHODS)} there are: docs/methods.md.",
+        f"Did you mean dapo or dppo or gdpo? The {len(METHODS)} there are: dppo docs methods.",
     ),
     ("train train.yaml --loss_type ppo", "loss_type='ppo'", "'dr_grpo'"),
     ("train compare.yaml", "'compare'", "dppo compare"),

@@ -1,0 +1,38 @@
+"""``dppo docs [PAGE]``: what pages there are, or one of them, of the installed version."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from dppo.errors import ConfigError, did_you_mean
+
+INSIDE = Path(__file__).parents[1] / "docs"
+PAGES = INSIDE if INSIDE.is_dir() else Path(__file__).parents[3] / "docs"
+"""The folder of the pages: inside the package in a wheel, beside it in a clone."""
+
+
+def main(words: Sequence[str]) -> int:
+    """List the pages, or print one: as Markdown into a file or a pipe, laid out on a terminal; 0."""
+    parser = argparse.ArgumentParser(prog="dppo docs", description=main.__doc__, allow_abbrev=False)
+    parser.add_argument("page", nargs="?", metavar="PAGE", help="of the list")
+    name = parser.parse_args(list(words)).page
+    pages = {path.stem: path for path in sorted(PAGES.glob("*.md"))}
+    if name is None:
+        width = max(map(len, pages))
+        for each, path in pages.items():
+            print(f"{each:{width}}  {path.read_text(encoding='utf-8').splitlines()[0].strip('# ')}")
+        return 0
+    if name not in pages:
+        meant = did_you_mean(name, pages)
+        raise ConfigError(f"there is no page {name!r}. {meant}".rstrip() + " All of them: dppo docs")
+    text = re.sub(r"<!--.*?-->\n?", "", pages[name].read_text(encoding="utf-8"), flags=re.DOTALL)
+    if sys.stdout.isatty():
+        Console().print(Markdown(text))
+    else:
+        print(text)
+    return 0
