@@ -93,7 +93,7 @@ RUNS = {
     "cispo": ({"loss_type": "cispo", "epsilon_high": 5.0, "entropy_coef": 0.01, "max_steps": 1}, []),
     "vespo": ({"loss_type": "vespo", "prompt_prune_rate": 0.0, "max_steps": 1}, []),
     "mixture": ({"router_aux_loss_coef": 0.01, "max_steps": 1, "gradient_accumulation_steps": 2}, []),
-    "main": ({"log_metrics": "main", "max_steps": 1}, []),
+    "main": ({"log_metrics": "main", "max_steps": 1, "recorded": False}, []),
     "trl": ({"ours": False, "beta": 0.1}, []),
 }
 

@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> int:
         usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER] [--output FILE.json]\n"
         "       dppo plan --log FILE [--generations N]",
         description="What a run will cost, and what pruning can save, before it starts: seconds, noise and hours for "
-        "TRL, dense rows and pruning at both levels. How to read it: docs/savings.md.",
+        "TRL, dense rows and pruning at both levels. How to read it: dppo docs savings.",
         allow_abbrev=False,
     )
     parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")

@@ -12,7 +12,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dppo report",
         description="One page about runs or comparisons that opens without a network: tables, curves, where the "
-        "seconds went, what was pruned, settings. What each panel shows: docs/compare.md.",
+        "seconds went, what was pruned, settings. What each panel shows: dppo docs compare.",
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="RUN_OR_COMPARISON", help="output_dir of a run, or of dppo compare"

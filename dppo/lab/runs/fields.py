@@ -18,8 +18,8 @@ class RunArguments:
     dataset_name: str = setting(
         "",
         "Training problems: a local .jsonl, .jsonl.gz or .parquet file, a folder of those, a public set or hub "
-        "dataset by name, `reasoning_gym:NAME` for a task of reasoning-gym (docs/own_tasks.md), `embedded` for the "
-        "task of dppo demo, or `embedded_sparse`, `embedded_silent` or `embedded_rare` (docs/tasks.md).",
+        "dataset by name, `reasoning_gym:NAME` for a task of reasoning-gym (dppo docs own_tasks), `embedded` for the "
+        "task of dppo demo, or `embedded_sparse`, `embedded_silent` or `embedded_rare` (dppo docs tasks).",
     )
     task_arguments: dict | str | None = setting(  # noqa: RUF009 (it is a field)
         None,
@@ -80,7 +80,7 @@ class RunArguments:
         None,
         "Rewards, added up: `accuracy` (dppo's verifier, the default), `format` (a \\boxed answer is there), "
         "`code_tests` (the program passes its tests), `check:package.module:function` (a checker of your "
-        "own, docs/own_tasks.md), `reasoning_gym` (the task's own score, its default), `embedded`, or dotted paths "
+        "own, dppo docs own_tasks), `reasoning_gym` (the task's own score, its default), `embedded`, or dotted paths "
         "such as package.module.function.",
     )
     reward_workers: int = setting(2, "Processes that verify answers, >= 1.", range=POSITIVE)
@@ -89,9 +89,7 @@ class RunArguments:
         5, "CPU seconds one program may take in `code_tests`, >= 1; four times as many by the clock.", range=POSITIVE
     )
     program_memory_mb: int = setting(256, "Memory of one program in `code_tests` in MiB, >= 128.", range=POSITIVE)
-    accept_weak_sandbox: bool = setting(
-        False, "Run programs of the model also where this system cannot confine them (answer-judge/docs/code.md)."
-    )
+    accept_weak_sandbox: bool = setting(False, "Run programs of the model also where this system cannot confine them.")
     rollout_func: str | None = setting(
         None,
         "What completes prompts: `embedded` (the decoder of dppo demo, with log-probabilities) or the dotted path of a "

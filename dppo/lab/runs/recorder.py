@@ -61,7 +61,7 @@ class RunRecorder(TrainerCallback):
         self._run: RunFacts | None = None
 
     def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
-        """Record a run of our trainer or TRL's own, and give back the recorder.
+        """Record a run of our trainer or TRL's own, and give back the recorder. All metrics of ours are then logged.
 
         Call it before ``train`` and before other callbacks are added.
         """
@@ -75,6 +75,7 @@ class RunRecorder(TrainerCallback):
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
         if isinstance(trainer, DPPOTrainer):
+            trainer.args.log_metrics = "all"  # a report draws more than the main ones
             DPPOWatch(trainer, self)
             trainer.clock.now = self._now
         else:
