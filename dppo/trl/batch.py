@@ -17,6 +17,7 @@ from dppo.packing.forward import Scored
 from dppo.packing.rows import Row
 from dppo.step import StepSizes
 from dppo.trl.correction import Correction
+from dppo.trl.pictures import SAVED, Pictures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ class RankBatch(Padded):
     """(U, B) int64 tokens of each completion that are forwarded in each optimizer step; None for all."""
     token_weight_UBT: Tensor | None = None
     """(U, B, T) float32 weight of each token's loss beside ``weight_UB``, 0 if it was not drawn; None for 1 each."""
+    pictures: Pictures | None = None
+    """Of each row, for a vision-language model."""
     uncut: "RankBatch | None" = None
     """The batch that it was cut from; None for a whole one."""
     draws: tuple[int, ...] = ()
@@ -151,6 +154,7 @@ class RankBatch(Padded):
         """Write every tensor to ``path`` as safetensors."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         tensors = {name: value.detach().cpu() for name, value in values.items() if isinstance(value, Tensor)}
+        tensors |= {} if self.pictures is None else self.pictures.saved()
         # Cloned: the loss mask may be the completion mask itself, and safetensors refuses shared memory.
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, path)
 
@@ -159,9 +163,11 @@ class RankBatch(Padded):
         """Read the file that ``save`` wrote."""
         try:
             found: dict[str, Any] = load_file(path)
+            pictures = Pictures.of_saved({name: found.pop(name) for name in [*found] if name.startswith(SAVED)})
             # Read first: safetensors has no device cpu:0, which a rank on a CPU has. MPS has no float64.
             wide = torch.float64
-            return cls(**{name: each if each.dtype == wide else each.to(device) for name, each in found.items()})
+            tensors = {name: each if each.dtype == wide else each.to(device) for name, each in found.items()}
+            return cls(**tensors, pictures=None if pictures is None else pictures.to(device))
         except (OSError, SafetensorError, TypeError) as error:
             raise CheckpointError(f"cannot read {path}: {error}. Resume from an earlier checkpoint.") from error
 
@@ -188,6 +194,11 @@ class MicroBatch:
     def completion_width(self) -> int:
         """Longest completion among the rows, at least 1."""
         return max(1, *(self.rank_batch.completion_tokens[place] for place in self.places))
+
+    @property
+    def prompt_width(self) -> int:
+        """Longest prompt among the rows, at least 1."""
+        return max(1, *(self.rank_batch.prompt_tokens[place] for place in self.places))
 
     @property
     def loss_weight(self) -> Tensor:
@@ -229,9 +240,17 @@ class MicroBatch:
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """``input_ids`` and ``attention_mask``, each (b, prompt + completion) without columns that are all padding."""
-        whole, width = self.rank_batch, max(1, *(self.rank_batch.prompt_tokens[place] for place in self.places))
+        whole, width = self.rank_batch, self.prompt_width
         ids = torch.cat([whole.prompt_ids[self.rows, -width:], self.completion(whole.completion_ids)], 1)
         return ids, torch.cat([whole.prompt_mask[self.rows, -width:], self.completion(whole.completion_mask)], 1)
+
+    def seen(self) -> dict[str, Any]:
+        """Arguments of TRL's forward for the pictures of these rows alone; empty for a model of text."""
+        whole = self.rank_batch
+        if whole.pictures is None:
+            return {}
+        prompts = [whole.prompt_tokens[place] for place in self.places]
+        return whole.pictures.select(self.places).inputs(prompts, self.prompt_width, self.completion_width)
 
 
 @torch.no_grad()

@@ -88,7 +88,8 @@ class PaddedLayout(Layout):
         input_ids, mask = batch.inputs()
         width = batch.completion_width
         if not self.scored:
-            logp, entropies, others = self.padded_forward(model, input_ids, mask, width, compute_entropy=entropy)
+            wanted = {"compute_entropy": entropy} | batch.seen()
+            logp, entropies, others = self.padded_forward(model, input_ids, mask, width, **wanted)
             return Scored(logp, entropies, metrics=others if metrics else None)
         predicts = slice(-width - 1, -1)
         labels = torch.full_like(input_ids, UNSCORED)
@@ -179,7 +180,8 @@ def choose_layout(
     if args.layout == "padded":
         reason = "as set"
     for model in models:
-        if router and (unserved := unsupported_head(model)):
+        seeing = "" if model.config is model.config.get_text_config() else "its head is called without pictures"
+        if router and (unserved := seeing or unsupported_head(model)):
             problem = f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}"
             raise ConfigError(f"{problem}: {unserved}. Set router_aux_loss_coef: 0.0.")
     # TRL's own head has no weights in its router loss, and off a GPU it scores every position.

@@ -13,6 +13,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.training_args import OptimizerNames
 from trl.trainer.base_trainer import _BaseTrainer
@@ -228,6 +229,12 @@ class CheckpointedLoop(_BaseTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+            policy = self.accelerator.unwrap_model(self.model if model is None else model)
+            if getattr(self, "_is_vlm", False) and isinstance(policy, PreTrainedModel):
+                # Its weights have other names in the file, and transformers' loop leaves those out.
+                policy.load_state_dict(
+                    type(policy).from_pretrained(resume_from_checkpoint, dtype=policy.dtype).state_dict()
+                )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

@@ -162,8 +162,13 @@ def check_overrides(kind: type, *, streamed: bool = False) -> None:
 def unserved_models(trainer: Any) -> Iterator[str]:
     """Reasons why a loaded model is not served, one sentence each; none if it is."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer._is_vlm:
-        yield "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model."
+    if trainer._is_vlm and trainer.tools:
+        yield "tools are not served with a vision-language model: their answers may be pictures. Leave tools out."
+    if trainer._is_vlm and trainer.is_fsdp_enabled:
+        yield (
+            "FSDP is not served with a vision-language model: ranks whose completions have no picture would not call "
+            "the vision tower. Use DDP (accelerate config)."
+        )
     if hasattr(model.get_output_embeddings(), "base_layer"):
         yield (
             "the adapter covers lm_head, and the fused head uses the weight below it: it would never train. Remove "

@@ -15,6 +15,7 @@ from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import PADDED
 from dppo.trl.generation import method_replaced, prompts_read_once
 from dppo.trl.grpo.rollouts import GeneratedBatch
+from dppo.trl.pictures import Pictures
 from dppo.trl.safeguards import failures_named
 
 
@@ -23,6 +24,12 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     _deferring = False
     """True while completions are rolled out: their log-probabilities are computed later, for those kept."""
+
+    def start_loop(self, *args: Any) -> None:
+        """As ``TrainingLoop.start_loop``."""
+        if self._is_vlm and self.args.ddp_find_unused_parameters is None:
+            self.args.ddp_find_unused_parameters = True  # the pass that synchronizes gradients may have no picture
+        super().start_loop(*args)
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """Inputs of the next call of the loss."""
@@ -56,6 +63,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         order_B = torch.randperm(len(output["completion_ids"]))
         return GeneratedBatch(
             **{name: output[name] for name in PADDED},
+            pictures=Pictures.of_output(output) if self._is_vlm else None,
             tool_mask=output.get("tool_mask"),
             sampler_logp=output.get("sampling_per_token_logps"),
             place_B=order_B.argsort().to(output["completion_ids"].device),

@@ -21,6 +21,7 @@ from dppo.packing import longest_processing_time, split_group
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.step import RolledOut, StepPlan
 from dppo.trl.batch import PADDED, Padded, RankBatch
+from dppo.trl.pictures import Pictures, joined_pictures
 from dppo.types import Rewards
 
 
@@ -28,6 +29,8 @@ from dppo.types import Rewards
 class GeneratedBatch(Padded):
     """Completions that TRL rolled out on this rank, and the rewards of all ranks."""
 
+    pictures: Pictures | None = None
+    """Of each row, for a vision-language model."""
     tool_mask: Tensor | None
     """(B, T), 0 if a tool wrote the token; None without tools."""
     sampler_logp: Tensor | None
@@ -110,6 +113,7 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         unclipped_UC=unclipped_UC.to(device),
         call_B=call_N[here].to(device),
         sampler_logp=generated.sampler_logp,
+        pictures=generated.pictures,
         **_token_parts(plan, here, mask),
     )
 
@@ -161,6 +165,8 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, 
             parts = [torch.ones_like(one.completion_mask) if one.tool_mask is None else one.tool_mask for one in rounds]
         if parts[0] is None:
             together[name] = None
+        elif name == "pictures":
+            together[name] = joined_pictures(parts)
         elif name == "place_B":
             together[name] = torch.cat(parts).argsort(stable=True).argsort()
         elif name == "reward_NF":
@@ -276,7 +282,8 @@ def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
     width = batch.prompt_ids.shape[1]
     tokens = dict.fromkeys(PER_TOKEN, slice(completion)) | dict.fromkeys(OF_PROMPTS, slice(width - prompt, width))
     rows = {name: value.movedim(dim, 0)[row] for name, dim, value in _of_rows(batch)}
-    return {name: (value[..., tokens[name]] if name in tokens else value).cpu() for name, value in rows.items()}
+    found = {name: (value[..., tokens[name]] if name in tokens else value).cpu() for name, value in rows.items()}
+    return found | ({} if batch.pictures is None else {"pictures": batch.pictures.select([row]).to("cpu")})
 
 
 def _of_rows(batch: RankBatch) -> Iterator[tuple[str, int, Tensor]]:
@@ -294,4 +301,7 @@ def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) ->
         together[name] = (
             torch.cat(parts, dim) if name in PER_ROW else _padded_cat(parts, dim=dim, left=name in OF_PROMPTS)
         )
+    if batch.pictures is not None:
+        moved = [row["pictures"].to(batch.completion_ids.device) for row in came]
+        together["pictures"] = joined_pictures([batch.pictures.select(stay), *moved])
     return replace(batch, **together)

@@ -1,0 +1,316 @@
+"""Vision-language models: TRL's gradient, pictures of kept completions alone, and the expectation under every draw."""
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from peft import LoraConfig
+from tiny_pictures import KINDS, mine, saved_model, seen_problems, stock, words_reward
+from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
+from trl_gradients import TOLERANCE
+
+from dppo.errors import ConfigError
+from dppo.trl.grpo import rollouts
+from dppo.trl.layouts import choose_layout
+from dppo.trl.pictures import Pictures, joined_pictures
+from dppo.trl.served import unserved_models
+from dppo.verification.enumerate import enumerated, every_way
+
+SEVERAL = {"max_tokens_per_row": 120}
+"""Several forward passes a step, with and without pictures."""
+TWICE = dict(beta=0.2, num_iterations=2, max_steps=2, loss_type="grpo")
+CASES = {
+    "qwen": ("qwen", {}),
+    "qwen, kl, second pass": ("qwen", TWICE),
+    "qwen, accumulation": ("qwen", {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 2}),
+    "qwen, lora": ("qwen", {"beta": 0.1, "peft": LoraConfig(target_modules=["q_proj", "v_proj"])}),
+    "qwen, checkpointing": ("qwen", {"gradient_checkpointing": True}),
+    "gemma, kl": ("gemma", {"beta": 0.1}),
+    "llava, kl": ("llava", {"beta": 0.1}),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Tiny models by kind."""
+    found = {}
+
+    def get(kind):
+        if kind not in found:
+            found[kind] = saved_model(kind, tmp_path_factory.mktemp(kind))
+        return found[kind]
+
+    return get
+
+
+def differences(model, tmp_path, ours=SEVERAL, **options):
+    """Relative differences of gradients from TRL's by step, and our trainer."""
+    expected, _ = stock(model, tmp_path, **options)
+    found, trainer = mine(model, tmp_path, **options | ours)
+    assert len(found) == len(expected)
+    return [relative_difference(a, b) for a, b in zip(found, expected, strict=True)], trainer
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES.values(), ids=CASES)
+def test_gradient_equals_trl(kind, options, made, tmp_path, capsys):
+    found, trainer = differences(made(kind), tmp_path, **options)
+    assert max(found) < TOLERANCE
+    assert max(row.get("rows/forwards", 0) for row in trainer.state.log_history) > 1
+    assert "layout: length-sorted padding (it is a vision-language model)" in capsys.readouterr().out
+
+
+def test_pictures_of_the_wrong_rows_are_caught(made, tmp_path, monkeypatch):
+    alone = seen_problems(6, alone=True)
+    right = Pictures.select
+
+    def wrong(self, rows):
+        return right(self, [(row + GENERATIONS) % len(self.count_B) for row in rows])
+
+    monkeypatch.setattr(Pictures, "select", wrong)
+    found, _ = differences(made("qwen"), tmp_path, data=alone)
+    assert found[0] > 1e-2
+    monkeypatch.undo()
+    found, _ = differences(made("qwen"), tmp_path, data=alone)
+    assert found[0] < TOLERANCE
+
+
+def half_flat(prompts, completions, answer, **_):
+    """Rewards that differ in the first three groups alone."""
+    found = words_reward(prompts, completions)
+    return [reward if int(number) < 3 else 1.0 for reward, number in zip(found, answer, strict=True)]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_only_kept_pictures_are_encoded(rate, made, tmp_path, monkeypatch):
+    """Groups of equal rewards are skipped exactly, those left out by a draw too, and the tower sees the others."""
+    model, seen, plans = made("qwen"), [], []
+    forward = Qwen2_5_VisionTransformerPretrainedModel.forward
+
+    def counted(self, hidden_states, grid_thw, **kwargs):
+        seen.append((len(grid_thw), len(hidden_states), torch.is_grad_enabled()))
+        return forward(self, hidden_states, grid_thw, **kwargs)
+
+    batch_of = rollouts.rank_batch
+    monkeypatch.setattr(Qwen2_5_VisionTransformerPretrainedModel, "forward", counted)
+    monkeypatch.setattr(rollouts, "rank_batch", lambda *given: plans.append(batch_of(*given)) or plans[-1])
+    options = dict(reward=half_flat, shuffle_dataset=False, beta=0.0)
+    found, _ = mine(model, tmp_path, completion_prune_rate=rate, **options)
+    (batch,) = plans
+    kept = batch.weight_UB[0].nonzero().flatten().tolist()
+    assert 0 < len(kept) <= 3 * GENERATIONS * (1 - rate / 2)
+    pictures = batch.pictures
+    assert sum(one for one, _, _ in seen) == sum(pictures.count_B[row] for row in kept) < sum(pictures.count_B)
+    assert sum(two for _, two, _ in seen) == sum(len(pictures.values["pixel_values"][row]) for row in kept)
+    assert all(training for *_, training in seen)
+    if not rate:
+        expected, _ = stock(model, tmp_path, **options)
+        assert relative_difference(found[0], expected[0]) < TOLERANCE
+
+
+def full_and_mean(model, tmp_path, *, weights=True, **options):
+    """The full batch's gradient, and the mean over every draw, through the trainer's own passes and loss."""
+    _, trainer = mine(model, tmp_path, prompts=2, prune_floor=0.1, **SEVERAL | options)
+    trainer.model.double()
+    examples = [trainer.train_dataset[row] for row in (0, 1) for _ in range(GENERATIONS)]
+    prompts, generated = trainer._roll_out_step(examples)
+    tokens = trainer.method.tokens.active
+    everything = rollouts.rolled_out(generated, trainer._rewards_of(generated), trainer.accelerator, tokens=tokens)
+    method, trainer.session.source = trainer.method, None
+    drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
+
+    def gradient(method, tape):
+        trainer.session.method, trainer.session.samples = method, None
+        plan = trainer.session.plan(prompts, everything, streams=lambda *_: tape)
+        if not weights:
+            plan = replace(plan, weight_UN=(plan.weight_UN > 0).double())
+        batch = rollouts.rank_batch(generated, plan, trainer.accelerator, 1)
+        with_terms = trainer.forwards.with_log_probs(batch)
+        (call,), _ = trainer.forwards.calls(with_terms.cut(slice(0, 1)), with_terms.weight_UB[0], 1)
+        trainer.model.zero_grad()
+        trainer.current_gradient_accumulation_steps = 1
+        for each in call:
+            trainer._micro_batch_loss(trainer.model, each, 0, trainer._no_metrics()).backward()
+        return {name: _gradient(p) for name, p in trainer.model.named_parameters()}
+
+    full = gradient(
+        replace(method, completions=method.completions.at_rate(0.0), tokens=method.tokens.at_rate(0, 0)), None
+    )
+    ways = list(every_way(partial(gradient, drawn)))
+    assert len(ways) > 3 and sum(chance for _, chance in ways) == pytest.approx(1)
+    return full, {name: sum(chance * found[name] for found, chance in ways) for name in full}
+
+
+def _gradient(parameter):
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+
+
+DRAWS = {
+    "completions": {"completion_prune_rate": 0.5},
+    "completions, kl": {"completion_prune_rate": 0.5, "beta": 0.1},
+    "cuts": {"token_prune_rate": 0.4, "loss_type": "dr_grpo"},
+}
+
+
+@pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
+def test_the_mean_over_every_draw_is_the_full_gradient(options, made, tmp_path):
+    full, mean = full_and_mean(made("qwen"), tmp_path, **options)
+    assert relative_difference(mean, full) < 1e-6
+
+
+def test_forgotten_weights_are_seen(made, tmp_path):
+    full, mean = full_and_mean(made("qwen"), tmp_path, weights=False, **DRAWS["completions"])
+    assert relative_difference(mean, full) > 1e-2
+
+
+def test_resumed_equals_uninterrupted(made, tmp_path):
+    """From the middle of a generation, whose pictures are in the checkpoint, and from its end."""
+    options = dict(
+        max_steps=6, save_strategy="steps", save_steps=1, prompt_prune_rate=0.5, completion_prune_rate=0.5,
+        steps_per_generation=2, num_iterations=2, per_device_train_batch_size=8, prompts=10, loss_type="grpo",
+    )  # fmt: skip
+    _, first = mine(made("qwen"), tmp_path / "a", **options)
+    for stop in (2, 3, 4):
+        point = f"{first.args.output_dir}/checkpoint-{stop}"
+        _, other = mine(made("qwen"), tmp_path / f"from {stop}", **options, resume_from_checkpoint=point)
+        assert alike(first.args.output_dir, other.args.output_dir), stop
+
+
+COUNTS = [2, 0, 1]
+"""Pictures of three rows: as many pictures as rows."""
+GRID = torch.tensor([[1, 2, 2], [1, 4, 2], [1, 2, 4]])
+
+
+def numbered(*shape):
+    """Entries that are all different."""
+    return torch.arange(float(torch.tensor(shape).prod())).view(shape)
+
+
+FORMS = {
+    "patches": ({"pixel_values": numbered(20, 3), "image_grid_thw": GRID}, [12, 0, 8]),
+    "pictures": ({"pixel_values": numbered(3, 3, 4, 4), "image_sizes": GRID[:, 1:]}, [2, 0, 1]),
+    "positions": ({"pixel_values": numbered(3, 5, 4), "image_position_ids": numbered(3, 5)}, [2, 0, 1]),
+    "tiles": ({"pixel_values": numbered(7, 3, 4, 4), "num_tiles": [4, 0, 3]}, [4, 0, 3]),
+    "tiles with shapes": (
+        {
+            "pixel_values": numbered(7, 3), "pixel_attention_mask": numbered(7, 3), "spatial_shapes": numbered(7, 2),
+            "num_tiles": [4, 0, 3],
+        },
+        [4, 0, 3],
+    ),
+    "all pictures of a row": (
+        {"pixel_values": numbered(3, 2, 3, 4, 4), "pixel_attention_mask": numbered(3, 2, 4, 4)}, [1, 1, 1]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "entries"), FORMS.values(), ids=FORMS)
+def test_forms_of_pictures(given, entries):
+    """All rows are TRL's tensors again, and some rows are theirs: moved, joined, and read from a file too."""
+    prompt_mask, completion_mask = (
+        torch.tensor([[1, 1], [0, 1], [1, 1]]),
+        torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]),
+    )
+    kinds = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
+    output = given | dict(num_images=COUNTS, token_type_ids=kinds, prompt_mask=prompt_mask, prompt_ids=prompt_mask)
+    found = Pictures.of_output(output | {"completion_mask": completion_mask})
+    apart = joined_pictures([found.select([0]).to("cpu"), found.select([1, 2])])
+    read = Pictures.of_saved(found.saved())
+    for each in (found, apart, read):
+        inputs = each.inputs([2, 1, 2], 2, 3)
+        assert inputs.pop("num_images") == COUNTS
+        assert inputs.keys() == given.keys() | {"token_type_ids"}
+        for name, value in (given | {"token_type_ids": kinds}).items():
+            assert value == inputs[name] if isinstance(value, list) else torch.equal(value, inputs[name]), name
+    assert [len(row) for row in found.values["pixel_values"]] == entries
+    two = found.select([2, 1]).inputs([2, 1], 2, 1)
+    assert torch.equal(
+        two["pixel_values"][: entries[2]], given["pixel_values"][len(given["pixel_values"]) - entries[2] :]
+    )
+    assert two["num_images"] == [1, 0] and two["token_type_ids"].tolist() == [[0, 1, 0], [0, 1, 0]]
+    assert found.select([1]).inputs([1], 1, 1).keys() == {"token_type_ids"}, (
+        "without a picture it is called as for text"
+    )
+
+
+def test_pictures_that_cannot_be_parted_are_refused():
+    mask = torch.ones(3, 2)
+    output = {"pixel_values": numbered(4, 3), "num_images": COUNTS, "prompt_mask": mask, "prompt_ids": mask}
+    with pytest.raises(ConfigError, match="pixel_values of this model cannot be parted"):
+        Pictures.of_output(output | {"completion_mask": mask})
+
+
+def test_pictures_move_with_their_rows(made, tmp_path, monkeypatch):
+    kept, batch_of = [], rollouts.rank_batch
+    monkeypatch.setattr(rollouts, "rank_batch", lambda *given: kept.append(batch_of(*given)) or kept[-1])
+    mine(made("qwen"), tmp_path)
+    (whole,), half = kept, len(kept[0].completion_ids) // 2
+    ranks = [rollouts._with_rows(whole, list(range(at, at + half)), []) for at in (0, half)]
+    # The first half's even rows go to rank 1, the last row is dropped, and all others stay.
+    rank_N = torch.tensor([(row + 1) % 2 if row < half else 1 for row in range(2 * half - 1)] + [rollouts.NOWHERE])
+    sent = []
+    rollouts.dealt(ranks[0], rank_N, 0, lambda rows: sent.extend(rows) or rows)
+    there = rollouts.dealt(ranks[1], rank_N, 1, lambda rows: sent + rows)
+    expected = whole.pictures.select([*range(half, 2 * half - 1), *range(0, half, 2)])
+    assert there.pictures.count_B == expected.count_B
+    for name, rows in expected.values.items():
+        assert all(map(torch.equal, there.pictures.values[name], rows)), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_vlm(kind, made, tmp_path):
+    """TRL's tests of this name: completions by ``generate``; all weights that move there have moved."""
+
+    def moved(run):
+        torch.manual_seed(0)
+        reward = lambda completions, **_: [float(len(each[0]["content"])) for each in completions]  # noqa: E731
+        reward.__name__ = "length"
+        _, trainer = run(
+            made(kind),
+            tmp_path,
+            rollout=None,
+            data=seen_problems(6, alone=True),
+            reward=reward,
+            learning_rate=0.1,
+            max_steps=3,
+        )
+        assert trainer.state.log_history[-1]["train_loss"] is not None
+        before, after = KINDS[kind](), dict(trainer.model.named_parameters())
+        start = type(before[0]).from_pretrained(made(kind)[0]).named_parameters()
+        return {name for name, value in start if not torch.equal(value, after[name])}
+
+    assert moved(mine) == moved(stock) != set()
+
+
+REFUSED = {"tools": {"tools": [print]}, "FSDP": {"is_fsdp_enabled": True}}
+
+
+@pytest.mark.parametrize(("named", "given"), REFUSED.items(), ids=REFUSED)
+def test_what_is_not_served(named, given, made):
+    model = KINDS["qwen"]()[0]
+    told = {"_is_vlm": True, "tools": None, "is_fsdp_enabled": False, "rollout_func": print, "model": model} | given
+    trainer = SimpleNamespace(**told, accelerator=SimpleNamespace(unwrap_model=lambda model: model))
+    trainer._tokenizer = SimpleNamespace(eos_token_id=1)
+    (refusal,) = unserved_models(trainer)
+    assert refusal.startswith(named) or refusal.startswith(named.lower())
+
+
+def test_a_router_loss_with_pictures_is_refused():
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(layout="auto"), model=KINDS["gemma"]()[0], ref_model=None,
+        accelerator=SimpleNamespace(device=torch.device("cpu")), method=SimpleNamespace(router_coef=0.1),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"without pictures\. Set router_aux_loss_coef: 0\.0"):
+        choose_layout(trainer, None)
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_gradient_of_one_process(made, tmp_path):
+    """A rank's last pass, which synchronizes gradients, has no picture."""
+    options = dict(max_tokens_per_row=40, shuffle_dataset=False, gradient_checkpointing=True)
+    found, _ = mine(made("qwen"), tmp_path, **options)
+    torch.save(found[0], tmp_path / "expected.pt")
+    torch.save(options, tmp_path / "options.pt")
+    two_processes("pictures_two_ranks.py", made("qwen")[0], tmp_path)
