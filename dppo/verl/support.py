@@ -21,6 +21,8 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LOSS, AGGREGATION, MINI_BATCH = (
     f"{ACTOR}.{name}" for name in ("policy_loss.loss_mode", "loss_agg_mode", "ppo_mini_batch_size")
 )
+ROW_ENGINES = {"fsdp": "dppo_rows_fsdp", "fsdp2": "dppo_rows_fsdp2"}
+"""The engine for ``layout=rows`` by verl's own, as ``strategy`` names them."""
 LOG_PROBS, BLOCK, ESTIMATOR = f"{ROLLOUT}.calculate_log_probs", "data.train_batch_size", "algorithm.adv_estimator"
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
@@ -69,6 +71,18 @@ MEGATRON: tuple[Rule, ...] = (
     ("override_transformer_config.moe_z_loss_coeff", OFF, _NO_ROUTER, "null"),
 )
 """Rules under ``actor.megatron``, if that is the engine."""
+_REF = "actor_rollout_ref.ref"
+ROWS: tuple[Rule, ...] = (
+    (f"{ACTOR}.strategy", tuple(ROW_ENGINES), "layout=rows is in the FSDP engines alone", "fsdp2"),
+    *(
+        (f"{where}.ulysses_sequence_parallel_size", (None, 1), "attention over rows is not sharded", 1)
+        for where in (ACTOR, f"{ACTOR}.fsdp_config", _REF, f"{_REF}.fsdp_config")
+    ),
+    ("actor_rollout_ref.model.use_fused_kernels", OFF, "rows have a head of their own, which makes no logits", False),
+    (f"{ACTOR}.calculate_sum_pi_squared", OFF, "the head of layout=rows makes no logits", False),
+    *((f"{where}.pad_to_length", OFF, "rows have no padding", False) for where in (ACTOR, f"{ACTOR}.fsdp_config")),
+)
+"""Rules for ``layout=rows``."""
 
 
 def check_verl_version(installed: str, mode: str = "sync") -> None:
@@ -113,14 +127,15 @@ def refusals(get: Get, rules: Iterable[Rule]) -> list[str]:
     ]
 
 
-def unsupported_options(get: Get, method: Method, mode: str = "sync") -> list[str]:
+def unsupported_options(get: Get, method: Method, mode: str = "sync", *, rows: bool = False) -> list[str]:
     """One sentence per option of verl that would be silently wrong with its trainer ``mode``; empty if all are served.
 
-    Modes are ``sync``, ``colocate_async`` and ``separate_async``.
+    ``rows`` is True for ``layout=rows``. Modes are ``sync``, ``colocate_async`` and ``separate_async``.
     """
     rules: list[Rule] = [*ALWAYS, *_loss_rules(get), *_advantage_rules(get, method), *_step_rules(get, mode)]
     if get(f"{ACTOR}.strategy") == "megatron":
         rules += [(f"{ACTOR}.megatron.{name}", served, why, instead) for name, served, why, instead in MEGATRON]
+    rules += ROWS if rows else ()
     if mode != "sync":
         rules += _ahead_rules(get, method, f"trainer.v1.{mode}")
     if method.tokens.active:
