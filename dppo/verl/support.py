@@ -1,11 +1,13 @@
 """The supported range of verl, and each refused option with the reason and a line that works."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.pruning import needs_log_probs
+from dppo.verl.hooked import changed_methods
 
 Get = Callable[[str], Any]
 """The value of an option by its path in verl's configuration, None if there is none."""
@@ -85,16 +87,32 @@ ROWS: tuple[Rule, ...] = (
 """Rules for ``layout=rows``."""
 
 
-def check_verl_version(installed: str, mode: str = "sync") -> None:
-    """Raise ``ConfigError`` if ``installed`` is outside the supported range of verl for its trainer ``mode``."""
+def check_verl_version(installed: str, mode: str = "sync", *, megatron: bool = False) -> None:
+    """Raise ``ConfigError`` for a verl before the tested range, or after it if a method that we rely on has changed.
+
+    ``mode`` is that of verl's trainer. ``megatron``: it is the engine.
+    """
     numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
     first = OLDEST if mode == "sync" else OLDEST_ASYNC
-    if not first <= numbers < BEFORE:
-        oldest, before = (".".join(map(str, each)) for each in (first, BEFORE))
+    if first <= numbers < BEFORE:
+        return
+    oldest, before = (".".join(map(str, each)) for each in (first, BEFORE))
+    advice = f"Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
+    if numbers < first:
         raise ConfigError(
             f"verl {installed} is not supported: the overridden methods were checked on {oldest} <= verl < {before} "
-            f"only. Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
+            f"only. {advice}"
         )
+    if changed := changed_methods(megatron=megatron):
+        raise ConfigError(
+            f"verl {installed} is newer than the tested {oldest} <= verl < {before}, and methods that are overridden "
+            f"have changed: {', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
+        )
+    warnings.warn(
+        f"verl {installed} is newer than the tested {oldest} <= verl < {before}. It is used, since the methods that "
+        "are overridden are the same.",
+        stacklevel=2,
+    )
 
 
 def waits_for(get: Get) -> str:

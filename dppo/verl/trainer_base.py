@@ -59,8 +59,8 @@ class PrunedTrainer(PPOTrainer):
     """The step that is trained on, once it is planned."""
 
     def __init__(self, config: Any) -> None:
-        check_verl_version(version("verl"), self.mode)
         get, actor = partial(OmegaConf.select, config), "actor_rollout_ref.actor"
+        check_verl_version(version("verl"), self.mode, megatron=get(f"{actor}.strategy") == "megatron")
         self.settings = read_settings(get(WHERE) or {}, seed=get("data.seed"))
         method = method_of(self.settings, get)
         named = f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}"
