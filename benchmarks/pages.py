@@ -332,6 +332,20 @@ def verl_splits() -> str:
     return table((*headings, CASES["0.5, no KL, 60% dead"]), rows)
 
 
+def verl_rows() -> str:
+    """Tokens and seconds of an update with shared prompts over those of verl's own engine."""
+    rows = []
+    for setting, each in read("verl")["shared_prompts"].items():
+        if setting == "environment":
+            continue
+        seconds, attention = each["update_seconds"], each["attention_share"]
+        shares = [f"{100 * attention[name]:.0f}%" for name in (each["against"], "rows")]
+        cells = [f"{each['tokens']:.3f}", f"{seconds['median']:.2f} {ends(seconds, '{:.2f}')}", " / ".join(shares)]
+        rows.append([setting.replace("/", " / "), *cells])
+    headings = ("prompt / completion, tokens", "tokens", "seconds", "attention's share, verl / rows")
+    return table(headings, rows)
+
+
 # docs/asynchronous.md
 
 

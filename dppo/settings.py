@@ -434,6 +434,13 @@ class VerlSettings:
     prune_until: float = same("prune_until")
     history_half_life: float | None = same("history_half_life")
     seed: int = setting(0, "Of the order of prompts and of all draws, >= 0.", range="[0, inf)")
+    layout: str = setting(
+        "packed",
+        "How kept rows are forwarded. `packed`: by verl's own engine, each with its prompt. `rows`: by an FSDP engine "
+        "that has the prompt of a group once in each forward pass; it refuses models that it cannot serve.",
+        choices=("packed", "rows"),
+        remembered="",
+    )
     accept_bias: bool = same("accept_bias")
 
 

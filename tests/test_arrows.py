@@ -19,6 +19,7 @@ FOLDERS = {
 SHARED = {
     *(
         "errors",
+        "hooked",
         "install",
         "settings",
         "groups",
@@ -37,7 +38,7 @@ ENGINE = STEP | {"session", "rewards"}
 TRAINED = ENGINE | {"packing", "trl"}
 ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
     "dppo": {
-        **dict.fromkeys(("errors", "install", "settings", "groups"), frozenset()),
+        **dict.fromkeys(("errors", "install", "settings", "groups", "hooked"), frozenset()),
         "types": {"errors", "groups", "typed"},
         "moment_samples": {"errors", "groups", "rng", "typed", "types"},
         "context": {"errors", "moment_samples", "typed", "types"},

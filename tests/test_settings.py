@@ -52,7 +52,8 @@ def test_defaults_are_right_and_remembered_where_they_shape_the_run(kind):
 
 def test_a_setting_of_several_trainers_has_one_range_one_memory_and_one_type():
     own = {each.name: each for each in fields(OwnSettings)}
-    another = {(AsyncSettings, "loss_type")}  # of two losses, not of all that GRPOTrainer has
+    # Of two losses, not of all that GRPOTrainer has; of two engines of verl.
+    another = {(AsyncSettings, "loss_type"), (VerlSettings, "layout")}
     for kind in (RowSettings, VerlSettings, AsyncSettings):
         for each in fields(kind):
             if each.name in own and (kind, each.name) not in another:

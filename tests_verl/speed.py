@@ -8,6 +8,7 @@ thread, so that other work on the machine counts little.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -144,9 +145,9 @@ def main(argv=None):
         faster = {name: 100 / (100 - passes * (1 - 1 / ratios[name])) for name in names}
         print(f"{rollout}/{old}/{ref}/{update}:", ", ".join(f"{name}: {ratio:.2f}" for name, ratio in faster.items()))
     if args.output is not None:
-        write_json(
-            args.output, {"step_without_rollout": ratios, "rows": rows, "environment": environment(seeds=[SEED])}
-        )
+        found = {"step_without_rollout": ratios, "rows": rows, "environment": environment(seeds=[SEED])}
+        kept = json.loads(args.output.read_text()) if args.output.exists() else {}  # of benchmarks.speed.verl_rows
+        write_json(args.output, kept | found)
 
 
 if __name__ == "__main__":

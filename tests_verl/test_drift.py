@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dppo.errors import ConfigError
+from dppo.verl import hooked
+from dppo.verl.support import check_verl_version
+
 RECORD = Path(__file__).parent / "verl_parts.json"
 PARTS = {
     "trainer/ppo/v1/trainer_base.py": (
@@ -97,3 +101,21 @@ def test_the_record_is_of_these_parts_and_a_changed_one_is_seen(installed, tmp_p
         copy.write_text((installed / file).read_text().replace("config.entropy_coeff", "2 * config.entropy_coeff"))
     changed = differences(digests(tmp_path), recorded)
     assert "workers/utils/losses.py:ppo_loss" in changed
+
+
+def test_the_fingerprints_are_of_the_installed_verl_and_of_all_parts_that_were_read():
+    assert hooked.changed_methods(megatron=True) == [], "python -m dppo.verl.hooked"
+    listed = {f"{path}.{name}" for path, names in hooked.HOOKED.items() for name in names}
+    parts = {f"verl.{file[:-3].replace('/', '.')}.{name}" for file, names in PARTS.items() for name in names}
+    assert parts <= listed
+
+
+def test_a_newer_verl_is_served_with_one_line_if_what_is_overridden_is_the_same(monkeypatch):
+    with pytest.warns(UserWarning, match=r"verl 0\.10\.0 is newer than the tested .*the same"):
+        check_verl_version("0.10.0", "separate_async", megatron=True)
+    monkeypatch.setattr("verl.workers.utils.losses.ppo_loss", check_verl_version)
+    monkeypatch.delattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._balance_batch")
+    with pytest.raises(ConfigError, match=r"verl 0\.10\.0 .*: PPOTrainer\._balance_batch, losses\.ppo_loss\. Install"):
+        check_verl_version("0.10.0")
+    with pytest.raises(ConfigError, match="0 is not supported"):
+        check_verl_version("0.8.0")

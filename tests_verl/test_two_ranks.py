@@ -25,13 +25,13 @@ def found(toy, tmp_path_factory):
     return {each["mode"]: each for each in json.loads(out.read_text())}
 
 
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "cuts"])
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "cuts", "rows"])
 def test_the_mean_over_every_draw_on_two_ranks_is_verls_gradient(found, mode):
     print(found[mode])
-    assert found[mode]["bias"] < 1e-6 < 0.1 < found[mode]["forgotten"]  # and forgotten weights are seen
+    assert found[mode]["bias"] < 2e-6 < 0.1 < found[mode]["forgotten"]  # and forgotten weights are seen
 
 
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "rows"])
 def test_ranks_get_as_many_rows_each_and_fillers_where_some_are_missing(found, mode):
     sent = found[mode]["sent"]
     assert {rows for rows, *_ in sent} == {4, 6, 8} and all(

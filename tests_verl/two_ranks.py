@@ -17,11 +17,13 @@ import json  # noqa: E402
 import cloudpickle  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from in_process import PRUNING, STORE, LocalGroup, configuration, put, record_gradients  # noqa: E402
-from steps import CUTS, ONE_STEP, POINTS, all_draws, bias, stock_and_ours  # noqa: E402
+from in_process import ACTOR, PRUNING, STORE, LocalGroup, configuration, put, record_gradients, trainer  # noqa: E402
+from steps import CUTS, ONE_STEP, POINTS, Step, all_draws, bias, stock_and_ours  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-MODES = ("token-mean", "seq-mean-token-mean", "cuts")
+MODES = ("token-mean", "seq-mean-token-mean", "cuts", "rows")
+FULL = {}
+"""verl's own gradients by options of its loss."""
 
 
 class Pair(LocalGroup):
@@ -69,16 +71,26 @@ class Pair(LocalGroup):
 
 
 def options(mode):
-    if mode == "cuts":
-        return ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", CUTS)
-    return (f"actor_rollout_ref.actor.loss_agg_mode={mode}", f"{PRUNING}.completion_prune_rate=0.5")
+    rate = CUTS if mode == "cuts" else f"{PRUNING}.completion_prune_rate=0.5"
+    return (f"{ACTOR}.loss_agg_mode={'token-mean' if mode == 'token-mean' else 'seq-mean-token-mean'}", rate)
+
+
+def prepared(toy, mode, policy):
+    """verl's own gradient of the whole batch, and our step."""
+    agg, rate = options(mode)
+    if mode != "rows":
+        (FULL[agg],), step = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
+        return FULL[agg], step
+    made = trainer(toy, "dynamic_pruning", *ONE_STEP, agg, rate, f"{PRUNING}.layout=rows", group=Pair, policy=policy)
+    step = Step(made)
+    step.gradients = made.actor_rollout_wg.gradients
+    return FULL[agg], step
 
 
 def lead(toy, mode):
     """Rank 0: bias of the mean over all draws, rows sent, and the same with weights that were forgotten."""
     policy = AutoModelForCausalLM.from_pretrained(f"{toy}/model", dtype=torch.float32)
-    agg, rate = options(mode)
-    (full,), step = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
+    full, step = prepared(toy, mode, policy)
     group, mean, forgotten, sent, apart = step.made.actor_rollout_wg, 0.0, 0.0, [], []
     longest = max(tag["seq_len"] for tag in step.batch.tags)
     cuts = [(1 / POINTS, point) for point in range(POINTS)]
@@ -98,7 +110,8 @@ def lead(toy, mode):
 
 def follow(toy, mode):
     """Rank 1: what rank 0 says, until it says ``next``."""
-    group = Pair(configuration(toy, "trainer.v1.trainer_mode=dynamic_pruning", *ONE_STEP, *options(mode)))
+    engine = (f"{ACTOR}.strategy=dppo_rows_fsdp2",) if mode == "rows" else ()
+    group = Pair(configuration(toy, "trainer.v1.trainer_mode=dynamic_pruning", *ONE_STEP, *options(mode), *engine))
     while True:
         box = [None]
         dist.broadcast_object_list(box, src=0)

@@ -10,7 +10,7 @@ from dppo.packing.bins import (
     sorted_micro_batches,
     split_group,
 )
-from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, first_passing, kernels_for
 from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
 
 __all__ = [
@@ -23,7 +23,8 @@ __all__ = [
     "build_row",
     "choose_kernel",
     "fewest_bins",
-    "kernels_after",
+    "first_passing",
+    "kernels_for",
     "longest_processing_time",
     "plan_rows",
     "row_tokens",

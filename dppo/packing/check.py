@@ -279,3 +279,19 @@ def check_head(model: Any, *, temperature: float) -> HeadCheck:
         difference=float((found - own).abs().max()),
         tolerance=max(HEAD_FLOOR, HEAD_ROUNDINGS * _rounding(model) * largest),
     )
+
+
+def attempted(check: Callable[[], Any]) -> tuple[Any, str]:
+    """The result of a self-check, or None and its error; memory that runs out stays an error."""
+    try:
+        return check(), ""
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # unexpected inputs make a forward fail in any way
+        return None, f"{type(error).__name__}: {error}"
+
+
+def problem_of_rows(model: Any, kernel: Kernel, *, temperature: float) -> str:
+    """The problem of rows with ``kernel`` on ``model``, or ""."""
+    found, problem = attempted(partial(check_rows, model, temperature=temperature, kernel=kernel))
+    return problem if found is None or found.passed else str(found)

@@ -41,16 +41,19 @@ def row_log_probs(
     """
     weights = {} if weight_B is None else {"token_weight": row.weight_of_positions(weight_B)}
     requested = {"score_metrics": True} if metrics else {}
-    output = model(
-        **row.inputs(), **weights, **requested, fused_lm_head=True, score_entropy=entropy, row_segments=row.segments,
-        row_kernel=kernel,
-    )  # fmt: skip
+    output = model(**row_inputs(row, kernel=kernel, entropy=entropy), **weights, **requested)
     return Scored(
         row.unpack(output.log_probs, width),
         row.unpack(output.entropy, width) if entropy else None,
         output.router_loss if weights else None,
         metrics_of(output, lambda value: row.unpack(value, width)) if metrics else None,
     )
+
+
+def row_inputs(row: Row, *, kernel: Kernel, entropy: bool = False) -> dict[str, Any]:
+    """Keyword arguments of the forward of a model with ``use_rows`` and a scored head."""
+    of_head = {"fused_lm_head": True, "score_entropy": entropy}
+    return {**row.inputs(), **of_head, "row_segments": row.segments, "row_kernel": kernel}
 
 
 def metrics_of(output: Any, place: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -162,23 +163,43 @@ def _score(
             "the head carries an adapter, which scoring by its weight would ignore. Remove lm_head from "
             "target_modules, or train it in full: modules_to_save=['lm_head']."
         )
-    parts: Any = layer.weight, getattr(layer, "bias", None)  # PEFT's wrapper of some trained tokens has none
-    weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in parts)
-    dtype = head.dtype or weight.dtype
     labelled = label_BT != UNSCORED
-    hidden_LD, target_L = hidden_BTD[labelled].to(dtype) / head.temperature, label_BT[labelled]
-    weight = weight.to(dtype)
-    bias = None if bias is None else bias.to(dtype) / head.temperature
-    with torch.autocast(hidden_LD.device.type, enabled=False):
-        logp_L = label_log_probs(hidden_LD, weight, bias, target_L)
-        found = {"entropy": label_entropies(hidden_LD, weight, bias)} if entropy else {}
-        if metrics:
-            found = token_metrics(hidden_LD.detach(), weight, bias, target_L) | found
+    target_L = label_BT[labelled]
 
-    def spread(value_L: Tensor) -> Tensor:
-        return value_L.new_zeros(label_BT.shape).masked_scatter(labelled, value_L)
+    def scored(hidden_LD: Tensor) -> dict[str, Tensor]:
+        parts: Any = layer.weight, getattr(layer, "bias", None)  # PEFT's wrapper of some trained tokens has none
+        weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in parts)
+        dtype = head.dtype or weight.dtype
+        hidden_LD, weight = hidden_LD.to(dtype) / head.temperature, weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype) / head.temperature
+        with torch.autocast(hidden_LD.device.type, enabled=False):
+            found = {"log_probs": label_log_probs(hidden_LD, weight, bias, target_L)}
+            if metrics:
+                found |= token_metrics(hidden_LD.detach(), weight, bias, target_L)
+            return found | ({"entropy": label_entropies(hidden_LD, weight, bias)} if entropy else {})
 
-    return ScoredOutput(log_probs=spread(logp_L), **{name: spread(value) for name, value in found.items()})
+    found = _as_forward(layer, scored, hidden_BTD[labelled])
+    return ScoredOutput(
+        **{n: value.new_zeros(label_BT.shape).masked_scatter(labelled, value) for n, value in found.items()}
+    )
+
+
+def _as_forward(layer: Any, function: Callable[[Tensor], Any], hidden_LD: Tensor) -> Any:
+    """The function of hidden states, as the forward of ``layer`` if FSDP2 shards it by itself, as verl does.
+
+    Hooks then gather the weight and reduce its gradient, which would else be that of one rank.
+    """
+    if not isinstance(layer, FSDPModule):
+        return function(hidden_LD)
+    patched: Any = layer
+    before = vars(layer).get("forward")
+    patched.forward = function
+    try:
+        return patched(hidden_LD)
+    finally:
+        del patched.forward
+        if before is not None:
+            patched.forward = before
 
 
 def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: Any) -> Tensor:

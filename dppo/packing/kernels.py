@@ -5,9 +5,10 @@ A branch attends to its trunk and, causally, to itself. With fewer queries than 
 ``is_causal`` align at the top left, which is silently wrong here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +112,31 @@ def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> t
     """Kernels to try next, in order, if ``kernel`` fails on a model with shapes that were not probed."""
     following = dropwhile(lambda found: found.name != kernel.name, candidates(device, dtype))
     return tuple(following)[1:]
+
+
+def kernels_for(config: Any, device: torch.device, dtype: torch.dtype) -> tuple[Kernel, ...]:
+    """The kernel for a model with this configuration, and those to try after it if it fails on the model."""
+    heads = int(config.num_attention_heads)
+    grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
+    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    kernel = choose_kernel(device, dtype, head_dim, heads=grouped)
+    return (kernel, *kernels_after(kernel, device, dtype))
+
+
+def first_passing(
+    kernels: Sequence[Kernel], problem_of: Callable[[Kernel], str], anywhere: Callable[[bool], bool]
+) -> tuple[Kernel | None, str]:
+    """The first kernel without a problem on any rank; or None, and the problems of all.
+
+    ``problem_of`` gives "" for no problem. ``anywhere`` is True if its argument is True on some rank: all call it.
+    """
+    problems: list[str] = []
+    for kernel in kernels:
+        problem = problem_of(kernel)
+        if not anywhere(bool(problem)):
+            return (replace(kernel, reason=f"not {'; not '.join(problems)}") if problems else kernel), ""
+        problems.append(f"{kernel.name}: {problem or 'passed here, but not on every rank'}")
+    return None, "; ".join(problems)
 
 
 PROBED = Segments(length_S=(7, 5, 1, 9, 4, 3, 8, 12), trunk_S=(-1, -1, 0, 0, 0, 1, 1, -1))

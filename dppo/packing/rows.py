@@ -162,9 +162,13 @@ class Row:
         """
         if width < self.width:
             raise ShapeError(f"width={width} is less than the longest completion. Use width={self.width} or more.")
-        place_L = self.completion_L * width + self.offset_L
-        flat = value_1T.new_zeros(self.completions * width)
-        return flat.index_put((place_L,), value_1T[0, self.scored_L]).view(self.completions, width)
+        start_B = torch.arange(self.completions, device=value_1T.device) * width
+        return self.placed(value_1T, start_B, self.completions * width).view(self.completions, width)
+
+    def placed(self, value_1T: Tensor, start_B: Tensor, total: int) -> Tensor:
+        """(total,) values of the scored tokens, each completion's from its start, 0 elsewhere; differentiable."""
+        flat = value_1T.new_zeros(total)
+        return flat.index_put((start_B[self.completion_L] + self.offset_L,), value_1T[0, self.scored_L])
 
 
 def plan_rows(

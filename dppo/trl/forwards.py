@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
-from dppo.packing.check import check_head, check_rows
+from dppo.packing import Kernel, first_passing
+from dppo.packing.check import attempted, check_head, problem_of_rows
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, fill_log_probs
@@ -203,23 +204,18 @@ class ForwardPasses:
         """
         if self.checked:
             return
-        self.checked, layout, problems = True, self.layout, []
+        self.checked, layout = True, self.layout
         self._check_head()
         if not isinstance(layout, RowLayout):
             return
-        for kernel in (layout.kernel, *layout.others):
-            with torch.set_grad_enabled(not self._sharded):  # shards can only be differentiated in a training step
-                found, problem = self._found(partial(check_rows, kernel=kernel))
-            if found is not None and not found.passed:
-                problem = str(found)
-            if not self._largest(len(problem)):
-                if problems:
-                    reason = f"not {'; not '.join(problems)}"
-                    self.layout = replace(layout, kernel=replace(kernel, reason=reason), others=())
-                    self._trainer.accelerator.print(f"dppo | {self.layout}")
-                return
-            problems.append(f"{kernel.name}: {problem or 'passed here, but not on every rank'}")
-        problem = "; ".join(problems)
+        kernel, problem = first_passing(
+            (layout.kernel, *layout.others), self._problem_of_rows, lambda here: bool(self._largest(int(here)))
+        )
+        if kernel is not None:
+            if kernel is not layout.kernel:
+                self.layout = replace(layout, kernel=kernel, others=())
+                self._trainer.accelerator.print(f"dppo | {self.layout}")
+            return
         if self._trainer.args.layout != "auto":
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
@@ -232,7 +228,8 @@ class ForwardPasses:
         trainer = self._trainer
         if learns_prompts(trainer.model):
             return  # its sequences are longer than its inputs
-        found, failed = self._found(check_head)
+        with trainer.accelerator.autocast():
+            found, failed = attempted(partial(check_head, trainer.model, temperature=trainer.temperature))
         if self._largest(int(found is None or not found.passed)):
             problem = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
             name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
@@ -241,13 +238,8 @@ class ForwardPasses:
                 "layout here need a linear head. Use another model."
             )
 
-    def _found(self, check: Callable[..., Any]) -> tuple[Any, str]:
-        """The result of a self-check of the model, or None and its error; memory that runs out stays an error."""
+    def _problem_of_rows(self, kernel: Kernel) -> str:
+        """The problem of rows with a kernel on this model, or "". Shards are differentiated in training steps alone."""
         trainer = self._trainer
-        try:
-            with trainer.accelerator.autocast():
-                return check(trainer.model, temperature=trainer.temperature), ""
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # unexpected inputs make a forward fail in any way
-            return None, f"{type(error).__name__}: {error}"
+        with torch.set_grad_enabled(not self._sharded), trainer.accelerator.autocast():
+            return problem_of_rows(trainer.model, kernel, temperature=trainer.temperature)

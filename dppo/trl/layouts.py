@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dppo.errors import ConfigError
-from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
+from dppo.packing import Kernel, build_row, kernels_for, plan_rows, row_tokens, sorted_micro_batches
 from dppo.packing.attention import leave_rows, unsupported, unwrapped, use_rows
 from dppo.packing.forward import Scored, metrics_of, row_log_probs
 from dppo.packing.head import unsupported_head
@@ -190,7 +190,8 @@ def choose_layout(
     autocast = accelerator.autocast
     if reason:
         return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=autocast), heads
-    kernel, *others = _kernels(models[0], accelerator)
+    dtype = MIXED.get(accelerator.mixed_precision, models[0].dtype)
+    kernel, *others = kernels_for(models[0].config, accelerator.device, dtype)
     settings: dict[str, Any] = {"shares_prompts": args.layout != "packed", "last_tokens": router, "autocast": autocast}
     return RowLayout(kernel=kernel, others=tuple(others), models=models, **settings), heads
 
@@ -198,13 +199,3 @@ def choose_layout(
 def learns_prompts(policy: Any) -> bool:
     """True if an adapter puts tokens of its own before every sequence."""
     return bool(getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False))
-
-
-def _kernels(policy: PreTrainedModel, accelerator: Any) -> list[Kernel]:
-    """The kernel for this model on this device, and those to try after it."""
-    config, device, dtype = policy.config, accelerator.device, MIXED.get(accelerator.mixed_precision, policy.dtype)
-    heads = int(config.num_attention_heads)
-    grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
-    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    kernel = choose_kernel(device, dtype, head_dim, heads=grouped)
-    return [kernel, *kernels_after(kernel, device, dtype)]

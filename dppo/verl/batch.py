@@ -57,8 +57,10 @@ class Returned:
         return found
 
 
-def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Returned:
-    """The completions of the requested prompts, read from a batch with advantages; ``tokens`` adds single tokens.
+def returned(batch: Any, requested: Requested, *, tokens: bool = False, grouped: bool = False) -> Returned:
+    """The completions of the requested prompts, read from a batch with advantages.
+
+    ``tokens`` adds single tokens, ``grouped`` the groups of rows whose prompt is forwarded once.
 
     Raises:
         ShapeError: a session with several outputs.
@@ -83,6 +85,7 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Retur
         prompt_N=torch.tensor([int(tag["seq_len"]) for tag in batch.tags]) - completion_B,
         scored_NT=pad_sequence(mask, batch_first=True),
         completion_N=completion_B,
+        group_N=_groups(batch.keys) if grouped else None,
     )
     row_N = torch.tensor(places(completions, requested.uid_Q, requested.size_Q))
     missing_N = row_N < 0
@@ -107,6 +110,12 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False) -> Retur
     )
     advantage_N = advantage_B[row_N].masked_fill(zero_N, 0.0)
     return Returned(rolled_out=rolled_out, advantage_N=advantage_N, row_N=row_N, rows=rows)
+
+
+def _groups(keys: list[str]) -> Tensor:
+    """(B,) int64, equal for rows of one prompt; verl's padding has the key of another prompt."""
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(key.rsplit("_", 2)[0], len(numbers)) for key in keys])
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:

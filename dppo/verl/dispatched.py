@@ -85,10 +85,13 @@ def live_rows(
 ) -> Dispatched:
     """verl's own mini-batches without the rows that have no gradient; the unchanged batch if all have one.
 
+    If prompts are shared, rows of a mini-batch are dealt to ranks by groups.
+
     ``rows_per_step`` are those of a mini-batch on all ranks. The rest is as for ``drawn_rows``.
     """
     count, live_N = len(whole.keys), found.by_row(plan.completions.live_N)
-    if bool(plan.completions.live_N[found.row_N >= 0].all()):
+    scattered = found.rows.group_N is not None and ranks > 1
+    if bool(plan.completions.live_N[found.row_N >= 0].all()) and not scattered:
         every = list(range(count))
         placement = Placement(row_B=every, weight_B=torch.ones(count), rows=found.rows, rows_per_step=rows_per_step)
     else:

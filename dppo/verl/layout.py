@@ -29,6 +29,9 @@ class Prefixes:
     """(N, T) float64 weight of each token's gradient, beside that of its row; 0 if it is not drawn. None if no token is
     left out."""
 
+    group_N: Tensor | None = None
+    """(N,) int64, equal for rows of one prompt if an engine forwards it once; None if each row has its own."""
+
     @property
     def length_N(self) -> Tensor:
         """(N,) tokens of prompt and completion: the cost of a forward pass."""
@@ -110,7 +113,7 @@ def place(
         tokens_N = rows.tokens_N
         for kept_N, step, tokens in zip(kept_UN, steps, tokens_U.tolist(), strict=True):
             weight_N[kept_N] *= float(tokens_N[step].sum()) / tokens if tokens else 0.0
-    row_B = _dealt(steps, rows.length_N, ranks)
+    row_B = _dealt(steps, rows, ranks)
     return Placement(
         row_B=row_B,
         weight_B=weight_N[row_B].float(),
@@ -136,10 +139,9 @@ def engine_shares(count: int, rows_per_step: int, ranks: int) -> Tensor:
 
 
 def _filled(kept_UN: Tensor, rows: Prefixes, per_step: int) -> list[list[int]]:
-    """The rows of each step with fillers, shortest first. The emptiest step gets those with tokens to divide by."""
+    """The rows of each step with fillers, cheapest first. The emptiest step gets those with tokens to divide by."""
     steps = [kept_N.nonzero()[:, 0].tolist() for kept_N in kept_UN]
-    length, tokens = rows.length_N.tolist(), rows.tokens_N.tolist()
-    idle = sorted((~kept_UN.any(0)).nonzero()[:, 0].tolist(), key=lambda row: (not tokens[row], length[row]))
+    tokens, idle = rows.tokens_N.tolist(), (~kept_UN.any(0)).nonzero()[:, 0].tolist()
     missing = len(steps) * per_step - int(kept_UN.sum())
     if missing > len(idle):
         raise ShapeError(
@@ -147,19 +149,73 @@ def _filled(kept_UN: Tensor, rows: Prefixes, per_step: int) -> list[list[int]]:
             "left. Pad the batch to rows_needed(completions, steps, ranks)."
         )
     for step in sorted(steps, key=len):
-        step += [idle.pop(0) for _ in range(per_step - len(step))]
+        cost = _filler_cost(rows, step)
+        idle.sort(key=lambda row: (not tokens[row], cost[row]))
+        gaps = per_step - len(step)
+        step += idle[:gaps]
+        del idle[:gaps]
     return steps
 
 
-def _dealt(steps: Sequence[Sequence[int]], length_N: Tensor, ranks: int) -> list[int]:
+def _filler_cost(rows: Prefixes, step: list[int]) -> list[int]:
+    """Tokens of a forward pass that each row would add to a step: no prompt if the step has it already."""
+    if rows.group_N is None:
+        return rows.length_N.tolist()
+    there_N = torch.isin(rows.group_N, rows.group_N[step])
+    return torch.where(there_N, rows.completion_N, rows.length_N).tolist()
+
+
+def _dealt(steps: Sequence[Sequence[int]], rows: Prefixes, ranks: int) -> list[int]:
     """Rows of all steps, rank after rank: as many of each step, and a similar sum of tokens."""
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for step in steps:
-        rows, before = sorted(step), [float(length_N[rank].sum()) for rank in dealt]
-        parts = longest_processing_time(length_N[rows].tolist(), ranks, count=len(rows) // ranks, before=before)
+        order, before = sorted(step), [float(rows.length_N[rank].sum()) for rank in dealt]
+        if rows.group_N is None:
+            parts = longest_processing_time(
+                rows.length_N[order].tolist(), ranks, count=len(order) // ranks, before=before
+            )
+        else:
+            parts = _whole_groups(order, rows, ranks, before)
         for rank, part in zip(dealt, parts, strict=True):
-            rank += [rows[at] for at in part]
+            rank += [order[at] for at in part]
     return [row for rank in dealt for row in rank]
+
+
+def _whole_groups(order: list[int], rows: Prefixes, ranks: int, before: list[float]) -> list[list[int]]:
+    """Exactly ``ranks`` lists of equal counts and similar costs: the dearest group first, to a rank with room for it.
+
+    The cost of a group is its prompt once and its completions. Of the ranks with room the one is taken whose cost would
+    be most in step with its count: small groups have dear rows, and a rank may not get all of them. A group is split
+    only if no rank has room for all of it. Each split fills a rank, so there are fewer than ``ranks``.
+    """
+    assert rows.group_N is not None
+    groups: dict[int, list[int]] = {}
+    for at, group in enumerate(rows.group_N[order].tolist()):
+        groups.setdefault(group, []).append(at)
+    prompt, completion = rows.prompt_N[order].tolist(), rows.completion_N[order].tolist()
+
+    def cost(members: list[int]) -> float:
+        return prompt[members[0]] + sum(completion[at] for at in members)
+
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    loads, most = [0.0] * ranks, len(order) // ranks
+    left = sorted(groups.values(), key=cost)
+    mean = sum(map(cost, left)) / ranks
+    while left:
+        members = left.pop()
+        room = [most - len(part) for part in parts]
+        open_ranks = [rank for rank in range(ranks) if room[rank] >= len(members)]
+
+        def out_of_step(rank: int, members: list[int] = members) -> tuple[float, float]:
+            share, rows_share = (loads[rank] + cost(members)) / mean, (len(parts[rank]) + len(members)) / most
+            return abs(share - rows_share) + loads[rank] / mean / 2, before[rank]
+
+        rank = min(open_ranks, key=out_of_step, default=room.index(max(room)))
+        members, rest = members[: room[rank]], members[room[rank] :]
+        parts[rank] += members
+        loads[rank] += cost(members)
+        left += [rest] if rest else []
+    return parts
 
 
 def rows_needed(completions: int, steps: int, ranks: int) -> int:

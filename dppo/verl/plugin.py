@@ -1,10 +1,11 @@
-"""verl's entry point ``verl.plugins``: an import of the trainers registers them by their names.
+"""verl's entry point ``verl.plugins``: an import of trainers and engines registers them by their names.
 
 verl ignores a plug-in that raises, and then reports an unknown trainer. ``python -m dppo.verl.plugin`` shows it.
 """
 
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY  # pyright: ignore[reportMissingImports]
 
+import dppo.verl.engine
 import dppo.verl.trainer_async
 import dppo.verl.trainer_sync  # noqa: F401
 from dppo.verl.checkpoint import NAME

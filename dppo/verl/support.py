@@ -1,11 +1,13 @@
 """The supported range of verl, and each refused option with the reason and a line that works."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.pruning import needs_log_probs
+from dppo.verl.hooked import changed_methods
 
 Get = Callable[[str], Any]
 """The value of an option by its path in verl's configuration, None if there is none."""
@@ -21,6 +23,8 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LOSS, AGGREGATION, MINI_BATCH = (
     f"{ACTOR}.{name}" for name in ("policy_loss.loss_mode", "loss_agg_mode", "ppo_mini_batch_size")
 )
+ROW_ENGINES = {"fsdp": "dppo_rows_fsdp", "fsdp2": "dppo_rows_fsdp2"}
+"""The engine for ``layout=rows`` by verl's own, as ``strategy`` names them."""
 LOG_PROBS, BLOCK, ESTIMATOR = f"{ROLLOUT}.calculate_log_probs", "data.train_batch_size", "algorithm.adv_estimator"
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
@@ -69,18 +73,46 @@ MEGATRON: tuple[Rule, ...] = (
     ("override_transformer_config.moe_z_loss_coeff", OFF, _NO_ROUTER, "null"),
 )
 """Rules under ``actor.megatron``, if that is the engine."""
+_REF = "actor_rollout_ref.ref"
+ROWS: tuple[Rule, ...] = (
+    (f"{ACTOR}.strategy", tuple(ROW_ENGINES), "layout=rows is in the FSDP engines alone", "fsdp2"),
+    *(
+        (f"{where}.ulysses_sequence_parallel_size", (None, 1), "attention over rows is not sharded", 1)
+        for where in (ACTOR, f"{ACTOR}.fsdp_config", _REF, f"{_REF}.fsdp_config")
+    ),
+    ("actor_rollout_ref.model.use_fused_kernels", OFF, "rows have a head of their own, which makes no logits", False),
+    (f"{ACTOR}.calculate_sum_pi_squared", OFF, "the head of layout=rows makes no logits", False),
+    *((f"{where}.pad_to_length", OFF, "rows have no padding", False) for where in (ACTOR, f"{ACTOR}.fsdp_config")),
+)
+"""Rules for ``layout=rows``."""
 
 
-def check_verl_version(installed: str, mode: str = "sync") -> None:
-    """Raise ``ConfigError`` if ``installed`` is outside the supported range of verl for its trainer ``mode``."""
+def check_verl_version(installed: str, mode: str = "sync", *, megatron: bool = False) -> None:
+    """Raise ``ConfigError`` for a verl before the tested range, or after it if a method that we rely on has changed.
+
+    ``mode`` is that of verl's trainer. ``megatron``: it is the engine.
+    """
     numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
     first = OLDEST if mode == "sync" else OLDEST_ASYNC
-    if not first <= numbers < BEFORE:
-        oldest, before = (".".join(map(str, each)) for each in (first, BEFORE))
+    if first <= numbers < BEFORE:
+        return
+    oldest, before = (".".join(map(str, each)) for each in (first, BEFORE))
+    advice = f"Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
+    if numbers < first:
         raise ConfigError(
             f"verl {installed} is not supported: the overridden methods were checked on {oldest} <= verl < {before} "
-            f"only. Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
+            f"only. {advice}"
         )
+    if changed := changed_methods(megatron=megatron):
+        raise ConfigError(
+            f"verl {installed} is newer than the tested {oldest} <= verl < {before}, and methods that are overridden "
+            f"have changed: {', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
+        )
+    warnings.warn(
+        f"verl {installed} is newer than the tested {oldest} <= verl < {before}. It is used, since the methods that "
+        "are overridden are the same.",
+        stacklevel=2,
+    )
 
 
 def waits_for(get: Get) -> str:
@@ -113,14 +145,15 @@ def refusals(get: Get, rules: Iterable[Rule]) -> list[str]:
     ]
 
 
-def unsupported_options(get: Get, method: Method, mode: str = "sync") -> list[str]:
+def unsupported_options(get: Get, method: Method, mode: str = "sync", *, rows: bool = False) -> list[str]:
     """One sentence per option of verl that would be silently wrong with its trainer ``mode``; empty if all are served.
 
-    Modes are ``sync``, ``colocate_async`` and ``separate_async``.
+    ``rows`` is True for ``layout=rows``. Modes are ``sync``, ``colocate_async`` and ``separate_async``.
     """
     rules: list[Rule] = [*ALWAYS, *_loss_rules(get), *_advantage_rules(get, method), *_step_rules(get, mode)]
     if get(f"{ACTOR}.strategy") == "megatron":
         rules += [(f"{ACTOR}.megatron.{name}", served, why, instead) for name, served, why, instead in MEGATRON]
+    rules += ROWS if rows else ()
     if mode != "sync":
         rules += _ahead_rules(get, method, f"trainer.v1.{mode}")
     if method.tokens.active:

@@ -36,7 +36,7 @@ from dppo.verl.layout import Placement, rows_needed
 from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import examples, prompt_source
 from dppo.verl.settings import WHERE, biases, keeps_all, lines, method_of, read_settings
-from dppo.verl.support import FILTER, check_verl_version, order_lines, unsupported_options, waits_for
+from dppo.verl.support import FILTER, ROW_ENGINES, check_verl_version, order_lines, unsupported_options, waits_for
 
 SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd_decay_steps")
 """Options of verl's optimizers that count its calls; null or below 1 if another option gives the number."""
@@ -59,12 +59,13 @@ class PrunedTrainer(PPOTrainer):
     """The step that is trained on, once it is planned."""
 
     def __init__(self, config: Any) -> None:
-        check_verl_version(version("verl"), self.mode)
         get, actor = partial(OmegaConf.select, config), "actor_rollout_ref.actor"
+        check_verl_version(version("verl"), self.mode, megatron=get(f"{actor}.strategy") == "megatron")
         self.settings = read_settings(get(WHERE) or {}, seed=get("data.seed"))
         method = method_of(self.settings, get)
         named = f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}"
-        raise_problems(named, unsupported_options(get, method, self.mode))
+        self.shares_prompts = self.settings.layout == "rows"
+        raise_problems(named, unsupported_options(get, method, self.mode, rows=self.shares_prompts))
         prompts = get("data.train_batch_size") // (get(f"trainer.v1.{self.mode}.parameter_sync_step") or 1)
         epochs = 1 if keeps_all(method) else get(f"{actor}.ppo_epochs")
         self.session = Session(
@@ -79,6 +80,9 @@ class PrunedTrainer(PPOTrainer):
         self.waits_for, self.filters_groups = waits_for(get), bool(get(FILTER))
         with open_dict(config):  # this class is found by its name already; verl asks for the name of its own trainer
             config.trainer.v1.trainer_mode = self.mode
+            for role in ("actor", "ref") if self.shares_prompts else ():  # by this name workers find their engine
+                own = config.actor_rollout_ref[role].strategy
+                config.actor_rollout_ref[role].strategy = ROW_ENGINES.get(own, own)
         super().__init__(config)
         self._announce()
 
@@ -256,7 +260,7 @@ class PrunedTrainer(PPOTrainer):
             transfer_queue.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
 
     def _plan_rows(self, batch: Any, metrics: dict[str, Any]) -> None:
-        found = queue.returned(batch, self.requested, tokens=self.method.tokens.active)
+        found = queue.returned(batch, self.requested, tokens=self.method.tokens.active, grouped=self.shares_prompts)
         plan = self._plan(found)
         for line in self.session.messages():
             print(f"dppo | {line}")

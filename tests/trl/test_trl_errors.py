@@ -13,6 +13,7 @@ from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 from trl_gradients import dppo_run, gradients
 
 from dppo.errors import ConfigError, DataError, RewardError
+from dppo.hooked import fingerprint
 from dppo.pruning import advantage_with_length
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer, hooked
 from dppo.trl.served import check_trl_version
@@ -199,8 +200,8 @@ class Other:
 
 
 def test_comments_and_blank_lines_are_no_change():
-    plain = hooked.fingerprint(Plain.one)
-    assert plain == hooked.fingerprint(Commented.one) != hooked.fingerprint(Other.one)
+    plain = fingerprint(Plain.one)
+    assert plain == fingerprint(Commented.one) != fingerprint(Other.one)
 
 
 def test_the_fingerprints_are_of_the_installed_trl():

@@ -1,0 +1,175 @@
+"""verl's FSDP engines on rows of segments: each forward pass has the prompt of a group once.
+
+verl's trainer, worker, loss and optimizer are as they were. Outputs go back as verl has them: nested, as long as
+prompt and completion, in the order of the rows. At prompt tokens, which no loss reads, they are 0.
+"""
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
+from torch import Tensor
+from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
+from verl.utils.device import get_device_id, get_device_name  # pyright: ignore[reportMissingImports]
+from verl.workers.engine import EngineRegistry  # pyright: ignore[reportMissingImports]
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # pyright: ignore[reportMissingImports]
+
+from dppo.errors import ConfigError
+from dppo.packing import Kernel, first_passing, kernels_for
+from dppo.packing.attention import unsupported, use_rows
+from dppo.packing.check import attempted, check_head, problem_of_rows
+from dppo.packing.forward import row_inputs
+from dppo.packing.head import add_scored_head, unsupported_head
+from dppo.packing.rows import Row, on_device
+from dppo.verl.settings import WHERE
+from dppo.verl.shared import Sequences
+from dppo.verl.support import ROW_ENGINES
+
+PLACE = "pruning_micro_batch"
+"""The field with the number of each micro-batch."""
+OTHERWISE = f"Write {WHERE}.layout=packed."
+
+
+@EngineRegistry.register(model_type="language_model", backend=[*ROW_ENGINES.values()], device="cuda")
+class RowsEngine(FSDPEngineWithLMHead):
+    """verl's FSDP or FSDP2 engine, whose micro-batches are rows of segments.
+
+    Raises:
+        ConfigError: sequence parallelism, or a model that rows cannot serve.
+    """
+
+    kernel: Kernel | None = None
+    """The kernel of attention, once the model was checked."""
+    tokens: int = 0
+    """Tokens of all forward passes so far, self-checks aside."""
+
+    def __init__(self, model_config: Any, engine_config: Any, optimizer_config: Any, checkpoint_config: Any) -> None:
+        engine_config = copy.copy(engine_config)
+        stock = {ours: verls for verls, ours in ROW_ENGINES.items()}[engine_config.strategy]
+        object.__setattr__(engine_config, "strategy", stock)  # verl reads it to wrap the model
+        super().__init__(model_config, engine_config, optimizer_config, checkpoint_config)
+        if self.use_ulysses_sp:
+            raise ConfigError(
+                f"ulysses_sequence_parallel_size={self.ulysses_sequence_parallel_size}: attention over rows is not "
+                f"sharded. Write ulysses_sequence_parallel_size=1, or {WHERE}.layout=packed."
+            )
+
+    def _build_module(self) -> Any:
+        """verl's model, not yet wrapped, with attention over rows and a head that makes no logits."""
+        model = super()._build_module()
+        if reason := unsupported(model) or unsupported_head(model):
+            raise ConfigError(f"layout=rows cannot serve {type(model).__name__}: {reason}. {OTHERWISE}")
+        use_rows(model)
+        self._scored_model, self._temperature = model, 1.0
+        add_scored_head(model)
+        return model
+
+    def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
+        """verl's, over micro-batches that keep a group together. ``max_token_len_per_gpu`` counts a prompt once."""
+        self._prepare(data)
+        self._data = data
+        self._sequences = Sequences.of(*(_on_host(data[name]) for name in ("prompts", "responses")))
+        self._places = self._sequences.micro_batches(data["max_token_len_per_gpu"], self._largest)
+        found = super().forward_backward_batch(self._batches(), loss_function, forward_only)
+        order = torch.tensor([row for place in self._places for row in place]).argsort().tolist()
+        for name, value in found["model_output"].items():
+            rows = value.unbind()
+            found["model_output"][name] = torch.nested.as_nested_tensor([rows[at] for at in order], layout=torch.jagged)
+        return found
+
+    def _batches(self) -> TensorDict:
+        """The batch as verl cuts it into micro-batches: one row each, with the tokens that verl counts."""
+        masks = _on_host(self._data["loss_mask"])
+        mask_B = [torch.cat([masks[row] for row in place]) for place in self._places]
+        columns = {"loss_mask": torch.nested.as_nested_tensor(mask_B, layout=torch.jagged)}
+        columns[PLACE] = torch.arange(len(self._places))
+        batches = TensorDict(columns, batch_size=len(self._places))
+        settings = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1, "force_group_size": 1}
+        kept = tensordict_utils.get_non_tensor_data(self._data, "return_model_output", False)
+        tensordict_utils.assign_non_tensor(batches, **settings, return_model_output=kept)
+        return batches
+
+    def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
+        """verl's, on the rows of a micro-batch."""
+        place = self._places[int(micro_batch[PLACE])]
+        row, device = self._sequences.row(place), torch.device(get_device_name())
+        self._row = row.moved(on_device(row.indices, device))
+        self.tokens += row.segments.total
+        rows = tensordict_utils.index_select_tensor_dict(self._data, place)
+        counted = {name: micro_batch[name] for name in ("batch_num_tokens", "dp_size", "sp_size")}
+        tensordict_utils.assign_non_tensor(rows, **counted)  # by verl, for the whole batch
+        return super().forward_step(rows, loss_function, forward_only)
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert self.kernel is not None, "the model is checked before its first pass"
+        entropy = tensordict_utils.get_non_tensor_data(micro_batch, "calculate_entropy", False)
+        inputs = row_inputs(self._row, kernel=self.kernel, entropy=entropy)
+        del inputs["use_cache"]  # verl gives it
+        return inputs, {"row": self._row}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        row: Row = output_args["row"]
+        ends = micro_batch["input_ids"].offsets()
+        # The output for a token is at the place before it.
+        start_B = ends[:-1] + micro_batch["prompts"].offsets().diff() - 1
+        found = {"log_probs": output.log_probs, "entropy": output.entropy}
+        total = len(micro_batch["input_ids"].values())
+        return {
+            name: torch.nested.nested_tensor_from_jagged(row.placed(value, start_B, total), ends)
+            for name, value in found.items()
+            if value is not None
+        }
+
+    def _prepare(self, data: Any) -> None:
+        """Set the temperature of a pass, and check the model before the first one; all ranks together."""
+        temperature = tensordict_utils.get_non_tensor_data(data, "temperature", 1.0)
+        if isinstance(temperature, Tensor):
+            raise ConfigError(f"layout=rows has one temperature for all rows, not one for each. {OTHERWISE}")
+        if temperature != self._temperature:
+            add_scored_head(self._scored_model, temperature=temperature)
+            self._temperature = temperature
+        if self.kernel is None:
+            with torch.no_grad(), self._autocast():  # shards can only be differentiated in a training step
+                self.kernel = self._checked_kernel()
+            if self.rank == 0:
+                print(f"dppo | layout: rows of segments, attention by {self.kernel.name} ({self.kernel.reason})")
+
+    def _checked_kernel(self) -> Kernel:
+        """The first kernel with which rows agree with the model's own padded forward on all ranks."""
+        found, failed = attempted(partial(check_head, self.module, temperature=self._temperature))
+        if self._largest(int(found is None or not found.passed)):
+            problem = (
+                f"the scored head cannot be used ({failed})" if found is None else f"log-probabilities are {found}"
+            )
+            raise ConfigError(f"layout=rows failed its self-check, here or on another rank: {problem}. {OTHERWISE}")
+        dtype = self._scored_model.dtype if self._autocast_dtype == torch.float32 else self._autocast_dtype
+        kernels = kernels_for(self._scored_model.config, torch.device(get_device_name()), dtype)
+        problem_of: Callable[[Kernel], str] = partial(problem_of_rows, self.module, temperature=self._temperature)
+        kernel, problem = first_passing(kernels, problem_of, lambda here: bool(self._largest(int(here))))
+        if kernel is None:
+            raise ConfigError(f"layout=rows disagrees with padding on this model: {problem}. {OTHERWISE}")
+        return kernel
+
+    def _autocast(self) -> Any:
+        """verl's context of a forward pass."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
+
+    def _largest(self, number: int) -> int:
+        """The largest number of a data-parallel rank."""
+        found = torch.tensor([number], device=get_device_id())
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.get_data_parallel_group())
+        return int(found)
+
+
+def _on_host(value: Tensor) -> tuple[Tensor, ...]:
+    """The rows of a nested tensor in the host's memory."""
+    return value.cpu().unbind()
