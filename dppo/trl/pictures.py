@@ -7,7 +7,7 @@ are selected in that form and laid end to end again for each forward pass.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -121,11 +121,11 @@ def end_to_end(rows: Sequence[Tensor]) -> Tensor:
 
 def _by_row(output: Mapping[str, Any], count_B: Sequence[int]) -> dict[str, tuple[Tensor, ...]]:
     """For each input of pictures a tensor for each row."""
-    found = {name: output[name] for name in OF_PICTURES if name in output}
+    found: dict[str, Any] = {name: output[name] for name in OF_PICTURES if name in output}
     # With a mask and no tiles an entry is all pictures of a row, even if there are as many pictures as rows.
     if "pixel_attention_mask" not in found or "spatial_shapes" in found:
         tiles = {"num_tiles": output["num_tiles"]} if "num_tiles" in output else {}
-        found = split_pixel_values_by_grid({**found, **tiles, "num_images": list(count_B)})
+        found = split_pixel_values_by_grid(cast(Any, {**found, **tiles, "num_images": list(count_B)}))
     by_row = {name: found[name] for name in OF_PICTURES if name in found}
     values = {name: tuple(each.split(1) if isinstance(each, Tensor) else each) for name, each in by_row.items()}
     if unknown := [name for name, rows in values.items() if len(rows) != len(count_B)]:

@@ -41,8 +41,8 @@ class Sequences:
 
     def row(self, place: Sequence[int]) -> Row:
         """The rows of a micro-batch as one row of segments, which scores every completion token."""
-        chosen = ([values[k] for k in place] for values in (self.prompts, self.completions, self.group_B))
-        return build_row(*chosen)
+        prompts, completions = ([values[k] for k in place] for values in (self.prompts, self.completions))
+        return build_row(prompts, completions, [self.group_B[k] for k in place])
 
     def micro_batches(self, max_tokens: int, largest: Callable[[int], int] = int) -> list[list[int]]:
         """Rows of each micro-batch of at most ``max_tokens``, the longest first; rows of a group are neighbours.

@@ -108,7 +108,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         except ValueError as refused:
             if "divisible" not in str(refused):
                 raise
-            group, processes = self.num_generations, self.world_size
+            group, processes = self.num_generations or 1, self.world_size
             if "eval batch" in str(refused):
                 name, group = "per_device_eval_batch_size", self.num_generations_eval or group
                 unit = group // math.gcd(group, processes)

@@ -3,7 +3,7 @@
 ``tests/trl/trl_methods.json`` lists what they rely on, and a test compares it with the installed TRL.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -25,11 +25,11 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
     _deferring = False
     """True while completions are rolled out: their log-probabilities are computed later, for those kept."""
 
-    def start_loop(self, *args: Any) -> None:
+    def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         """As ``TrainingLoop.start_loop``."""
         if self._is_vlm and self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = True  # the pass that synchronizes gradients may have no picture
-        super().start_loop(*args)
+        super().start_loop(padded_forward)
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """Inputs of the next call of the loss."""

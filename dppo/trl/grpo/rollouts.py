@@ -160,7 +160,7 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, 
     """Several rounds as one batch, padded to the widest: prompts on the left, completions on the right."""
     together: dict[str, Any] = {}
     for name in (field.name for field in fields(GeneratedBatch)):
-        parts = [getattr(one, name) for one in rounds]
+        parts: list[Any] = [getattr(one, name) for one in rounds]
         if name == "tool_mask" and any(part is not None for part in parts):  # a round without tools has none
             parts = [torch.ones_like(one.completion_mask) if one.tool_mask is None else one.tool_mask for one in rounds]
         if parts[0] is None:
