@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
 from pages import PAGES, all_blocks, blocks  # noqa: E402
-from tiny_runs import SHORT, length_reward, logged, problems, scripted, tiny_path  # noqa: E402
+from tiny_runs import LOG_ALL, SHORT, length_reward, logged, problems, scripted, tiny_path  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
 from dppo.errors import ConfigError  # noqa: E402
@@ -93,7 +93,7 @@ def test_the_callback_logs_its_metric(extending, tiny_path, tmp_path):
 def test_the_methods_of_the_page_train(name, extending, tiny_path, tmp_path):
     """Three steps of each; the biased one must be accepted."""
     method, biased = extending[name], name == "shortest"
-    options = SHORT | {"output_dir": str(tmp_path), "per_device_train_batch_size": 16}
+    options = SHORT | LOG_ALL | {"output_dir": str(tmp_path), "per_device_train_batch_size": 16}
     if biased:
         with pytest.raises(ConfigError, match="no weight makes up"):
             DPPOTrainer(tiny_path, length_reward, DPPOConfig(**options), problems(8), method=method)

@@ -137,7 +137,7 @@ def test_pages_and_examples_of_the_wheel_are_found_and_checked(installed, tmp_pa
 
 @pytest.mark.slow
 def test_the_demo_of_the_wheel_runs(installed, tmp_path):
-    assert "dppo" in ran([installed / "dppo", "demo", "--quick"], tmp_path)
+    assert "dppo" in ran([installed / "dppo", "demo"], tmp_path)
     assert list(tmp_path.rglob("results.json"))
 
 

@@ -38,7 +38,7 @@ def verify(
     """Run every check on a subject.
 
     ``methods`` are claimed to be unbiased, at least one; controls have the loss of the first one. ``progress`` is
-    called with the name of each part before it starts.
+    called before each part with a text that names it.
     """
     if not methods or not all(isinstance(method, Method) for method in methods):
         raise ConfigError(f"methods={methods!r:.80} must be one Method or more. Write methods=[METHODS['dppo']].")
@@ -62,7 +62,7 @@ def verify(
     found: list[Check] = []
     with one_thread():
         for name, part in parts.items():
-            progress(name)
+            progress(f"{len(found)} checks done, next: {name}")
             found += part()
     reason, sized = padded_because(subject.model), [method.name for method in methods if method.sizes is not None]
     notes = [subject.describe()]

@@ -38,12 +38,13 @@ TABLE_LEGEND = (
 )
 UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
 """The records that a ceiling is computed from, by level."""
+DRAWS = 1000
 NARROWEST = 130
 """Columns that the tables need; where fewer are known, lines wrap."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Verify, print every check and the variance table. 0 if all checks passed, 1 if one failed."""
+    """Verify and print every check. 0 if all checks passed, 1 if one failed."""
     parser = argparse.ArgumentParser(
         prog="dppo verify",
         usage="dppo verify [CONFIG.yaml [--prompts N] [--any_field value] | RUN] [--output FILE.json]",
@@ -52,8 +53,14 @@ def main(words: Sequence[str]) -> int:
         "For a run, named by its output_dir, only the saving is estimated, from its records.",
     )
     parser.add_argument("--prompts", type=int, help=PROMPTS)
+    parser.add_argument("--draws", type=int, default=DRAWS, help=f"of each kind on the model (default {DRAWS})")
+    parser.add_argument("--variance", action="store_true", help="print what pruning costs in variance too, by score")
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)
+    if options.draws < 8:
+        raise ConfigError(
+            f"--draws {options.draws}: a bias is estimated from 8 or more. Try dppo verify --draws {DRAWS}"
+        )
     if config is not None and Path(config).is_dir():
         if fields:
             raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {config}")
@@ -70,15 +77,16 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
         from dppo.lab.frozen.variance import pilot_ceilings, variance_table
         from dppo.methods import ALL_TOKENS
         from dppo.objective import DR_GRPO
-        from dppo.verification.checks import LEGEND
+        from dppo.verification.checks import LEGEND, Settings
         from dppo.verification.verify import verify
 
         subject, methods, steps = _subject(config, fields, options.prompts, status)
-        found = verify(subject, methods, progress=status)
-        status("variance")
-        first = replace(methods[0], tokens=ALL_TOKENS)
-        with one_thread():
-            variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
+        found = verify(subject, methods, settings=Settings(draws=options.draws), progress=status)
+        first, variance = replace(methods[0], tokens=ALL_TOKENS), ()
+        if options.variance:
+            status("variance")
+            with one_thread():
+                variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
         ceilings = pilot_ceilings(subject, first)
     seconds = time.perf_counter() - started
     console = wide_console(NARROWEST)
@@ -89,7 +97,10 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
     for normaliser in dict.fromkeys(row.normaliser for row in variance):
         console.print(_variance(normaliser, [row for row in variance if row.normaliser == normaliser]))
-    for line in (*TABLE_LEGEND, *(f"pilot: {row}, from {row.units} {row.level}" for row in ceilings)):
+    for line in (
+        *(TABLE_LEGEND if variance else ()),
+        *(f"pilot: {row}, from {row.units} {row.level}" for row in ceilings),
+    ):
         console.print(f"  {line}", markup=False)
     for reason in (reason for method in methods for reason in method.biases(steps)):
         console.print(f"[yellow]declared[/] {escape(reason)}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, duration
 from dppo.lab.comparison.curves import COMPARISON_FILE, RUNS, STARTS
 from dppo.lab.comparison.plan import Comparison, plan
 from dppo.lab.comparison.results import paired
@@ -17,22 +17,16 @@ from dppo.lab.comparison.table import figures_table, in_two_lines
 from dppo.lab.comparison.words import BASELINE_CELL, NO_CELL, Cell, amount, interval, percent, points
 from dppo.lab.runs.folder import STOCK
 from dppo.lab.runs.reader import mapping, read_record
+from dppo.lab.shipped import EXAMPLES
 from dppo.lab.statistics import FEWEST, seed_interval
 
 CONFIG = Path(__file__).with_name("demo.yaml")
+CHAT_MODEL = EXAMPLES / "smollm2" / "train.yaml"
+"""Of a model of one's own, which learns sums."""
 NARROWEST = 90
 """Columns that the table needs."""
 CONTROL, OURS = "grpo", "dppo"
-SIDES = {STOCK: "TRL", CONTROL: "GRPO, packed rows", OURS: "DPPO"}
-"""The contestants of ``demo.yaml`` in words that a user of TRL knows."""
-QUICK_FIELDS = {
-    "model_name_or_path": "scratch:embedded_quick",
-    "dataset_name": "embedded_quick",
-    "eval_benchmarks": "embedded_quick",
-    "eval_benchmark_every": "8",
-    "eval_benchmark_limit": "96",
-    "max_completion_length": "72",
-}
+SIDES = (STOCK, CONTROL, OURS)
 TAKEN = {
     "step": "optimizer steps",
     "rollouts": "completions rolled out",
@@ -40,12 +34,17 @@ TAKEN = {
     "tokens_trained": "tokens trained on",
 }
 """Work of a side in its seconds: fields of ``curves.Point`` and their names."""
-SECONDS, QUICK_SECONDS = 30.0, 10.0
-"""Seconds of one core that each side trains for."""
+SECONDS, MODEL_SECONDS = 12.0, 300.0
+"""Seconds of one core that each side trains for: the built-in model, and one of the user's own."""
+BESIDE = {SECONDS: 40.0, MODEL_SECONDS: 360.0}
+"""Seconds that loading, the warm start and evaluations take beside them, on a core with AVX2."""
 MEANING = (
-    "TRL: its own GRPOTrainer. GRPO, packed rows: the control, plain GRPO that leaves out completions without a "
-    "gradient and packs the others without padding. DPPO: the changed import, with nothing else set. All three "
-    "generate with the same small decoder."
+    "trl: TRL's own GRPOTrainer. grpo: the control, plain GRPO that leaves out completions without a gradient and "
+    "packs the others without padding. dppo: the changed import, with nothing else set. All generate in the same way."
+)
+WITHOUT_KL = (
+    "Without a KL term dppo and grpo are about equally fast: the gain over TRL is skipping and packing, which grpo has "
+    "too."
 )
 NOT_SEEN = (
     "Not seen here: a GPU, a large model, generation by vLLM, tuned learning rates. Your own task: "
@@ -53,17 +52,37 @@ NOT_SEEN = (
 )
 
 
-def demo_comparison(folder: Path, *, seeds: int, quick: bool) -> Comparison:
-    """The three sides in that folder, each with the same seconds of one core."""
-    changed = {"output_dir": str(folder), **(QUICK_FIELDS if quick else {})}
-    flags = [word for name, value in changed.items() for word in (f"--{name}", value)]
-    return replace(plan(CONFIG, flags, seeds=seeds), seconds=QUICK_SECONDS if quick else SECONDS)
+def demo_comparison(folder: Path, *, seeds: int = 1, kl: bool = True, model: str | None = None) -> Comparison:
+    """The three sides in that folder, each with the same seconds of one core, with a KL term or without.
+
+    ``model`` is the folder or the name of a chat model; None for the built-in one.
+    """
+    changed = {"output_dir": str(folder), "beta": "0.04" if kl else "0.0"}
+    if model is None:
+        return replace(plan(CONFIG, _flags(changed), seeds=seeds), seconds=SECONDS)
+    changed |= {"model_name_or_path": model, "max_steps": "1000"}
+    return replace(plan(CHAT_MODEL, _flags(changed), methods=list(SIDES), seeds=seeds), seconds=MODEL_SECONDS)
+
+
+def _flags(fields: Mapping[str, str]) -> list[str]:
+    return [word for name, value in fields.items() for word in (f"--{name}", value)]
+
+
+def first_words(comparison: Comparison) -> str:
+    """A sentence about what is trained, and for how long."""
+    assert comparison.seconds is not None
+    whole = len(comparison.order()) * comparison.seconds + len(comparison.seeds) * BESIDE[comparison.seconds]
+    sides = f"{', '.join(SIDES[:-1])} and {SIDES[-1]}"
+    return (
+        f"{sides} train for {comparison.seconds:.0f} seconds of one core each, {len(comparison.seeds)} seed(s): about "
+        f"{duration(whole)} with evaluations."
+    )
 
 
 def clear_earlier(folder: Path) -> None:
     """Remove the runs of an earlier demonstration; those of any other comparison are not to be lost."""
     about = read_record(folder / COMPARISON_FILE)
-    if about and (about.get("seconds") is None or mapping(about.get("methods")).keys() != SIDES.keys()):
+    if about and (about.get("seconds") is None or tuple(mapping(about.get("methods"))) != SIDES):
         raise ConfigError(
             f"--output {folder} holds a comparison that is no demonstration, and its runs would be removed. Try dppo "
             f"demo --output {folder}-demo"
@@ -76,7 +95,7 @@ def demo_table(results: Mapping[str, Any]) -> Table:
     """A column for each side of ``results.json``: what it reached in equal seconds, and with what; means over seeds."""
     sides = {name: results["methods"][name] for name in SIDES}
     at = results["methods"][OURS]["equal_seconds"]["at"]
-    table = figures_table([f"after {at:.0f} seconds of one core" if at else "no side has finished"], SIDES.values())
+    table = figures_table([f"after {at:.0f} seconds of one core" if at else "no side has finished"], SIDES)
     table.columns[0].vertical = "top"
 
     def line(heading: str, cells: Iterable[Cell]) -> None:
@@ -85,8 +104,11 @@ def demo_table(results: Mapping[str, Any]) -> Table:
 
     line("accuracy", (interval(side["equal_seconds"]["accuracy"], percent) for side in sides.values()))
     against = (interval(side["equal_seconds"]["difference"], points) for side in sides.values())
-    line("against TRL", (BASELINE_CELL if name == STOCK else cell for name, cell in zip(sides, against, strict=True)))
-    line("seconds to TRL's accuracy", (interval(side["to_target"]["seconds"], amount) for side in sides.values()))
+    line(
+        f"against {STOCK}",
+        (BASELINE_CELL if name == STOCK else cell for name, cell in zip(sides, against, strict=True)),
+    )
+    line(f"seconds to {STOCK}'s accuracy", (interval(side["to_target"]["seconds"], amount) for side in sides.values()))
     for what, heading in TAKEN.items():
         ends = [[run["curve"][-1][what] for run in side["runs"] if run["curve"]] for side in sides.values()]
         line(heading, (Cell(text=amount(round(float(np.mean(each))))) if each else NO_CELL for each in ends))
@@ -101,12 +123,12 @@ def last_words(results: Mapping[str, Any]) -> Iterator[str]:
     if any(each["accuracy"]["mean"] is None for each in read.values()):
         yield "Nothing can be said: not every side has finished a run."
         return
-    said = ", ".join(f"{SIDES[name]} {percent(each['accuracy']['mean'])}" for name, each in read.items())
+    said = ", ".join(f"{name} {percent(each['accuracy']['mean'])}" for name, each in read.items())
     yield f"Seen: after {read[OURS]['at']:.0f} seconds of one core from one start, {said} of held-out questions right."
     per_seed = {name: {int(s): v for s, v in each["accuracy"]["per_seed"].items()} for name, each in read.items()}
     for other in (STOCK, CONTROL):
         found = seed_interval(paired(per_seed[OURS], per_seed[other]))
-        yield f"DPPO against {SIDES[other]}: {_verdict(found.as_json(), seeds)}"
+        yield f"{OURS} against {other}: {_verdict(found.as_json(), seeds)}"
     yield NOT_SEEN
 
 

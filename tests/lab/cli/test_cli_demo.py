@@ -1,13 +1,16 @@
 """``dppo demo`` at a size of seconds: three trainers, the files, and what the last words may say."""
 
 import json
+import re
 
 import pytest
+import yaml
 from refusals import refused
 
 import dppo.lab.cli.demo as command
 from dppo.errors import ConfigError
 from dppo.lab.comparison import demo
+from dppo.lab.comparison.demo import SIDES
 from dppo.lab.report.sources import read_sources
 
 TINY = {"max_steps": 2, "embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8}
@@ -15,14 +18,19 @@ TINY |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 1, "max_completion_l
 
 
 @pytest.fixture
-def run(tmp_path, untrained, monkeypatch, capsys):
+def run(tmp_path, tmp_path_factory, untrained, monkeypatch, capsys):
     """Runs a demonstration from an untrained model, and gives what it printed and its results."""
 
+    config = tmp_path_factory.mktemp("config") / "demo.yaml"
+
     def found(seconds, *words, **fields):
-        given = {**demo.QUICK_FIELDS, "model_name_or_path": str(untrained), **TINY, **fields}
-        monkeypatch.setattr(demo, "QUICK_FIELDS", {name: str(value) for name, value in given.items()})
-        monkeypatch.setattr(demo, "QUICK_SECONDS", seconds)
-        assert command.main(["--quick", "--output", str(tmp_path), *words]) == 0
+        given = yaml.safe_load(demo.CONFIG.read_text()) | {"model_name_or_path": str(untrained)} | TINY | fields
+        sides = {"compare": {"methods": {name: {} for name in SIDES}}}
+        config.write_text(yaml.safe_dump(given | sides, sort_keys=False))
+        monkeypatch.setattr(demo, "CONFIG", config)
+        monkeypatch.setattr(demo, "SECONDS", seconds)
+        monkeypatch.setitem(demo.BESIDE, seconds, 0.0)
+        assert command.main(["--output", str(tmp_path), *words]) == 0
         return *capsys.readouterr(), json.loads((tmp_path / "results.json").read_text())
 
     return found
@@ -32,14 +40,15 @@ def test_stock_trl_the_control_and_the_default_are_trained_and_shown(run, tmp_pa
     printed, shown, results = run(1e9)
     (tmp_path / "runs" / "trl" / "seed_0" / "left over").touch()
     assert [run["runs"][0]["curve"][-1]["step"] for run in results["methods"].values()] == [2, 2, 2]
-    assert [each["method"] for each in results["methods"].values()] == list(demo.SIDES)
-    assert not any(each["overrides"] for each in results["methods"].values()), "as they come"
-    assert all(side in printed for side in ("TRL", "GRPO, packed rows", "DPPO"))
-    assert not any(word in printed for word in ("trl_g8", "grpo_rows", "dense")) and "\x1b" not in printed + shown
+    assert [each["method"] for each in results["methods"].values()] == list(SIDES)
+    assert "\x1b" not in printed + shown
+    assert re.search(r"trl +grpo +dppo", printed) and "trl, grpo and dppo train for" in printed.splitlines()[0]
+    assert demo.WITHOUT_KL not in printed
     assert printed.count("one seed: no verdict") == 2 and "Not seen here:" in printed
     assert any("CPU seconds" in note for note in read_sources([tmp_path]).notes), "a report of it says so"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    run(1e9)
+    printed, _, results = run(1e9, "--no-kl")
+    assert demo.WITHOUT_KL in printed and json.loads((tmp_path / "comparison.json").read_text())["config"]["beta"] == 0
     assert not (tmp_path / "runs" / "trl" / "seed_0" / "left over").exists(), "trained anew"
 
 
@@ -52,19 +61,19 @@ def runs_of(folder, **about):
     return path
 
 
-@pytest.mark.parametrize("about", [{"seconds": None, "methods": dict.fromkeys(demo.SIDES)}, {"seconds": 9.0}])
+@pytest.mark.parametrize("about", [{"seconds": None, "methods": dict.fromkeys(SIDES)}, {"seconds": 9.0}])
 def test_runs_of_a_comparison_that_is_no_demonstration_are_kept(tmp_path, about):
     """The wrong twin takes every comparison for an earlier demonstration, and removes its runs."""
     path = runs_of(tmp_path, **about)
     with refused(ConfigError, tmp_path, "no demonstration", f"--output {tmp_path}-demo"):
-        command.main(["--quick", "--output", str(tmp_path)])
+        command.main(["--output", str(tmp_path)])
     assert path.exists()
 
 
 def test_runs_of_a_demonstration_that_is_going_are_kept(tmp_path, holder):
-    path = runs_of(tmp_path / "out", seconds=30.0, methods=dict.fromkeys(demo.SIDES))
+    path = runs_of(tmp_path / "out", seconds=30.0, methods=dict.fromkeys(SIDES))
     with refused(ConfigError, f"process {holder.pid}"):
-        command.main(["--quick", "--output", str(tmp_path / "out")])
+        command.main(["--output", str(tmp_path / "out")])
     assert path.exists()
 
 
@@ -76,7 +85,7 @@ def results_of(trl, grpo, dppo):
         per_seed = {str(seed): value for seed, value in enumerate(values)}
         return {"equal_seconds": {"at": 10.0, "accuracy": {**spread, "per_seed": per_seed}}}
 
-    sides = dict(zip(demo.SIDES, (trl, grpo, dppo), strict=True))
+    sides = dict(zip(SIDES, (trl, grpo, dppo), strict=True))
     return {"methods": {name: side(values) for name, values in sides.items()}, "seeds": list(range(len(trl)))}
 
 
@@ -94,8 +103,8 @@ def results_of(trl, grpo, dppo):
 )
 def test_the_verdict_is_what_the_interval_allows(grpo, dppo, says):
     lines = list(demo.last_words(results_of((0.3, 0.4, 0.5), grpo, dppo)))
-    (against,) = [line for line in lines if line.startswith("DPPO against GRPO, packed rows: ")]
-    assert says in against and "TRL 40.0%" in lines[1] and "ahead." in lines[2]
+    (against,) = [line for line in lines if line.startswith("dppo against grpo: ")]
+    assert says in against and "trl 40.0%" in lines[1] and "ahead." in lines[2]
 
 
 def test_the_verdict_counts_the_seeds_that_finished():
@@ -111,3 +120,11 @@ def test_a_side_without_a_finished_run_leaves_nothing_to_say():
     results = results_of((0.3,), (0.4,), (0.5,))
     results["methods"]["grpo"]["equal_seconds"]["accuracy"]["mean"] = None
     assert list(demo.last_words(results))[1:] == ["Nothing can be said: not every side has finished a run."]
+
+
+def test_a_chat_model_learns_the_tutorials_task_with_a_kl_term(tmp_path):
+    comparison = demo.demo_comparison(tmp_path, model="models/smollm2", seeds=2)
+    assert comparison.config["dataset_name"] == "reasoning_gym:chain_sum" and comparison.config["beta"] == 0.04
+    assert [each.name for each in comparison.contestants] == list(SIDES)
+    assert "about 42 min" in demo.first_words(comparison)  # 2 x (3 x 300 s + 360 s)
+    assert demo.demo_comparison(tmp_path, kl=False).config["beta"] == 0.0

@@ -81,7 +81,7 @@ QUICK = [
     ("verify --help", 0, "CONFIG.yaml"),
     ("compare --help", 0, "--methods"),
     ("compare --frozen --help", 0, "--rates"),
-    ("demo --help", 0, "--quick"),
+    ("demo --help", 0, "--no-kl"),
     ("demo --seeds 0", 2, "dppo demo: seeds=0 must be at least 1. Try dppo demo --seeds 5"),
     ("report --help", 0, "--output FILE.html"),
     ("plan nope.yaml --pilot 32", 2, f"dppo plan: {NOT_THERE}"),

@@ -31,7 +31,6 @@ def quick(subject, monkeypatch):
     """The command on a small subject, its long checks found already; gives the methods that each was asked for."""
     asked = []
     monkeypatch.setattr("dppo.lab.demo.subject.embedded_subject", lambda: subject)
-    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: checks.Settings(draws=160))
     monkeypatch.setattr(variance, "variance_table", partial(variance.variance_table, draws=4))
     for part, found in FOUND.items():
         given = lambda *of, found=found: asked.append(of) or found  # noqa: E731
@@ -40,7 +39,8 @@ def quick(subject, monkeypatch):
 
 
 def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsys):
-    assert main(["verify", "--output", str(tmp_path / "report.json")]) == 0
+    words = ["verify", "--draws", "160", "--variance", "--output", str(tmp_path / "report.json")]
+    assert main(words) == 0
     assert quick[0] == ((METHODS["dppo"], METHODS["dppo_threshold"]),) and len(quick) == len(FOUND)
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
     lines = text.splitlines()
@@ -62,6 +62,13 @@ def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsy
     (ceiling,) = saved["ceilings"]  # six prompts are too few for one of theirs
     assert ceiling["level"] == "completions" and 1 <= ceiling["low"] <= ceiling["value"] <= ceiling["high"]
     assert f"pilot: pruning completions can save at most {ceiling['value']:.2f}x" in text
+
+
+def test_the_table_of_variances_and_few_draws_are_asked_for(quick, capsys):
+    assert main(["verify", "--draws", "160"]) == 0
+    text = capsys.readouterr().out
+    assert "proportional" not in text and "pilot: " in text and "160 draws" in text
+    assert main(["verify", "--draws", "4"]) == 2 and "--draws 1000" in capsys.readouterr().err
 
 
 def test_of_a_run_the_ceilings_are_read_from_its_records(tmp_path, capsys):
