@@ -105,16 +105,15 @@ def _train(run: "Run") -> int:
     from dppo.lab.runs.parts import train_with
     from dppo.trl import DPPOTrainer
 
-    first = run.training.process_index == 0
-    with Board(Console(file=sys.stderr), first=first, plain=bool(run.training.disable_tqdm)) as board:
+    board, first = Board(), run.training.process_index == 0
 
-        def warm_up(done: float, loss: float) -> None:
-            board.update("warm-up", done, figures={"loss": loss})
+    def warm_up(done: float, loss: float) -> None:
+        board.update("warm-up", done, figures={"loss": loss})
 
-        def follow(trainer: "GRPOTrainer") -> None:
-            Follow.instead(trainer, partial(board.update, "train"))
+    def follow(trainer: "GRPOTrainer") -> None:
+        Follow.instead(trainer, partial(board.update, "train") if first else lambda *_: None)
 
-        trainer = train_with(DPPOTrainer, run, warm_up, follow)
+    trainer = train_with(DPPOTrainer, run, warm_up if first else None, follow)
     if trainer.accelerator.is_main_process:
         folder = run.training.output_dir or "."
         print(f"trained {trainer.state.global_step} steps; model and records are in {folder}")
