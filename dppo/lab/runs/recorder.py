@@ -40,20 +40,13 @@ class RunRecorder(TrainerCallback):
     Args:
         folder: where the files go, usually the run's ``output_dir``.
         task: ``model``, ``dataset`` and ``prompts`` for ``run.json``; default: what the trainer knows of them.
-        completions: most completions of a logged step, >= 0; default: ``record_completions`` of the arguments.
         now: the clock that seconds are read from; ``time.process_time`` where other work runs on the machine.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        task: Mapping[str, Any] | None = None,
-        completions: int | None = None,
-        now: Callable[[], float] = wall,
+        self, folder: str | Path, *, task: Mapping[str, Any] | None = None, now: Callable[[], float] = wall
     ) -> None:
-        self.journal = Journal(folder)
-        self._task, self._completions, self._now = task, completions, now
+        self.journal, self._task, self._now = Journal(folder), task, now
         self._watch = Stopwatch(now)
         self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self._trained = torch.zeros((), dtype=torch.int64)
@@ -65,12 +58,8 @@ class RunRecorder(TrainerCallback):
 
         Call it before ``train`` and before other callbacks are added.
         """
-        if not isinstance(trainer, GRPOTrainer):
-            raise ConfigError(f"attach takes a trainer, not {trainer!r}. Write RunRecorder(folder).attach(trainer)")
         if self._attached is not None:
-            raise ConfigError(
-                "a RunRecorder records one trainer. Make another one: RunRecorder(folder).attach(trainer)"
-            )
+            raise ConfigError("a RunRecorder records one trainer. Write RunRecorder(folder).attach(trainer) for each")
         self._attached = trainer
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
@@ -106,8 +95,7 @@ class RunRecorder(TrainerCallback):
         first = trainer.state.global_step + 1
         steps = range(first, first + trainer.session.passes.steps)
         if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-            given = cast(DPPOConfig, trainer.args).record_completions
-            most = given if self._completions is None else self._completions
+            most = cast(DPPOConfig, trainer.args).record_completions
             lines = completion_lines(trainer, plan, batch, most)
             self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
 
@@ -120,7 +108,7 @@ class RunRecorder(TrainerCallback):
         self._trained = self._trained.to(tokens.device) + tokens
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
+        """Start the clock at the checkpoint's seconds, and cut off records of later steps."""
         step = int(state.global_step)
         saved: Mapping[str, Any] = ((state.stateful_callbacks or {}).get(STATE) or {}) if step else {}
         if state.is_world_process_zero:
@@ -216,8 +204,7 @@ class Journal:
         """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
 
         def is_kept(record: Mapping[str, Any]) -> bool:
-            at = record.get("step")
-            return isinstance(at, int) and at <= step
+            return isinstance(record.get("step"), int) and record["step"] <= step
 
         self._try(name, lambda path: keep_lines(path, is_kept))
 

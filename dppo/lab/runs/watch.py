@@ -4,9 +4,9 @@ Neither our trainer nor TRL's has code for it.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial, wraps
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,27 +14,22 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.step import StepPlan, StepPrompts
-from dppo.trl.batch import Padded
 from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.hooks import add_metrics
 from dppo.trl.metrics import RECORD, PhaseClock, wall
 
+if TYPE_CHECKING:
+    from dppo.lab.runs.recorder import RunRecorder
+
 Look = Callable[..., Any]
 """A function that is called in place of a method, with the method as its first argument."""
 WATCHED = {
-    "train": "train",
-    "evaluate": "evaluate",
-    "training_step": "training_step",
-    "roll_out": "_generate_and_score_completions",
-    "generate": "_generate",
-    "generate_turn": "_generate_single_turn",
-    "rewards": "_calculate_rewards",
-    "log_probs": "_get_per_token_logps_and_entropies",
-    "loss": "_compute_loss",
-    "save": "_save_checkpoint",
+    "train": "train", "evaluate": "evaluate", "training_step": "training_step", "save": "_save_checkpoint",
+    "roll_out": "_generate_and_score_completions", "generate": "_generate", "generate_turn": "_generate_single_turn",
+    "rewards": "_calculate_rewards", "log_probs": "_get_per_token_logps_and_entropies", "loss": "_compute_loss",
     "plan": "_plan",
-}
+}  # fmt: skip
 """Methods that can be watched, by our name for each; ``plan`` is of our trainer alone."""
 
 
@@ -45,29 +40,12 @@ def watch(trainer: GRPOTrainer, **looks: Look) -> None:
         setattr(trainer, WATCHED[name], wraps(method)(partial(look, method)))
 
 
-class Recorder(Protocol):
-    """The calls of a watched trainer, by all ranks together."""
-
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """A context around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
-        ...
-
-    def rolled_out(self, completions: int, tokens: int) -> None:
-        """Completions that this rank has generated for training, and the tokens that the model wrote."""
-
-    def generation(self, plan: StepPlan, batch: Padded) -> None:
-        """A generation of our trainer, after its draws and before it is trained on."""
-
-    def trained(self, tokens: Tensor) -> None:
-        """() completion tokens that one call of the loss on this rank trains on."""
-
-
 class Watch:
     """Calls a recorder around the phases of a trainer, and for its rollouts and losses."""
 
-    def __init__(self, trainer: GRPOTrainer, recorder: Recorder) -> None:
+    def __init__(self, trainer: GRPOTrainer, recorder: "RunRecorder") -> None:
         self.trainer, self.recorder = trainer, recorder
-        phases = {name: self._within(name) for name in ("train", "evaluate", "save")}
+        phases = {name: partial(self._within, name) for name in ("train", "evaluate", "save")}
         watch(trainer, **phases, generate=self._generate, loss=self._loss)
 
     @property
@@ -79,12 +57,9 @@ class Watch:
         """() completion tokens that carry loss among the inputs of a call of the loss."""
         raise NotImplementedError
 
-    def _within(self, phase: str) -> Look:
-        def within(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            with self.recorder.phase(phase):
-                return method(*args, **kwargs)
-
-        return within
+    def _within(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.recorder.phase(phase):
+            return method(*args, **kwargs)
 
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         generated = generate(*args, **kwargs)
@@ -103,7 +78,7 @@ class Watch:
 class DPPOWatch(Watch):
     """Watches a ``DPPOTrainer``."""
 
-    def __init__(self, trainer: DPPOTrainer, recorder: Recorder) -> None:
+    def __init__(self, trainer: DPPOTrainer, recorder: "RunRecorder") -> None:
         super().__init__(trainer, recorder)
         self._clock = trainer.clock
         watch(trainer, plan=self._plan)
@@ -124,7 +99,7 @@ class DPPOWatch(Watch):
 class StockWatch(Watch, TrainerCallback):
     """Watches TRL's own ``GRPOTrainer``, and logs its ``time/*`` and ``rows/*``."""
 
-    def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
+    def __init__(self, trainer: GRPOTrainer, recorder: "RunRecorder", now: Callable[[], float] = wall) -> None:
         super().__init__(trainer, recorder)
         self._clock, self._forwards, self._seen_2 = PhaseClock(now), 0, torch.zeros(2, dtype=torch.int64)
         timed = {"rewards": "reward", "roll_out": "rollout", "training_step": "forward_backward"}
@@ -133,11 +108,10 @@ class StockWatch(Watch, TrainerCallback):
         trainer.add_callback(self)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after gradient clipping."""
         self._clock.start("optimizer")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` when the weights have moved: the step's metrics go to the log."""
+        """Log the metrics of the step."""
         self._clock.stop("optimizer")
         gathered = cast(Tensor, self.trainer.accelerator.gather(self._seen_2[None]))
         padded, unpadded = map(float, gathered.sum(0).tolist())
