@@ -109,12 +109,10 @@ def reasoning_gym_task(
     """
     name = name.removeprefix(PREFIX)
     if answer_pattern not in ANSWER_PATTERNS:
-        raise ConfigError(
-            f"answer_pattern={answer_pattern!r} is not one of {', '.join(ANSWER_PATTERNS)}. Write answer_pattern: tags"
-        )
+        raise ConfigError(f"answer_pattern={answer_pattern!r} must be one of {', '.join(ANSWER_PATTERNS)}")
     known = _registered(name)
     if name not in known:
-        meant = did_you_mean(name, known) or f"It has {', '.join(sorted(known))}. "
+        meant = did_you_mean(name, known)
         raise ConfigError(f"reasoning_gym has no task {name!r}. {meant}Write, for example, {PREFIX}chain_sum")
     given = {"seed": seed * SEED_SPACING % 2**32, **(arguments or {})}
     try:
@@ -201,7 +199,7 @@ class GymScorer:
 
 
 def is_held_out(question: str) -> bool:
-    """True for one question in ``HELD_OUT_PARTS``, the same in every process and for every seed."""
+    """True for one question in ``HELD_OUT_PARTS``, for every seed."""
     return int(key(question), 16) % HELD_OUT_PARTS == 0
 
 

@@ -115,6 +115,6 @@ def test_a_folder_is_read_without_trl_and_torch(folder):
     """As a report reads runs of another machine."""
     done = subprocess.run([sys.executable, "-c", READING, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    writer = READING.replace("dppo.lab.runs.reader import read_run", "dppo.lab.runs.parts import train")
+    writer = READING.replace("dppo.lab.runs.reader import read_run", "dppo.lab.runs.parts import train_with")
     done = subprocess.run([sys.executable, "-c", writer, str(folder)], capture_output=True, text=True)
     assert done.returncode == 1 and "None in sys.modules" in done.stderr, "the writer's half needs them"

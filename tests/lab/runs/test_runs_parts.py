@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from contextlib import nullcontext
+import socket
 from pathlib import Path
 
 import pytest
 from refusals import refused, warned
-from small_runs import small_words
+from small_runs import small_words, train
 
 import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError
@@ -15,7 +15,7 @@ from dppo.install import VLLM_LINE
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.parsing import parse_run
-from dppo.lab.runs.parts import output_checkpoint, train
+from dppo.lab.runs.parts import output_checkpoint
 from dppo.lab.runs.rewards import load_rewards
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
@@ -83,13 +83,12 @@ def test_data_and_rewards(tmp_path, problems_file):
     assert own(completions=texts, answer=["4", "4"]) == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(("rewards", "refuses"), [("format", False), ("format accuracy", True)])
-def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path, rewards, refuses):
+def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text("\n".join(json.dumps({"question": f"What is {i}?", "target": i}) for i in range(12)))
-    run = run_of(tmp_path, path, "--reward_funcs", *rewards.split())
-    with refused(judge.DataError, "Name the one with the answer: answer_column='target'") if refuses else nullcontext():
-        assert len(load_dataset(run)) == 12
+    assert len(load_dataset(run_of(tmp_path, path, "--reward_funcs", "format"))) == 12
+    with refused(judge.DataError, "Name the one with the answer: answer_column='target'"):
+        load_dataset(run_of(tmp_path, path, "--reward_funcs", "format", "accuracy"))
 
 
 PRIOR = "--prompt_prune_rate auto --prompt_prior "
@@ -183,3 +182,13 @@ def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
     run.data.reward_funcs = ["check:own_checkers:nowhere"]
     with refused(judge.ConfigError, "check:own_checkers:nowhere", "AttributeError"):
         load_rewards(run, None)
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]], ids=" ".join)
+def test_a_second_writer_is_refused_and_changes_nothing(tmp_path, holder, more):
+    (tmp_path / "out" / "checkpoint-1").mkdir()
+    (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"output_dir: {tmp_path}"):
+        train(run_of(tmp_path, "embedded", *more))
+    assert sorted(tmp_path.rglob("*")) == before

@@ -29,7 +29,7 @@ def nothing_is_loaded(monkeypatch):
     [
         ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
         ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
-        ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
+        ("--eval_strategy steps --eval_dataset_name no.parquet", "eval_dataset_name=no.parquet: no such file"),
         ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
@@ -56,9 +56,8 @@ def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
     for more in (
         ["--dataset_path", str(here)],
         ["--dataset_name", "owner/somewhere"],
-        ["--eval_dataset_path", "nowhere.jsonl"],  # nothing is evaluated
+        ["--eval_dataset_name", "nowhere.jsonl"],  # nothing is evaluated
         [*EVALUATED, "--eval_dataset_name", "embedded"],
-        [*EVALUATED, "--eval_dataset_name", "none.jsonl", "--eval_dataset_path", str(tmp_path)],
     ):
         assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
 
