@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +21,13 @@ from dppo.files import write_json
 from dppo.lab.files import append_lines, keep_lines
 from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
 from dppo.lab.runs.records import completion_lines, describe_run, prompt_line
-from dppo.lab.runs.watch import DPPOWatch, StockWatch
-from dppo.step import StepPlan
+from dppo.lab.runs.watch import StockPhases, is_training, trained_tokens, watch
+from dppo.step import StepPlan, StepPrompts
 from dppo.trl.batch import Padded
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo.trl.metrics import logs_at, wall
+from dppo.trl.metrics import RECORD, logs_at, wall
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
 STATE = "dppo_totals"
@@ -51,6 +53,7 @@ class RunRecorder(TrainerCallback):
         self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self._trained = torch.zeros((), dtype=torch.int64)
         self._attached: GRPOTrainer | None = None
+        self._stock: StockPhases | None = None
         self._run: RunFacts | None = None
 
     def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
@@ -63,12 +66,14 @@ class RunRecorder(TrainerCallback):
         self._attached = trainer
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
+        phases = {name: partial(self._within, name) for name in ("train", "evaluate", "save")}
+        watch(trainer, **phases, generate=self._generate, loss=self._loss)
         if isinstance(trainer, DPPOTrainer):
             trainer.args.log_metrics = "all"  # a report draws more than the main ones
-            DPPOWatch(trainer, self)
             trainer.clock.now = self._now
+            watch(trainer, plan=self._plan)
         else:
-            StockWatch(trainer, self, self._now)
+            self._stock = StockPhases(trainer, self._now)
         return self
 
     def paused(self) -> Any:
@@ -80,14 +85,37 @@ class RunRecorder(TrainerCallback):
         found = {"seconds": self._watch.seconds, **self._counts}
         return {name: found[what] for what, name in TOTALS.items()}
 
-    # -- what the watched trainer calls, on all ranks ------------------------------------------------------------
-
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """Around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
         return {"train": self._on_record, "save": self._with_totals}.get(name, self.paused)()
 
-    def generation(self, plan: StepPlan, batch: Padded) -> None:
-        """Write what became of a generation, after its draws, on the first process."""
+    def _within(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.phase(phase):
+            return method(*args, **kwargs)
+
+    def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        generated = generate(*args, **kwargs)
+        if is_training(self._trainer):
+            completion_ids, tool_mask = generated[1], generated[2]
+            tokens = sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
+            self._count(rollouts=len(completion_ids), rollout_tokens=tokens)
+        return generated
+
+    def _loss(self, compute_loss: Callable[..., Tensor], model: Any, inputs: dict[str, Any]) -> Tensor:
+        if is_training(self._trainer):
+            tokens = trained_tokens(inputs)
+            self._trained = self._trained.to(tokens.device) + tokens
+            if self._stock is not None:
+                self._stock.forward(inputs)
+        return compute_loss(model, inputs)
+
+    def _plan(self, plan_of: Callable[..., StepPlan], prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
+        plan = plan_of(prompts, generated)
+        with self.phase("record"), cast(DPPOTrainer, self._trainer).clock(RECORD):
+            self._write_generation(plan, generated)
+        return plan
+
+    def _write_generation(self, plan: StepPlan, batch: Padded) -> None:
         trainer = cast(DPPOTrainer, self._trainer)
         if not trainer.accelerator.is_main_process:
             return
@@ -98,14 +126,6 @@ class RunRecorder(TrainerCallback):
             most = cast(DPPOConfig, trainer.args).record_completions
             lines = completion_lines(trainer, plan, batch, most)
             self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
-
-    def rolled_out(self, completions: int, tokens: int) -> None:
-        """Add completions that were generated for training, and the tokens that the model wrote."""
-        self._count(rollouts=completions, rollout_tokens=tokens)
-
-    def trained(self, tokens: Tensor) -> None:
-        """Keep the () tokens of a call of the loss until its step has ended."""
-        self._trained = self._trained.to(tokens.device) + tokens
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock at the checkpoint's seconds, and cut off records of later steps."""
