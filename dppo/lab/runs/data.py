@@ -119,26 +119,16 @@ def read_rows(source: str, split: str) -> Dataset:
         if not is_local(source):
             name, _, config = source.partition(":")
             return datasets.load_dataset(name, config or None, split=split)  # pyright: ignore[reportReturnType]
-        files = _files(Path(source).expanduser(), split)
-        kind = "parquet" if files[0].endswith(".parquet") else "json"
-        return datasets.load_dataset(kind, data_files=files, split="train")  # pyright: ignore[reportReturnType]
-    except DataError:
-        raise
+        place = str(Path(source).expanduser())
+        if Path(place).is_dir():
+            return datasets.load_dataset(place, split=split)  # pyright: ignore[reportReturnType]
+        kind = "parquet" if place.endswith(".parquet") else "json"
+        return datasets.load_dataset(kind, data_files=place, split="train")  # pyright: ignore[reportReturnType]
     except Exception as error:  # datasets raises a dozen unrelated types
         raise DataError(
             f"dataset {source!r}, split {split!r}, cannot be read: {in_one_line(error.__cause__ or error)}. Write "
             "one JSON object a line into a file: dataset_path: problems.jsonl"
         ) from error
-
-
-def _files(place: Path, split: str) -> list[str]:
-    if not place.is_dir():
-        return [str(place)]
-    files = sorted(file for file in place.iterdir() if file.name.endswith(SUFFIXES))
-    named = [file for file in files if split in file.name.split(".")[0].replace("-", "_").split("_")]
-    if not (named or files):
-        raise DataError(f"folder {place} has no file of {', '.join(SUFFIXES)}. Write dataset_path: problems.jsonl")
-    return list(map(str, named or files))
 
 
 def gym_dataset(gym: ReasoningGymTask, *, held_out: bool, template: str | None, chat: bool) -> Dataset:
