@@ -95,7 +95,6 @@ def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | N
     """Make ``folder`` with the model from scratch of that name, unless it is there."""
     if problem := scratch_problem(name):
         raise ConfigError(problem)
-    if folder.exists():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)

@@ -30,7 +30,7 @@ def test_what_an_error_names_is_there_after_the_command_it_names(tmp_path, monke
     said = capsys.readouterr().err
     assert "Try examples/embedded.yaml (dppo example embedded writes it)" in said
     assert main(["example", "embedded"]) == 0 and main(["train", "examples/embedded.yaml", "--dry_run"]) == 0
-    assert "How to run it is in its first lines." in capsys.readouterr().out
+    assert "How to run it: in its first lines" in capsys.readouterr().out
 
 
 def test_a_changed_file_is_left_alone(tmp_path):

@@ -71,7 +71,7 @@ for words in json.load(sys.stdin):
 NOT_THERE = "there is no configuration file nope.yaml"
 QUICK = [
     ("--version", 0, __version__),
-    ("trian", 2, "unknown command 'trian'. Did you mean train?\n"),
+    ("trian", 2, "unknown command 'trian'. Did you mean train?"),
     ("train", 2, "--completion_prune_rate VALUE"),
     ("train examples/embedded.yaml -h", 0, "--completion_prune_rate VALUE"),
     ("train nope.yaml", 2, f"dppo train: {NOT_THERE}. Try examples/embedded.yaml"),
