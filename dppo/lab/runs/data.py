@@ -151,17 +151,10 @@ def checked(
     minimum: int = 1,
     drop: bool = False,
 ) -> Dataset:
-    """The dataset without empty or over-long prompts and empty answers, which are an error unless ``drop``.
+    """The dataset without bad rows: empty or over-long prompts, empty answers. They are an error unless ``drop``.
 
-    Args:
-        dataset: with a column ``prompt``; ``answer`` is checked if it is there.
-        count: the tokens of a prompt, chat template included, for ``longest``.
-        longest: most tokens of a prompt, >= 1, and the name of that limit.
-        minimum: prompts needed, usually as many as one generation takes.
-        drop: True to leave bad rows out with a warning.
-
-    Raises:
-        DataError: bad rows, by number and reason, or too few prompts.
+    ``count`` gives the tokens of a prompt, chat template included. ``longest`` is the most of them and the name of that
+    limit, and ``minimum`` the prompts needed, usually as many as one generation takes.
     """
     prompts = list(dataset["prompt"])
     bad = {"empty prompt": [row for row, prompt in enumerate(prompts) if not _text(prompt).strip()]}

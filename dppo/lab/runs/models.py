@@ -75,7 +75,7 @@ def positions(name: str, run: "AnyRun") -> int | None:
 
 
 def chat_options(run: "AnyRun", tokenizer: Any) -> dict[str, Any]:
-    """What the run tells the chat template; nothing where there is none."""
+    """The run's options of the chat template; empty without one."""
     options = run.training.chat_template_kwargs
     return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
 

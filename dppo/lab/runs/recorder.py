@@ -82,8 +82,7 @@ class RunRecorder(TrainerCallback):
 
     def totals(self) -> dict[str, float]:
         """``total/seconds`` of training and ``total/*`` counts over all ranks, since the run began."""
-        found = {"seconds": self._watch.seconds, **self._counts}
-        return {name: found[what] for what, name in TOTALS.items()}
+        return {TOTALS[name]: value for name, value in {"seconds": self._watch.seconds, **self._counts}.items()}
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """Around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
@@ -245,29 +244,28 @@ class Stopwatch:
     """Counts training seconds on the clock ``now``: from ``start`` to ``stop``, without those in ``paused``."""
 
     def __init__(self, now: Callable[[], float] = wall) -> None:
-        self._now = now
-        self._seconds = self._since = 0.0
-        self._running, self._pauses = False, 0
+        self._now, self._zero, self._still = now, 0.0, cast(float | None, 0.0)
 
     @property
     def seconds(self) -> float:
         """Seconds so far."""
-        return self._seconds + (self._now() - self._since if self._running and not self._pauses else 0.0)
+        return (self._now() if self._still is None else self._still) - self._zero
 
     def start(self, seconds: float) -> None:
         """Go on from ``seconds``."""
-        self._seconds, self._since, self._running = seconds, self._now(), True
+        self._zero, self._still = self._now() - seconds, None
 
     def stop(self) -> None:
         """Count no more."""
-        self._seconds, self._running = self.seconds, False
+        self._still = self._now() if self._still is None else self._still
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Count nothing within a ``with`` block; pauses may be nested."""
-        self._seconds, self._pauses = self.seconds, self._pauses + 1
+        running = self._still is None
+        self.stop()
         try:
             yield
         finally:
-            self._pauses -= 1
-            self._since = self._now()
+            if running:
+                self.start(self.seconds)

@@ -100,7 +100,7 @@ def test_a_pilot_has_32_prompts_or_as_many_as_there_are():
             pilot_size(asked, prompts)
 
 
-@pytest.mark.parametrize(("span", "code"), [((0.0, 1.0), 0), ((-1.0, 1.0), 0), ((0.0, 4.0), 2)])
+@pytest.mark.parametrize(("span", "code"), [((-1.0, 1.0), 0), ((0.0, 4.0), 2)])
 def test_the_range_of_rewards_is_that_of_recorded_completions_or_0_to_1(tmp_path, capsys, span, code):
     """The wrong twin takes 0 to 1 whatever was recorded: rewards of -1 and 1, half right, are all wrong."""
     low, high = span
@@ -119,11 +119,6 @@ def test_the_range_of_rewards_is_that_of_recorded_completions_or_0_to_1(tmp_path
     found = json.loads(output.read_text())["figures"]["workload"]
     assert sum(found["pass_rates"]) / 24 == pytest.approx(0.5625, abs=0.02)
     assert (found["right_tokens"], found["wrong_tokens"]) == (20, 30)
-
-
-def test_steps_of_several_generations_are_not_planned(tmp_path, capsys):
-    assert main(["plan", EMBEDDED, "--gradient_accumulation_steps", "3", "--steps_per_generation", "2"]) == 2
-    assert "steps_per_generation: 6" in capsys.readouterr().err
 
 
 def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refused(untrained):

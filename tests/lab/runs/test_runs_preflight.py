@@ -11,10 +11,6 @@ from dppo.lab.runs.preflight import preflight_problems
 EVALUATED = ["--eval_strategy", "steps"]
 
 
-def words_of(tmp_path, *more):
-    return small_words(tmp_path / "out", *more)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):
     def loads(*args, **options):
@@ -34,7 +30,7 @@ def nothing_is_loaded(monkeypatch):
     ],
 )
 def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
-    words = words_of(tmp_path, *more.split())
+    words = small_words(tmp_path / "out", *more.split())
     assert main(["train", *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"dppo train: {says}") and said.count("\n") == 1
@@ -42,12 +38,6 @@ def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
     wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG")]
     assert len(wrong) == 1 and says in wrong[0]
     assert not (tmp_path / "out").exists()
-
-
-def test_all_problems_are_said_at_once(tmp_path, capsys):
-    words = words_of(tmp_path, "--dataset_path", "no.jsonl", "--reward_weights", "1", "2")
-    assert main(["train", *words]) == 2
-    assert [line[:7] for line in capsys.readouterr().err.splitlines()] == ["dppo tr", "  - dat", "  - rew"]
 
 
 def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
@@ -59,11 +49,13 @@ def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
         ["--eval_dataset_name", "nowhere.jsonl"],  # nothing is evaluated
         [*EVALUATED, "--eval_dataset_name", "embedded"],
     ):
-        assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
+        assert preflight_problems(parse_run(small_words(tmp_path / "out", *more))) == [], more
 
 
 def test_rewards_and_ranges_are_checked_before_a_model_from_scratch_is_warmed_up(tmp_path):
-    run = parse_run(words_of(tmp_path, "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing"))
+    run = parse_run(
+        small_words(tmp_path / "out", "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing")
+    )
     first, second = preflight_problems(run)
     assert "'acuracy' is not known. Did you mean accuracy?" in first and "'math.sqroot' cannot be imported" in second
     fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}
