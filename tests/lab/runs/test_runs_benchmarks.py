@@ -2,20 +2,21 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
 from small_runs import small_words, train
-from toy_evaluation import ASKER, answers, toy_set
+from toy_evaluation import ASKER, toy_set
 
 from dppo.errors import ConfigError
 from dppo.lab.runs import benchmarks, held_out
 from dppo.lab.runs.benchmarks import BenchmarkCallback, figures_of, load_benchmarks
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
-from dppo.lab.runs.held_out import Asker, asker
+from dppo.lab.runs.held_out import asker
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.subject import SubjectSampling
 from dppo.verification.tiny_model import build_model
@@ -33,8 +34,7 @@ SETS, FORTY = (toy_set(7, "one"), toy_set(5, "two")), SubjectSampling(max_new_to
 def test_figures_are_shares_of_the_completions():
     """The same completions in any order of batches: the seeds belong to the problems."""
     figures = figures_of(SETS, ASKER, FORTY, samples=3)
-    alone = Asker(encode=ASKER.encode, generate=answers, batch_size=1, positions=None)
-    assert figures_of(SETS, alone, FORTY, samples=3) == pytest.approx(figures)
+    assert figures_of(SETS, replace(ASKER, batch_size=1), FORTY, samples=3) == pytest.approx(figures)
     for name, count in (("one", 7), ("two", 5)):
         right = figures[f"eval/{name}/pass@1"] * 3 * count
         assert right == pytest.approx(round(right))
@@ -44,8 +44,7 @@ def test_figures_are_shares_of_the_completions():
 
 
 def test_a_prompt_that_leaves_no_room_is_not_answered():
-    short = Asker(encode=ASKER.encode, generate=answers, batch_size=4, positions=3)
-    figures = figures_of(SETS, short, FORTY, samples=3)
+    figures = figures_of(SETS, replace(ASKER, positions=3), FORTY, samples=3)
     assert figures["eval/one/no_answer"] > 0.8 and figures["eval/one/pass@1"] < 0.2
 
 

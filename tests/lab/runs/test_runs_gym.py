@@ -47,13 +47,12 @@ def words(tmp_path, reader):
 def test_training_and_held_out_problems_of_a_run(words):
     run = parse_run(words("--seed", "3", "--eval_dataset_name", TASK, "--prompt_template", "{problem} Only a number."))
     task = reasoning_gym_task("chain_sum", ARGUMENTS, seed=3, answer_pattern="number")
-    trained, held_out = load_dataset(run), load_dataset(run, held_out=True)
-    assert trained[COLUMN] == [row[COLUMN] for row in task.rows()]
-    assert held_out[COLUMN] == [row[COLUMN] for row in task.rows(held_out=True)]
+    trained = load_dataset(run)
+    assert trained[COLUMN] == [row[COLUMN] for row in task.rows()] and dataset_prompts(run) == len(trained)
+    assert load_dataset(run, held_out=True)[COLUMN] == [row[COLUMN] for row in task.rows(held_out=True)]
     assert trained[0]["prompt"] == [{"role": "user", "content": f"{task.rows()[0]['problem']} Only a number."}]
     other = parse_run(words("--task_arguments", '{"size": 20}', dataset="reasoning_gym:rush_hour"))
     assert "answer" not in load_dataset(other).column_names, "a task without one answer"
-    assert dataset_prompts(run) == len(trained) and trained["answer"][0] == task.rows()[0]["answer"]
 
 
 def test_a_run_trains_on_the_tasks_score_and_follows_held_out_problems(tmp_path, words):
