@@ -85,7 +85,7 @@ class BenchmarkCallback(TrainerCallback):
         self.evaluate, self.log, self.every, self._last = evaluate, log, every, -1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Not after a resume."""
+        # Not after a resume.
         if state.global_step == 0:
             self._at(0)
 
@@ -94,7 +94,6 @@ class BenchmarkCallback(TrainerCallback):
             self._at(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Unless it was just asked."""
         if state.global_step != self._last:
             self._at(state.global_step)
 
