@@ -175,6 +175,7 @@ LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(
         ("answer_judge.grading", {"dppo", "dppo.lab", "numpy", "datasets", *HEAVY}),
         ("answer_judge.sandbox", {"dppo", "dppo.lab", "numpy", "datasets", "sympy", *HEAVY}),
         ("answer_judge.evaluation.prompts", {"dppo", "dppo.lab", *HEAVY}),
+        ("dppo.lab.runs.reader", {"answer_judge", "dppo.trl", *HEAVY}),
         ("dppo.lab.gym", {"answer_judge", "reasoning_gym", "numpy", *HEAVY}),
     ],
 )

@@ -80,10 +80,8 @@ class ReasoningGymTask:
                 column = _plain({**asked, "question": key(question), "answer_pattern": self.answer_pattern})
                 found[question] = {"problem": question, "answer": entry["answer"], COLUMN: column}
         if not found:
-            side = "held out" if held_out else "left to train on"
-            raise DataError(
-                f"{PREFIX}{self.name}: of {len(dataset)} problems none is {side}. Write task_arguments: {{size: 500}}"
-            )
+            said = f"{PREFIX}{self.name}: no problem of {len(dataset)} is {'held out' if held_out else 'trained on'}"
+            raise DataError(f"{said}. Write task_arguments: {{size: 500}}")
         return list(found.values())
 
 
@@ -109,12 +107,10 @@ def reasoning_gym_task(
     """
     name = name.removeprefix(PREFIX)
     if answer_pattern not in ANSWER_PATTERNS:
-        raise ConfigError(
-            f"answer_pattern={answer_pattern!r} is not one of {', '.join(ANSWER_PATTERNS)}. Write answer_pattern: tags"
-        )
+        raise ConfigError(f"answer_pattern={answer_pattern!r} must be one of {', '.join(ANSWER_PATTERNS)}")
     known = _registered(name)
     if name not in known:
-        meant = did_you_mean(name, known) or f"It has {', '.join(sorted(known))}. "
+        meant = did_you_mean(name, known)
         raise ConfigError(f"reasoning_gym has no task {name!r}. {meant}Write, for example, {PREFIX}chain_sum")
     given = {"seed": seed * SEED_SPACING % 2**32, **(arguments or {})}
     try:
@@ -170,9 +166,8 @@ class GymScorer:
         texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
         found = self.scores(texts, columns[COLUMN])
         if columns.get("log_metric") and found:
-            outcomes = {"right": found.count(1.0), "timeout": found.count(None)}
-            outcomes["wrong"] = len(found) - sum(outcomes.values())
-            for outcome, count in outcomes.items():
+            right, late = found.count(1.0), found.count(None)
+            for outcome, count in {"right": right, "timeout": late, "wrong": len(found) - right - late}.items():
                 columns["log_metric"](f"check/{outcome}", count / len(found))
         return found
 
@@ -192,16 +187,13 @@ class GymScorer:
             except multiprocessing.TimeoutError:
                 found.append(None)
                 self.close()
-                warnings.warn(
-                    f"reasoning_gym did not score {texts[len(found) - 1][:120]!r} within {self.limit_seconds:g} "
-                    "seconds: that completion has no reward",
-                    stacklevel=2,
-                )
+                said = f"no score within {self.limit_seconds:g} seconds for {texts[len(found) - 1][:120]!r}"
+                warnings.warn(f"{said}: that completion has no reward", stacklevel=2)
         return found
 
 
 def is_held_out(question: str) -> bool:
-    """True for one question in ``HELD_OUT_PARTS``, the same in every process and for every seed."""
+    """True for one question in ``HELD_OUT_PARTS``, for every seed."""
     return int(key(question), 16) % HELD_OUT_PARTS == 0
 
 
@@ -217,9 +209,7 @@ def _registered(name: str) -> Mapping[str, tuple[Any, Any]]:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("reasoning_gym"):
             raise
-        raise ConfigError(
-            f"{PREFIX}{name} needs reasoning-gym, which is not installed: {install_line('gym')}"
-        ) from error
+        raise ConfigError(f"{PREFIX}{name} needs reasoning-gym, not installed: {install_line('gym')}") from error
     return DATASETS
 
 
@@ -242,8 +232,6 @@ def _asked(column: str) -> tuple[Any, dict[str, Any], str]:
     dataset = _dataset(asked["task"], _plain(asked["arguments"]))
     entry = dataset[asked["number"]]
     if key(entry["question"]) != asked["question"]:
-        raise DataError(
-            f"{PREFIX}{asked['task']} makes other problems in each process, because it follows Python's hash seed. "
-            "Write PYTHONHASHSEED=0 before the command"
-        )
+        said = f"{PREFIX}{asked['task']} makes other problems in each process, by Python's hash seed"
+        raise DataError(f"{said}. Write PYTHONHASHSEED=0 before the command")
     return dataset, entry, asked["answer_pattern"]

@@ -9,42 +9,39 @@ INSIDE = Path(__file__).with_name("examples")
 EXAMPLES = INSIDE if INSIDE.is_dir() else Path(__file__).parents[2] / "examples"
 """The folder of the examples of this installation."""
 NOT_SHIPPED = {"sample_compare", "first_look", "results"}
-"""What of a clone's folder is in no wheel: a report's records and the notebooks, which pyproject.toml leaves out."""
-HERE = "examples"
-"""The folder that examples are written to, so that paths in them and on pages hold."""
+"""Parts of a clone's folder that are in no wheel; pyproject.toml leaves them out."""
 
 
 def examples() -> dict[str, Path]:
-    """Where each example is, by its name: a folder with a README, or a file without its ending."""
-    paths = [path for path in EXAMPLES.iterdir() if path.is_file() or (path / "README.md").is_file()]
+    """The path of each example by its name: a folder with a README, or a file without its ending."""
+    paths = (path for path in EXAMPLES.iterdir() if path.is_file() or (path / "README.md").is_file())
     by_kind = sorted(paths, key=lambda path: (path.is_file(), path.name))
     return {path.stem: path for path in by_kind if path.stem not in NOT_SHIPPED}
 
 
 def described(path: Path) -> str:
-    """What an example is about: the first line of its README, docstring or comment."""
-    page = path / "README.md" if path.is_dir() else path
-    if page.suffix == ".jsonl":
+    """The first line of an example's README, docstring or comment."""
+    if path.suffix == ".jsonl":
         return "A file of problems for dppo eval."
+    page = path / "README.md" if path.is_dir() else path
     return page.read_text(encoding="utf-8").splitlines()[0].strip('#" ')
 
 
 def write_example(name: str, folder: Path) -> list[Path]:
-    """Copy an example into ``folder/examples``, where equal files stay, and give its files as they are called there.
+    """Copy an example into ``folder/examples``, and return its files there; equal files stay.
 
-    An unknown example, or a file of that name with another content, is a ``ConfigError``.
+    Raises:
+        ConfigError: an unknown example, or a file there has another content. Nothing is written then.
     """
     found = examples()
     if name not in found:
-        meant = did_you_mean(name, found)
-        raise ConfigError(f"there is no example {name!r}. {meant}".rstrip() + " dppo example lists all of them.")
+        raise ConfigError(f"there is no example {name!r}. {did_you_mean(name, found)}List them: dppo example")
     path = found[name]
     sources = [each for each in sorted(path.rglob("*")) if each.is_file()] if path.is_dir() else [path]
-    pairs = {folder / HERE / each.relative_to(EXAMPLES): each for each in sources if "__pycache__" not in each.parts}
-    for to in (to for to, source in pairs.items() if to.exists() and to.read_bytes() != source.read_bytes()):
-        raise ConfigError(
-            f"{to} is there and differs from the example. Write it elsewhere: mkdir new; cd new; dppo example {name}"
-        )
+    pairs = {folder / "examples" / each.relative_to(EXAMPLES): each for each in sources if each.suffix != ".pyc"}
+    for to, source in pairs.items():
+        if to.exists() and to.read_bytes() != source.read_bytes():
+            raise ConfigError(f"{to} differs from the example. Write it elsewhere: cd NEW; dppo example {name}")
     for to, source in pairs.items():
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, to)

@@ -1,5 +1,8 @@
 """Fields and words of ``dppo train`` for a run that takes seconds on a CPU, and a reward that it can learn from."""
 
+from dppo.lab.runs.parts import train_with
+from dppo.trl import DPPOTrainer
+
 SMALL = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 4, "per_device_train_batch_size": 16}
 SMALL |= {"max_completion_length": 8, "gradient_checkpointing": False}
 
@@ -8,6 +11,11 @@ def small_words(folder, *more, model="scratch:embedded", dataset="embedded"):
     """A small run into ``folder``; further words win."""
     named = {"model_name_or_path": model, "dataset_name": dataset, "output_dir": folder, **SMALL, "disable_tqdm": True}
     return [*(word for name, value in named.items() for word in (f"--{name}", str(value))), *more]
+
+
+def train(run):
+    """Train a run with our trainer."""
+    return train_with(DPPOTrainer, run)
 
 
 def odd_length(completions, **columns):

@@ -36,29 +36,21 @@ def test_neighbouring_seeds_share_few_problems():
     assert not first & second and len(first & wrong) > 40
 
 
-def test_too_few_problems_are_refused():
-    with refused(DataError, "chain_sum", "held out", "size: 500"):
-        reasoning_gym_task("chain_sum", {"size": 1}).rows(held_out=True)
-
-
 def test_the_score_is_the_tasks_own():
     task = reasoning_gym_task("chain_sum", SUMS, answer_pattern="number")
     row = next(row for row in task.rows() if row["answer"] == "1")
     found = {"It is 2 - 1 = 1.": 1.0, "12": 0.5, "7": 0.0, "one": 0.0}  # reasoning-gym gives a part for "1" in "12"
     assert {text: reasoning_gym_score(text, row) for text in found} == found
+    row = reasoning_gym_task("prime_factorization", {"size": 4}).rows()[0]
+    assert reasoning_gym_score("seven", row) == 0.0  # reasoning-gym raises ValueError there
 
 
-@pytest.mark.parametrize("name", ["chain_sum", "countdown", "rush_hour", "zebra_puzzles", "simple_equations"])
+@pytest.mark.parametrize("name", ["countdown", "rush_hour", "simple_equations"])
 def test_right_answers_of_other_tasks_score_1(name):
     task = reasoning_gym_task(name, {"size": 8})
     for row in task.rows():
         assert row["answer"] is None or reasoning_gym_score(row["answer"], row) == 1.0
         assert reasoning_gym_score("I do not know.", row) < 1.0
-
-
-def test_a_text_that_the_scorer_cannot_read_scores_0():
-    row = reasoning_gym_task("prime_factorization", {"size": 4}).rows()[0]
-    assert reasoning_gym_score("seven", row) == 0.0  # reasoning-gym raises ValueError there
 
 
 def test_the_answer_in_a_completion():
@@ -72,8 +64,8 @@ def test_what_is_unknown_is_refused_with_the_near_ones():
         reasoning_gym_task("chain_sums")
     with refused(ConfigError, "'max_term'", "min_digits, max_digits"):
         reasoning_gym_task("chain_sum", {"max_term": 2})
-    with refused(ConfigError, "max_terms", "must be >= min_terms"):
-        reasoning_gym_task("chain_sum", {"max_terms": 1})
+    with refused(DataError, "chain_sum", "held out", "size: 500"):
+        reasoning_gym_task("chain_sum", {"size": 1}).rows(held_out=True)
     with refused(ConfigError, "answer_pattern='box'", "number", "tags"):
         reasoning_gym_task("chain_sum", answer_pattern="box")
 

@@ -105,3 +105,17 @@ def test_a_file_system_without_locks_is_said_and_any_other_failure_refused(numbe
     with refused(ConfigError, os.strerror(number)) if other else nullcontext(), sole_writer_of(tmp_path, told.append):
         assert not (tmp_path / WRITER_FILE).exists()
     assert [os.strerror(number) in line for line in told] == [True] * (not other)
+
+
+def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, holder, monkeypatch):
+    (tmp_path / "out" / files.WRITER_FILE).write_text("{half")
+    with refused(ConfigError, "another process"), sole_writer_of(tmp_path / "out"):
+        pass
+    holder.communicate("")
+
+    def full(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_json", full)
+    with sole_writer_of(tmp_path / "out"):
+        pass

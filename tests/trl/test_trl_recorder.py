@@ -83,7 +83,7 @@ def test_completions_are_whole_groups_with_what_was_drawn(tiny_path, tmp_path):
             seen.setdefault((step, int(row)), []).append((prompt, text, value))
         return rewards
 
-    trainer, _ = make(tiny_path, tmp_path, reward=reward, completions=100, max_steps=5)
+    trainer, _ = make(tiny_path, tmp_path, reward=reward, record_completions=100, max_steps=5)
     trainer.train()
     records = lines(tmp_path, "completions.jsonl")
     assert len(records) == sum(map(len, seen.values()))
@@ -183,7 +183,5 @@ def test_a_recorder_records_one_trainer(tiny_path, tmp_path):
     trainer, recorder = make(tiny_path, tmp_path)
     with refused(ConfigError, "one trainer"):
         recorder.attach(trainer)
-    with refused(ConfigError, "attach", None):
-        RunRecorder(tmp_path).attach(None)
     with refused(ConfigError, "recorder.attach"):
         RunRecorder(tmp_path).phase("train").__enter__()

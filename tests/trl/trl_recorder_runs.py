@@ -11,7 +11,7 @@ from dppo.trl import DPPOConfig, DPPOTrainer
 PROMPTS, ROWS = 4, 8
 
 
-def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callbacks=(), completions=None, **options):
+def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callbacks=(), **options):
     """A trainer of three steps and its recorder, None where nothing is recorded."""
     settings = SHORT | dict(output_dir=str(folder), per_device_train_batch_size=PROMPTS * GENERATIONS)
     settings |= {"max_completion_length": 12} | options
@@ -26,7 +26,7 @@ def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callba
         callbacks=[*callbacks],
         rollout_func=scripted,
     )
-    recorder = RunRecorder(folder, completions=completions).attach(trainer) if recorded else None
+    recorder = RunRecorder(folder).attach(trainer) if recorded else None
     return trainer, recorder
 
 

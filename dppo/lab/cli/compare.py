@@ -26,12 +26,12 @@ METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_determinis
 """The default comparison: every way to prune. Methods with other losses can be named."""
 EMBEDDED_PROMPTS = 24
 """Of the embedded task. With fewer prompts, different rates would keep the same number of them."""
+USAGE = "dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--cpu_seconds [N]] [--any_field value]"
 DESCRIPTION = (
-    "Train every method from the same start on the same problems, TRL's own trainer among them, and show what each "
-    "reaches at equal updates, rollouts and seconds. CONFIG is a configuration for dppo train with eval_benchmarks; a "
-    "block compare: {methods: {name: {method: grpo, any_field: value}}} adds contestants. Without CONFIG a short "
-    "comparison on the embedded task. The same command goes on where a stopped one was. All other flags are fields, as "
-    "for dppo train. --frozen measures bias and variance instead of training: dppo compare --frozen --help."
+    "Train every method from the same start on the same problems, TRL's own trainer among them, and compare them at "
+    "equal updates, rollouts and seconds. CONFIG is as for dppo train, with eval_benchmarks; its block compare: "
+    "{methods: {name: {method: grpo, any_field: value}}} adds contestants. Without CONFIG: the embedded task. The same "
+    "command resumes a stopped comparison. For bias and variance: dppo compare --frozen --help."
 )
 
 
@@ -40,20 +40,14 @@ def main(words: Sequence[str]) -> int:
     if FROZEN in words:
         return frozen([word for word in words if word != FROZEN])
     # Abbreviations would take the field --seed for --seeds.
-    parser = argparse.ArgumentParser(
-        prog="dppo compare",
-        usage="dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--cpu_seconds [N]] [--any_field value]",
-        description=DESCRIPTION,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--methods", help="contestants: names of the block, methods, or trl. Default: the whole block")
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from the configuration's seed on; default 3")
-    parser.add_argument("--target", type=float, help="accuracy whose time is measured. Default: trl's final, per seed")
-    parser.add_argument(
-        "--cpu_seconds", type=float, nargs="?", const=math.inf, metavar="N", help="count CPU seconds of one thread in "
-        "place of the clock on the wall, and with N end each run after as many (logging_steps: 1 to end in time)"
-    )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="make runs anew whose fields have changed")
+    parser = argparse.ArgumentParser(prog="dppo compare", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
+    add = parser.add_argument
+    add("--methods", help="contestants: names of the block, methods, or trl. Default: the whole block")
+    add("--seeds", type=int, default=3, help="how many, from the configuration's seed on; default 3")
+    add("--target", type=float, help="accuracy whose time is measured. Default: trl's final, per seed")
+    cpu = "count CPU seconds of one thread in place of the wall clock, and end each run after N of them"
+    add("--cpu_seconds", type=float, nargs="?", const=math.inf, metavar="N", help=cpu)
+    add("--overwrite", action="store_true", help="make runs anew whose fields have changed")
     config, options, flags = read_words(parser, words, alone=False)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
     from dppo.lab.comparison.plan import plan
@@ -65,14 +59,8 @@ def main(words: Sequence[str]) -> int:
         import torch
 
         torch.set_num_threads(1)  # threads that wait count as well
-    comparison = plan(
-        config,
-        flags,
-        methods=listed(options.methods),
-        seeds=options.seeds,
-        target=options.target,
-        seconds=options.cpu_seconds,
-    )
+    given = {"seeds": options.seeds, "target": options.target, "seconds": options.cpu_seconds}
+    comparison = plan(config, flags, methods=listed(options.methods), **given)
     with no_progress_bars(), events_shown() as told:
         try:
             results = run_comparison(comparison, told, overwrite=options.overwrite)
@@ -88,24 +76,20 @@ def main(words: Sequence[str]) -> int:
 @contextlib.contextmanager
 def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["Event"], None]]:
     """A function that shows each event: a line for all runs together, and one for each, under its name in ``names``."""
-    console = Console(file=sys.stderr)
-    with Board(console) as board:
+    board = Board()
 
-        def told(event: "Event") -> None:
-            name = f"{event.number}/{event.runs} {(names or {}).get(event.name, event.name)} seed {event.seed}"
-            done = 1.0 if event.stage in ("kept", "finished", "failed") else event.step / max(event.steps, 1.0)
-            done = 0.0 if event.stage == "warm-up" else done
-            board.update("all runs", (event.number - 1 + done) / event.runs)
-            if event.stage == "warm-up":
-                board.update(f"start of seed {event.seed}", event.step, 1.0, event.figures)
-            elif event.stage == "train":
-                board.update(name, event.step, event.steps, event.figures)
-            elif event.stage != "finished":
-                console.print(
-                    f"{event.stage} {name}{': ' * bool(event.text)}{event.text}", markup=False, soft_wrap=True
-                )
+    def told(event: "Event") -> None:
+        name = f"{event.number}/{event.runs} {(names or {}).get(event.name, event.name)} seed {event.seed}"
+        done = 1.0 if event.stage in ("kept", "finished", "failed") else event.step / max(event.steps, 1.0)
+        board.update("all runs", (event.number - 1 + done * (event.stage != "warm-up")) / event.runs)
+        if event.stage == "warm-up":
+            board.update(f"start of seed {event.seed}", event.step, 1.0, event.figures)
+        elif event.stage == "train":
+            board.update(name, event.step, event.steps, event.figures)
+        elif event.stage != "finished":
+            print(f"{event.stage} {name}{': ' * bool(event.text)}{event.text}", file=sys.stderr)
 
-        yield told
+    yield told
 
 
 def frozen(words: Sequence[str]) -> int:
@@ -117,13 +101,7 @@ def frozen(words: Sequence[str]) -> int:
         from dppo.lab.comparison.plan import read_config
         from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
         from dppo.lab.frozen.lines import CONTROLS
-        from dppo.lab.frozen.methods import (
-            as_configured,
-            configured,
-            embedded_training,
-            lines_of,
-            methods_of,
-        )
+        from dppo.lab.frozen.methods import as_configured, configured, embedded_training, lines_of, methods_of
 
         seeded = [] if options.seed is None else ["--seed", str(options.seed)]
         fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
@@ -159,18 +137,16 @@ def frozen(words: Sequence[str]) -> int:
 def _frozen_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dppo compare --frozen",
-        usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [--methods NAMES] [--rates RATES] "
-        "[--prompts N] [--draws N] [--seed N] [--output FILE.json]",
-        description="How far each method's gradient is from the full batch's, and how much it scatters, on rollouts "
-        "that stand still: of the embedded policy, or of the model, problems and rewards of a configuration.",
+        usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [options]",
+        description="Bias and variance of each method's gradient on fixed rollouts: of the embedded policy, or of the "
+        "model, problems and rewards of a configuration.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--methods", help=f"names with commas between them; default: the configuration's compare block, or {METHODS}"
-    )
-    parser.add_argument("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
-    parser.add_argument("--prompts", type=int, help=PROMPTS)
-    parser.add_argument("--draws", type=int, default=2000, help="per line and rate (default 2000)")
-    parser.add_argument("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
-    parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
+    add = parser.add_argument
+    add("--methods", help=f"names with commas; default: the configuration's compare block, or {METHODS}")
+    add("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
+    add("--prompts", type=int, help=PROMPTS)
+    add("--draws", type=int, default=2000, help="per line and rate (default 2000)")
+    add("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
+    add("--output", type=Path, help="file to write everything to, as JSON")
     return parser

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from dppo.errors import ConfigError, did_you_mean
+from dppo.lab.cli.words import print_names
 
 INSIDE = Path(__file__).parents[1] / "docs"
 PAGES = INSIDE if INSIDE.is_dir() else Path(__file__).parents[3] / "docs"
@@ -23,14 +24,11 @@ def main(words: Sequence[str]) -> int:
     name = parser.parse_args(list(words)).page
     pages = {path.stem: path for path in sorted(PAGES.glob("*.md"))}
     if name is None:
-        width = max(map(len, pages))
-        for each, path in pages.items():
-            print(f"{each:{width}}  {path.read_text(encoding='utf-8').splitlines()[0].strip('# ')}")
+        print_names({each: path.read_text("utf-8").splitlines()[0].strip("# ") for each, path in pages.items()})
         return 0
     if name not in pages:
-        meant = did_you_mean(name, pages)
-        raise ConfigError(f"there is no page {name!r}. {meant}".rstrip() + " All of them: dppo docs")
-    text = re.sub(r"<!--.*?-->\n?", "", pages[name].read_text(encoding="utf-8"), flags=re.DOTALL)
+        raise ConfigError(f"there is no page {name!r}. {did_you_mean(name, pages)}List them: dppo docs")
+    text = re.sub(r"<!--.*?-->\n?", "", pages[name].read_text("utf-8"), flags=re.DOTALL)
     if sys.stdout.isatty():
         Console().print(Markdown(text))
     else:

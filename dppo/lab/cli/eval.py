@@ -13,6 +13,7 @@ from dppo.lab.cli.words import listed
 from dppo.lab.gym import is_gym
 from dppo.lab.judge import judge
 
+USAGE = "dppo eval MODEL --benchmarks NAMES [--limit N] [--output DIR]"
 DESCRIPTION = (
     "Accuracy on held-out problems of tasks of reasoning-gym. Every other benchmark, file of problems and option is "
     "one of answer-judge: python -m answer_judge.evaluation --help."
@@ -21,29 +22,23 @@ DESCRIPTION = (
 
 def main(words: Sequence[str]) -> int:
     """Evaluate a model and print its accuracy, or hand the words to answer-judge."""
-    parser = argparse.ArgumentParser(
-        prog="dppo eval",
-        usage="dppo eval MODEL --benchmarks NAMES [--limit N] [--output DIR]",
-        description=DESCRIPTION,
-        allow_abbrev=False,
-    )
+    parser = argparse.ArgumentParser(prog="dppo eval", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("model", nargs="?", help="folder or hub name of a model")
-    parser.add_argument("--benchmarks", default="", help="names with commas between, each reasoning_gym:NAME")
-    parser.add_argument(
-        "--task_arguments", type=json.loads, default={}, metavar="JSON", help='such as {"max_terms": 2}'
-    )
-    parser.add_argument("--answer_pattern", default="text", help="the answer in a completion: text, number or tags")
-    parser.add_argument("--prompt_template", help="text of the user's turn; {problem} is where the question goes")
-    parser.add_argument("--output", default="runs/eval", metavar="DIR", help="folder for results.json")
-    parser.add_argument("--limit", type=int, help="most problems of each, the same ones in every run")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--temperature", type=float, default=0.6, help="default 0.6; 0 takes the most likely token")
-    parser.add_argument("--top_p", type=float, default=0.95, help="default 0.95")
-    parser.add_argument("--max_new_tokens", type=int, default=2048, help="default 2048")
-    parser.add_argument("--batch_size", type=int, default=32, help="completions at once (default 32)")
-    parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
-    parser.add_argument("--workers", type=int, default=2, help="processes that score answers")
-    parser.add_argument("--answer_time_limit", type=float, default=5.0, help="seconds that scoring one may take")
+    add = parser.add_argument
+    add("--benchmarks", default="", help="names with commas between, each reasoning_gym:NAME")
+    add("--task_arguments", type=json.loads, default={}, metavar="JSON", help='such as {"max_terms": 2}')
+    add("--answer_pattern", default="text", help="the answer in a completion: text, number or tags")
+    add("--prompt_template", help="text of the user's turn; {problem} is where the question goes")
+    add("--output", default="runs/eval", metavar="DIR", help="folder for results.json")
+    add("--limit", type=int, help="most problems of each, the same ones in every run")
+    add("--seed", type=int, default=0)
+    add("--temperature", type=float, default=0.6, help="default 0.6; 0 takes the most likely token")
+    add("--top_p", type=float, default=0.95, help="default 0.95")
+    add("--max_new_tokens", type=int, default=2048, help="default 2048")
+    add("--batch_size", type=int, default=32, help="completions at once (default 32)")
+    add("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
+    add("--workers", type=int, default=2, help="processes that score answers")
+    add("--answer_time_limit", type=float, default=5.0, help="seconds that scoring one may take")
     options, others = parser.parse_known_args(words)
     names = listed(options.benchmarks) or []
     if not any(map(is_gym, names)):

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in COMMANDS:
         meant = did_you_mean(words[0], COMMANDS)
-        print(f"dppo: unknown command {words[0]!r}. {meant}".rstrip() + f"\n\n{usage()}", file=sys.stderr)
+        print(f"dppo: unknown command {words[0]!r}. {meant}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
         with warnings.catch_warnings():

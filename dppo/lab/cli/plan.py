@@ -15,23 +15,20 @@ from dppo.lab.shipped import offered
 
 FORMAT = 2
 """Of ``plan.json``."""
+USAGE = """dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER] [--output FILE.json]
+       dppo plan --log FILE [--generations N]"""
+DESCRIPTION = "What a run will cost, and what pruning can save, before it starts. How to read it: dppo docs savings."
 
 
 def main(words: Sequence[str]) -> int:
     """Print the cost of the run under each option and the advised rates, and write it with ``--output``; 0."""
-    parser = argparse.ArgumentParser(
-        prog="dppo plan",
-        usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER] [--output FILE.json]\n"
-        "       dppo plan --log FILE [--generations N]",
-        description="What a run will cost, and what pruning can save, before it starts: seconds, noise and hours for "
-        "TRL, dense rows and pruning at both levels. How to read it: dppo docs savings.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="what pruning would have saved in a run with this log")
-    parser.add_argument("--generations", type=int, metavar="N", help="completions of a prompt in that run")
-    parser.add_argument("--output", type=Path, metavar="FILE.json", help="the plan as JSON")
+    parser = argparse.ArgumentParser(prog="dppo plan", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
+    add = parser.add_argument
+    add("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
+    add("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
+    add("--log", type=Path, metavar="FILE", help="what pruning would have saved in a run with this log")
+    add("--generations", type=int, metavar="N", help="completions of a prompt in that run")
+    add("--output", type=Path, metavar="FILE.json", help="the plan as JSON")
     config, options, fields = read_words(parser, words)
     if options.log is not None:
         return _log(config, options)
@@ -67,10 +64,7 @@ def _log(config: str | None, options: argparse.Namespace) -> int:
     """Print the savings that a log shows; 0."""
     named = [name for name in ("pilot", "run", "output") if getattr(options, name) is not None]
     if config is not None or named or (options.generations is not None and options.generations < 2):
-        raise ConfigError(
-            "--log stands alone, since a log has no configuration, or with --generations, the completions of a prompt, "
-            ">= 2. Try dppo plan --log FILE --generations 8"
-        )
+        raise ConfigError("--log goes with --generations >= 2 alone. Try dppo plan --log FILE --generations 8")
     from dppo.lab.planning.from_log import lines_of, plan_log
     from dppo.lab.planning.logs import read_log
     from dppo.lab.planning.table import NARROWEST

@@ -11,15 +11,11 @@ def main(words: Sequence[str]) -> int:
     """Write the page, and say where it is and the figures that lack their records."""
     parser = argparse.ArgumentParser(
         prog="dppo report",
-        description="One page about runs or comparisons that opens without a network: tables, curves, where the "
-        "seconds went, what was pruned, settings. What each panel shows: dppo docs compare.",
+        description="One page about runs or comparisons that opens without a network. Its panels: dppo docs compare.",
     )
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="RUN_OR_COMPARISON", help="output_dir of a run, or of dppo compare"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE.html", help="the page (default: report.html in the first folder)"
-    )
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, metavar="RUN_OR_COMPARISON", help="output_dir of a run, or of dppo compare")
+    add("--output", type=Path, metavar="FILE.html", help="the page (default: report.html in the first folder)")
     options = parser.parse_args(words)
     check_output(options.output)
     from dppo.lab.report import write_report

@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.console import Console
-from rich.markup import escape
-
 from dppo.lab.cli import INTERRUPTED
 from dppo.lab.cli.progress import Board
 from dppo.lab.runs.fields import RunArguments
@@ -30,12 +27,6 @@ DESCRIPTION = (
     "them too. The fields of TRL and transformers are fields here as well: --help_all lists them."
 )
 GROUPS = {"what to train on, and how it is judged": RunArguments, "pruning, and what the method fills in": OwnSettings}
-MARKS = {
-    "ok": "[green]ok       [/]",
-    "wrong": "[red]WRONG    [/]",
-    "unchecked": "[yellow]unchecked[/]",
-    "plan": "plan     ",
-}
 
 
 def main(words: Sequence[str]) -> int:
@@ -52,9 +43,9 @@ def main(words: Sequence[str]) -> int:
     if run.data.dry_run:
         from dppo.lab.runs.dry_run import dry_run
 
-        findings, console = dry_run(run), Console(highlight=False, soft_wrap=True)
+        findings = dry_run(run)
         for finding in findings:
-            console.print(f"{MARKS[finding.kind]} {escape(finding.text)}")
+            print(f"{'WRONG' if finding.kind == 'wrong' else finding.kind:9} {finding.text}")
         return int(any(finding.kind == "wrong" for finding in findings))
     try:
         return _train(run)
@@ -71,9 +62,8 @@ def short_help() -> str:
     for title, kind in GROUPS.items():
         group = parser.add_argument_group(title)
         for each in fields(cast(Any, kind)):
-            group.add_argument(
-                f"--{each.name}", metavar="VALUE", help=with_default(each.metadata["help"], each.default)
-            )
+            shown = with_default(each.metadata["help"], each.default)
+            group.add_argument(f"--{each.name}", metavar="VALUE", help=shown)
     return parser.format_help()
 
 
@@ -105,16 +95,15 @@ def _train(run: "Run") -> int:
     from dppo.lab.runs.parts import train_with
     from dppo.trl import DPPOTrainer
 
-    first = run.training.process_index == 0
-    with Board(Console(file=sys.stderr), first=first, plain=bool(run.training.disable_tqdm)) as board:
+    board, first = Board(), run.training.process_index == 0
 
-        def warm_up(done: float, loss: float) -> None:
-            board.update("warm-up", done, figures={"loss": loss})
+    def warm_up(done: float, loss: float) -> None:
+        board.update("warm-up", done, figures={"loss": loss})
 
-        def follow(trainer: "GRPOTrainer") -> None:
-            Follow.instead(trainer, partial(board.update, "train"))
+    def follow(trainer: "GRPOTrainer") -> None:
+        Follow.instead(trainer, partial(board.update, "train") if first else lambda *_: None)
 
-        trainer = train_with(DPPOTrainer, run, warm_up, follow)
+    trainer = train_with(DPPOTrainer, run, warm_up if first else None, follow)
     if trainer.accelerator.is_main_process:
         folder = run.training.output_dir or "."
         print(f"trained {trainer.state.global_step} steps; model and records are in {folder}")

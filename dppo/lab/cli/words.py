@@ -1,7 +1,7 @@
 """Shared by the commands: reading a configuration, options and fields from words, and a console for tables."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -17,8 +17,7 @@ def read_words(
 ) -> tuple[str | None, argparse.Namespace, list[str]]:
     """The configuration, the command's own options, and the fields among the words that follow a command.
 
-    The configuration must exist and ``--output`` be writable: that is checked before torch and TRL are imported, which
-    takes seconds. With ``alone``, fields without a configuration to change are an error.
+    The configuration and the folder of ``--output`` must exist. With ``alone``, fields need a configuration.
     """
     config, rest = split_words(words)
     options, fields = parser.parse_known_args(rest)
@@ -41,6 +40,12 @@ def numbers(flag: str, text: str, *, example: str) -> tuple[float, ...]:
         return tuple(dict.fromkeys(float(word) for word in text.strip(",").split(",")))
     except ValueError as error:
         raise ConfigError(f"--{flag} {text} must be numbers with commas between. Try --{flag} {example}") from error
+
+
+def print_names(described: Mapping[str, str]) -> None:
+    """Print names and descriptions in two columns."""
+    width = max(map(len, described))
+    print("\n".join(f"{name:{width}}  {text}" for name, text in described.items()))
 
 
 def wide_console(columns: int) -> Console:

@@ -14,6 +14,7 @@ from dppo.lab.demo.rollouts import check_embedded
 from dppo.lab.gym import GymScorer, is_gym
 from dppo.lab.judge import judge
 from dppo.lab.runs.embedded import TASKS
+from dppo.lab.runs.folder import ACCURACY
 from dppo.lab.runs.held_out import Asker, HeldOut, asker, check_names, embedded_set, gym_set, sums
 from dppo.lab.runs.parsing import AnyRun
 from dppo.lab.subject import SubjectSampling
@@ -36,12 +37,9 @@ def judged_sets(run: AnyRun, names: list[str]) -> list[HeldOut]:
 
 def _judged(found: Any, judges: Any) -> HeldOut:
     def score(texts: list[str], places: list[int]) -> list[tuple[float, bool]]:
-        verdicts = judges.verify_many(
-            texts,
-            [found.problems[place].answer for place in places],
-            benchmark=found.benchmark.rule,
-            details=[found.problems[place].details for place in places],
-        )
+        asked = [found.problems[place] for place in places]
+        golds, details = [problem.answer for problem in asked], [problem.details for problem in asked]
+        verdicts = judges.verify_many(texts, golds, benchmark=found.benchmark.rule, details=details)
         return [(float(verdict.reason == "right"), verdict.reason != "no_answer") for verdict in verdicts]
 
     questions = [found.benchmark.prompt(problem.problem) for problem in found.problems]
@@ -62,13 +60,9 @@ def load_benchmarks(run: AnyRun) -> list[HeldOut]:
             "eval_benchmarks cannot generate with weights that FSDP or DeepSpeed share out. Leave it out, and evaluate "
             "checkpoints: dppo eval OUTPUT_DIR/checkpoint-50 --benchmarks math500"
         )
-    embedded = [name for name in names if name in TASKS]
-    if embedded and len(names) > 1:
-        raise ConfigError(
-            f"eval_benchmarks: {', '.join(names)}: {embedded[0]} is answered by the demonstration's decoder and stands "
-            f"alone. Write eval_benchmarks: [{embedded[0]}]"
-        )
-    if embedded:
+    if embedded := [name for name in names if name in TASKS]:
+        if len(names) > 1:  # the demonstration's decoder answers these
+            raise ConfigError(f"{embedded[0]} must stand alone. Write eval_benchmarks: [{embedded[0]}]")
         return [embedded_set(embedded[0], run.training.seed, data.eval_benchmark_limit)]
     limits = {"limit": data.eval_benchmark_limit, "template": data.prompt_template}
     scorer = GymScorer(data.reward_workers, data.answer_time_limit)
@@ -91,7 +85,7 @@ class BenchmarkCallback(TrainerCallback):
         self.evaluate, self.log, self.every, self._last = evaluate, log, every, -1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Not after a resume."""
+        # Not after a resume.
         if state.global_step == 0:
             self._at(0)
 
@@ -100,7 +94,6 @@ class BenchmarkCallback(TrainerCallback):
             self._at(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Unless it was just asked."""
         if state.global_step != self._last:
             self._at(state.global_step)
 
@@ -117,22 +110,20 @@ def figures_of(
     samples: int = 1,
     seed: int = 0,
     reduce: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
-    rank: int = 0,
-    processes: int = 1,
+    **share: int,
 ) -> dict[str, float]:
     """The figures of a model on each set, by their names in the log.
 
-    Every process asks its own share of the problems, and ``reduce`` sums over all. Completions have their own seeds,
-    the same at every call, and no global generator is touched. So a run trains as it would have without this.
+    Every process asks its ``share`` of the problems, by its ``rank`` of ``processes``, and ``reduce`` sums over all.
+    Completions have their own seeds, the same at every call, and no global generator is touched. So a run trains as it
+    would have without this.
     """
-    drawn = {"samples": samples, "seed": seed, "rank": rank, "processes": processes}
     figures: dict[str, float] = {}
     for each in sets:
-        count, *totals = reduce(sums(each, ask, sampling, **drawn)).tolist()
+        count, *totals = reduce(sums(each, ask, sampling, samples=samples, seed=seed, **share)).tolist()
         names = ("pass@1", "mean_tokens", "truncated", "no_answer")
         figures |= {f"eval/{each.name}/{name}": total / count for name, total in zip(names, totals, strict=True)}
-    means = [figures[f"eval/{each.name}/pass@1"] for each in sets]
-    return {**figures, "eval/average/pass@1": sum(means) / len(means)}
+    return {**figures, ACCURACY: sum(figures[f"eval/{each.name}/pass@1"] for each in sets) / len(sets)}
 
 
 def benchmark_callback(
@@ -149,8 +140,18 @@ def benchmark_callback(
     embedded = any(found.name in TASKS for found in sets)
     layout = trainer.generating if isinstance(trainer, DPPOTrainer) else nullcontext
     given = training.chat_template_kwargs
+    size = training.per_device_train_batch_size * (training.steps_per_generation or 1)
+    asked: dict[str, Any] = {
+        "embedded": embedded,
+        "batch_size": size,
+        "options": given if isinstance(given, dict) else {},
+    }
+    share = {"rank": accelerator.process_index, "processes": accelerator.num_processes}
+    drawn = {"samples": run.data.eval_benchmark_samples, "seed": training.seed, **share}
 
     def summed(tensor: torch.Tensor) -> torch.Tensor:
+        if accelerator.num_processes == 1:
+            return tensor
         return cast(torch.Tensor, accelerator.reduce(tensor.to(accelerator.device), reduction="sum")).cpu()
 
     def evaluate() -> dict[str, float]:
@@ -158,23 +159,8 @@ def benchmark_callback(
             model: Any = accelerator.unwrap_model(trainer.model)
             if embedded:
                 check_embedded(model, training)
-            ask = asker(
-                model,
-                trainer.processing_class,
-                embedded=embedded,
-                batch_size=training.per_device_train_batch_size * (training.steps_per_generation or 1),
-                options=given if isinstance(given, dict) else {},
-            )
-            return figures_of(
-                sets,
-                ask,
-                sampling_of(training),
-                samples=run.data.eval_benchmark_samples,
-                seed=training.seed,
-                reduce=summed if accelerator.num_processes > 1 else lambda tensor: tensor,
-                rank=accelerator.process_index,
-                processes=accelerator.num_processes,
-            )
+            ask = asker(model, trainer.processing_class, **asked)
+            return figures_of(sets, ask, sampling_of(training), reduce=summed, **drawn)
 
     def log(figures: dict[str, float]) -> None:
         # Not by TRL's own ``log``, which would move the figures of the step in progress into this record. And this

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,11 +86,8 @@ def prompt_evidence(lines: Iterable[PromptLine]) -> MomentSamples:
 
 def _visits(line: PromptLine) -> Iterable[tuple[float, ...]]:
     """Expected and found signal, expected and found tokens, and probability of each prompt that has all of them."""
-    columns: list[Sequence[Any]] = [
-        sequence(column)
-        for column in (line.expected_signal, line.signal, line.expected_tokens, line.tokens, line.probability)
-    ]
-    for row in zip(*columns, strict=False):
+    columns = line.expected_signal, line.signal, line.expected_tokens, line.tokens, line.probability
+    for row in zip(*map(sequence, columns), strict=False):
         visit = tuple(map(number, row))
         signal, found, expected, tokens, prob = visit
         if all(map(math.isfinite, visit)) and min(signal, found, tokens) >= 0 and expected > 0 and 0 < prob <= 1:

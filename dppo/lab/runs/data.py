@@ -44,13 +44,10 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, room: int | None = None,
     model.
     """
     data, training = run.data, run.training
-    if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
-        raise ConfigError(
-            f"eval_strategy={str(training.eval_strategy)!r} needs problems to evaluate on. Set eval_dataset_name, or "
-            "eval_strategy: 'no'."
-        )
+    if held_out and not data.eval_dataset_name:
+        raise ConfigError(f"eval_strategy={str(training.eval_strategy)!r} needs problems. Set eval_dataset_name")
     name = (data.eval_dataset_name or "") if held_out else data.dataset_name
-    path = data.eval_dataset_path if held_out else data.dataset_path
+    path = None if held_out else data.dataset_path
     chat = tokenizer is None or tokenizer.chat_template is not None
     if name in TASKS and path is None:
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
@@ -91,8 +88,7 @@ def _read(run: AnyRun, name: str, path: str | None, *, held_out: bool, chat: boo
     column = next((each for each in looked if each in rows.column_names), None)
     if column is None:
         raise DataError(
-            f"{path or name} has no column {' or '.join(map(repr, looked))}. Its columns are "
-            f"{', '.join(map(repr, rows.column_names))}. Name the one with the problem: prompt_column: NAME"
+            f"{path or name} has columns {rows.column_names}, and none of {looked}. Write prompt_column: NAME"
         )
     prompts = as_prompts(list(rows[column]), data.prompt_template, chat)
     return rows.remove_columns([each for each in ["prompt"] if each in rows.column_names]).add_column("prompt", prompts)
@@ -106,8 +102,7 @@ def as_prompts(problems: Sequence[Any], template: str | None, chat: bool) -> lis
     if any(isinstance(problem, list) for problem in problems):
         if template is not None or not chat:
             raise DataError(
-                "problems that are lists of messages are used as they are: leave prompt_template out, and take a model "
-                "with a chat template"
+                "problems that are lists of messages need a model with a chat template, and no prompt_template"
             )
         return [problem or [] for problem in problems]
     texts = ["" if problem is None else str(problem) for problem in problems]
@@ -124,28 +119,16 @@ def read_rows(source: str, split: str) -> Dataset:
         if not is_local(source):
             name, _, config = source.partition(":")
             return datasets.load_dataset(name, config or None, split=split)  # pyright: ignore[reportReturnType]
-        files = _files(Path(source).expanduser(), split)
-        kind = "parquet" if files[0].endswith(".parquet") else "json"
-        return datasets.load_dataset(kind, data_files=files, split="train")  # pyright: ignore[reportReturnType]
-    except DataError:
-        raise
+        place = str(Path(source).expanduser())
+        if Path(place).is_dir():
+            return datasets.load_dataset(place, split=split)  # pyright: ignore[reportReturnType]
+        kind = "parquet" if place.endswith(".parquet") else "json"
+        return datasets.load_dataset(kind, data_files=place, split="train")  # pyright: ignore[reportReturnType]
     except Exception as error:  # datasets raises a dozen unrelated types
         raise DataError(
             f"dataset {source!r}, split {split!r}, cannot be read: {in_one_line(error.__cause__ or error)}. Write "
             "one JSON object a line into a file: dataset_path: problems.jsonl"
         ) from error
-
-
-def _files(place: Path, split: str) -> list[str]:
-    if not place.is_dir():
-        return [str(place)]
-    files = sorted(file for file in place.iterdir() if file.name.endswith(SUFFIXES))
-    named = [file for file in files if split in file.name.split(".")[0].replace("-", "_").split("_")]
-    if not (named or files):
-        raise DataError(
-            f"folder {place} has no file of {', '.join(SUFFIXES)}. Name a file: dataset_path: problems.jsonl"
-        )
-    return list(map(str, named or files))
 
 
 def gym_dataset(gym: ReasoningGymTask, *, held_out: bool, template: str | None, chat: bool) -> Dataset:
@@ -168,17 +151,10 @@ def checked(
     minimum: int = 1,
     drop: bool = False,
 ) -> Dataset:
-    """The dataset without empty or over-long prompts and empty answers, which are an error unless ``drop``.
+    """The dataset without bad rows: empty or over-long prompts, empty answers. They are an error unless ``drop``.
 
-    Args:
-        dataset: with a column ``prompt``; ``answer`` is checked if it is there.
-        count: the tokens of a prompt, chat template included, for ``longest``.
-        longest: most tokens of a prompt, >= 1, and the name of that limit.
-        minimum: prompts needed, usually as many as one generation takes.
-        drop: True to leave bad rows out with a warning.
-
-    Raises:
-        DataError: bad rows, by number and reason, or too few prompts.
+    ``count`` gives the tokens of a prompt, chat template included. ``longest`` is the most of them and the name of that
+    limit, and ``minimum`` the prompts needed, usually as many as one generation takes.
     """
     prompts = list(dataset["prompt"])
     bad = {"empty prompt": [row for row, prompt in enumerate(prompts) if not _text(prompt).strip()]}
@@ -191,16 +167,16 @@ def checked(
         reason = f"prompt of more than {most} tokens, {limit} (longest: {max(counts.values(), default=0)})"
         bad[reason] = [row for row in sorted(counts) if counts[row] > most]
     if rows := set().union(*bad.values()):
-        text = "; ".join(f"{reason} in {_numbered(found)}" for reason, found in bad.items() if found)
-        said = f"{len(rows)} of {len(dataset)} rows cannot be trained on: {text}"
+        counted = (f"{reason} in {len(found)} (counted from 0: {found[:5]})" for reason, found in bad.items() if found)
+        said = f"{len(rows)} of {len(dataset)} rows cannot be trained on: {'; '.join(counted)}"
         if not drop:
             raise DataError(f"{said}. Leave them out with on_bad_rows: drop")
         warnings.warn(f"{said}. They are left out", stacklevel=3)
         dataset = dataset.select([row for row in range(len(dataset)) if row not in rows])
     if len(dataset) < minimum:
         raise DataError(
-            f"{len(dataset)} prompts are fewer than the {minimum} that one generation needs. "
-            "Add problems, or make generation_batch_size (per_device_train_batch_size, num_processes) smaller"
+            f"{len(dataset)} prompts are fewer than the {minimum} that one generation needs. Add problems, or lower "
+            "generation_batch_size"
         )
     return dataset
 
@@ -209,8 +185,3 @@ def _text(prompt: Any) -> str:
     """The text of a prompt, of messages too; parts of a message count as text."""
     contents = [prompt] if prompt is None or isinstance(prompt, str) else [each.get("content") for each in prompt]
     return "".join(str(content or "") for content in contents)
-
-
-def _numbered(rows: Sequence[int]) -> str:
-    first = ", ".join(map(str, rows[:5]))
-    return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"

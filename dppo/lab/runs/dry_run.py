@@ -23,8 +23,8 @@ from dppo.lab.runs.rewards import load_rewards, load_rollouts
 from dppo.trl.grpo.prompts import column_prior
 from dppo.trl.grpo.start import describe_steps
 
-TEMPLATE = {True: "with a chat template", False: "without a chat template: prompts will be plain text"}
 Kind = Literal["ok", "wrong", "unchecked", "plan"]
+Lines = Iterator[tuple[Kind, str]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Local:
 
     config: Any = None
     """Configuration of the model."""
+    tokenizer: Any = None
     dataset: Dataset | None = None
 
 
@@ -51,79 +52,74 @@ def dry_run(run: Run) -> list[Finding]:
     findings, local = [Finding("ok", "all fields are known, in range and served")], Local()
     for part in (_output, _model, _data, _rewards, _evaluation, _plan):
         try:
-            findings.extend(part(run, local))
+            findings.extend(Finding(kind, text) for kind, text in part(run, local))
         except (*EXPLAINED, OSError, ValueError) as error:
             findings.append(Finding("wrong", str(error)))
     return findings
 
 
-def _output(run: Run, local: Local) -> Iterator[Finding]:
+def _output(run: Run, local: Local) -> Lines:
     checkpoint = output_checkpoint(run)
-    yield Finding(
-        "ok", f"output_dir={run.training.output_dir} {f'resumes from {checkpoint}' if checkpoint else 'is free'}"
-    )
+    yield "ok", f"output_dir={run.training.output_dir} {f'resumes from {checkpoint}' if checkpoint else 'is free'}"
     if run.without_gpu:
-        text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
-        yield Finding("unchecked", text)
+        yield "unchecked", "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
-        yield Finding("unchecked", f"use_vllm: vLLM is not installed here: {VLLM_LINE}")
+        yield "unchecked", f"use_vllm: vLLM is not installed here: {VLLM_LINE}"
 
 
-def _model(run: Run, local: Local) -> Iterator[Finding]:
+def _model(run: Run, local: Local) -> Lines:
     name = run.model.model_name_or_path or ""
     if name.startswith(SCRATCH):
-        yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
+        yield "ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts"
     elif not Path(name).exists():
-        yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
+        yield "unchecked", f"model {name}: no such folder here; it will be loaded from the hub"
     else:
-        template = load_tokenizer(run, name).chat_template
+        local.tokenizer = load_tokenizer(run, name)
         local.config = AutoConfig.from_pretrained(name, **hub_options(run))
-        yield Finding("ok", f"model {name}: {local.config.model_type}, {TEMPLATE[bool(template)]}")
+        chat = "with" if local.tokenizer.chat_template else "prompts will be plain text, without"
+        yield "ok", f"model {name}: {local.config.model_type}, {chat} a chat template"
 
 
-def _data(run: Run, local: Local) -> Iterator[Finding]:
+def _data(run: Run, local: Local) -> Lines:
     source = run.data.dataset_path or run.data.dataset_name
     if not at_hand(source):
-        text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
-        yield Finding("unchecked", text)
+        yield "unchecked", f"dataset {source}: loaded from the hub and checked against the rewards when the run starts"
         return
     dataset = local.dataset = load_dataset(run)
-    columns = ", ".join(dataset.column_names)
-    yield Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}")
+    yield "ok", f"dataset {source}: {len(dataset)} problems with columns {', '.join(dataset.column_names)}"
     column_prior(dataset, run.training)
-    if local.config is None:
-        yield Finding("unchecked", "prompt lengths: they need the model's tokenizer")
+    if local.tokenizer is None:
+        yield "unchecked", "prompt lengths: they need the model's tokenizer"
     else:
-        name = run.model.model_name_or_path or ""
-        load_dataset(run, tokenizer=load_tokenizer(run, name), room=positions(name, run))
+        load_dataset(run, tokenizer=local.tokenizer, room=positions(run.model.model_name_or_path or "", run))
 
 
-def _rewards(run: Run, local: Local) -> Iterator[Finding]:
+def _rewards(run: Run, local: Local) -> Lines:
     names = [getattr(function, "__name__", str(function)) for function in load_rewards(run, local.dataset)]
-    yield Finding("ok", f"rewards: {', '.join(names)}")
+    yield "ok", f"rewards: {', '.join(names)}"
     if load_rollouts(run) is not None:
-        yield Finding("ok", f"completions: {run.data.rollout_func}")
+        yield "ok", f"completions: {run.data.rollout_func}"
 
 
-def _evaluation(run: Run, local: Local) -> Iterator[Finding]:
+def _evaluation(run: Run, local: Local) -> Lines:
     data = run.data
-    evaluated = data.eval_dataset_path or data.eval_dataset_name or ""
+    evaluated = data.eval_dataset_name or ""
     if run.training.eval_strategy != "no" and (not evaluated or at_hand(evaluated)):
-        yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")
+        yield "ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems"
     benchmarks = data.eval_benchmarks or []
     if benchmarks and not data.eval_benchmark_data and not all("=" in name or at_hand(name) for name in benchmarks):
         asked = f"eval_benchmarks: {benchmarks[0]}"
         judge("evaluation.problems", asked).choose(benchmarks, [], folder=None)  # refuses a name that is none
-        yield Finding("unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts")
+        yield "unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts"
     elif benchmarks:
         sets = [f"{len(found.questions)} of {found.name}" for found in load_benchmarks(run)]
-        yield Finding("ok", f"benchmarks while training: {', '.join(sets)}")
+        yield "ok", f"benchmarks while training: {', '.join(sets)}"
 
 
-def _plan(run: Run, local: Local) -> Iterator[Finding]:
+def _plan(run: Run, local: Local) -> Lines:
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=local.config)
     prompts = None if local.dataset is None else len(local.dataset)
     for line in describe_steps(run.training, method, prompts_in_dataset=prompts, processes=processes):
-        yield Finding("plan", line)
-    yield Finding("plan", f"for {processes} process{'es' if processes > 1 else ''}")
+        yield "plan", line
+    yield "plan", f"for {processes} process{'es' if processes > 1 else ''}"

@@ -42,7 +42,7 @@ class Follow(TrainerCallback):
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """A context in which transformers draws no bars for loading and saving models, which would mix with ours."""
+    """A context in which transformers draws no bars for loading and saving models."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

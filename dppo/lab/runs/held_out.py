@@ -1,10 +1,9 @@
 """Held-out problems, and a model's accuracy on them; neither TRL nor a trainer is needed here."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -68,20 +67,17 @@ def gym_set(gym: ReasoningGymTask, scorer: GymScorer, *, limit: int | None, temp
 
 def check_names(sets: Sequence[HeldOut]) -> None:
     """Raise a ``ConfigError`` if two sets have one name."""
-    name, count = Counter(found.name for found in sets).most_common(1)[0]
-    if count > 1:
-        raise ConfigError(f"benchmark {name} is named twice. Name it once")
+    names = [found.name for found in sets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"benchmark {twice[0]} is named twice. Name it once")
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One completion."""
+class Completion(NamedTuple):
+    """A completion: its text, its generated tokens with the end token, and True if it was cut off at the limit."""
 
     text: str
     tokens: int
-    """Generated tokens, the end token included."""
     truncated: bool
-    """True if it was cut off at the limit of new tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +116,12 @@ def asker(model: Any, tokenizer: Any, *, embedded: bool, batch_size: int, option
             model.train(training)
         texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         texts = texts if chat else [text.partition(PLAIN_STOP)[0] for text in texts]
-        return [
-            Completion(text, len(row), not row or row[-1] not in ends) for text, row in zip(texts, rows, strict=True)
-        ]
+        pairs = zip(texts, rows, strict=True)
+        return [Completion(text, len(row), not row or row[-1] not in ends) for text, row in pairs]
 
-    return Asker(
-        encode=encode,
-        generate=answer,
-        batch_size=BATCH_ROWS if embedded else batch_size,
-        positions=getattr(model.config.get_text_config(), "max_position_embeddings", None),
-    )
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    size = BATCH_ROWS if embedded else batch_size
+    return Asker(encode=encode, generate=answer, batch_size=size, positions=positions)
 
 
 def sums(

@@ -50,8 +50,8 @@ def load_tokenizer(run: "AnyRun", name: str) -> Any:
         raise ConfigError(cannot_load(name, error)) from None
     if tokenizer.eos_token_id is None:
         raise ConfigError(
-            f"model {name}: its tokenizer has no end-of-sequence token, so no completion would end. Write one of its "
-            'tokens into its tokenizer_config.json, for example "eos_token": "<|endoftext|>"'
+            f"model {name}: its tokenizer has no end-of-sequence token, so no completion would end. Write one into its "
+            'tokenizer_config.json: "eos_token": "<|endoftext|>"'
         )
     return tokenizer
 
@@ -64,7 +64,7 @@ def hub_options(run: "AnyRun") -> dict[str, Any]:
 def cannot_load(name: str, error: Exception) -> str:
     """Why a model cannot be loaded, in one line."""
     where = "" if Path(name).exists() else f"no such folder (looked in {Path.cwd()}). {near(name)}From the hub: "
-    return f"model {name}: {where}{first_line(error)} Write model_name_or_path: FOLDER, or a name of the hub"
+    return f"model {name}: {where}{first_line(error)}"
 
 
 def positions(name: str, run: "AnyRun") -> int | None:
@@ -75,17 +75,17 @@ def positions(name: str, run: "AnyRun") -> int | None:
 
 
 def chat_options(run: "AnyRun", tokenizer: Any) -> dict[str, Any]:
-    """What the run tells the chat template; nothing where there is none."""
+    """The run's options of the chat template; empty without one."""
     options = run.training.chat_template_kwargs
     return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
 
 
 def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = MappingProxyType({})) -> list[int]:
     """Token ids of a prompt as the model is given it to answer; ``template`` are options of the chat template."""
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt)["input_ids"])
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
     try:
-        if isinstance(prompt, str):
-            return list(tokenizer(prompt)["input_ids"])
-        settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
         return list(tokenizer.apply_chat_template(prompt, **settings))
     except TemplateError as error:
         raise ConfigError(f"the chat template refuses the prompt {prompt!r:.80} as the user's turn: {error}") from error
@@ -95,7 +95,6 @@ def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | N
     """Make ``folder`` with the model from scratch of that name, unless it is there."""
     if problem := scratch_problem(name):
         raise ConfigError(problem)
-    if folder.exists():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)

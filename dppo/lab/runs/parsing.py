@@ -70,7 +70,7 @@ class Parser(TrlParser):
         """Raise the message that argparse would print below a usage of several hundred lines."""
         quote = " A bare no or off in YAML is false: quote it, 'no'."
         quote *= "'False'" in message and "no" in message.partition("choose from")[2]
-        raise ConfigError(f"{message}.{quote} dppo train --help_all lists all fields.")
+        raise ConfigError(f"{message}.{quote} List all fields: dppo train --help_all")
 
     def hints(self) -> dict[str, Any]:
         """The type of every field."""
@@ -91,10 +91,7 @@ class Parser(TrlParser):
         if unknown:
             names = [word.removeprefix("--").split("=")[0].replace("-", "_") for word in unknown if word[:2] == "--"]
             meant = "".join(did_you_mean(name, self.hints()) for name in names)
-            raise ConfigError(
-                f"unknown fields: {' '.join(unknown)}. {meant}Fields are set with --field value; dppo train --help_all "
-                "lists all of them."
-            )
+            raise ConfigError(f"unknown fields: {' '.join(unknown)}. {meant}List them: dppo train --help_all")
         either = {name for name, hint in self.hints().items() if {list, str} <= {*_kinds(hint)}}
         return {name: v[0] if name in either and len(v) == 1 else v for name, v in vars(found).items()}
 

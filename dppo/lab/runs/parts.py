@@ -15,13 +15,12 @@ from dppo.lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.folder import RECORDS
 from dppo.lab.runs.models import load_tokenizer, made_from_scratch, model_of, positions
-from dppo.lab.runs.parsing import AnyRun, Run
+from dppo.lab.runs.parsing import AnyRun
 from dppo.lab.runs.preflight import check_run
 from dppo.lab.runs.recorder import RunRecorder
 from dppo.lab.runs.rewards import load_rewards, load_rollouts
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import LOCK_FILE, STATE, WRITER_FILE, asked_for, latest_checkpoint
-from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.loop import sole_writers_of
 from dppo.trl.metrics import wall
 
@@ -38,15 +37,11 @@ def output_checkpoint(run: AnyRun) -> Path | None:
     folder, asked = Path(run.training.output_dir or ""), asked_for(run.training.resume_from_checkpoint)
     named, newest = None if asked in (None, True) else Path(str(asked)), latest_checkpoint(folder)
     if named is not None and not (named / STATE).exists():
-        raise CheckpointError(
-            f"resume_from_checkpoint={named} is no checkpoint. Write a folder such as "
-            f"{newest or folder / 'checkpoint-100'}, or --resume for the newest one in {folder}."
-        )
+        works = newest or folder / "checkpoint-100"
+        raise CheckpointError(f"resume_from_checkpoint={named} is no checkpoint. Name one such as {works}, or --resume")
     resume = run.data.resume or asked is True
     if resume and newest is None and named is None:
-        raise CheckpointError(
-            f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
-        )
+        raise CheckpointError(f"output_dir={folder} has no complete checkpoint. Start again with --overwrite.")
     if found := newest if resume else named if within(named, folder) else None:
         return found
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -55,10 +50,7 @@ def output_checkpoint(run: AnyRun) -> Path | None:
         raise ConfigError(f"output_dir={folder} is not empty. Add {go_on}--overwrite to train into it.")
     model = Path(run.model.model_name_or_path or "")
     if any(model.resolve().is_relative_to(old.resolve()) for old in cleared(folder)):
-        raise ConfigError(
-            f"model_name_or_path={model} is of an earlier run in output_dir={folder}, and --overwrite would remove it. "
-            f"Train elsewhere: --output_dir {folder}-2"
-        )
+        raise ConfigError(f"--overwrite would remove model_name_or_path={model}. Write --output_dir {folder}-2")
     return named
 
 
@@ -109,9 +101,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
     dataset = load_dataset(run, tokenizer=tokenizer, room=positions(model, run))
     if prompts is not None:
         if prompts > len(dataset):
-            raise ConfigError(
-                f"{prompts} prompts were asked for, and the training set has {len(dataset)}. Try {len(dataset)}."
-            )
+            raise ConfigError(f"{prompts} prompts are more than the {len(dataset)} of the training set")
         order = generator(run.training.seed, Purpose.CHECK, 6).permutation(len(dataset))
         dataset = dataset.select(order[:prompts].tolist())
     held_out = run.training.eval_strategy != "no"
@@ -122,16 +112,14 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
         "dtype": run.model.dtype,
         **(given if isinstance(given, dict) else {}),
     }
-    rewards, rollouts = load_rewards(run, dataset), load_rollouts(run)
-    evaluated = load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None
     try:
         return kind(
             model,
-            reward_funcs=cast(Any, rewards),
+            reward_funcs=cast(Any, load_rewards(run, dataset)),
             args=run.training,
             train_dataset=dataset,
-            rollout_func=rollouts,
-            eval_dataset=evaluated,
+            rollout_func=load_rollouts(run),
+            eval_dataset=load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None,
             processing_class=tokenizer,
             quantization_config=get_quantization_config(run.model),
             peft_config=adapters,
@@ -139,15 +127,10 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
     except ValueError as error:
         if adapters is None or isinstance(error, DPPOError):
             raise
-        found = run.model.lora_target_modules
+        advice = "Write lora_target_modules: all-linear"
         raise ConfigError(
-            f"lora_target_modules={found}: {first_line(error)} Write lora_target_modules: all-linear"
+            f"lora_target_modules={run.model.lora_target_modules}: {first_line(error)} {advice}"
         ) from error
-
-
-def train(run: Run, progress: OnStep | None = None) -> DPPOTrainer:
-    """Train a run from its start or a checkpoint to its end; the model and its records are then in ``output_dir``."""
-    return train_with(DPPOTrainer, run, progress)
 
 
 def train_with(
@@ -157,16 +140,15 @@ def train_with(
     prepare: Callable[[Kind], None] | None = None,
     now: Callable[[], float] = wall,
 ) -> Kind:
-    """As ``train``, with our trainer or TRL's own; ``prepare`` is called with it before it trains.
+    """Train a run from its start or a checkpoint to its end; the model and its records are then in ``output_dir``.
 
-    ``now`` is the clock of its seconds, as for ``RunRecorder``.
+    ``kind`` is our trainer or TRL's own, ``prepare`` is called with it before it trains, and ``now`` is the clock of
+    its seconds, as for ``RunRecorder``.
     """
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
-        raise ConfigError(
-            f"processes={run.data.processes}, but this launch has {launched}. Start it with: accelerate launch "
-            f"--num_processes {run.data.processes} -m dppo.lab.cli.main train CONFIG.yaml"
-        )
+        start = f"accelerate launch --num_processes {run.data.processes} -m dppo.lab.cli.main train CONFIG.yaml"
+        raise ConfigError(f"processes={run.data.processes}, but this launch has {launched}. Start it with: {start}")
     check_run(run)
     folder = Path(run.training.output_dir or "")
     with sole_writers_of(folder):

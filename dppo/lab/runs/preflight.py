@@ -46,26 +46,20 @@ def data_problems(run: AnyRun) -> Iterator[str]:
             f"task_arguments={data.task_arguments} need a task of reasoning-gym, and dataset_name is "
             f"{data.dataset_name!r}. Leave them out, or write dataset_name: {PREFIX}chain_sum"
         )
-    sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
+    sources = {"dataset_path" if data.dataset_path else "dataset_name": data.dataset_path or data.dataset_name}
     if run.training.eval_strategy != "no":
-        sources.append(("eval_dataset", data.eval_dataset_name, data.eval_dataset_path))
-    for field, name, path in sources:
-        if name and is_gym(name) and not path:
+        sources["eval_dataset_name"] = data.eval_dataset_name or ""
+    sources["prompt_values"] = getattr(run.training, "prompt_values", None) or ""  # TRL's own trainer has none
+    for field, name in sources.items():
+        if is_gym(name):
             try:
                 run.gym_task(name)
             except ConfigError as error:
                 yield str(error)
+        elif field.endswith("name") and (not name or name in TASKS or not is_local(name)):
             continue
-        local = path or (name if name and name not in TASKS and is_local(name) else None)
-        if local and not Path(local).expanduser().exists():
-            yield (
-                f"{field}_{'path' if path else 'name'}={local}: no such file or folder (looked in {Path.cwd()}). Write "
-                f"{field}_path: FILE.jsonl, or {field}_name: a name of the hub"
-            )
-    values = getattr(run.training, "prompt_values", None)  # TRL's own trainer has none
-    if values is not None and not Path(values).is_file():
-        write = "python examples/prompt_values.py CONFIG.yaml"
-        yield f"prompt_values={values}: no such file (looked in {Path.cwd()}). Write it first: {write}"
+        elif name and not Path(name).expanduser().exists():
+            yield f"{field}={name}: no such file or folder (looked in {Path.cwd()})"
 
 
 def reward_problems(run: AnyRun) -> Iterator[str]:

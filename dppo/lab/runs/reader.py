@@ -29,13 +29,12 @@ from dppo.lab.runs.folder import (
     PromptLine,
     RunFacts,
     record_of,
-)
+)  # fmt: skip
 
 Log = Mapping[str, Any]
 """A record of ``metrics.jsonl``; its ``step`` is a finite number."""
 EITHER = (RUN_FILE, METRICS_FILE)
 """A folder with one of these files is a run."""
-AGAIN = "Train the run again with --overwrite."
 _BENCHMARK = re.compile(r"eval/[^/]+/pass@1")
 
 
@@ -158,16 +157,14 @@ def read_record(path: Path, notes: list[str] | None = None) -> Mapping[str, Any]
         return {}
     try:
         value = read_json(path, advice=f"Remove {path.parent} to start again.")
+        if number(value.get("format", FORMAT)) != FORMAT or (notes is None and "format" not in value):
+            raise FileError(f"{path} has another format than {FORMAT}. Name another --output_dir.")
+        return value
     except FileError as error:
         if notes is None:
             raise
-        notes.append(f"{path.name} is damaged and was not read ({error.__cause__}).")
+        notes.append(f"{path.name} was not read: {error}")
         return {}
-    if notes is None and value.get("format") != FORMAT:
-        raise FileError(f"{path} is of another format than {FORMAT}. Name another --output_dir.")
-    if notes is not None and number(value.get("format", FORMAT)) != FORMAT:
-        notes.append(f"{path.name} has format {value['format']}; this version reads {FORMAT}: figures may be missing.")
-    return value
 
 
 def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
@@ -188,32 +185,27 @@ def phases_of(logs: Iterable[Log]) -> dict[str, float]:
     seconds: dict[str, float] = {}
     before = 0
     for log in logs:
-        parts = {name.removeprefix(PHASES): value for name, value in log.items() if name.startswith(PHASES)}
-        if not parts:
-            continue
-        for phase, value in parts.items():
-            mean = number(value) if math.isfinite(number(value)) else 0.0
-            seconds[phase] = seconds.get(phase, 0.0) + mean * (log["step"] - before)
-        before = log["step"]
+        parts = {name.removeprefix(PHASES): number(log[name]) for name in log if name.startswith(PHASES)}
+        for phase, mean in parts.items():
+            seconds[phase] = seconds.get(phase, 0.0) + (log["step"] - before) * (mean if math.isfinite(mean) else 0.0)
+        before = log["step"] if parts else before
     return seconds
 
 
 def _records(path: Path, notes: list[str] | None) -> list[Log]:
     """The records of a file that have a step."""
-    records, damaged, seen = list[Log](), list[Damage](), 0
-    for record in read_lines(path, damaged):
-        records.append(record)
-        seen = len(damaged)
-    if len(damaged) > seen:  # a stop while writing is no reason to read nothing
-        damaged.pop()
-        if notes is not None:
-            notes.append(f"The last line of {path.name} is damaged, as when a run is stopped while writing: left out.")
-    if damaged and notes is None:
-        raise FileError(f"{path}: line {damaged[0][0]} is damaged ({damaged[0][1]}). {AGAIN}")
-    if damaged and notes is not None:
-        lines = f"{len(damaged)} damaged line" + ("s" if len(damaged) > 1 else "")
-        notes.append(f"{path.name}: {lines} left out, the first is line {damaged[0][0]}.")
-    stepped = [math.isfinite(number(record.get("step"))) for record in records]
-    if notes is None and not all(stepped):
-        raise FileError(f"{path}: record {stepped.index(False) + 1} has no step. {AGAIN}")
-    return [record for record, has_step in zip(records, stepped, strict=True) if has_step]
+    records, wrong, whole = list[Log](), list[Damage](), 0
+    for record in read_lines(path, wrong):
+        if math.isfinite(number(record.get("step"))):
+            records.append(record)
+            whole = len(wrong)
+        else:
+            wrong.append((len(records) + len(wrong) + 1, "it has no step"))
+            whole = len(wrong)
+    wrong = wrong[: max(whole, len(wrong) - 1)]  # a stop cuts off the last line
+    if wrong:
+        said = f"line {wrong[0][0]} is damaged ({wrong[0][1]})"
+        if notes is None:
+            raise FileError(f"{path}: {said}. Train the run again with --overwrite.")
+        notes.append(f"{path.name}: {said}; {len(wrong)} left out.")
+    return records

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +21,13 @@ from dppo.files import write_json
 from dppo.lab.files import append_lines, keep_lines
 from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
 from dppo.lab.runs.records import completion_lines, describe_run, prompt_line
-from dppo.lab.runs.watch import DPPOWatch, StockWatch
-from dppo.step import StepPlan
+from dppo.lab.runs.watch import StockPhases, is_training, trained_tokens, watch
+from dppo.step import StepPlan, StepPrompts
 from dppo.trl.batch import Padded
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo.trl.metrics import logs_at, wall
+from dppo.trl.metrics import RECORD, logs_at, wall
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
 STATE = "dppo_totals"
@@ -40,24 +42,18 @@ class RunRecorder(TrainerCallback):
     Args:
         folder: where the files go, usually the run's ``output_dir``.
         task: ``model``, ``dataset`` and ``prompts`` for ``run.json``; default: what the trainer knows of them.
-        completions: most completions of a logged step, >= 0; default: ``record_completions`` of the arguments.
         now: the clock that seconds are read from; ``time.process_time`` where other work runs on the machine.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        task: Mapping[str, Any] | None = None,
-        completions: int | None = None,
-        now: Callable[[], float] = wall,
+        self, folder: str | Path, *, task: Mapping[str, Any] | None = None, now: Callable[[], float] = wall
     ) -> None:
-        self.journal = Journal(folder)
-        self._task, self._completions, self._now = task, completions, now
+        self.journal, self._task, self._now = Journal(folder), task, now
         self._watch = Stopwatch(now)
         self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self._trained = torch.zeros((), dtype=torch.int64)
         self._attached: GRPOTrainer | None = None
+        self._stock: StockPhases | None = None
         self._run: RunFacts | None = None
 
     def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
@@ -65,21 +61,19 @@ class RunRecorder(TrainerCallback):
 
         Call it before ``train`` and before other callbacks are added.
         """
-        if not isinstance(trainer, GRPOTrainer):
-            raise ConfigError(f"attach takes a trainer, not {trainer!r}. Write RunRecorder(folder).attach(trainer)")
         if self._attached is not None:
-            raise ConfigError(
-                "a RunRecorder records one trainer. Make another one: RunRecorder(folder).attach(trainer)"
-            )
+            raise ConfigError("a RunRecorder records one trainer. Write RunRecorder(folder).attach(trainer) for each")
         self._attached = trainer
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
+        phases = {name: partial(self._within, name) for name in ("train", "evaluate", "save")}
+        watch(trainer, **phases, generate=self._generate, loss=self._loss)
         if isinstance(trainer, DPPOTrainer):
             trainer.args.log_metrics = "all"  # a report draws more than the main ones
-            DPPOWatch(trainer, self)
             trainer.clock.now = self._now
+            watch(trainer, plan=self._plan)
         else:
-            StockWatch(trainer, self, self._now)
+            self._stock = StockPhases(trainer, self._now)
         return self
 
     def paused(self) -> Any:
@@ -88,17 +82,39 @@ class RunRecorder(TrainerCallback):
 
     def totals(self) -> dict[str, float]:
         """``total/seconds`` of training and ``total/*`` counts over all ranks, since the run began."""
-        found = {"seconds": self._watch.seconds, **self._counts}
-        return {name: found[what] for what, name in TOTALS.items()}
-
-    # -- what the watched trainer calls, on all ranks ------------------------------------------------------------
+        return {TOTALS[name]: value for name, value in {"seconds": self._watch.seconds, **self._counts}.items()}
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """Around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
         return {"train": self._on_record, "save": self._with_totals}.get(name, self.paused)()
 
-    def generation(self, plan: StepPlan, batch: Padded) -> None:
-        """Write what became of a generation, after its draws, on the first process."""
+    def _within(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.phase(phase):
+            return method(*args, **kwargs)
+
+    def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        generated = generate(*args, **kwargs)
+        if is_training(self._trainer):
+            completion_ids, tool_mask = generated[1], generated[2]
+            tokens = sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
+            self._count(rollouts=len(completion_ids), rollout_tokens=tokens)
+        return generated
+
+    def _loss(self, compute_loss: Callable[..., Tensor], model: Any, inputs: dict[str, Any]) -> Tensor:
+        if is_training(self._trainer):
+            tokens = trained_tokens(inputs)
+            self._trained = self._trained.to(tokens.device) + tokens
+            if self._stock is not None:
+                self._stock.forward(inputs)
+        return compute_loss(model, inputs)
+
+    def _plan(self, plan_of: Callable[..., StepPlan], prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
+        plan = plan_of(prompts, generated)
+        with self.phase("record"), cast(DPPOTrainer, self._trainer).clock(RECORD):
+            self._write_generation(plan, generated)
+        return plan
+
+    def _write_generation(self, plan: StepPlan, batch: Padded) -> None:
         trainer = cast(DPPOTrainer, self._trainer)
         if not trainer.accelerator.is_main_process:
             return
@@ -106,21 +122,12 @@ class RunRecorder(TrainerCallback):
         first = trainer.state.global_step + 1
         steps = range(first, first + trainer.session.passes.steps)
         if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-            given = cast(DPPOConfig, trainer.args).record_completions
-            most = given if self._completions is None else self._completions
+            most = cast(DPPOConfig, trainer.args).record_completions
             lines = completion_lines(trainer, plan, batch, most)
             self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
 
-    def rolled_out(self, completions: int, tokens: int) -> None:
-        """Add completions that were generated for training, and the tokens that the model wrote."""
-        self._count(rollouts=completions, rollout_tokens=tokens)
-
-    def trained(self, tokens: Tensor) -> None:
-        """Keep the () tokens of a call of the loss until its step has ended."""
-        self._trained = self._trained.to(tokens.device) + tokens
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
+        """Start the clock at the checkpoint's seconds, and cut off records of later steps."""
         step = int(state.global_step)
         saved: Mapping[str, Any] = ((state.stateful_callbacks or {}).get(STATE) or {}) if step else {}
         if state.is_world_process_zero:
@@ -216,8 +223,7 @@ class Journal:
         """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
 
         def is_kept(record: Mapping[str, Any]) -> bool:
-            at = record.get("step")
-            return isinstance(at, int) and at <= step
+            return isinstance(record.get("step"), int) and record["step"] <= step
 
         self._try(name, lambda path: keep_lines(path, is_kept))
 
@@ -238,29 +244,28 @@ class Stopwatch:
     """Counts training seconds on the clock ``now``: from ``start`` to ``stop``, without those in ``paused``."""
 
     def __init__(self, now: Callable[[], float] = wall) -> None:
-        self._now = now
-        self._seconds = self._since = 0.0
-        self._running, self._pauses = False, 0
+        self._now, self._zero, self._still = now, 0.0, cast(float | None, 0.0)
 
     @property
     def seconds(self) -> float:
         """Seconds so far."""
-        return self._seconds + (self._now() - self._since if self._running and not self._pauses else 0.0)
+        return (self._now() if self._still is None else self._still) - self._zero
 
     def start(self, seconds: float) -> None:
         """Go on from ``seconds``."""
-        self._seconds, self._since, self._running = seconds, self._now(), True
+        self._zero, self._still = self._now() - seconds, None
 
     def stop(self) -> None:
         """Count no more."""
-        self._seconds, self._running = self.seconds, False
+        self._still = self._now() if self._still is None else self._still
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Count nothing within a ``with`` block; pauses may be nested."""
-        self._seconds, self._pauses = self.seconds, self._pauses + 1
+        running = self._still is None
+        self.stop()
         try:
             yield
         finally:
-            self._pauses -= 1
-            self._since = self._now()
+            if running:
+                self.start(self.seconds)

@@ -53,10 +53,8 @@ def _method(trainer: GRPOTrainer) -> dict[str, Any]:
         described = {"describe": method.describe(steps), "biased": list(method.biases(steps))}
         return {"method": method.name, "paper": method.paper, **described}
     args = cast(GRPOConfig, trainer.args)
-    described = (
-        f"TRL's GRPOTrainer as it is: loss_type {args.loss_type}, advantages scaled by {args.scale_rewards}, beta "
-        f"{args.beta:g}. Nothing is pruned."
-    )
+    objective = f"loss_type {args.loss_type}, advantages scaled by {args.scale_rewards}, beta {args.beta:g}"
+    described = f"TRL's GRPOTrainer as it is: {objective}. Nothing is pruned."
     return {"method": STOCK, "describe": described, "paper": METHODS["grpo"].paper, "biased": []}
 
 

@@ -46,17 +46,15 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Reward]:
 
 def check_columns(function: Reward, columns: Iterable[str]) -> None:
     """Raise a ``DataError`` if a function needs a column that is not there: by its parameters without a default."""
-    declared = getattr(function, "required_columns", None)
-    if declared is None:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        parameters = inspect.signature(function).parameters.values()
-        declared = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    declared = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
     present = [*columns]
-    for name in declared:
+    for name in getattr(function, "required_columns", declared):
         if name not in PASSED and name not in present:
             raise DataError(
                 f"the reward {getattr(function, '__name__', function)} needs a column {name!r}, and the dataset has "
-                f"{', '.join(map(repr, present))}. {did_you_mean(name, present)}Rename the column in the file"
+                f"{present}. {did_you_mean(name, present)}Rename the column in the file"
             )
 
 
@@ -74,15 +72,15 @@ def reward_maker(name: str, run: AnyRun) -> Callable[[], Reward]:
     """A function that makes the reward of a name, a check or a dotted path; an error if there is none of that name."""
     data = run.data
     workers: dict[str, Any] = {"workers": data.reward_workers, "limit_seconds": data.answer_time_limit}
-    if name in (EMBEDDED, COLUMN):
-        return (lambda: task.score) if name == EMBEDDED else (lambda: GymScorer(**workers))
-    if not is_judged(name):
+    if not is_judged(name) and name not in (EMBEDDED, COLUMN):
         function = imported(name, field="reward_funcs", known=(*JUDGED, EMBEDDED, COLUMN))
         return lambda: function
-    problems = judge("problems", f"reward_funcs: {name}")
+    problems: Any = judge("problems", f"reward_funcs: {name}") if is_judged(name) else None
     makers: dict[str, Callable[[], Reward]] = {
+        EMBEDDED: lambda: task.score,
+        COLUMN: lambda: GymScorer(**workers),
         "accuracy": lambda: problems.accuracy_reward(**workers),
-        "format": problems.format_reward,
+        "format": lambda: problems.format_reward(),
         "code_tests": lambda: problems.code_tests(
             workers=data.reward_workers,
             limits=judge("sandbox", name).Limits.of(data.program_cpu_seconds, data.program_memory_mb),
@@ -96,8 +94,8 @@ def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., An
     """The function of a dotted path, looked up in the current folder first; errors name the ``field``."""
     module, _, attribute = name.rpartition(".")
     if not module:
-        path = f"Write one of {', '.join(known)}, or the dotted path of a function."
-        raise ConfigError(f"{field}: {name!r} is not known. {did_you_mean(name, known)}{path}")
+        meant = did_you_mean(name, known)
+        raise ConfigError(f"{field}: {name!r} is not known. {meant}It is one of {', '.join(known)}, or a dotted path")
     try:
         with current_folder_first():
             return getattr(importlib.import_module(module), attribute)
@@ -114,5 +112,5 @@ def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     if name != EMBEDDED:
         return imported(name, field="rollout_func", known=[EMBEDDED])
     if run.training.use_vllm:
-        raise ConfigError("rollout_func: embedded decodes by itself, use_vllm would start vLLM for nothing. Use one.")
+        raise ConfigError("rollout_func: embedded does not use vLLM. Leave use_vllm out")
     return EmbeddedRollouts()

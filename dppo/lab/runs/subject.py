@@ -55,13 +55,9 @@ class RolloutParts:
 def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
     """A run's model, some of its problems and its rewards.
 
-    The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
-    would use it.
-
-    Args:
-        run: a configuration for ``dppo train``.
-        prompts: problems to roll out, >= 2, with the run's group size and length and without a time limit. None for
-            fewer and shorter completions than in training: ``FEW_PARAMETERS``, ``MANY_PARAMETERS``.
+    The model is loaded in float32, without quantisation and with its adapters. ``prompts`` are problems to roll out,
+    >= 2, with the run's group size and length and without a time limit. None rolls out fewer and shorter completions
+    than in training: ``FEW_PARAMETERS``, ``MANY_PARAMETERS``.
     """
     if prompts is not None and prompts < 2:
         raise ConfigError(f"--prompts {prompts} must be at least 2. Try --prompts 8")
@@ -93,7 +89,7 @@ def rollout_parts(run: Run, prompts: int | None = None) -> RolloutParts:
 def subject_from_run(run: Run, prompts: int | None = None) -> Subject:
     """Rollouts of a run's model on its problems, scored by its rewards; ``prompts`` as for ``rollout_parts``."""
     parts = rollout_parts(run, prompts)
-    subject = frozen_subject(
+    return frozen_subject(
         parts.model,
         parts.tokenizer,
         parts.prompts,
@@ -102,9 +98,6 @@ def subject_from_run(run: Run, prompts: int | None = None) -> Subject:
         reward_weights=parts.weights,
         title=f"{run.model.model_name_or_path} on {run.data.dataset_name or run.data.dataset_path}",
     )
-    if run.training.num_generations != 1:
-        return subject
-    return replace(subject, notes=(*subject.notes, "Of the run's groups of 1, groups of 2 were rolled out instead."))
 
 
 def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -115,10 +108,7 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         if not made.exists() and name == f"{SCRATCH}{EMBEDDED}":
             return quick_policy(run.training.seed)
         if not made.exists():
-            raise ConfigError(
-                f"model_name_or_path={name!r} is made when training starts, and {made} is not there yet. Start the "
-                "training first, or run dppo verify without a configuration."
-            )
+            raise ConfigError(f"model_name_or_path={name!r} is made in {made} when training starts. Start it first")
         name = str(made)
     tokenizer = load_tokenizer(run, name)
     try:
@@ -127,8 +117,7 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(cannot_load(name, error)) from None
-    adapters = get_peft_config(run.model)
-    if adapters is not None:
+    if (adapters := get_peft_config(run.model)) is not None:
         model = get_peft_model(model, adapters)
     model.to("cuda" if torch.cuda.is_available() and not run.training.use_cpu else "cpu")
     return model, tokenizer

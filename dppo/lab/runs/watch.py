@@ -4,37 +4,27 @@ Neither our trainer nor TRL's has code for it.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial, wraps
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.step import StepPlan, StepPrompts
-from dppo.trl.batch import Padded
-from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
-from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.grpo.rollouts import loss_mask
 from dppo.trl.hooks import add_metrics
-from dppo.trl.metrics import RECORD, PhaseClock, wall
+from dppo.trl.metrics import PhaseClock, wall
 
 Look = Callable[..., Any]
 """A function that is called in place of a method, with the method as its first argument."""
 WATCHED = {
-    "train": "train",
-    "evaluate": "evaluate",
-    "training_step": "training_step",
-    "roll_out": "_generate_and_score_completions",
-    "generate": "_generate",
-    "generate_turn": "_generate_single_turn",
-    "rewards": "_calculate_rewards",
-    "log_probs": "_get_per_token_logps_and_entropies",
-    "loss": "_compute_loss",
-    "save": "_save_checkpoint",
+    "train": "train", "evaluate": "evaluate", "training_step": "training_step", "save": "_save_checkpoint",
+    "roll_out": "_generate_and_score_completions", "generate": "_generate", "generate_turn": "_generate_single_turn",
+    "rewards": "_calculate_rewards", "log_probs": "_get_per_token_logps_and_entropies", "loss": "_compute_loss",
     "plan": "_plan",
-}
+}  # fmt: skip
 """Methods that can be watched, by our name for each; ``plan`` is of our trainer alone."""
 
 
@@ -45,87 +35,26 @@ def watch(trainer: GRPOTrainer, **looks: Look) -> None:
         setattr(trainer, WATCHED[name], wraps(method)(partial(look, method)))
 
 
-class Recorder(Protocol):
-    """The calls of a watched trainer, by all ranks together."""
-
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """A context around ``train``, and inside it around what is not training: ``evaluate``, ``save``, ``record``."""
-        ...
-
-    def rolled_out(self, completions: int, tokens: int) -> None:
-        """Completions that this rank has generated for training, and the tokens that the model wrote."""
-
-    def generation(self, plan: StepPlan, batch: Padded) -> None:
-        """A generation of our trainer, after its draws and before it is trained on."""
-
-    def trained(self, tokens: Tensor) -> None:
-        """() completion tokens that one call of the loss on this rank trains on."""
+def is_training(trainer: GRPOTrainer) -> bool:
+    """True if the model is in training, and not in evaluation."""
+    return cast(nn.Module, trainer.model).training
 
 
-class Watch:
-    """Calls a recorder around the phases of a trainer, and for its rollouts and losses."""
-
-    def __init__(self, trainer: GRPOTrainer, recorder: Recorder) -> None:
-        self.trainer, self.recorder = trainer, recorder
-        phases = {name: self._within(name) for name in ("train", "evaluate", "save")}
-        watch(trainer, **phases, generate=self._generate, loss=self._loss)
-
-    @property
-    def training(self) -> bool:
-        """True if the model is in training, and not in evaluation."""
-        return cast(nn.Module, self.trainer.model).training
-
-    def trained_tokens(self, inputs: dict[str, Any]) -> Tensor:
-        """() completion tokens that carry loss among the inputs of a call of the loss."""
-        raise NotImplementedError
-
-    def _within(self, phase: str) -> Look:
-        def within(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            with self.recorder.phase(phase):
-                return method(*args, **kwargs)
-
-        return within
-
-    def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        generated = generate(*args, **kwargs)
-        if self.training:
-            completion_ids, tool_mask = generated[1], generated[2]
-            tokens = sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
-            self.recorder.rolled_out(len(completion_ids), tokens)
-        return generated
-
-    def _loss(self, compute_loss: Callable[..., Tensor], model: Any, inputs: dict[str, Any]) -> Tensor:
-        if self.training:
-            self.recorder.trained(self.trained_tokens(inputs))
-        return compute_loss(model, inputs)
+def trained_tokens(inputs: dict[str, Any]) -> Tensor:
+    """() completion tokens that carry loss among the inputs of a call of the loss, of our trainer or TRL's own."""
+    if "micro_batches" not in inputs:
+        return loss_mask(inputs["completion_mask"], inputs.get("tool_mask")).sum()
+    tokens = torch.zeros((), dtype=torch.int64)
+    for batch in inputs["micro_batches"]:
+        tokens = tokens + (batch.rank_batch.loss_mask[batch.rows].sum(1) * (batch.weight > 0)).sum()
+    return tokens
 
 
-class DPPOWatch(Watch):
-    """Watches a ``DPPOTrainer``."""
+class StockPhases(TrainerCallback):
+    """Logs ``time/*`` and ``rows/*`` of TRL's own ``GRPOTrainer``; the inputs of its loss go to ``forward``."""
 
-    def __init__(self, trainer: DPPOTrainer, recorder: Recorder) -> None:
-        super().__init__(trainer, recorder)
-        self._clock = trainer.clock
-        watch(trainer, plan=self._plan)
-
-    def trained_tokens(self, inputs: dict[str, Any]) -> Tensor:
-        tokens = torch.zeros((), dtype=torch.int64)
-        for batch in inputs["micro_batches"]:
-            tokens = tokens + (batch.rank_batch.loss_mask[batch.rows].sum(1) * (batch.weight > 0)).sum()
-        return tokens
-
-    def _plan(self, plan_of: Callable[..., StepPlan], prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
-        plan = plan_of(prompts, generated)
-        with self.recorder.phase("record"), self._clock(RECORD):
-            self.recorder.generation(plan, generated)
-        return plan
-
-
-class StockWatch(Watch, TrainerCallback):
-    """Watches TRL's own ``GRPOTrainer``, and logs its ``time/*`` and ``rows/*``."""
-
-    def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
-        super().__init__(trainer, recorder)
+    def __init__(self, trainer: GRPOTrainer, now: Callable[[], float] = wall) -> None:
+        self.trainer = trainer
         self._clock, self._forwards, self._seen_2 = PhaseClock(now), 0, torch.zeros(2, dtype=torch.int64)
         timed = {"rewards": "reward", "roll_out": "rollout", "training_step": "forward_backward"}
         looks = {name: partial(self._timed, phase) for name, phase in timed.items()}
@@ -133,11 +62,10 @@ class StockWatch(Watch, TrainerCallback):
         trainer.add_callback(self)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after gradient clipping."""
         self._clock.start("optimizer")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` when the weights have moved: the step's metrics go to the log."""
+        """Log the metrics of the step."""
         self._clock.stop("optimizer")
         gathered = cast(Tensor, self.trainer.accelerator.gather(self._seen_2[None]))
         padded, unpadded = map(float, gathered.sum(0).tolist())
@@ -147,19 +75,19 @@ class StockWatch(Watch, TrainerCallback):
         add_metrics(self.trainer, phases | {f"rows/{name}": value for name, value in rows.items()})
         self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
 
-    def trained_tokens(self, inputs: dict[str, Any]) -> Tensor:
+    def forward(self, inputs: dict[str, Any]) -> None:
+        """Count the tokens of a call of the loss in training, with padding and without."""
         masks = inputs["prompt_mask"], inputs["completion_mask"]
         padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
         unpadded = masks[0].sum() + masks[1].sum()
         self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
         self._forwards += 1
-        return loss_mask(inputs["completion_mask"], inputs.get("tool_mask")).sum()
 
     def _timed(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._clock(phase) if self.training else nullcontext():
+        with self._clock(phase) if is_training(self.trainer) else nullcontext():
             return method(*args, **kwargs)
 
     def _log_probs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before_the_loss = self.training and not torch.is_grad_enabled()
+        before_the_loss = is_training(self.trainer) and not torch.is_grad_enabled()
         with self._clock("log_probs") if before_the_loss else nullcontext():
             return score(*args, **kwargs)

@@ -21,9 +21,7 @@ def check_config(path: str | Path, *, example: str = "examples/embedded.yaml") -
 
 def check_output(output: Path | None) -> None:
     """Raise a ``ConfigError`` where ``--output`` is a folder, or in one that does not exist."""
-    if output is None:
-        return
-    if not output.parent.is_dir():
+    if output is not None and not output.parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
-    if output.is_dir():
+    if output is not None and output.is_dir():
         raise ConfigError(f"--output {output} is a folder. Name a file in it: --output {output / 'results.json'}")

@@ -32,12 +32,8 @@ def test_a_comparison_prints_its_tables_and_can_be_repeated(config, tmp_path, ca
         assert text in shown.out
     assert "1 seed: no intervals are shown with fewer than 3. Try --seeds 5" in shown.out
     assert "Against trl, paired by seed. Target: final accuracy of trl, same seed." in shown.out
-    assert "No speedup: trl did not improve: its accuracy changed by +0.0 points." in shown.out
     assert "1/2 trl seed 0: 2/2 steps" in shown.err and "all runs: 100%" in shown.err
-    assert "dppo |" not in shown.out
     assert "dppo | method: dppo" in (tmp_path / "out" / "runs" / "dppo" / "seed_0" / "output.txt").read_text()
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["speedup"].keys() == {"trl", "dppo"}
     assert main(words) == 0
     assert "kept 2/2 dppo seed 0" in capsys.readouterr().err
 
@@ -77,31 +73,28 @@ def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
 
 
 def test_the_example_is_the_built_in_configuration():
-    """A file, which can be copied, and no link."""
-    assert Path(__file__).parents[3] / "examples" / "embedded_compare.yaml" == QUICK and not QUICK.is_symlink()
+    assert Path(__file__).parents[3] / "examples" / "embedded_compare.yaml" == QUICK
     comparison = plan(None)
     assert [each.name for each in comparison.contestants] == ["trl", "grpo", "dppo"]
     assert comparison.check().keys() == {"trl", "grpo", "dppo"} and len(comparison.seeds) == 3
 
 
-def figure(centre, name="mean", low=None, high=None):
-    return {name: centre, "low": low, "high": high, "per_seed": {}}
-
-
 def method(**changes):
-    part = {"at": 40.0, "accuracy": figure(0.5), "difference": figure(0.031, low=0.002, high=0.06)}
-    amounts = {name: figure(31.9, "median") for name in ("seconds", "rollouts", "rollout_tokens", "tokens_trained")}
-    about = {"method": "dppo", "biased": [], "left_out": [], "finished": "5 of 5", "runs": []}
+    """A method as ``results.json`` has it."""
+    figure = lambda centre, name, low=None, high=None: {name: centre, "low": low, "high": high, "per_seed": {}}  # noqa: E731
+    difference = figure(0.031, "mean", low=0.002, high=0.06)
+    part = {"at": 40.0, "accuracy": figure(0.5, "mean"), "difference": difference}
+    amounts = ("seconds", "rollouts", "rollout_tokens", "tokens_trained")
+    target = {name: figure(31.9, "median") for name in amounts} | {"reached": "3 of 5"}
+    about = {"method": "dppo", "biased": [], "left_out": [], "finished": "5 of 5", "runs": [], "to_target": target}
     equal = dict.fromkeys(("equal_updates", "equal_seconds", "equal_rollouts"), part)
-    final = {"final": figure(0.8123, low=0.79, high=0.83), "to_target": {**amounts, "reached": "3 of 5"}}
-    return {**about, **equal, **final, **changes}
+    return {**about, **equal, "final": figure(0.8123, "mean", low=0.79, high=0.83), **changes}
 
 
 def fast(median, low, high, most):
     """A speedup as ``results.json`` has it."""
-    missed = {"method": 0, "baseline": 0, "both": 0}
-    ends = {"median": median, "low": low, "high": high, "at_most": most}
-    return {"time_to_trl_final": {**ends, "missed": missed, "per_seed": {"0": [1, 1]}, "reached": "5 of 5"}}
+    ends = {"median": median, "low": low, "high": high, "at_most": most, "per_seed": {"0": [1, 1]}, "reached": "5 of 5"}
+    return {"time_to_trl_final": {**ends, "missed": {"method": 0, "baseline": 0, "both": 0}}}
 
 
 def test_tables_show_figures_as_given():

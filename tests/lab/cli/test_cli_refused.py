@@ -8,7 +8,6 @@ import yaml
 
 from dppo.lab.cli.main import main
 from dppo.lab.comparison.plan import QUICK
-from dppo.methods import METHODS
 from dppo.trl.checkpoints.files import WRITER_FILE
 from dppo.verification.tiny_tokenizer import build_tokenizer
 
@@ -32,10 +31,9 @@ COMPARE |= {"num_generations": 4, "per_device_train_batch_size": 8, "max_complet
 def place(tmp_path_factory, untrained):
     """A folder with models, problems, rewards, and a configuration for each command."""
     folder = tmp_path_factory.mktemp("place")
-    for name in ("model", "no_weights", "no_config", "no_end"):
+    for name in ("model", "no_weights", "no_end"):
         shutil.copytree(untrained, folder / name)
     (folder / "no_weights" / "model.safetensors").unlink()
-    (folder / "no_config" / "config.json").unlink()
     without_end().save_pretrained(folder / "no_end")
     rows = [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 11)]
     long = {"problem": "+".join("1" * 400), "answer": "400"}
@@ -60,49 +58,32 @@ def without_end():
 
 REFUSED = [
     # settings
-    (
-        "train train.yaml --method ddpo",
-        f"Did you mean dapo or dppo or gdpo? The {len(METHODS)} there are: dppo docs methods.",
-    ),
-    ("train train.yaml --loss_type ppo", "loss_type='ppo'", "'dr_grpo'"),
+    ("train train.yaml --method ddpo", "Did you mean dapo or dppo or gdpo?"),
     ("train compare.yaml", "'compare'", "dppo compare"),
     ("train empty.yaml", "num_generations: no value", "leave the field out"),
     ("train broken.yaml", "broken.yaml is not YAML"),
     ("train train.yaml --deepspeed zero.json", "DeepSpeed is not served", "Use DDP or FSDP2"),
-    ("compare compare.yaml --no_such_field 3", "unknown fields: --no_such_field"),
     ("plan train.yaml --method dppo_histroy", "Did you mean dppo_history?"),
     ("verify --beta 0.1", "--beta needs a configuration"),
     # models
     ("train train.yaml --model_name_or_path mode", "model mode: no such folder", "Did you mean model?", "From the hub"),
     ("train train.yaml --model_name_or_path no_weights", "no_weights", "has no weights"),
-    ("train train.yaml --model_name_or_path no_config", "no_config", "has no config.json"),
     ("train train.yaml --model_name_or_path no_end", "no_end", "no end-of-sequence token", '"eos_token"'),
     ("train train.yaml --model_name_or_path scratch:big", "'scratch:big' is not one of 'scratch:embedded'"),
     # rewards and data
-    ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
     ("train train.yaml --reward_funcs refused_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
-    ("train train.yaml --reward_funcs refused_rewards.graded", "'gold'", "'problem', 'answer', 'prompt'"),
-    (
-        "train train.yaml --dataset_name long.jsonl",
-        "longest: 801",
-        "positions of the model",
-        "counted from 0: 10",
-        "on_bad_rows: drop",
-    ),
+    ("train train.yaml --reward_funcs refused_rewards.graded", "'gold'", "['problem', 'answer', 'prompt']"),
+    ("train train.yaml --dataset_name long.jsonl", "longest: 801", "positions of the model", "on_bad_rows: drop"),
     ("compare compare.yaml --rollout_func nothing.here", "rollout_func: 'nothing.here'"),
     # options of commands
     ("compare --frozen --methods dppo,greatest", "'greatest'"),
     ("compare --frozen --rates 0.5,half", "--rates 0.5,half"),
-    ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),
     ("verify --output /nowhere/all.json", "no folder /nowhere"),
-    ("verify --output .", "is a folder"),
-    ("compare --frozen --output .", "is a folder"),
     ("plan", "no configuration is named"),
     ("plan train.yaml --pilot 8 --run runs", "--pilot and --run are different sources"),
     ("plan train.yaml --run nowhere", "is no run"),
     ("plan train.yaml --pilot 3", "must be an even number of prompts >= 4"),
     ("plan train.yaml --pilot 12", "--pilot 12", "10 prompts", "Try --pilot 10"),
-    ("plan train.yaml --output /nowhere/at/all", "there is no folder /nowhere/at"),
     ("verify --prompts 4", "--prompts is for the model of a configuration"),
     ("report nowhere", "nowhere is not a folder"),
 ]

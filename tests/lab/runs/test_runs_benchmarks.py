@@ -2,21 +2,22 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
-from toy_evaluation import ASKER, answers, toy_set
+from small_runs import small_words, train
+from toy_evaluation import ASKER, toy_set
 
 from dppo.errors import ConfigError
 from dppo.lab.runs import benchmarks, held_out
 from dppo.lab.runs.benchmarks import BenchmarkCallback, figures_of, load_benchmarks
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
-from dppo.lab.runs.held_out import Asker, asker
+from dppo.lab.runs.held_out import asker
 from dppo.lab.runs.parsing import parse_run
-from dppo.lab.runs.parts import train
 from dppo.lab.subject import SubjectSampling
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
@@ -33,8 +34,7 @@ SETS, FORTY = (toy_set(7, "one"), toy_set(5, "two")), SubjectSampling(max_new_to
 def test_figures_are_shares_of_the_completions():
     """The same completions in any order of batches: the seeds belong to the problems."""
     figures = figures_of(SETS, ASKER, FORTY, samples=3)
-    alone = Asker(encode=ASKER.encode, generate=answers, batch_size=1, positions=None)
-    assert figures_of(SETS, alone, FORTY, samples=3) == pytest.approx(figures)
+    assert figures_of(SETS, replace(ASKER, batch_size=1), FORTY, samples=3) == pytest.approx(figures)
     for name, count in (("one", 7), ("two", 5)):
         right = figures[f"eval/{name}/pass@1"] * 3 * count
         assert right == pytest.approx(round(right))
@@ -44,8 +44,7 @@ def test_figures_are_shares_of_the_completions():
 
 
 def test_a_prompt_that_leaves_no_room_is_not_answered():
-    short = Asker(encode=ASKER.encode, generate=answers, batch_size=4, positions=3)
-    figures = figures_of(SETS, short, FORTY, samples=3)
+    figures = figures_of(SETS, replace(ASKER, positions=3), FORTY, samples=3)
     assert figures["eval/one/no_answer"] > 0.8 and figures["eval/one/pass@1"] < 0.2
 
 
@@ -84,16 +83,12 @@ ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in
 
 
 @pytest.fixture
-def words(tmp_path):
+def words(tmp_path, untrained):
     """A run on the embedded policy, untrained, of three steps."""
-    build_model(0).save_pretrained(tmp_path / "model")
-    build_tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    given = f"--model_name_or_path {tmp_path / 'model'} --dataset_name embedded --use_cpu true --bf16 false "
-    given += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
-    given += "--disable_tqdm true --gradient_checkpointing false --max_steps 3 --logging_steps 2 --save_strategy no"
-    given += " --learning_rate 1e-3 --reward_funcs small_runs.odd_length"
-    return [*given.split(), "--prompt_template", "{problem}"]
+    more = "--max_steps 3 --logging_steps 2 --save_strategy no --learning_rate 1e-3 --prompt_template {problem}"
+    more += " --reward_funcs small_runs.odd_length"
+    return small_words(tmp_path / "out", *more.split(), model=untrained)
 
 
 @pytest.fixture
@@ -118,7 +113,7 @@ def equal(left, right):
     return all(torch.equal(left[name], right[name]) for name in right)
 
 
-def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
+def test_a_run_logs_it_and_trains_as_without(untrained, trained, follow):
     with_weights, records = trained("with", *follow)
     without_weights, plain = trained("without")
     followed = [record for record in records if "eval/sums/pass@1" in record]
@@ -129,34 +124,20 @@ def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
     steps = [(record["step"], record[name]) for record in records if name in record]
     assert steps == [(record["step"], record[name]) for record in plain if name in record] and len(steps) >= 1
     assert equal(with_weights, without_weights)
-    start = load_file(tmp_path / "model" / "model.safetensors")
+    start = load_file(untrained / "model.safetensors")
     assert not equal(without_weights, start), "something was learnt, so something could differ"
 
 
-def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, follow, monkeypatch):
-    original = benchmarks.asker
-
-    def careless(model, tokenizer, **options):
-        torch.rand(1)
-        return original(model, tokenizer, **options)
-
-    plain, _ = trained("without")
-    monkeypatch.setattr(benchmarks, "asker", careless)
-    followed, _ = trained("with", *follow)
-    assert not equal(followed, plain)
-
-
-@pytest.mark.parametrize("given", [[], ["--prompt_template", "Q: {problem}"]])
-def test_a_file_of_ones_own_is_asked_as_the_run_asks_it(tmp_path, words, follow, given):
+@pytest.mark.parametrize("template", ["{problem}", "Q: {problem}"])
+def test_a_file_of_ones_own_is_asked_as_the_run_asks_it(tmp_path, words, follow, template):
     own = ["--dataset_name", str(tmp_path / "sums.jsonl"), "--per_device_train_batch_size", "8"]
-    run = parse_run([*words[:-2], "--output_dir", str(tmp_path / "out"), *own, *follow, *given])
+    run = parse_run([*words, *own, *follow, "--prompt_template", template])
     (found,) = load_benchmarks(run)
     asked = {*found.questions}
     assert len(asked) == 5 and asked <= {turns[0]["content"] for turns in load_dataset(run)["prompt"]}
 
 
 def test_fields_and_dry_run(tmp_path, words):
-    output = ["--output_dir", str(tmp_path / "out")]
     good = ["--eval_benchmarks", f"sums={tmp_path / 'sums.jsonl'}"]
     said = [
         (good, "ok", "benchmarks while training: 12 of sums"),
@@ -164,7 +145,7 @@ def test_fields_and_dry_run(tmp_path, words):
         (["--eval_benchmarks", "math5000", "--eval_benchmark_data", str(tmp_path)], "wrong", "'math5000'"),
     ]
     for flags, kind, text in said:
-        assert any(f.kind == kind and text in f.text for f in dry_run(parse_run([*words, *output, *flags]))), text
+        assert any(f.kind == kind and text in f.text for f in dry_run(parse_run([*words, *flags]))), text
     for field in ("eval_benchmark_every", "eval_benchmark_limit"):
         with refused(ConfigError, field, 0):
-            parse_run([*words, *output, f"--{field}", "0"])
+            parse_run([*words, f"--{field}", "0"])

@@ -10,7 +10,6 @@ from dppo.errors import ConfigError
 from dppo.lab.demo import task
 from dppo.lab.demo.task import is_held_out, make_split
 from dppo.lab.runs.benchmarks import load_benchmarks
-from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.held_out import embedded_set
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.rewards import load_rollouts
@@ -18,9 +17,7 @@ from dppo.lab.runs.rewards import load_rollouts
 
 @pytest.fixture
 def words(tmp_path, untrained):
-    more = "--embedded_problems 12 --rollout_func embedded --max_steps 3 --logging_steps 1 --save_strategy no "
-    more += "--learning_rate 1e-3 --reward_funcs small_runs.odd_length"
-    return small_words(tmp_path / "out", *more.split(), model=untrained, dataset="embedded_quick")
+    return small_words(tmp_path / "out", model=untrained, dataset="embedded_quick")
 
 
 def test_held_out_problems_are_the_seeds_own_and_held_out():
@@ -36,13 +33,10 @@ def test_held_out_problems_are_the_seeds_own_and_held_out():
     assert found.score([*answers[:2], "7"], [0, 1, 2])[2] == (0.0, False)
 
 
-def test_a_dry_run_names_the_embedded_parts_and_what_they_do_not_go_with_is_refused(words):
-    more = ["--eval_benchmarks", "embedded_quick", "--eval_benchmark_limit", "6"]
-    found = [each.text for each in dry_run(parse_run([*words, *more])) if each.kind == "ok"]
-    assert "completions: embedded" in found and any("6 of embedded_quick" in text for text in found)
+def test_what_the_embedded_task_does_not_go_with_is_refused(words):
     with refused(ConfigError, "eval_benchmarks: [embedded_quick]"):
         load_benchmarks(parse_run([*words, "--eval_benchmarks", "embedded_quick", "math500"]))
-    run = parse_run(words)
+    run = parse_run([*words, "--rollout_func", "embedded"])
     run.training.use_vllm = True
     with refused(ConfigError, "embedded", "use_vllm"):
         load_rollouts(run)

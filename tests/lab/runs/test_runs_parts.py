@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from contextlib import nullcontext
+import socket
 from pathlib import Path
 
 import pytest
 from refusals import refused, warned
-from small_runs import small_words
+from small_runs import small_words, train
 
 import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError
@@ -15,7 +15,7 @@ from dppo.install import VLLM_LINE
 from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.parsing import parse_run
-from dppo.lab.runs.parts import output_checkpoint, train
+from dppo.lab.runs.parts import output_checkpoint
 from dppo.lab.runs.rewards import load_rewards
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
@@ -50,13 +50,9 @@ def test_output_folder_that_is_not_empty(tmp_path):
         assert output_checkpoint(run_of(tmp_path, "embedded", field, str(asked))) == complete
     with refused(CheckpointError, "checkpoint-6", complete, "--resume"):
         output_checkpoint(run_of(tmp_path, "embedded", field, str(tmp_path / "out" / "checkpoint-6")))
-    with refused(ConfigError, tmp_path / "out", "--resume", "--overwrite"):
-        output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere)))
     assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--resume", "true")) == complete
     shutil.rmtree(complete)
     assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--overwrite", "true")) == elsewhere
-    with refused(ConfigError, "is not empty. Add --overwrite"):
-        output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--resume", "true"))
     with refused(CheckpointError, tmp_path / "out", "--overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
 
@@ -83,16 +79,15 @@ def test_data_and_rewards(tmp_path, problems_file):
     assert own(completions=texts, answer=["4", "4"]) == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(("rewards", "refuses"), [("format", False), ("format accuracy", True)])
-def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path, rewards, refuses):
+def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text("\n".join(json.dumps({"question": f"What is {i}?", "target": i}) for i in range(12)))
-    run = run_of(tmp_path, path, "--reward_funcs", *rewards.split())
-    with refused(judge.DataError, "Name the one with the answer: answer_column='target'") if refuses else nullcontext():
-        assert len(load_dataset(run)) == 12
+    assert len(load_dataset(run_of(tmp_path, path, "--reward_funcs", "format"))) == 12
+    with refused(judge.DataError, "Name the one with the answer: answer_column='target'"):
+        load_dataset(run_of(tmp_path, path, "--reward_funcs", "format", "accuracy"))
 
 
-PRIOR = "--prompt_prune_rate auto --prompt_prior "
+PRIOR = "--prompt_prune_rate auto --prompt_prior"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +97,7 @@ PRIOR = "--prompt_prune_rate auto --prompt_prior "
         ("owner/name", "--use_vllm true", "unchecked", VLLM_LINE),
         ("problems.jsonl", "", "ok", "12 problems"),
         ("problems.jsonl", "--per_device_train_batch_size 64", "wrong", "12 prompts are fewer than the 16"),
-        ("problems.jsonl", PRIOR + '{"column":"rate","completions":4}', "wrong", "no column 'rate'"),
-        ("problems.jsonl", PRIOR + '{"column":"answer","completions":4}', "wrong", "pass rates are numbers"),
+        ("problems.jsonl", f'{PRIOR} {{"column":"answer","completions":4}}', "wrong", "pass rates are numbers"),
         ("embedded", "--processes 8 --generation_batch_size 160", "wrong", "8 processes"),
     ],
 )
@@ -135,7 +129,7 @@ def test_what_a_run_cannot_start_with(tmp_path, problems_file):
     with refused(ConfigError, "processes=2", "--num_processes 2"):
         train(run_of(tmp_path, "embedded", "--processes", "2"))
     with refused(ConfigError, "eval_dataset_name"):
-        load_dataset(run_of(tmp_path, problems_file, "--eval_strategy", "steps", "--eval_steps", "1"), held_out=True)
+        load_dataset(run_of(tmp_path, problems_file, "--eval_strategy", "steps"), held_out=True)
 
 
 @pytest.mark.usefixtures("made_quickly")
@@ -151,15 +145,11 @@ def test_overwrite_leaves_nothing_of_the_old_run_once_the_new_one_can_begin(tmp_
     with refused(ConfigError, "lora_target_modules=q_proj", "not found", "Write lora_target_modules: all-linear"):
         train(run_of(tmp_path, "embedded", *words, *lora, "q_proj", model=untrained))
     assert {path.name for path in out.iterdir()} >= {"checkpoint-9", "start", "metrics.jsonl", "notes.txt"}
-    train(run_of(tmp_path, "embedded", *words, *lora, ".*q_proj", model=untrained))
-    assert not {"checkpoint-9", "start"} & {path.name for path in out.iterdir()} and (out / "notes.txt").exists()
-    assert (out / "metrics.jsonl").read_text() != "{}"
-    (out / "start").mkdir()
     (out / "start" / "old").touch()
     train(run_of(tmp_path, "embedded", *words))
-    assert (out / "start" / "config.json").exists() and not (out / "start" / "old").exists(), (
-        "a model from scratch is made anew too"
-    )
+    assert not (out / "checkpoint-9").exists() and (out / "notes.txt").exists()
+    assert (out / "metrics.jsonl").read_text() != "{}"
+    assert [(out / "start" / name).exists() for name in ("config.json", "old")] == [True, False], "made anew"
 
 
 @pytest.mark.usefixtures("confined")
@@ -174,12 +164,19 @@ def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
     assert tests(prompts=[""], completions=[program], answer=[dataset["answer"][1]]) == [1.0]
     path = tmp_path / "own.jsonl"
     path.write_text("\n".join(json.dumps({"question": f"Say w{i}.", "word": f"w{i}"}) for i in range(4)))
-    run = run_of(tmp_path, path, "--reward_funcs", "check:own_checkers:says", "accuracy")
-    with refused(judge.DataError, "'answer'"):  # the other reward needs it
-        load_dataset(run)
-    run.data.reward_funcs = ["check:own_checkers:says", "format"]
+    run = run_of(tmp_path, path, "--reward_funcs", "check:own_checkers:says", "format")
     says, *_ = load_rewards(run, dataset := load_dataset(run))
     assert says(prompts=dataset["prompt"], completions=["w0"] * 4, word=dataset["word"]) == [1.0, 0.0, 0.0, 0.0]
     run.data.reward_funcs = ["check:own_checkers:nowhere"]
     with refused(judge.ConfigError, "check:own_checkers:nowhere", "AttributeError"):
         load_rewards(run, None)
+
+
+@pytest.mark.parametrize("more", [["--resume"], ["--overwrite"]], ids=" ".join)
+def test_a_second_writer_is_refused_and_changes_nothing(tmp_path, holder, more):
+    (tmp_path / "out" / "checkpoint-1").mkdir()
+    (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"output_dir: {tmp_path}"):
+        train(run_of(tmp_path, "embedded", *more))
+    assert sorted(tmp_path.rglob("*")) == before

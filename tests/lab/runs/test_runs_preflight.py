@@ -11,10 +11,6 @@ from dppo.lab.runs.preflight import preflight_problems
 EVALUATED = ["--eval_strategy", "steps"]
 
 
-def words_of(tmp_path, *more):
-    return small_words(tmp_path / "out", *more)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):
     def loads(*args, **options):
@@ -29,12 +25,12 @@ def nothing_is_loaded(monkeypatch):
     [
         ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
         ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
-        ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
+        ("--eval_strategy steps --eval_dataset_name no.parquet", "eval_dataset_name=no.parquet: no such file"),
         ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
 def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
-    words = words_of(tmp_path, *more.split())
+    words = small_words(tmp_path / "out", *more.split())
     assert main(["train", *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"dppo train: {says}") and said.count("\n") == 1
@@ -44,27 +40,22 @@ def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
     assert not (tmp_path / "out").exists()
 
 
-def test_all_problems_are_said_at_once(tmp_path, capsys):
-    words = words_of(tmp_path, "--dataset_path", "no.jsonl", "--reward_weights", "1", "2")
-    assert main(["train", *words]) == 2
-    assert [line[:7] for line in capsys.readouterr().err.splitlines()] == ["dppo tr", "  - dat", "  - rew"]
-
-
 def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
     here = tmp_path / "here.jsonl"
     here.write_text("")
     for more in (
         ["--dataset_path", str(here)],
         ["--dataset_name", "owner/somewhere"],
-        ["--eval_dataset_path", "nowhere.jsonl"],  # nothing is evaluated
+        ["--eval_dataset_name", "nowhere.jsonl"],  # nothing is evaluated
         [*EVALUATED, "--eval_dataset_name", "embedded"],
-        [*EVALUATED, "--eval_dataset_name", "none.jsonl", "--eval_dataset_path", str(tmp_path)],
     ):
-        assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
+        assert preflight_problems(parse_run(small_words(tmp_path / "out", *more))) == [], more
 
 
 def test_rewards_and_ranges_are_checked_before_a_model_from_scratch_is_warmed_up(tmp_path):
-    run = parse_run(words_of(tmp_path, "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing"))
+    run = parse_run(
+        small_words(tmp_path / "out", "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing")
+    )
     first, second = preflight_problems(run)
     assert "'acuracy' is not known. Did you mean accuracy?" in first and "'math.sqroot' cannot be imported" in second
     fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}

@@ -2,18 +2,16 @@
 
 import json
 import sys
-from textwrap import dedent
 
 import pytest
-import torch
+from small_runs import small_words
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.lab.runs import subject as from_run
-from dppo.lab.runs.parsing import parse_run
+from dppo.lab.runs.parsing import parse_given, read_flags
 from dppo.lab.runs.subject import subject_from_run
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.verification import gradients
 from dppo.verification.parity import one_step, relative_difference, script_of
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
@@ -29,9 +27,6 @@ def length(prompts, completions, completion_ids, answer, **columns):
 
 async def answered(completions, answer, **columns):
     return [None if int(a) % 3 == 0 else 10.0 for a in answer]
-
-def short(completions, **columns):
-    return [0.0]
 """
 
 
@@ -55,21 +50,9 @@ def run(folder, monkeypatch):
     sys.modules.pop("my_rewards", None)
 
     def parsed(**changes):
-        fields = {
-            "model_name_or_path": folder / "model",
-            "dataset_name": folder / "problems.jsonl",
-            "reward_funcs": "[my_rewards.length]",
-            "output_dir": folder / "out",
-            "num_generations": 4,
-            "per_device_train_batch_size": 8,
-            "max_completion_length": 7,
-            "report_to": "none",
-            "use_cpu": "true",
-            "bf16": "false",
-        }
-        text = "\n".join(f"{name}: {value}" for name, value in (fields | changes).items())
-        (folder / "config.yaml").write_text(dedent(text))
-        return parse_run([str(folder / "config.yaml")])
+        given = {"reward_funcs": ["my_rewards.length"], "max_completion_length": 7, "per_device_train_batch_size": 8}
+        words = small_words(folder / "out", model=folder / "model", dataset=folder / "problems.jsonl")
+        return parse_given(read_flags(words) | given | changes)
 
     return parsed
 
@@ -77,19 +60,16 @@ def run(folder, monkeypatch):
 def test_model_problems_and_rewards_are_the_runs_own(run, folder):
     subject = subject_from_run(run())
     assert subject.reward_PG.shape == (6, 4) and subject.max_tokens == 7 and not subject.folded
-    assert subject.notes == ()
     assert subject.reward_PG.flatten().tolist() == [float(len(ids) % 2) for ids in subject.completion_tokens]
     assert "problems.jsonl" in subject.title and str(folder / "model") in subject.title
     tokenizer = build_tokenizer()
     texts = {tokenizer.decode(tokens) for tokens in subject.prompt_tokens}
     assert texts == {f"<user>{n}+{n}=?<assistant>" for n in range(1, 7)}
-    weights = build_model(3).state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in subject.model.state_dict().items())
 
 
 def test_rewards_are_added_with_their_weights_and_missing_ones_left_out(run):
-    both = "[my_rewards.length, my_rewards.answered]"
-    subject = subject_from_run(run(reward_funcs=both, reward_weights="[1.0, 0.5]"))
+    both = ["my_rewards.length", "my_rewards.answered"]
+    subject = subject_from_run(run(reward_funcs=both, reward_weights=[1.0, 0.5]))
     tokenizer = build_tokenizer()
     for place, tokens in enumerate(subject.completion_tokens):
         number = int(tokenizer.decode(subject.prompt_tokens[place // 4]).removeprefix("<user>")[0])
@@ -97,39 +77,20 @@ def test_rewards_are_added_with_their_weights_and_missing_ones_left_out(run):
         assert subject.rewards.total_N[place] == len(tokens) % 2 + extra
         of_each = subject.rewards.reward_NF[place].nan_to_num(-1.0).tolist()
         assert of_each == [len(tokens) % 2, 10.0 if extra else -1.0], "each function's own, for methods that need them"
-    only = subject_from_run(run(reward_funcs="[my_rewards.answered]"))
-    assert "drawn at random" in only.describe()
 
 
-def test_groups_of_one_are_raised_to_two_and_the_notes_say_so(run):
-    subject = subject_from_run(run(num_generations=1, method="dppo_history", per_device_train_batch_size=4))
-    assert subject.generations == 2 and subject.context.expected is not None
-    (note,) = [note for note in subject.notes if "groups of 1" in note]
-    assert note in subject.describe()
-    assert not any("groups of 1" in note for note in subject_from_run(run(num_generations=2)).notes)
-
-
-def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(run, monkeypatch):
+def test_large_models_have_fewer_and_shorter_completions_unless_prompts_are_asked_for(run, monkeypatch):
     monkeypatch.setattr(from_run, "SMALL", 1000)
-    monkeypatch.setattr(gradients, "EXACT_COORDINATES", 1000)
-    monkeypatch.setattr(gradients, "FOLDED_COORDINATES", 2**14)
     asked = subject_from_run(run(num_generations=8, max_completion_length=20), prompts=4)
     assert asked.reward_PG.shape == (4, 8) and asked.max_tokens == 20, "prompts that are asked for: as in training"
     with pytest.raises(ConfigError, match="--prompts 1 must be at least 2"):
         subject_from_run(run(), prompts=1)
-    whole = subject_from_run(run(num_generations=8, max_completion_length=200))
-    assert whole.folded and whole.generations == 4 and whole.max_tokens == 64
-    assert whole.rewards.groups == 6
-    monkeypatch.setattr(gradients, "EXACT_COORDINATES", 2**20)
-    exact = subject_from_run(run(num_generations=8, max_completion_length=200))
-    assert exact.completion_tokens == whole.completion_tokens
-    norms = exact.gram_NN.diagonal().sqrt()
-    error = (whole.gram_NN - exact.gram_NN) / (norms[:, None] * norms)
-    assert error.abs().max() < 6 / 2**7
+    few = subject_from_run(run(num_generations=8, max_completion_length=200))
+    assert few.generations == 4 and few.max_tokens == 64 and few.rewards.groups == 6
 
 
 def test_adapters_alone_are_trained(run):
-    subject = subject_from_run(run(use_peft="true", lora_r=2, lora_target_modules="[q_proj, v_proj]"))
+    subject = subject_from_run(run(use_peft=True, lora_r=2, lora_target_modules=["q_proj", "v_proj"]))
     assert subject.describe().split(": ")[1].startswith("2,688 trained parameters")
     assert subject.gram_NN.diagonal().min() > 0
     theirs = one_step(GRPOTrainer, GRPOConfig, script_of(subject))
