@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,12 +74,12 @@ def main(words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["Event"], None]]:
-    """A function that shows each event: a line for all runs together, and one for each, under its name in ``names``."""
+def events_shown() -> Iterator[Callable[["Event"], None]]:
+    """A function that shows each event: a line for all runs together, and one for each."""
     board = Board()
 
     def told(event: "Event") -> None:
-        name = f"{event.number}/{event.runs} {(names or {}).get(event.name, event.name)} seed {event.seed}"
+        name = f"{event.number}/{event.runs} {event.name} seed {event.seed}"
         done = 1.0 if event.stage in ("kept", "finished", "failed") else event.step / max(event.steps, 1.0)
         board.update("all runs", (event.number - 1 + done * (event.stage != "warm-up")) / event.runs)
         if event.stage == "warm-up":
