@@ -124,7 +124,7 @@ def frozen(words: Sequence[str]) -> int:
             progress("rolling out")
             subject = subject_from_run(run, options.prompts)
         lines = lines_of(contestants, methods, subject, build)
-        found = compare_frozen(lines, build("dppo"), setting, started=started, progress=progress)
+        found = compare_frozen(lines, setting, started=started, progress=progress)
     from dppo.lab.frozen.table import NARROWEST, show
 
     show(found, wide_console(NARROWEST))

@@ -7,13 +7,12 @@ from typing import Any
 
 from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
-from dppo.lab.frozen.lines import RATES, FrozenLine, PrunedLevel
-from dppo.lab.frozen.sample import DrawFigures, Sample, bias_of, figures, sample
+from dppo.lab.frozen.lines import FrozenLine, PrunedLevel
+from dppo.lab.frozen.sample import DrawFigures, bias_of, figures, sample
 from dppo.methods import Method
-from dppo.verification.checks import wrong
 from dppo.verification.estimate import Bias, root
 
-FORMAT = 1
+FORMAT = 2
 FEWEST_DRAWS = 100
 """With fewer, the distribution assumed by the test and the interval is too far off."""
 
@@ -47,7 +46,7 @@ class FrozenSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Result of a line at one pair of rates."""
+    """Result of a line at one rate."""
 
     name: str
     level: PrunedLevel
@@ -58,27 +57,19 @@ class Measurement:
     normaliser: str
     reasons: tuple[str, ...]
     """Reasons of the declared bias; empty if none is declared."""
-    exact: bool
-    """True if the method uses no random numbers."""
     figures: DrawFigures
     squared_bias: float
     """Unbiased estimate of ``|E[g_hat] - g|^2 / |g|^2``; it may be below 0."""
     squared_bias_bound: float
     """A bound that it exceeds with at most its share of the false alarms if there is no bias."""
-    chance_without_bias: float
-    """Bound on the p-value of ``squared_bias`` if there is no bias."""
-
-    @property
-    def found(self) -> bool:
-        """True if a bias is found."""
-        return not self.squared_bias <= self.squared_bias_bound  # so NaN is one
 
     @property
     def verdict(self) -> str:
         """``biased`` (declared, found), ``declared`` (not found), ``unbiased`` or ``WRONG`` (found, not declared)."""
+        found = not self.squared_bias <= self.squared_bias_bound  # so NaN is one
         if self.reasons:
-            return "biased" if self.found else "declared"
-        return "WRONG" if self.found else "unbiased"
+            return "biased" if found else "declared"
+        return "WRONG" if found else "unbiased"
 
     def as_json(self) -> dict[str, Any]:
         """Everything as values that JSON can hold."""
@@ -92,36 +83,23 @@ class FrozenComparison:
 
     subject: str
     """Model, data and rollouts, in one paragraph."""
-    completions_with_gradient: int
-    """Of the full batch, under the first line."""
     setting: FrozenSettings
-    lines: tuple[FrozenLine, ...]
     measured: tuple[Measurement, ...]
-    controls: tuple[Measurement, ...]
-    """Methods known to be biased: each must be found."""
-    tests: int
-    """Measurements that share the false alarms."""
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """True if every bias that was found is declared, and every control was found."""
-        return all(each.verdict != "WRONG" for each in self.measured) and all(each.found for each in self.controls)
+        """True if every bias that was found is declared."""
+        return all(each.verdict != "WRONG" for each in self.measured)
 
     def as_json(self, **facts: Any) -> dict[str, Any]:
         """Everything as values that JSON can hold; ``facts`` are added to the environment."""
-        dashes = [(line.name, level) for line in self.lines for level in RATES if level not in line.levels]
         return {
             "format": FORMAT,
             "subject": self.subject,
-            "rows_with_gradient": self.completions_with_gradient,
             **asdict(self.setting),
-            "tests": self.tests,
             "passed": self.passed,
             "rows": [each.as_json() for each in self.measured],
-            "controls": [each.as_json() for each in self.controls],
-            "not_taken": [{"name": name, "rate_of": level} for name, level in dashes],
-            "describe": {line.name: line.method.describe() for line in self.lines},
             "environment": environment(seeds=[self.setting.seed], **facts),
             "seconds": round(self.seconds, 1),
         }
@@ -133,7 +111,6 @@ def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple
         PrunedLevel.BLOCK: [(0.0, 0.0)],
         PrunedLevel.COMPLETIONS: [(0.0, rate) for rate in rates],
         PrunedLevel.PROMPTS: [(rate, 0.0) for rate in rates],
-        PrunedLevel.BOTH: [(prompt, completion) for prompt in rates for completion in rates],
     }
     for level, pairs in grid.items():
         for line in (line for line in lines if level in line.levels):
@@ -144,7 +121,6 @@ def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple
 
 def compare_frozen(
     lines: Sequence[FrozenLine],
-    base: Method,
     setting: FrozenSettings,
     *,
     started: float | None = None,
@@ -152,50 +128,38 @@ def compare_frozen(
 ) -> FrozenComparison:
     """Draw every line at every rate, and compare each with the full batch.
 
-    The lines, at least one, are of the same rollouts; controls are made from ``base``. Seconds count from ``started``,
-    a ``time.perf_counter``, default now. ``progress`` is called with the name of each part before it starts.
+    The lines, at least one, are of the same rollouts. Seconds count from ``started``, a ``time.perf_counter``, default
+    now. ``progress`` is called with the name of each part before it starts.
     """
     started = time.perf_counter() if started is None else started
-    subject, block = lines[0].subject, frozenset({PrunedLevel.BLOCK})
-    controls = [FrozenLine(name=name, method=made, subject=subject, levels=block) for name, made in wrong(base).items()]
-    todo = [*cells(lines, setting.rates), *((line, PrunedLevel.BLOCK, line.method) for line in controls)]
-    found: list[tuple[Sample, Bias, DrawFigures]] = []
+    subject, todo = lines[0].subject, list(cells(lines, setting.rates))
+    found: list[tuple[Bias, DrawFigures]] = []
     with one_thread():
         root_NN = root(subject.gram_NN)
         for number, (line, level, method) in enumerate(todo):
             progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
             drawn = sample(line.subject, method, setting.draws, setting.seed)
             bias = bias_of(drawn, root_NN)
-            found.append((drawn, bias, figures(drawn, bias, root_NN)))
-    count = len(todo) - len(controls)
-    tests = sum(not drawn.exact for drawn, _, _ in found[:count])
-    share = setting.false_alarm / max(tests, 1)
-    measured = tuple(_measurement(*cell, *results, share) for cell, results in zip(todo, found, strict=True))
+            found.append((bias, figures(drawn, bias, root_NN)))
+    # Methods without chance need no share of the false alarms.
+    share = setting.false_alarm / max(sum(not made.exact for _, made in found), 1)
+    measured = (
+        Measurement(
+            name=line.name,
+            level=level,
+            prompt_rate=method.prompts.rate,
+            completion_rate=method.completions.rate,
+            normaliser=method.normaliser.name,
+            reasons=method.biases(),
+            figures=made,
+            squared_bias=bias.squared,
+            squared_bias_bound=bias.bound(share),
+        )
+        for (line, level, method), (bias, made) in zip(todo, found, strict=True)
+    )
     return FrozenComparison(
         subject=subject.describe(),
-        completions_with_gradient=int(subject.completions(lines[0].method).live_N.sum()),
         setting=setting,
-        lines=tuple(lines),
-        measured=measured[:count],
-        controls=measured[count:],
-        tests=tests,
+        measured=tuple(measured),
         seconds=time.perf_counter() - started,
-    )
-
-
-def _measurement(
-    line: FrozenLine, level: PrunedLevel, method: Method, drawn: Sample, bias: Bias, found: DrawFigures, share: float
-) -> Measurement:
-    return Measurement(
-        name=line.name,
-        level=level,
-        prompt_rate=method.prompts.rate,
-        completion_rate=method.completions.rate,
-        normaliser=method.normaliser.name,
-        reasons=method.biases(),
-        exact=drawn.exact,
-        figures=found,
-        squared_bias=bias.squared,
-        squared_bias_bound=bias.bound(share),
-        chance_without_bias=bias.chance,
     )

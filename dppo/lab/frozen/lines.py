@@ -26,12 +26,11 @@ class PrunedLevel(StrEnum):
     BLOCK = "nothing"
     COMPLETIONS = "completions"
     PROMPTS = "prompts"
-    BOTH = "both levels"
 
 
 RATES = {PrunedLevel.COMPLETIONS: "completion_prune_rate", PrunedLevel.PROMPTS: "prompt_prune_rate"}
 """The field of a configuration that sets the rate of a level."""
-EVERY_RATE = frozenset({PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH})
+EVERY_RATE = frozenset(RATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dppo.lab.comparison.contestants import TAKEN, Contestant
-from dppo.lab.frozen.lines import EVERY_RATE, RATES, Build, FrozenLine, PrunedLevel, control_lines
+from dppo.lab.frozen.lines import RATES, Build, FrozenLine, PrunedLevel, control_lines
 from dppo.lab.runs.parsing import Run
 from dppo.methods import Method
 from dppo.methods.own import method_named
@@ -55,7 +55,7 @@ def lines_of(
     found = []
     for contestant, method in zip(contestants, methods, strict=True):
         taken = frozenset(level for level, field in RATES.items() if TAKEN[field](method_named(contestant.preset)))
-        levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({PrunedLevel.BLOCK})
         known = replace(subject, candidates=remembered(subject, method))
+        levels = taken or frozenset({PrunedLevel.BLOCK})
         found.append(FrozenLine(name=contestant.name, method=method, subject=known, levels=levels))
     return (*found, *control_lines(subject, build))

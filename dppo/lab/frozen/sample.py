@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dppo.methods import Method
-from dppo.pruning import Budget, PromptPruning, Pruning, effective_sample_size
+from dppo.pruning import Budget, PromptPruning, Pruning
 from dppo.rng import Purpose, generator
 from dppo.verification.draws import FrozenDraw, draw, full_batch, gradients
 from dppo.verification.estimate import Bias, estimate_bias
@@ -117,10 +117,11 @@ class DrawFigures:
     """``E|g_hat - E[g_hat]|^2 / |g|^2`` of one draw, which more draws average out."""
     added_variance_error: float
     """Standard error of it."""
-    effective_rows: float
-    """Mean over draws of ``(sum w)^2 / sum w^2``, in completions."""
-    largest_weight: float
-    """Over all draws."""
+
+    @property
+    def exact(self) -> bool:
+        """True if the method uses no random numbers."""
+        return self.bias_low is None
 
 
 def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
@@ -154,8 +155,6 @@ def figures(found: Sample, bias: Bias, root_NN: Tensor) -> DrawFigures:
         bias_high=high,
         added_variance=float(spread_M.mean()),
         added_variance_error=float(spread_M.std()) / math.sqrt(draws) if draws > 1 else 0.0,
-        effective_rows=sum(map(effective_sample_size, found.weight_MN)) / draws,
-        largest_weight=float(found.weight_MN.max()),
     )
 
 

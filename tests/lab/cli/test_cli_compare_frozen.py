@@ -24,14 +24,14 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert command.main(["--frozen", *FEW, "--output", str(tmp_path / "frozen.json")]) == 0
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "frozen.json").read_text())
     assert [title for title in TITLES.values() if title not in text] == []
-    assert "PASS 0 rows are biased without saying so; 4 of 4 controls" in text
+    assert "PASS 0 rows are biased without saying so" in text
     assert "declared cppo: completion pruning is biased" in text
     assert "…" not in text, "nothing is cut off"
     assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5]
     rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
-    assert len(rows) == len(saved["rows"]) == 2 + 4 + 4 + 3
-    assert rows["dppo", "both levels", 0.5, 0.5]["verdict"] == "unbiased"
-    assert rows["cppo", "completions", 0.0, 0.5]["exact"]
+    assert len(rows) == len(saved["rows"]) == 2 + 4 + 4
+    assert rows["dppo", "prompts", 0.5, 0.0]["verdict"] == "unbiased"
+    assert rows["cppo", "completions", 0.0, 0.5]["bias_low"] is None
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
@@ -47,4 +47,4 @@ def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
     monkeypatch.setattr(frozen_methods, "embedded_training", Lying)
     assert command.frozen(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
-    assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
+    assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 1 rows are biased without saying so" in text
