@@ -78,14 +78,11 @@ def seconds_of(figures: Figures, step: Step, option: Option, processes: int) -> 
     return figures.costs.seconds(work_of(figures.workload, step, option), processes)
 
 
-def gain(figures: Figures, step: Step, option: Option, processes: int, base: Option = UNPRUNED) -> float:
-    """Seconds to equal noise of a step under ``base`` over those under an option, >= 0."""
-
-    def to_equal_noise(option: Option) -> float:
-        work = work_of(figures.workload, step, option)
-        return figures.costs.seconds(work, processes).total * work.noise
-
-    return to_equal_noise(base) / to_equal_noise(option)
+def gain(figures: Figures, step: Step, option: Option, processes: int) -> float:
+    """Seconds to equal noise of an unpruned step over those under an option, >= 0."""
+    unpruned, work = (work_of(figures.workload, step, each) for each in (UNPRUNED, option))
+    seconds = figures.costs.seconds(work, processes).total
+    return figures.costs.seconds(unpruned, processes).total * unpruned.noise / (seconds * work.noise)
 
 
 def interval(values: Sequence[float]) -> Estimate:

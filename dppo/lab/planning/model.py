@@ -21,12 +21,10 @@ class Level:
     name: str
     auto: Auto
     """The rule of ``auto`` for this level."""
-    base: Option = UNPRUNED
-    """The option that it is compared with."""
 
     def at(self, rate: float) -> Option:
         """The option that prunes this level at a rate."""
-        return replace(self.base, **{f"{self.name.removesuffix('s')}_rate": rate})
+        return replace(UNPRUNED, **{f"{self.name.removesuffix('s')}_rate": rate})
 
 
 PROMPTS = Level("prompts", PROMPT_AUTO)

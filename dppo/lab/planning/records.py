@@ -47,8 +47,8 @@ class Option:
     """A way to take a step."""
 
     name: str
-    layout: Literal["padded", "packed", "rows"] = "rows"
-    """``padded`` as TRL pads; in ``packed`` rows each completion has its own copy of the prompt."""
+    layout: Literal["padded", "rows"] = "rows"
+    """``padded`` as TRL pads; in ``rows`` the completions of a group share their prompt."""
     forwarded: Literal["all", "live"] = "live"
     """Completions that are forwarded: all, or those that can have a gradient."""
     completion_rate: float = 0.0

@@ -174,7 +174,5 @@ def _forwarded(workload: Workload, option: Option, cells: Cells, prob_2X: np.nda
     if option.layout == "padded":
         return float(kept_2X.sum()) * workload.padded_tokens
     tokens = float((kept_2X * cells.tokens_2X).sum())
-    if option.layout == "packed":
-        return tokens + float(kept_2X.sum()) * (workload.prompt_tokens - 1)
     trunks = float(cells.groups_X @ (1 - np.prod((1 - prob_2X) ** cells.members_2X, axis=0)))
     return tokens + trunks * (workload.prompt_tokens - 1)

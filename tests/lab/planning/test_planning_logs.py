@@ -1,6 +1,5 @@
 """``dppo plan --log``: every format gives the same figures, and pass rates come back from what logs say of groups."""
 
-import csv
 import json
 import math
 
@@ -44,24 +43,11 @@ def write_json_lines(folder, rows):
     return path
 
 
-def write_csv(folder, rows):
-    path = folder / "wandb.csv"
-    with path.open("w") as file:
-        table = csv.DictWriter(file, ["Step", *(f"my run - {name}" for name in rows[0])])
-        table.writeheader()
-        for step, row in enumerate(rows, 1):
-            table.writerow({"Step": step, **{f"my run - {name}": value for name, value in row.items()}})
-    return path
-
-
-FORMATS = {"console": write_console, "JSON lines": write_json_lines, "CSV": write_csv}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_figures(name, tmp_path):
+@pytest.mark.parametrize("write", [write_console, write_json_lines])
+def test_every_format_gives_the_same_figures(write, tmp_path):
     rows = rows_of()
-    log = read_log(FORMATS[name](tmp_path, rows))
-    assert name.split()[0] in log.kind and len(log.steps) == STEPS, "what is not training is left out"
+    log = read_log(write(tmp_path, rows))
+    assert len(log.steps) == STEPS, "what is not training is left out"
     for step, row in zip(log.steps, rows, strict=True):
         assert step["update"] == pytest.approx(row["timing_s/update_actor"], rel=1e-5)
         assert step["reward"] == pytest.approx(0.4) and math.isnan(step["flat"])
@@ -75,7 +61,7 @@ def saved_by(tmp_path, *, generations=8, **others):
 
 
 def exact(plan):
-    low, high = plan.saved["exact skipping"]
+    low, high = plan.saved
     assert low == high, "the log has all"
     return low
 
@@ -91,26 +77,24 @@ def test_trls_state_is_read_and_what_it_lacks_is_said(tmp_path, capsys):
     path.write_text("\ufeff" + json.dumps({"log_history": [*history, {"step": 20, "train_runtime": 200.0}]}))
     assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
     text = capsys.readouterr().out
-    assert "TRL's state, 20 steps, groups of 8; a step takes 9 s" in text and "zero-variance groups 60%" in text
-    assert "exact skipping         at least 0%, at most 60%" in text, "all rollout, or all update"
+    assert "trainer_state.json, 20 steps, groups of 8; a step takes 9 s" in text and "zero-variance groups 60%" in text
+    assert "exact skipping would have saved at least 0%, at most 60% of" in text, "all rollout, or all update"
     assert "Seconds by phase" in text and "Zero-variance groups (" not in text
     path.write_text(json.dumps({"log_history": [each | {"kl": 0.01} for each in history]}))
     assert main(["plan", "--log", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "exact skipping         nothing" in text and "KL term" in text and "8 are assumed" in text
+    assert "exact skipping would have saved nothing" in text and "KL term" in text and "8 are assumed" in text
 
 
 def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
     half = exact(saved_by(tmp_path, frac_reward_zero_std=0.5))
     assert half == pytest.approx(0.5 * 0.55, abs=0.01)
     assert exact(saved_by(tmp_path, frac_reward_zero_std=0.9)) > 1.6 * half
-    unknown = saved_by(tmp_path)
     alike = 0.4**8 + 0.6**8  # of groups, if all prompts have the mean reward of .4
-    assert unknown.saved == {"exact skipping": (pytest.approx(alike * 0.55, abs=0.01), pytest.approx(0.55, abs=0.01))}
-    slow = {"timing_s/gen": 400.0, "timing_s/step": 460.0}
-    rare = saved_by(tmp_path, frac_reward_zero_std=0.8, **slow)
-    assert exact(rare) < half and rare.saved["prompts"] > rare.saved["completions"] >= (0, 0)
-    assert rare.rates["prompts"] > 0
+    assert saved_by(tmp_path).saved == (pytest.approx(alike * 0.55, abs=0.01), pytest.approx(0.55, abs=0.01))
+    assert (
+        exact(saved_by(tmp_path, **{"frac_reward_zero_std": 0.8, "timing_s/gen": 400.0, "timing_s/step": 460.0})) < half
+    )
 
 
 def test_rewards_of_minus_one_and_one_bound_the_equal_groups_by_their_pass_rate(tmp_path):
@@ -145,40 +129,6 @@ def test_a_folder_with_a_log_is_that_log(tmp_path):
         assert len(read_log(folder).steps) == 20
 
 
-@pytest.mark.parametrize(
-    ("engine", "reach"),
-    [
-        ({"transformers.generate": 3.0}, 0.6),
-        ({"transformers.generate_batch": 3.0}, 0.6),
-        ({"vLLM.generate": 3.0, "sync_weights": 2.0}, 0.4),
-    ],
-)
-def test_trls_profile_has_the_seconds_of_phases(tmp_path, engine, reach):
-    """Of 10 s generation takes 3 and rewards 1: exact skipping of half of the groups saves half of the rest."""
-    row = {"reward": 0.5, "completions/mean_length": 300.0, "frac_reward_zero_std": 0.5, "step_time": 10.0}
-    profile = {"_calculate_rewards": 1.0} | engine
-    row |= {f"profiling/Time taken: GRPOTrainer.{name}": seconds for name, seconds in profile.items()}
-    found = plan_log(read_log(write_json_lines(tmp_path, [row] * STEPS)), generations=8)
-    assert exact(found) == pytest.approx(0.5 * reach, abs=0.01) and not said(found, "Seconds by phase")
-
-
-def test_a_profile_of_every_call_beside_a_log_of_every_tenth_step(tmp_path):
-    """Ten calls between two rows of figures, as wandb has them. The wrong twin adds them up: more than the step."""
-    call = {"profiling/Time taken: GRPOTrainer.transformers.generate": 4.0}
-    figures = {"train/reward": 0.5, "train/completions/mean_length": 300.0, "train/step_time": 10.0}
-    rows = [row for step in range(STEPS) for row in (figures | {"train/global_step": 10.0 * step}, *[call] * 10)]
-    path = tmp_path / "history.json"
-
-    def read_without(unwanted):
-        kept = [{name: value for name, value in row.items() if name != unwanted} for row in rows]
-        path.write_text(json.dumps([row | {"_step": place} for place, row in enumerate(kept)]))
-        return read_log(path)
-
-    log = read_without(None)
-    assert log.steps[0]["rollout"] == pytest.approx(4.0) and not said(plan_log(log), "Seconds by phase")
-    assert said(plan_log(read_without("train/global_step")), "Seconds by phase"), "40 s of 10 s are not believed"
-
-
 def test_steps_on_one_rollout_count_as_the_one_that_made_it(tmp_path):
     """40 s of generation in two steps of 100 and 60 s. The wrong twin forgets the second: 40%."""
     once, again = rows_of()[0], {"timing_s/update_actor": 45.0, "timing_s/step": 60.0}
@@ -192,15 +142,13 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, capsys):
     path.write_text("nothing of use\n")
     with refused(ConfigError, str(path), "0 steps", "trainer_state.json"):
         read_log(path)
-    with refused(ConfigError, "no such file"):
+    with refused(ConfigError, tmp_path / "missing", "cannot be read"):
         read_log(tmp_path / "missing")
-    (tmp_path / "events.out.tfevents.1").touch()
-    with refused(ConfigError, "TensorBoard"):
-        read_log(tmp_path / "events.out.tfevents.1")
     path.write_text("[" * 100_000)
     with refused(ConfigError, path, "0 steps"):
         read_log(path)
-    path.write_text(json.dumps([{"step": n, "reward": 0.5, "response_length/mean": 9.0, "x": 10**400} for n in "123"]))
+    row = {"reward": 0.5, "response_length/mean": 9.0, "x": 10**400}
+    path.write_text("\n".join(json.dumps(row | {"step": n}) for n in "123"))
     assert len(read_log(path).steps) == 3, "a number beyond floats"
     for words in (["examples/embedded.yaml", "--log", str(path)], ["--log", str(path), "--generations", "1"]):
         assert main(["plan", *words]) == 2 and "stands alone" in capsys.readouterr().err
@@ -226,23 +174,13 @@ def test_what_trl_prints_is_read_behind_a_progress_bar(tmp_path):
     lines = [f"{bar * (n % 2)}\x1b[1m{line}\x1b[0m" for n, line in enumerate(printed)]
     path.write_text("\n".join([*lines, "{'train_runtime': 180.0}", "{'no dictionary'}", "{'x': " + "9" * 400 + "}"]))
     log = read_log(path)
-    assert log.kind == "a console's output" and len(log.steps) == 20 and log.steps[0]["flat"] == 0.6
+    assert len(log.steps) == 20 and log.steps[0]["flat_of_trl"] == 0.6
 
 
 def test_a_filter_of_equal_groups_leaves_none_to_skip(tmp_path):
     """verl's ``filter_groups``. The wrong twin goes through all shares of equal groups."""
     plan = saved_by(tmp_path, **{"training/filter_groups/evicted_samples": 300.0})
     assert exact(plan) < 0.1 and said(plan, "algorithm.filter_groups") and not said(plan, "Zero-variance groups (")
-
-
-def test_an_export_of_two_runs_is_not_read_as_one(tmp_path):
-    """The wrong twin takes each figure from the last run that has it: a pass rate of 45% that neither had."""
-    path = write_csv(tmp_path, rows_of())
-    header, *lines = path.read_text().splitlines()
-    second = header.removeprefix("Step").replace("my run", "other - run")
-    path.write_text("\n".join([header + second, *(line + line[line.index(",") :] for line in lines)]))
-    with refused(ConfigError, path, "2 runs (my run, other - run)", "Export one"):
-        read_log(path)
 
 
 def test_a_kl_term_in_the_reward_gives_every_group_a_gradient(tmp_path):
