@@ -17,8 +17,8 @@ def test_ends_are_quantiles_of_every_ordered_draw(statistic, tail):
     values = generator(3).normal(size=5)
     made = sorted(statistic(values[list(draw)]) for draw in product(range(5), repeat=5))
     low, high = percentile_ends(values, statistic, tail)
-    place = math.ceil(tail * len(made)) - 1
-    assert (low, high) == pytest.approx((made[place], made[-1 - place]))
+    near = [math.ceil(share * len(made)) - 1 for share in (0.6 * tail, 1.4 * tail)]  # of 9999 draws at random
+    assert made[near[0]] <= low <= made[near[1]] and made[-1 - near[1]] <= high <= made[-1 - near[0]]
 
 
 def test_the_expanded_tail():
@@ -41,7 +41,7 @@ def test_coverage_beside_the_twin_that_is_too_narrow():
     assert hits[1] / 1500 <= 0.84 + error / 2, "the plain interval is too narrow"
 
 
-def test_many_seeds_are_resampled_at_random_and_stay_repeatable():
+def test_intervals_are_repeatable():
     values = generator(5).normal(1.0, 0.1, size=9)
     first = percentile_ends(values, np.mean, expanded_tail(9))
     assert first == percentile_ends(values, np.mean, expanded_tail(9))

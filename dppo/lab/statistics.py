@@ -6,12 +6,9 @@ both. It never leaves the range of the data, so with few seeds it cannot cover 9
 of n seeds misses the centre with probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached).
 """
 
-import functools
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 
 import numpy as np
 from scipy import stats
@@ -21,10 +18,7 @@ from dppo.rng import Purpose, generator
 LEVEL = 0.95
 FEWEST = 3
 """Seeds below which no interval is given."""
-ENUMERATED = 6
-"""Up to so many seeds all resamples are enumerated: 462 different ones of 6."""
 SEED_RESAMPLES = 9999
-"""Random resamples of more than ``ENUMERATED`` seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +94,14 @@ def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, ta
     """The quantiles at ``tail`` and ``1 - tail`` of a statistic that needs to know which seeds a resample holds.
 
     Figures looked up by the same place stay paired. A quantile is the figure of one resample, never between two, so
-    infinite figures are allowed. Exact for up to ``ENUMERATED`` seeds.
+    infinite figures are allowed.
 
     Args:
         statistic: of (M, seeds) places from 0 to seeds - 1, a resample per line; gives (M,) figures, none of them nan.
         seeds: how many there are, >= 1.
         tail: share of resamples beyond each end, in (0, 0.5).
     """
-    if seeds > ENUMERATED:
-        places = generator(0, Purpose.CHECK, seeds).integers(seeds, size=(SEED_RESAMPLES, seeds))
-        prob_M = np.full(SEED_RESAMPLES, 1 / SEED_RESAMPLES)
-    else:
-        places, prob_M = all_resamples(seeds)
-    made_M = statistic(places)
-    order_M = np.argsort(made_M, kind="stable")
-    made_M, below_M = made_M[order_M], np.cumsum(prob_M[order_M])
-    above_M = np.cumsum(prob_M[order_M][::-1])
-    slack = 1e-12  # sums of probabilities carry rounding
-    low = made_M[np.searchsorted(below_M, tail - slack)]
-    high = made_M[::-1][np.searchsorted(above_M, tail - slack)]
-    return float(low), float(high)
-
-
-@functools.cache
-def all_resamples(seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every different resample of up to ``ENUMERATED`` seeds, (M, seeds) places, and its probability, (M,)."""
-    places = list(combinations_with_replacement(range(seeds), seeds))
-    counts_M = (Counter(resample).values() for resample in places)
-    ways_M = [math.factorial(seeds) / math.prod(map(math.factorial, counts)) for counts in counts_M]
-    return np.array(places), np.array(ways_M) / seeds**seeds
+    rng = generator(0, Purpose.CHECK, seeds)
+    made_M = np.sort(statistic(rng.integers(seeds, size=(SEED_RESAMPLES, seeds))))
+    place = max(math.ceil(tail * SEED_RESAMPLES) - 1, 0)
+    return float(made_M[place]), float(made_M[-1 - place])

@@ -1,5 +1,6 @@
 """The contestants of a comparison: names, methods and fields, checked before anything is trained."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ from dppo.settings import AUTO, DEFAULT_METHOD
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.objective import OBJECTIVE, fields_of, unread_by
 
-STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", "dry_run", "processes", "method"}
 """Fields that the comparison itself decides for each run."""
 SHARED = {
@@ -44,29 +44,25 @@ def _prunes_prompts(method: Method) -> bool:
     return method.prompts != ALL_PROMPTS or drawn
 
 
+def _prunes(method: Method) -> bool:
+    return method.completions.rate > 0 or method.prompts.rate > 0
+
+
 def _draws(method: Method) -> bool:
-    return bool(method.completions.rate or method.prompts.rate) and isinstance(method.completions, Pruning)
-
-
-def _cuts(method: Method) -> bool:
-    return _draws(method) or method.tokens.active
+    return _prunes(method) and isinstance(method.completions, Pruning)
 
 
 TAKEN: dict[str, Callable[[Method], bool]] = {
     "completion_prune_rate": lambda method: method.completions.rate > 0,
     # Scores of papers' rules belong to the paper.
     "completion_score": lambda method: method.completions.rate > 0 and method.score == advantage_with_length,
-    "completion_budget": _draws,
-    "sampling_design": _draws,
-    "prune_floor": _draws,
-    "prune_schedule": lambda method: bool(method.completions.rate or method.prompts.rate),
+    **dict.fromkeys(("completion_budget", "sampling_design", "prune_floor"), _draws),
+    "prune_schedule": _prunes,
     "prompt_prune_rate": _prunes_prompts,
-    "token_prune_rate": _cuts,
-    "head_prune_rate": _cuts,
+    **dict.fromkeys(("token_prune_rate", "head_prune_rate"), lambda method: _draws(method) or method.tokens.active),
     "prompt_prior": lambda method: method.advantages.from_history or _prunes_prompts(method),
     "prompt_values": lambda method: method.advantages.from_history or method.advantages.from_values,
-    "max_rounds": lambda method: method.rounds is not None,
-    "round_factor": lambda method: method.rounds is not None,
+    **dict.fromkeys(("max_rounds", "round_factor"), lambda method: method.rounds is not None),
 }
 """Fields of the configuration that only some methods are given, with the test that says which."""
 
@@ -142,11 +138,10 @@ def choose(names: Sequence[str] | None, block: Mapping[str, Any], config: Mappin
 
 
 def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
-    own = block.get(name, {}) or {}
+    own, known = block.get(name, {}) or {}, [STOCK, *METHODS]
     if not isinstance(own, Mapping):
         raise ConfigError(f"compare: methods: {name}: {own!r} is not a mapping of fields. Write {name}: {{}}")
     method = own.get("method", name)
-    known = [STOCK, *METHODS]
     if name in block and "method" not in own and name not in known:
         raise ConfigError(f"compare: methods: {name} has no method. Write {name}: {{method: dppo}}, with its fields.")
     if not is_own(method) and (method not in known or (name not in block and name not in known)):
@@ -154,15 +149,11 @@ def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
         where = f"method {method!r}" if method == name else f"method {method!r} of {name}"
         raise ConfigError(f"{where} is unknown. {did_you_mean(str(method), listed)}There are: {', '.join(listed)}.")
     overrides = {field: value for field, value in own.items() if field != "method"}
-    shared = sorted(overrides.keys() & (SHARED | GIVEN | {ENVIRONMENT}))
+    shared, ours = (sorted(overrides.keys() & names) for names in (SHARED | GIVEN | {ENVIRONMENT}, TRAINING_OURS))
     if shared:
-        raise ConfigError(
-            f"{name}: {shared[0]} belongs to the task or to the comparison, so all contestants have one value: "
-            "accuracies of different tasks cannot be compared. Write it outside of compare:"
-        )
-    ours = sorted(overrides.keys() & TRAINING_OURS)
+        raise ConfigError(f"{name}: {shared[0]} has one value for all contestants. Write it outside of compare:")
     if method == STOCK and ours:
         raise ConfigError(f"{name}: {ours[0]} is not a field of TRL's own trainer. Leave it out, or use method: grpo")
-    if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum() or str(name).startswith("."):
+    if not re.fullmatch(r"[\w-][\w.-]*", str(name)):
         raise ConfigError(f"the name {name!r} is a folder's name too: use letters, digits, '-', '_' and '.'.")
     return Contestant(name=str(name), method=str(method), overrides=overrides)

@@ -66,10 +66,7 @@ def curve_of(records: Sequence[Log]) -> list[Point]:
             continue
         missing = [TOTALS[part] for part in AMOUNTS if record.get(TOTALS[part]) is None]
         if missing:
-            raise FileError(
-                f"the evaluation at step {record['step']} has no {missing[0]}: the run was made by an older version. "
-                "Train it again with --overwrite."
-            )
+            raise FileError(f"the evaluation at step {record['step']} has no {missing[0]}. Train it with --overwrite.")
         totals = {part: float(record[TOTALS[part]]) for part in AMOUNTS}
         found[record["step"]] = Point(step=record["step"], accuracy=float(record[ACCURACY]), **totals)
     return [found[step] for step in sorted(found)]

@@ -74,24 +74,20 @@ class Comparison:
         """The parsed first run of each contestant, after every field, and what accuracy is measured on, was checked."""
         for name, example in (("eval_benchmarks", "[math500]"), ("model_name_or_path", "Qwen/Qwen3-0.6B")):
             if not self.config.get(name):
-                raise ConfigError(
-                    f"{name} is not set, and a comparison needs it. Write, for example, {name}: {example}"
-                )
-        fields = {each.name: self.fields(each, self.seeds[0]) for each in self.contestants}
+                raise ConfigError(f"{name} is not set, and a comparison needs it. For example {name}: {example}")
+        runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
         model = {"model_name_or_path": self.config["model_name_or_path"]} if self.scratch else {}  # not made yet
         for each in self.contestants:
-            run = each.parse({**fields[each.name], **model})
+            run = each.parse({**self.fields(each, self.seeds[0]), **model})
             check_run(run)
             load_rewards(run, None)
-        runs = {each.name: each.parse(fields[each.name]) for each in self.contestants}
         first = runs[self.contestants[0].name]
         load_rollouts(first)
         load_benchmarks(first)
-        processes = first.training.world_size
-        if processes > 1:
+        if first.training.world_size > 1:
             raise ConfigError(
-                f"a comparison trains in one process, this launch has {processes}. Start it with dppo compare, "
-                "without accelerate launch."
+                f"a comparison trains in one process, this launch has {first.training.world_size}. Start it with dppo "
+                "compare, without accelerate launch."
             )
         return runs
 
@@ -166,31 +162,24 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that is none, or that holds something else than a comparison."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"output_dir={folder} is not a folder. Name another --output_dir (demo: --output).")
     held = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-    if held - {LOCK_FILE, WRITER_FILE} and COMPARISON_FILE not in held:
-        raise ConfigError(
-            f"output_dir={folder} holds something that is no comparison. Name another --output_dir (demo: --output)."
-        )
+    if (folder.exists() and not folder.is_dir()) or (held - {LOCK_FILE, WRITER_FILE} and COMPARISON_FILE not in held):
+        raise ConfigError(f"output_dir={folder} is no comparison. Name another --output_dir (demo: --output).")
 
 
 def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
     """Make the comparison's folder, or go on in it: runs with other fields are refused, with ``overwrite`` removed."""
-    folder = comparison.folder
-    record = folder / COMPARISON_FILE
-    if record.exists():
-        changed = changes(comparison, read_record(record))
-        if changed and not overwrite:
-            listed = "; ".join(f"{place.relative_to(folder)}: {', '.join(names)}" for place, names in changed.items())
-            raise ConfigError(
-                f"output_dir={folder} holds runs that were made with other fields ({listed}). Add --overwrite to make "
-                "those anew, or name another --output_dir."
-            )
-        for place in changed:
-            shutil.rmtree(place, ignore_errors=True)
-        if changed:
-            (folder / RESULTS_FILE).unlink(missing_ok=True)  # of the runs that are gone, too
+    folder, record = comparison.folder, comparison.folder / COMPARISON_FILE
+    changed = changes(comparison, read_record(record)) if record.exists() else {}
+    if changed and not overwrite:
+        listed = "; ".join(f"{place.relative_to(folder)}: {', '.join(names)}" for place, names in changed.items())
+        raise ConfigError(
+            f"output_dir={folder} holds runs that were made with other fields ({listed}). Add --overwrite to make "
+            "those anew, or name another --output_dir."
+        )
+    for place in changed:
+        shutil.rmtree(place, ignore_errors=True)
+        (folder / RESULTS_FILE).unlink(missing_ok=True)  # of the runs that are gone, too
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, comparison.as_json())
@@ -208,14 +197,10 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[Path, lis
     found: dict[Path, list[str]] = {}
     for seed, contestant in comparison.order():
         place = comparison.run_folder(contestant, seed)
-        if not (place / CONFIG_FILE).exists():
-            continue
-        try:
+        if (place / CONFIG_FILE).exists():
             then, now = read_file(place / CONFIG_FILE), comparison.fields(contestant, seed)
-        except ConfigError as error:
-            raise ConfigError(f"{place} is damaged: {error}. Remove it.") from error
-        changed = [name for name in then.keys() | now.keys() if _meant(then.get(name)) != _meant(now.get(name))]
-        found |= {place: sorted(changed)} if changed else {}
+            changed = [name for name in then.keys() | now.keys() if _meant(then.get(name)) != _meant(now.get(name))]
+            found |= {place: sorted(changed)} if changed else {}
     return found
 
 

@@ -8,25 +8,13 @@ import numpy as np
 
 from dppo.environment import environment
 from dppo.errors import FileError
-from dppo.lab.comparison.contestants import STOCK_PAPER, Contestant
-from dppo.lab.comparison.curves import (
-    AMOUNTS,
-    READOUTS,
-    TO_FINAL,
-    TO_TARGET,
-    Curve,
-    Over,
-    Point,
-    accuracy_at,
-    curve_of,
-    reach,
-)
+from dppo.lab.comparison.contestants import Contestant
+from dppo.lab.comparison.curves import READOUTS, TO_FINAL, TO_TARGET, Curve, Over, Point, accuracy_at, curve_of, reach
 from dppo.lab.comparison.plan import Comparison
 from dppo.lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo.lab.runs.folder import FORMAT, STOCK, RunFacts
 from dppo.lab.runs.reader import phases_of, read_facts, read_logs, status_of
 from dppo.lab.statistics import SeedInterval, seed_interval
-from dppo.methods.own import method_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +76,16 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
     }
-    curves = {name: curves_of(found) for name, found in results.items()}
+    curves = {
+        name: {seed: result.curve if result.finished else None for seed, result in found.items()}
+        for name, found in results.items()
+    }
     baseline, given = comparison.baseline, comparison.target
     first = curves[baseline]
-    fixed = None if given is None else Target(what=f"accuracy {given:g}", per_seed=dict.fromkeys(first, given))
-    target = fixed or final_target(baseline, first)
+    target = final_target(baseline, first)
+    if given is not None:
+        target = Target(what=f"accuracy {given:g}", per_seed=dict.fromkeys(first, given))
     places = {what: common_reach(curves, over) for what, over in READOUTS.items()}
-    took, speedups = spent(curves, target), ratios(curves, target, baseline)
     key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
     return {
         "format": FORMAT,
@@ -108,26 +99,23 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
                 **_about(each, results[each.name], comparison),
                 "runs": [result.as_json() for result in results[each.name].values()],
                 "final": seed_interval(finals(curves[each.name])).as_json(),
-                "gain": gain_of(curves[each.name]).as_json(),
                 **{what: read_out(curves[each.name], first, over, places[what]) for what, over in READOUTS.items()},
-                "to_target": took[each.name],
+                "to_target": spent(curves[each.name], target),
             }
             for each in comparison.contestants
         },
-        "speedup": {name: {key: found} for name, found in speedups.items()},
+        "speedup": {name: {key: found} for name, found in ratios(curves, target, baseline).items()},
     }
 
 
 def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
     """Its method, as recorded by its runs, and the shared fields that it was not given."""
-    told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
-    paper = STOCK_PAPER if contestant.stock else method_named(contestant.method).paper
+    facts = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
     return {
         "method": contestant.method,
         "overrides": dict(contestant.overrides),
         "left_out": contestant.left_out(comparison.config),
-        "paper": (told[0].paper if told else None) or paper,
-        "biased": list(told[0].biased) if told else [],
+        "biased": list(facts[0].biased) if facts else [],
         "finished": f"{sum(result.finished for result in results.values())} of {len(results)}",
     }
 
@@ -142,11 +130,6 @@ def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, A
         "prompts": next((task.get("prompts") for task in tasks if task), None),
         "benchmarks": config.get("eval_benchmarks"),
     }
-
-
-def curves_of(results: Results) -> Curves:
-    """The curves of finished runs, by seed."""
-    return {seed: result.curve if result.finished else None for seed, result in results.items()}
 
 
 def common_reach(curves: Mapping[str, Curves], over: Over) -> Figures:
@@ -237,21 +220,17 @@ def reaches(curves: Curves, target: Target, over: Over) -> PerSeed:
     }
 
 
-def spent(contestants: Mapping[str, Curves], target: Target) -> dict[str, dict[str, Any]]:
-    """By contestant: of each of ``AMOUNTS`` the median to the target, and how many seeds got there."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in contestants}
-    for over in AMOUNTS:
-        every = {name: reaches(curves, target, over) for name, curves in contestants.items()}
-        for name, runs in every.items():
-            found[name][over] = median_interval(runs).as_json("median")
-            known = [run.reached for run in runs.values() if run is not None]
-            found[name]["reached"] = None if target.missing else f"{sum(known)} of {len(known)}"
-    return found
+def spent(curves: Curves, target: Target) -> dict[str, Any]:
+    """Median seconds to the target, and how many seeds got there."""
+    runs = reaches(curves, target, "seconds")
+    known = [run.reached for run in runs.values() if run is not None]
+    reached = None if target.missing else f"{sum(known)} of {len(known)}"
+    return {"seconds": median_interval(runs).as_json("median"), "reached": reached}
 
 
 def ratios(
     contestants: Mapping[str, Curves], target: Target, baseline: str, over: Over = "seconds"
-) -> dict[str, dict[str, object]]:
-    """By contestant: what the baseline spent to the target over what it did, as ``survival.Ratio`` writes it."""
+) -> dict[str, dict[str, Any]]:
+    """By contestant: what the baseline spent to the target over what it did, as of ``ratio``."""
     first = reaches(contestants[baseline], target, over)
-    return {name: ratio(first, reaches(curves, target, over)).as_json() for name, curves in contestants.items()}
+    return {name: ratio(first, reaches(curves, target, over)) for name, curves in contestants.items()}

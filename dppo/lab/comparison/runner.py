@@ -184,9 +184,7 @@ def leave_nothing() -> None:
 def record_failure(comparison: Comparison, contestant: Contestant, seed: int, error: Exception) -> None:
     """Write the failure into the run's record, which does not exist yet where building the trainer failed."""
     path = comparison.run_folder(contestant, seed) / RUN_FILE
-    try:
-        record = read_record(path)
-    except FileError:  # the failure to record may be a full disk
-        record = {}
-    record = record or {"format": FORMAT, "method": contestant.method, "seed": seed}
+    record = {"format": FORMAT, "method": contestant.method, "seed": seed}
+    with suppress(FileError):  # the failure to record may be a full disk
+        record |= read_record(path)
     write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})

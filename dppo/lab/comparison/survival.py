@@ -4,14 +4,14 @@ A run that ends without reaching the target is *censored*: it needed more than i
 counted as if it had needed nothing, or exactly what it had.
 
 The speedup of a method is the baseline's amount over the method's, seed by seed. If a run is censored, the ratio of its
-seed is only known to lie between two ends: docs/compare.md. ``Ratio.median`` is the median over seeds of the lower
-ends: what was not observed counts against the method.
+seed is only known to lie between two ends: docs/compare.md. Its median is that of the lower ends: what was not observed
+counts against the method.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -44,8 +44,6 @@ def median_interval(per_seed: PerSeed) -> SeedInterval:
     values = {seed: run.amount if run and run.reached else None for seed, run in per_seed.items()}
 
     def medians(places_MS: np.ndarray) -> np.ndarray:
-        if all(run.reached for run in found):
-            return np.median(np.array([run.amount for run in found])[places_MS], axis=1)
         different, place_M = np.unique(np.sort(places_MS, axis=1), axis=0, return_inverse=True)
         return np.array([median_amount([found[place] for place in row]) for row in different.tolist()])[place_M]
 
@@ -53,38 +51,16 @@ def median_interval(per_seed: PerSeed) -> SeedInterval:
     return SeedInterval(centre=median_amount(found) if found else None, low=low, high=high, per_seed=values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """The baseline's amount to a target over a method's, over the seeds that have both runs."""
+def ratio(baseline: PerSeed, method: PerSeed) -> dict[str, Any]:
+    """The baseline's amount to a target over a method's, paired by seed, as ``results.json`` has it.
 
-    median: float | None
-    """Median of the lower ends; None if the method missed the target in half of the seeds."""
-    low: float | None
-    """Lower end of the 95% bootstrap interval over seeds of the lower ends; None under ``FEWEST`` seeds."""
-    high: float | None
-    """Upper end of that of the upper ends: may be infinite."""
-    at_most: float | None
-    """Median of the upper ends, may be infinite: ``median`` if no run near the middle is censored."""
-    missed: Mapping[str, int]
-    """Seeds in which only the ``method``, only the ``baseline``, or ``both`` never reached the target."""
-    per_seed: Mapping[int, tuple[float, float] | None]
-    """Ends of each seed's ratio; None if a run did not finish, or there is no target."""
+    Seeds that the baseline does not have count as not finished. An infinite or missing figure is None.
 
-    def as_json(self) -> dict[str, object]:
-        """The record of ``results.json``; an infinite or missing figure is null."""
-        pairs = sum(ends is not None for ends in self.per_seed.values())
-        return {
-            **{name: finite(getattr(self, name)) for name in ("median", "low", "high", "at_most")},
-            "reached": f"{pairs - self.missed['method'] - self.missed['both']} of {pairs}",
-            "missed": dict(self.missed),
-            "per_seed": {str(seed): ends and [finite(end) for end in ends] for seed, ends in self.per_seed.items()},
-        }
-
-
-def ratio(baseline: PerSeed, method: PerSeed) -> Ratio:
-    """Ratio of what two contestants needed, paired by seed; every run has more than nothing.
-
-    Seeds that the baseline does not have count as not finished.
+    Returns:
+        ``median`` of the lower ends of seeds, None if the method missed the target in half of them; ``low`` and
+        ``high``, the 95% bootstrap interval: of the lower ends, and of the upper ends; ``at_most``, the median of the
+        upper ends; ``reached``, the seeds in which the method reached the target; ``missed``, the seeds in which only
+        the ``method``, only the ``baseline``, or ``both`` never reached it; ``per_seed``, the ends of each seed.
     """
     ends: dict[int, tuple[float, float]] = {}
     missed = Counter[str]()
@@ -97,14 +73,14 @@ def ratio(baseline: PerSeed, method: PerSeed) -> Ratio:
         if not (one.reached and other.reached):
             missed["both" if one.reached == other.reached else "method" if one.reached else "baseline"] += 1
     least, most = np.array(list(ends.values())).reshape(-1, 2).T
-    low, high = (
-        seed_ends(lambda places, ends=ends: np.median(ends[places], axis=1), len(ends)) for ends in (least, most)
-    )
-    return Ratio(
-        median=float(np.median(least)) if 2 * np.sum(least > 0) > len(least) else None,
-        low=low[0],
-        high=high[1],
-        at_most=float(np.median(most)) if ends else None,
-        missed={who: missed[who] for who in ("method", "baseline", "both")},
-        per_seed={seed: ends.get(seed) for seed in method},
-    )
+    low, high = (seed_ends(lambda places, e=each: np.median(e[places], axis=1), len(ends)) for each in (least, most))
+    pairs = {seed: ends.get(seed) for seed in method}
+    return {
+        "median": float(np.median(least)) if 2 * np.sum(least > 0) > len(least) else None,
+        "low": finite(low[0]),
+        "high": finite(high[1]),
+        "at_most": finite(float(np.median(most))) if ends else None,
+        "reached": f"{len(ends) - missed['method'] - missed['both']} of {len(ends)}",
+        "missed": {who: missed[who] for who in ("method", "baseline", "both")},
+        "per_seed": {str(seed): each and [finite(end) for end in each] for seed, each in pairs.items()},
+    }

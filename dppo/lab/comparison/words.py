@@ -5,34 +5,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from dppo.errors import duration as in_words
-from dppo.lab.comparison.curves import AMOUNTS, READOUTS, TO_FINAL, TO_TARGET
+from dppo.lab.comparison.curves import READOUTS
 from dppo.lab.runs.folder import STOCK
-from dppo.lab.runs.reader import mapping, number, sequence
+from dppo.lab.runs.reader import mapping, number
 
 NOT_THERE = "—"
 
 
-def amount(value: float, digits: int = 3) -> str:
-    """A number with ``digits`` digits that count, thousands apart; a dash where it is not finite."""
+def amount(value: float) -> str:
+    """A number with three digits that count, thousands apart; a dash where it is not finite."""
     if not math.isfinite(value):
         return NOT_THERE
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:,.{places}f}" if 0 <= places <= 6 else f"{value:,.0f}" if places < 0 else f"{value:.{digits - 1}e}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 99.95 else f"{value:#.3g}"
 
 
 def duration(seconds: float) -> str:
     """Seconds >= 0 as hours, minutes and seconds, the two largest of them; a dash where not finite."""
     return in_words(seconds) if math.isfinite(seconds) else NOT_THERE
-
-
-def counted(count: int, what: str) -> str:
-    """``3 seeds``, ``1 seed``."""
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def percent(value: float) -> str:
@@ -67,9 +57,9 @@ def interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str =
         return NO_CELL
     detail = f"{words(low)} to {words(high)}"
     if math.isnan(low):
-        detail = "too few seeds: no interval"
+        detail = "no interval"
     elif math.isnan(high):
-        detail = "no end: seeds that never got there"
+        detail = "no upper end"
     return Cell(text=words(centre) + unit, detail=detail)
 
 
@@ -77,37 +67,26 @@ def interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str =
 class Compared:
     """One method in ``results.json``. Parts that are missing or damaged are empty."""
 
-    name: str = ""
-    baseline: str = ""
-    """Name of the method that it is measured against."""
+    is_baseline: bool = False
+    """True if the others are measured against it."""
     readout: Mapping[str, Any] = field(default_factory=dict)
     speedup: Mapping[str, Any] = field(default_factory=dict)
     target: str = ""
     """The target of the speedup, in words."""
     no_target: str = ""
     """Why there is no target, and so no speedup; empty if there is one."""
-    baseline_seconds: float = math.nan
-    """Training seconds of the baseline's runs, mean over those that finished."""
 
     @classmethod
     def of(cls, results: Mapping[str, Any], name: str) -> "Compared":
         """The method of that name."""
-        methods, target = mapping(results.get("methods")), mapping(results.get("target"))
-        speedup, baseline = mapping(mapping(results.get("speedup")).get(name)), str(results.get("baseline") or STOCK)
+        target, speedup = mapping(results.get("target")), mapping(mapping(results.get("speedup")).get(name))
         return cls(
-            name=name,
-            baseline=baseline,
-            readout=mapping(methods.get(name)),
-            speedup=next((mapping(speedup[key]) for key in (TO_FINAL, TO_TARGET) if key in speedup), {}),
+            is_baseline=name == str(results.get("baseline") or STOCK),
+            readout=mapping(mapping(results.get("methods")).get(name)),
+            speedup=next((mapping(found) for found in speedup.values()), {}),  # to the one target
             target=str(target.get("what") or ""),
             no_target=str(target.get("missing") or ""),
-            baseline_seconds=run_seconds(mapping(methods.get(baseline))),
         )
-
-    @property
-    def is_baseline(self) -> bool:
-        """True if the others are measured against it."""
-        return bool(self.name) and self.name == self.baseline
 
     def speedup_cell(self) -> Cell:
         """How many times faster than the baseline it reached the target."""
@@ -123,10 +102,9 @@ class Compared:
             return found if most <= median else replace(found, text=f"≥ {found.text}")
         if all(ends is None for ends in mapping(self.speedup.get("per_seed")).values()):
             return NO_CELL
-        if most > 1:  # its runs had fewer seconds than the baseline needed: it may still be faster
-            lengths = f"{duration(run_seconds(self.readout))} of {self.baseline}'s {duration(self.baseline_seconds)}"
-            return Cell(text="too short to tell", detail=lengths)
-        return Cell(text="not reached", detail=f"{self.speedup.get('reached', 'in most')} seeds")
+        # Its runs may have been shorter than the baseline needed: it may still be faster.
+        text = f"≤ {most:.2f}×" if most > 1 else "not reached"
+        return Cell(text=text, detail=f"{self.speedup.get('reached', 'in most')} seeds")
 
     def difference_cells(self) -> tuple[Cell, ...]:
         """Accuracy minus the baseline's, in the order of ``READOUTS``."""
@@ -134,19 +112,3 @@ class Compared:
             return (BASELINE_CELL,) * len(READOUTS)
         read = (mapping(self.readout.get(name)) for name in READOUTS)
         return tuple(interval(mapping(each.get("difference")), points) for each in read)
-
-    def target_cells(self) -> tuple[Cell, ...]:
-        """Amounts to the target, in the order of ``AMOUNTS``, and how many seeds reached it."""
-        read = mapping(self.readout.get("to_target"))
-        took = (
-            interval(mapping(read.get(name)), duration if name == "seconds" else amount) for name in AMOUNTS if read
-        )
-        return (*took, Cell(text=str(read.get("reached") or NOT_THERE))) if read else ()
-
-
-def run_seconds(readout: Mapping[str, Any]) -> float:
-    """Training seconds of a method's finished runs, mean over them; NaN where there is none."""
-    runs = [mapping(run) for run in sequence(readout.get("runs"))]
-    curves = [sequence(run.get("curve")) for run in runs if run.get("status") == "finished"]
-    ends = [number(mapping(curve[-1]).get("seconds")) for curve in curves if curve]
-    return float(np.mean(ends)) if ends else math.nan

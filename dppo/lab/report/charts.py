@@ -1,6 +1,7 @@
 """Figures of a report: metrics over totals, with means and intervals, and seconds by phase, as SVG or PNG."""
 
 import io
+import textwrap
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,10 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dppo.lab.comparison.words import counted, duration
+from dppo.lab.comparison.words import duration
 from dppo.lab.palette import FIXED, SERIES
 from dppo.lab.report.curves import averaged, band, phase_seconds
-from dppo.lab.report.sources import Contents, Group, shortened, visible
+from dppo.lab.report.sources import Contents, Group, visible
 from dppo.lab.runs.folder import ACCURACY, TOTALS
 from dppo.lab.runs.reader import mapping, number
 
@@ -83,50 +84,28 @@ class Metric:
     reading: str
     over: str = "step"
     over_axis: str = "updates (optimizer steps)"
-    share: bool = False
-    """True for a share of a whole."""
 
 
-HELD_OUT = "held-out accuracy (% of problems)"
-ACCURACIES = (
-    Metric(
-        ACCURACY, "Accuracy against seconds", HELD_OUT, "Seconds of training, without evaluation and saving.",
-        TOTALS["seconds"], "seconds of training",
-    ),
-    Metric(
-        ACCURACY, "Accuracy against rollouts", HELD_OUT, "Completions generated for training, kept or not.",
-        TOTALS["rollouts"], "completions rolled out",
-    ),
-    Metric(ACCURACY, "Accuracy against updates", HELD_OUT, "An update is one step of the optimizer."),
+ACCURACY_OVER_SECONDS = Metric(
+    ACCURACY, "Accuracy against seconds", "held-out accuracy (% of problems)",
+    "Seconds of training, without evaluation and saving.", TOTALS["seconds"], "seconds of training",
 )  # fmt: skip
-METRICS = (
+REWARD = Metric(
+    "candidates/reward", "Reward of all candidates", "mean reward",
+    "Mean reward over all candidate prompts; those rolled out have one over their probability as weight.",
+)  # fmt: skip
+PRUNED = (
     Metric(
         "prune/kept_share", "Completions kept", "kept (% of rolled out)",
-        "Completions trained on, over all that were rolled out for the update, those with advantage zero included.",
-        share=True,
+        "Completions trained on, over all that were rolled out, those with advantage zero included.",
     ),
     Metric(
         "prune/prompts_kept_share", "Prompts rolled out", "rolled out (% of candidates)",
-        "Prompts rolled out, over the candidates of the generation.", share=True,
-    ),
-    Metric(
-        "prune/effective_rows", "Effective rows", "effective rows per update",
-        "How many equally weighted completions the kept ones are worth: (sum of weights)² over the sum of squared "
-        "weights, per update.",
+        "Prompts rolled out, over the candidates of the generation.",
     ),
     Metric(
         "prune/added_variance", "Added variance", "added variance (× full)",
-        "The second moment that the draw adds, over that of the full batch, by the score's own reckoning; 0.5 means "
-        "half as much again.",
-    ),
-    Metric(
-        "prune/largest_weight", "Largest weight", "weight (1 = not pruned)",
-        "One over the smallest probability that was kept, prompt and completion together; 1 is an unpruned completion.",
-    ),
-    Metric(
-        "candidates/reward", "Reward of all candidates", "mean reward",
-        "Mean reward over all candidate prompts, estimated from those rolled out with one over their probability as "
-        "weight.",
+        "The second moment that the draw adds, over that of the full batch, estimated by the score.",
     ),
 )  # fmt: skip
 
@@ -158,7 +137,7 @@ def saved(figure: Figure, kind: str) -> bytes:
 
 def short_label(label: str) -> str:
     """A method's name as it fits a legend."""
-    text = shortened(visible(label).replace("\n", " "), 26)
+    text = textwrap.shorten(visible(label), 30, placeholder="…")
     return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
 
 
@@ -183,10 +162,7 @@ def metric_chart(contents: Contents, look: Mapping[str, Look], metric: Metric, w
         axes.plot(x_I, mean_I, color=style.colour, linestyle=style.dash, label=short_label(group.label))
     _finish(axes, metric, contents)
     figure.legend(loc="outside lower center", ncols=columns)
-    left_out = sum(curve.left_out for curves in runs.values() for curve in curves)
-    caption = f"{metric.reading}{lacking(contents, drawn)}"
-    caption += f" {counted(left_out, 'record')} without a finite figure left out." if left_out else ""
-    return Chart(title=metric.title, caption=caption, figure=figure)
+    return Chart(title=metric.title, caption=f"{metric.reading}{lacking(contents, drawn)}", figure=figure)
 
 
 def _finish(axes: Axes, metric: Metric, contents: Contents) -> None:
@@ -196,14 +172,14 @@ def _finish(axes: Axes, metric: Metric, contents: Contents) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(THOUSANDS)
-    axes.yaxis.set_major_formatter(PERCENT if metric.share or metric.name == ACCURACY else THOUSANDS)
-    if metric.share:
-        axes.set_ylim(-0.02, 1.02)
-    elif metric.name != ACCURACY:  # from zero, so that noise looks as large as it is
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    share = "%" in metric.axis
+    axes.yaxis.set_major_formatter(PERCENT if share else THOUSANDS)
+    if metric.name != ACCURACY:  # from zero, so that noise looks as large as it is
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=1.02 if share else None)
+        return
     for group in contents.groups:
         value = number(mapping(group.compared.readout.get("final")).get("mean"))
-        if metric.name == ACCURACY and group.compared.is_baseline and value == value:
+        if group.compared.is_baseline and value == value:
             axes.axhline(value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"final accuracy of {short_label(group.label)}", (0, value), fontsize=8.5, color=MUTED,

@@ -78,11 +78,7 @@ def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:
 def how_to_read(contents: Contents) -> str:
     """Meaning of lines and bands, and the seeds of each method in its mean."""
     used = {group.label: (averaged(group), len(group.runs) + len(group.awaited)) for group in contents.groups}
-    seeds = "; ".join(f"{label} {len(runs)} of {total}{_going(runs)}" for label, (runs, total) in used.items())
+    seeds = "; ".join(f"{label} {len(runs)} of {total}" for label, (runs, total) in used.items())
     enough = any(len(runs) >= FEWEST for runs, _ in used.values())
     shown = f"mean over seeds, with its 95% bootstrap interval (none under {FEWEST} seeds)" if enough else "mean"
     return f"Bold: {shown}; thin: each seed. Seeds in the mean: {seeds}."
-
-
-def _going(runs: Sequence[RunRecord]) -> str:
-    return " not at the end yet" if runs and all(run.status in GOING for run in runs) else ""

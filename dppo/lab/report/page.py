@@ -13,10 +13,12 @@ from markupsafe import Markup
 
 from dppo import __version__
 from dppo.errors import ConfigError
+from dppo.lab.comparison.curves import READOUTS
 from dppo.lab.comparison.words import NOT_THERE
 from dppo.lab.report.charts import (
-    ACCURACIES,
-    METRICS,
+    ACCURACY_OVER_SECONDS,
+    PRUNED,
+    REWARD,
     Chart,
     Look,
     drawing,
@@ -24,22 +26,18 @@ from dppo.lab.report.charts import (
     metric_chart,
     phases_chart,
     saved,
-)
+)  # fmt: skip
 from dppo.lab.report.curves import how_to_read
 from dppo.lab.report.sources import Contents, read_sources, visible
-from dppo.lab.report.tables import EQUAL, method_line, run_lines, target_lines
+from dppo.lab.report.tables import method_line
 
 INTROS = {
-    "accuracy": ("Accuracy", "Accuracy on held-out problems against its cost."),
+    "accuracy": ("Accuracy and reward", "Accuracy on held-out problems against its cost, and reward in training."),
     "seconds": (
         "Where the seconds went",
         "Seconds of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and backward.",
     ),
-    "pruning": (
-        "What was kept, and its noise",
-        "Few effective rows, a large weight or much added variance mean that a step leans on few completions: prune "
-        "less, or raise the floor.",
-    ),
+    "pruning": ("What was pruned", "With much added variance a step depends on few completions: prune less."),
 }
 """Title and first sentence of each section of figures, in the order of the page."""
 
@@ -85,7 +83,7 @@ def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
     look = {labels.get(label, label): how for label, how in looks([g.label for g in contents.groups]).items()}
     groups = tuple(replace(group, label=labels.get(group.label, group.label)) for group in contents.groups)
     with drawing():
-        chart = metric_chart(replace(contents, groups=groups), look, ACCURACIES[0], width=9.6)
+        chart = metric_chart(replace(contents, groups=groups), look, ACCURACY_OVER_SECONDS, width=9.6)
         if chart.figure is None:
             raise ConfigError(f"{folder}: {chart.caption}")
         path.write_bytes(saved(chart.figure, "png"))
@@ -94,11 +92,9 @@ def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
 
 def draw_panels(contents: Contents, look: Mapping[str, Look]) -> dict[str, list[Chart]]:
     """Every figure of a report, by the key of its section."""
-    return {
-        "accuracy": [metric_chart(contents, look, metric) for metric in ACCURACIES],
-        "seconds": [phases_chart(contents)],
-        "pruning": [metric_chart(contents, look, metric) for metric in METRICS],
-    }
+    parts = {"accuracy": (ACCURACY_OVER_SECONDS, REWARD), "seconds": (), "pruning": PRUNED}
+    panels = {key: [metric_chart(contents, look, metric) for metric in metrics] for key, metrics in parts.items()}
+    return panels | {"seconds": [phases_chart(contents)]}
 
 
 def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapping[str, Look]) -> str:
@@ -122,11 +118,8 @@ def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapp
         how_to_read=how_to_read(contents),
         methods=[method_line(group) for group in contents.groups],
         compared=any(each.readout for each in compared),
-        equal=EQUAL,
-        targets=target_lines(contents),
+        equal=[name.replace("_", " ") for name in READOUTS],
         target=next((f"Target: {each.target}." for each in compared if each.target), ""),
-        runs=run_lines(contents),
-        papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
         style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
         version=__version__,
     )

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,12 +15,6 @@ from dppo.lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, rea
 
 PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir", "resume", "resume_from_checkpoint"}
 """Settings in which the seeds of one method may differ."""
-APART = {
-    "were not measured on one machine, so seconds do not compare": ("processor", "cores", "gpu", "threads"),
-    "were not made with one version of everything": ("versions", "commit", "python"),
-}
-"""By what it means: facts of the environment that differ between runs."""
-NOT_COMPARED = Compared()
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
@@ -35,7 +28,7 @@ class Group:
     label: str
     """The method's name in this report; no two groups share it."""
     runs: tuple[RunRecord, ...]
-    compared: Compared = NOT_COMPARED
+    compared: Compared = field(default_factory=Compared)
     """Its figures in ``results.json`` of its comparison."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that make this method in its comparison."""
@@ -56,16 +49,9 @@ class Group:
 
     @property
     def biased(self) -> tuple[str, ...]:
-        """Why the method is biased, from the first run that says so, or from the comparison."""
-        reasons = self.compared.readout.get("biased")
-        if isinstance(reasons, list):
-            return tuple(map(str, reasons))
-        return next((tuple(run.biased) for run in self.runs if run.biased), ())
-
-    @property
-    def paper(self) -> str:
-        """The paper of the method, empty where no run says."""
-        return next((run.paper for run in self.runs if run.paper), str(self.compared.readout.get("paper") or ""))
+        """Why the method is biased, from the comparison, or from the first run that says so."""
+        reasons = sequence(self.compared.readout.get("biased"))
+        return tuple(map(str, reasons)) or next((tuple(run.biased) for run in self.runs if run.biased), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +77,7 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
     paths = [Path(folder) for folder in folders]
     if not paths:
         raise ConfigError("nothing to report: no folder is named. Try: dppo report runs/embedded")
-    found: list[Group] = []
-    notes: list[str] = []
+    found, notes = list[Group](), list[str]()
     for path in dict.fromkeys(paths):
         if (path / COMPARISON_FILE).is_file():
             found += _read_comparison(path, notes)
@@ -100,7 +85,11 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
             run = read_run(path)
             found.append(Group(label=run.method, runs=(run,)))
         else:
-            raise ConfigError(_not_there(path))
+            looked = ", ".join((*EITHER, COMPARISON_FILE))
+            raise ConfigError(
+                f"{path} has none of {looked}: it is neither a run nor a comparison. Give the output_dir of a run: "
+                "dppo report runs/embedded"
+            )
     groups = _named_apart(_seeds_together(found))
     runs = tuple(run for group in groups for run in group.runs)
     if not any(run.logs for run in runs):
@@ -110,12 +99,9 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
             "logging_steps updates: dppo train CONFIG.yaml --logging_steps 5"
         )
     notes += [f"{run.folder}: {note}" for run in runs for note in run.notes]
-    for meaning, keys in APART.items():
-        if apart := differing(runs, keys):
-            notes.append(f"The runs {meaning} ({', '.join(apart)} differ).")
-    sets = {", ".join(sorted(run.benchmarks)) for run in runs} - {""}
-    if len(sets) > 1:
-        notes.append(f"Accuracy was measured on different sets of problems ({'; '.join(sorted(sets))}).")
+    notes += [f"{run.folder} {run.status}: {run.error}" for run in runs if run.error]
+    if len({repr(run.environment.get("processor")) for run in runs if run.environment}) > 1:
+        notes.append("The runs were not measured on one machine, so seconds do not compare.")
     return Contents(
         title=" and ".join(path.resolve().name for path in paths),
         command=shlex.join(["dppo", "report", *map(str, paths)]),
@@ -128,37 +114,30 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
 
 def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
     """A group for each of its methods; problems are added to ``told``."""
-    notes: list[str] = []
-    about = read_record(folder / COMPARISON_FILE, notes)
-    results = read_record(folder / RESULTS_FILE, notes)
+    about, results = (read_record(folder / name, told) for name in (COMPARISON_FILE, RESULTS_FILE))
     if not results:
-        notes.append(
-            f"{RESULTS_FILE} is missing: the comparison has not ended, and there are no paired differences yet. "
-            "The same dppo compare command goes on where it stopped."
-        )
+        told.append(f"{folder}: {RESULTS_FILE} is missing. The same dppo compare command goes on where it stopped.")
     if about.get("clock") == "cpu" or number(about.get("seconds")) > 0:
-        notes.append("Seconds here are CPU seconds, and not of the clock on the wall.")
-    asked = mapping(about.get("methods"))
-    seeds = [seed for seed in sequence(about.get("seeds")) if isinstance(seed, int)]
+        told.append(f"{folder}: seconds are CPU seconds, and not of the clock on the wall.")
+    asked, seeds = mapping(about.get("methods")), sequence(about.get("seeds"))
     groups = []
-    for name in asked or mapping(results.get("methods")):
-        runs = [read_run(path) for path in sorted((folder / RUNS / str(name)).glob("*")) if is_run(path)]
+    for name in map(str, asked or mapping(results.get("methods"))):
+        runs = [read_run(path) for path in sorted((folder / RUNS / name).glob("*")) if is_run(path)]
         found = {run.seed for run in runs}
         groups.append(
             Group(
-                label=str(name),
+                label=name,
                 runs=tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed))),
-                compared=Compared.of(results, str(name)),
+                compared=Compared.of(results, name),
                 overrides=mapping(asked.get(name)),
                 source=str(folder),
-                awaited=tuple(seed for seed in seeds if seed not in found),
+                awaited=tuple(seed for seed in seeds if isinstance(seed, int) and seed not in found),
             )
         )
     if not any(group.runs for group in groups):
         raise ConfigError(
             f"{folder} is a comparison without a run: nothing under {folder / RUNS}. Let it go on: dppo compare"
         )
-    told += [f"{folder}: {note}" for note in notes]
     return groups
 
 
@@ -185,32 +164,13 @@ def _same_but_seed(group: Group, other: Group) -> bool:
 
 def _named_apart(groups: list[Group]) -> tuple[Group, ...]:
     """Tell groups of the same name apart by their folder."""
-    count = Counter(group.label for group in groups)
-    folders = [group.source or group.runs[0].folder for group in groups]
-    labels = [
-        f"{group.label} ({folder})" if count[group.label] > 1 else group.label
-        for group, folder in zip(groups, folders, strict=True)
-    ]
-    return tuple(replace(group, label=label) for group, label in zip(groups, labels, strict=True))
-
-
-def _not_there(folder: Path) -> str:
-    looked_for, looked = (*EITHER, COMPARISON_FILE), f"a run has {' or '.join(EITHER)}, a comparison {COMPARISON_FILE}"
-    if not folder.is_dir():
-        return f"{folder} is not a folder ({looked}). Give the output_dir of a run: dppo report runs/embedded"
-    near = [path for path in sorted(folder.iterdir()) if any((path / name).is_file() for name in looked_for)]
-    found = f"{folder} is neither a run nor a comparison: {looked}, and none of them is there."
-    if near:
-        return f"{found} Try: dppo report {' '.join(map(str, near[:3]))}"
-    return (
-        f"{found} dppo train writes them, and RunRecorder({str(folder)!r}).attach(trainer) of dppo.lab.runs.recorder."
+    labels = [group.label for group in groups]
+    return tuple(
+        replace(group, label=f"{group.label} ({group.source or group.runs[0].folder})")
+        if labels.count(group.label) > 1
+        else group
+        for group in groups
     )
-
-
-def differing(runs: tuple[RunRecord, ...], keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys whose values differ between the runs' environments."""
-    known = [run.environment for run in runs if run.environment]
-    return tuple(key for key in keys if len({repr(environment.get(key)) for environment in known}) > 1)
 
 
 def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
@@ -218,16 +178,16 @@ def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
 
     Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.
     """
-    known = [run for run in runs if run.task]
-    tasks = [_comparable(run.task) for run in known]
-    for run, task in zip(known, tasks, strict=True):
-        if task != tasks[0]:
-            one, other = (visible(", ".join(f"{k} {v}" for k, v in each.task.items())) for each in (known[0], run))
+    known = [(run, _comparable(run.task)) for run in runs if run.task]
+    for run, task in known[1:]:
+        first, shared = known[0]
+        if task != shared:
+            one, other = (visible(", ".join(f"{k} {v}" for k, v in each.items())) for each in (first.task, run.task))
             raise ConfigError(
-                f"{known[0].folder} and {run.folder} are of different tasks: {one}, and {other}. Their figures cannot "
-                f"be compared: write one report for each, dppo report {known[0].folder}"
+                f"{first.folder} and {run.folder} are of different tasks: {one}, and {other}. Their figures cannot "
+                f"be compared: write one report for each, dppo report {first.folder}"
             )
-    return tasks[0] if tasks else {}
+    return known[0][1] if known else {}
 
 
 def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,8 +200,3 @@ def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
 def visible(text: str) -> str:
     """``text`` with every character that cannot be seen, or that moves other text about, as an escape sequence."""
     return _HIDDEN.sub(lambda found: ascii(found.group())[1:-1], text.replace("\r\n", "\n"))
-
-
-def shortened(text: str, limit: int) -> str:
-    """At most ``limit`` characters of ``text``, and how many more there are."""
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"

@@ -1,17 +1,15 @@
-"""Tables of a report: methods side by side, cost to the target, every run."""
+"""The table of a report: methods side by side."""
 
 import math
 from collections import Counter
 from dataclasses import dataclass
 
-from dppo.lab.comparison.curves import READOUTS
-from dppo.lab.comparison.words import NO_CELL, Cell, amount, counted, duration, interval, percent
+from dppo.lab.comparison.words import NO_CELL, Cell, duration, interval, percent
 from dppo.lab.report.curves import averaged, last_of
-from dppo.lab.report.sources import Contents, Group
+from dppo.lab.report.sources import Group
 from dppo.lab.runs.folder import ACCURACY, TOTALS
-from dppo.lab.runs.reader import RunRecord, mapping, number
+from dppo.lab.runs.reader import mapping, number
 
-EQUAL = {name: name.replace("_", " ") for name in READOUTS}
 SHARE = "saved/share"
 PRUNED = {
     "{} of the tokens kept": "prune/token_kept_share",
@@ -19,46 +17,21 @@ PRUNED = {
     "saved {} of the seconds": SHARE,
 }
 """Metrics beside the rates of a method, by their words."""
-Lines = tuple[tuple[str, tuple[Cell, ...]], ...]
-"""Labels of methods, and the cells of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodLine:
-    """One method, in the columns of the paper's table and ours."""
+    """One method in the table."""
 
     label: str
     settings: str
     compared: tuple[Cell, ...]
-    """Speedup, and accuracy minus the baseline's in the order of ``EQUAL``."""
+    """Speedup, and accuracy minus the baseline's in the order of ``READOUTS``."""
     rates: Cell
     """Shares that are pruned: of completions with a gradient, of prompts with a history."""
     biased: Cell
     results: tuple[Cell, ...]
-    """Final accuracy, and seeds finished."""
-
-
-def target_lines(contents: Contents) -> Lines:
-    """Cost to the target, and how many seeds reached it; none without a target."""
-    return tuple((group.label, cells) for group in contents.groups if (cells := group.compared.target_cells()))
-
-
-def run_lines(contents: Contents) -> tuple[tuple[str, RunRecord, tuple[str, ...]], ...]:
-    """Label and record of every run; its updates, seconds, rollouts and accuracy."""
-    return tuple(
-        (
-            group.label,
-            run,
-            (
-                amount(run.done) + (f" of {amount(run.updates)}" if run.updates else ""),
-                duration(last_of(run, TOTALS["seconds"]) if math.isnan(run.seconds) else run.seconds),
-                amount(last_of(run, TOTALS["rollouts"])),
-                percent(last_of(run, ACCURACY)),
-            ),
-        )
-        for group in contents.groups
-        for run in group.runs
-    )
+    """Final accuracy, seconds of training, and seeds finished."""
 
 
 def method_line(group: Group) -> MethodLine:
@@ -70,14 +43,23 @@ def method_line(group: Group) -> MethodLine:
     biased = ("yes" if group.biased else "no") if known else "not recorded"
     settings = ", ".join(f"{key}: {value}" for key, value in group.overrides.items()) or "as configured"
     finished = f"{states['finished']} of {states.total() + len(group.awaited)}"
+    final = mapping(group.compared.readout.get("final"))
+    accuracy = interval(final, percent) if final else Cell(text=percent(_mean_of_last(group, ACCURACY)))
+    seconds = Cell(text=duration(_mean_of_last(group, TOTALS["seconds"])))
     return MethodLine(
         label=group.label,
         settings=settings if group.source else next((run.describe for run in group.runs), ""),
         compared=(group.compared.speedup_cell(), *group.compared.difference_cells()),
         rates=_rates(group),
         biased=Cell(text=biased, detail="; ".join(group.biased)),
-        results=(_accuracy(group), Cell(text=finished, detail=", ".join(detail))),
+        results=(accuracy, seconds, Cell(text=finished, detail=", ".join(detail))),
     )
+
+
+def _mean_of_last(group: Group, name: str) -> float:
+    """Mean over seeds of the last value of a metric; NaN if no log has it."""
+    ends = [value for run in averaged(group) if math.isfinite(value := last_of(run, name))]
+    return sum(ends) / len(ends) if ends else math.nan
 
 
 def _rates(group: Group) -> Cell:
@@ -87,25 +69,10 @@ def _rates(group: Group) -> Cell:
     if rates == [None, None]:
         return NO_CELL
     shown = ", ".join(rate if isinstance(rate, str) else f"{number(rate or 0.0):.0%}" for rate in rates)
-    return Cell(text=shown, detail="; ".join(_tokens_and_seconds(group)))
-
-
-def _tokens_and_seconds(group: Group) -> list[str]:
-    """Of runs that leave tokens out the share kept, and of all what pruning saved; means over seeds."""
     said = []
     for text, name in PRUNED.items():
         series = [value_I for run in averaged(group) if len(value_I := run.series(name).value_I)]
         if series:  # what was saved is of the run so far: its last value is the run's
             each = [float(value_I[-1] if name == SHARE else value_I.mean()) for value_I in series]
             said.append(text.format(percent(sum(each) / len(each))))
-    return said
-
-
-def _accuracy(group: Group) -> Cell:
-    read = mapping(group.compared.readout.get("final"))
-    if read:
-        return interval(read, percent)
-    finals = [value for run in averaged(group) if math.isfinite(value := last_of(run, ACCURACY))]
-    if not finals:
-        return NO_CELL
-    return Cell(text=percent(sum(finals) / len(finals)), detail=f"last, mean of {counted(len(finals), 'seed')}")
+    return Cell(text=shown, detail="; ".join(said))

@@ -56,9 +56,6 @@ def test_every_figure_by_hand(comparison):
     assert dppo["equal_rollouts"]["difference"]["mean"] == pytest.approx(0.7 - 0.52)
     # .6 is reached after 80% of dppo's 40 s
     assert dppo["to_target"]["seconds"]["median"] == pytest.approx(32.0)
-    assert dppo["to_target"]["rollouts"]["median"] == pytest.approx(640)
-    assert dppo["to_target"]["rollout_tokens"]["median"] == pytest.approx(12800)
-    assert dppo["to_target"]["tokens_trained"]["median"] == pytest.approx(6400)
     assert dppo["to_target"]["reached"] == "3 of 3"
     speedup = results["speedup"]["dppo"]["time_to_trl_final"]
     assert speedup["median"] == pytest.approx(100 / 32) and speedup["low"] == pytest.approx(100 / 32)

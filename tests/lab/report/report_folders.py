@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dppo.lab.report.sources import Contents, Group
 from dppo.lab.runs.folder import PromptLine, record_of
 from dppo.lab.runs.reader import RunRecord
 
@@ -54,8 +53,3 @@ def run_of(method: str = "dppo", seed: int = 0, prompts: Iterable[dict[str, Any]
     """A finished run as it is read, of lines of prompts.jsonl and other fields."""
     lines = tuple(record_of(PromptLine, prompt) for prompt in prompts)
     return RunRecord(folder=Path("r"), method=method, status="finished", seed=seed, prompts=lines, **fields)
-
-
-def contents_of(*groups: Group) -> Contents:
-    """What a report of these methods is made of."""
-    return Contents(title="t", groups=groups, task={}, environment={}, notes=())

@@ -6,7 +6,7 @@ from report_folders import run_of
 
 from dppo.lab.comparison.words import Compared
 from dppo.lab.palette import SERIES
-from dppo.lab.report.charts import ACCURACIES, DASHES, drawing, looks, metric_chart
+from dppo.lab.report.charts import DASHES, drawing, looks
 from dppo.lab.report.curves import band, phase_seconds
 from dppo.lab.report.page import draw_panels
 from dppo.lab.report.sources import Group, read_sources
@@ -19,12 +19,12 @@ def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes():
     contents = read_sources([made.SAMPLE])
     with drawing():
         panels = draw_panels(contents, looks(METHODS))
-        target = metric_chart(contents, looks(METHODS), ACCURACIES[0]).figure.axes[0]
     charts = [chart for drawn in panels.values() for chart in drawn]
-    assert [chart.title for chart in charts if chart.figure is None] == [] and len(charts) == 3 + 1 + 6
+    assert [chart.title for chart in charts if chart.figure is None] == [] and len(charts) == 2 + 1 + 3
     for chart in charts:
         first = chart.figure.axes[0]
         assert chart.caption and first.get_xlabel() and (first.get_ylabel() or first.get_yticklabels()), chart.title
+    target = charts[0].figure.axes[0]
     assert [text.get_text() for text in target.texts] == ["final accuracy of trl"]
     final = contents.groups[0].compared.readout["final"]["mean"]
     assert any(list(line.get_ydata()) == [final] * 2 for line in target.lines)

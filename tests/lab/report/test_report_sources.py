@@ -1,5 +1,4 @@
-import json
-import shutil
+"""Sources of a report: runs and comparisons, in groups that differ only in their seed."""
 
 import report_folders as made
 from refusals import refused
@@ -19,14 +18,10 @@ def test_a_comparison_is_read_with_its_results():
     assert contents.title == "sample_compare"
 
 
-def test_neither_run_nor_comparison_says_what_was_looked_for_and_names_runs_inside(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name, line in (("nowhere", "dppo report"), ("empty", f"RunRecorder('{tmp_path / 'empty'}').attach(trainer)")):
-        with refused(ConfigError, tmp_path / name, "run.json", "metrics.jsonl", "comparison.json", line):
-            read_sources([tmp_path / name])
-    made.write_run(tmp_path / "all" / "one")
-    with refused(ConfigError, f"Try: dppo report {tmp_path / 'all' / 'one'}"):
-        read_sources([tmp_path / "all"])
+def test_neither_run_nor_comparison_says_what_was_looked_for(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with refused(ConfigError, folder, "run.json", "metrics.jsonl", "comparison.json", "dppo report"):
+            read_sources([folder])
 
 
 def test_runs_of_different_tasks_are_refused_with_both_names(tmp_path):
@@ -46,20 +41,14 @@ def test_a_run_without_logs_is_refused_alone_and_listed_beside_others(tmp_path):
     assert "grpo 0 of 1" in how_to_read(contents)
 
 
-def test_a_failed_seed_is_in_no_mean(tmp_path):
-    folder = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
-    about = made.about_run("dppo", 2, status="failed", error="OutOfMemoryError: 3 GB")
-    (folder / "runs" / "dppo" / "seed_2" / "run.json").write_text(json.dumps(about))
-    contents = read_sources([folder])
-    assert [run.seed for run in averaged(contents.groups[3])] == [0, 1] and "dppo 2 of 3" in how_to_read(contents)
-
-
 def test_a_run_that_goes_on_is_in_no_mean_with_those_that_ended(tmp_path):
     ended = [made.write_run(tmp_path / f"{seed}", seed=seed) for seed in range(3)]
     stopped = made.write_run(tmp_path / "3", seed=3, updates=20, status="stopped")
-    group = read_sources([*ended, stopped]).groups[0]
-    assert [run.status for run in group.runs] == ["finished"] * 3 + ["stopped"]
-    assert [run.seed for run in averaged(group)] == [0, 1, 2]
+    failed = made.write_run(tmp_path / "4", seed=4, updates=20, status="failed", error="OutOfMemoryError: 3 GB")
+    contents = read_sources([*ended, stopped, failed])
+    (group,) = contents.groups
+    assert [run.seed for run in averaged(group)] == [0, 1, 2] and "dppo 3 of 5" in how_to_read(contents)
+    assert f"{failed} failed: OutOfMemoryError: 3 GB" in contents.notes
 
 
 def test_lines_that_cannot_be_read_are_left_out_and_said(tmp_path):
