@@ -69,8 +69,13 @@ def frozen_subject(
     with one_thread(model):
         made = generate(model, tokenizer, prompts, 2 * count, sampling)
     earlier_tokens, now_tokens = ([each for row, each in enumerate(made) if row // count % 2 == at] for at in (0, 1))
-    gradient_NK, logp_N = _scored(model, prompts, now_tokens, sampling)
+    pairs = [(prompts[row // count], completion) for row, completion in enumerate(now_tokens)]
+    limits = {"temperature": sampling.temperature, "limit_seconds": sampling.limit_seconds}
+    with one_thread(model):
+        gradient_NK, logp_N = score_gradients(model, pairs, group=count, **limits)
     done = len(logp_N) // count
+    logp_NT = torch.nn.utils.rnn.pad_sequence(list(logp_N), batch_first=True)
+    length_N = torch.tensor([len(logp_T) for logp_T in logp_N])
     reward_P2GF = scorer([row // (2 * count) for row in range(len(made))], made).double()
     reward_P2GF = reward_P2GF.view(len(prompts), 2, count, len(reward_weights))[:done]
     earlier, now, drawn = _rewards(reward_P2GF, reward_weights, sampling.seed)
@@ -86,7 +91,7 @@ def frozen_subject(
         rewards=now,
         context=known_after(earlier),
         generations=count,
-        uncertainty_N=_uncertainty(logp_N),
+        uncertainty_N=uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < length_N[:, None]),
         gram_NN=gram(gradient_NK),
         candidates=candidates_after(earlier, lengths(earlier_tokens[: done * count])),
         earlier_tokens=tuple(earlier_tokens[: done * count]),
@@ -97,26 +102,7 @@ def frozen_subject(
     )
 
 
-def _scored(
-    model: PreTrainedModel, prompts: list[list[int]], tokens: list[list[int]], sampling: SubjectSampling
-) -> tuple[Tensor, list[Tensor]]:
-    """Gradients of completions and log-probabilities of their tokens, of as many prompts as there is time for."""
-    count = sampling.generations
-    pairs = [(prompts[row // count], completion) for row, completion in enumerate(tokens)]
-    limit = sampling.limit_seconds
-    with one_thread(model):
-        return score_gradients(model, pairs, temperature=sampling.temperature, group=count, limit_seconds=limit)
-
-
-def _uncertainty(logp_N: Sequence[Tensor]) -> Tensor:
-    """(N,) uncertainty of completions, from the log-probabilities of the tokens of each."""
-    logp_NT = torch.nn.utils.rnn.pad_sequence(list(logp_N), batch_first=True)
-    length_N = torch.tensor([len(logp_T) for logp_T in logp_N])
-    return uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < length_N[:, None])
-
-
 def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:
-    """Raise an error if there is nothing to verify."""
     if len(prompts) < 2 or sampling.generations < 2:
         raise ConfigError(
             f"{len(prompts)} prompts with {sampling.generations} completions each: verification needs at least 2 of "

@@ -39,11 +39,7 @@ class ArithmeticProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """The errors of demonstrations, which reinforcement learning has to correct: the teacher gets tired.
-
-    A slip adds 1 to 3 to a running total and to all later ones. Slips only add, so two never cancel: a chain with a
-    slip is always wrong, and long chains are nearly always wrong.
-    """
+    """Errors of demonstrations: a slip adds 1 to 3 to a running total and to all later ones, so two never cancel."""
 
     sure_steps: int
     """Steps at the start of a chain that never slip."""
@@ -59,27 +55,27 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArithmeticTask:
-    """Which levels are asked, in three bands, and the teacher a policy is warmed up on."""
+    """Levels of questions in three bands, and the teacher of the warm-up."""
 
     easy: tuple[int, ...]
     """Levels that a warmed-up policy nearly always solves."""
     middle: tuple[int, ...]
-    """Levels it solves sometimes."""
+    """Levels that it solves sometimes."""
     hard: tuple[int, ...]
-    """Levels it nearly never solves: the teacher nearly always slips there."""
+    """Levels that it nearly never solves."""
     largest_total: int
-    """True running totals are within 0..largest_total, >= 9; a blind guess is right once in about as many times."""
+    """Largest running total, >= 9; the smallest is 0."""
     teacher: Teacher
     warm_up_steps: int
     """Steps of ``warm_up`` after which the bands are as named."""
     sureness: float = 1.0
-    """Factor of the logits after the warm-up, > 0: above 1 a policy is surer than its practice made it."""
+    """Factor of the logits after the warm-up, > 0."""
     shares: tuple[int, int, int] = (1, 1, 1)
     """Training problems of each band, easy to hard, in parts of their sum."""
     held_out_shares: tuple[int, int, int] = (1, 1, 1)
     """The same of held-out problems."""
     table: tuple[int, ...] = ()
-    """Digits by which the problems of the middle band may end in a step that is looked up: see ``looked_up``."""
+    """Digits of the last step in problems of the middle band, which is looked up; see ``looked_up``."""
     wrong_golds: bool = False
     """True if training problems of the hard band have a wrong gold answer, ``WRONG_BY`` beyond the total."""
 
@@ -117,10 +113,7 @@ SPARSE = ArithmeticTask(
     teacher=Teacher(sure_steps=4, slip_growth=0.35, largest_total=15),
     warm_up_steps=1000,
 )
-"""As poor in signal as reported runs of large models: most groups of 8 are all right or all wrong, and stay so for an
-epoch. Slips begin sharply, and few sums with much practice make the easy band sure. Measured in docs/tasks.md.
-"""
-
+"""Most groups of 8 are all right or all wrong, as in reported runs of large models: docs/tasks.md."""
 
 SILENT = ArithmeticTask(
     easy=(3, 4),
@@ -135,18 +128,14 @@ SILENT = ArithmeticTask(
     table=(2, 3, 4, 5, 6, 7),
     wrong_golds=True,
 )
-"""With the silent groups reported of large models, as many and as lasting. Of 10 problems 5 are mastered and 2 have
-wrong gold answers. All there is to learn is in the other 3: these stay live for epochs, since each turns on one of 78
-entries of a table that has no rule, and no entry teaches another. Measured in docs/tasks.md.
-"""
-
+"""Of 10 problems 5 are mastered and 2 have wrong gold answers. The other 3 have a signal for epochs: each depends on
+one of 78 entries of a table without a rule. Measured in docs/tasks.md."""
 
 RARE = replace(
     FULL, easy=(3, 4), middle=(9, 10), hard=(6, 7), shares=(12, 3, 5), held_out_shares=(0, 1, 0), wrong_golds=True
 )
-"""Most of the signal looks dead: of 20 problems 12 are nearly mastered, 5 have wrong gold answers, and 3 are
-solved once in 8 to 25 answers at the start, which a short history may take for never. Measured in docs/tasks.md.
-"""
+"""Of 20 problems 12 are nearly mastered, 5 have wrong gold answers, and 3 are solved once in 8 to 25 answers at the
+start. Measured in docs/tasks.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +147,7 @@ class Split:
 
 
 def is_held_out(question: str) -> bool:
-    """True for the held-out quarter of questions, by a checksum of the text: the same for every seed.
-
-    Training questions and warm-up demonstrations are never held out, so no run has seen a held-out question.
-    """
+    """True for the held-out quarter of questions, by a checksum of the text; no run trains on them."""
     return zlib.crc32(question.encode()) % 4 == 0
 
 
@@ -191,10 +177,9 @@ def draw_problem(
     largest_total: int = 20,
     table: tuple[int, ...] = (),
 ) -> ArithmeticProblem:
-    """A random problem with ``level`` operands, held out or not.
+    """A random problem with ``level`` operands, uniform over digits that keep running totals in 0..largest_total.
 
-    Every operand is uniform over the signed digits that keep the running total within 0..largest_total. With a table
-    the last one is ``*`` and one of its digits, and the answer is the entry at the total before it.
+    With a table the last operand is ``*`` and one of its digits, and the answer is the entry at the total before it.
     """
     while True:
         total = int(rng.integers(10))
@@ -215,14 +200,11 @@ def draw_problem(
 def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: ArithmeticTask = FULL) -> Split:
     """Training and held-out problems for a seed: each band's share of them, spread evenly over its levels.
 
-    No question occurs twice, and no held-out question is, as a string, a training question or a warm-up demonstration.
-    Training questions may occur in the warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do.
-    ``3+5=?`` and ``5+3=?`` are two questions.
+    No question occurs twice. Training questions may occur in the warm-up, held-out ones never do.
     """
     rng = generator(seed, Purpose.TASK)
-    return Split(
-        train=_distinct(train, task, rng, held_out=False), held_out=_distinct(held_out, task, rng, held_out=True)
-    )
+    first = _distinct(train, task, rng, held_out=False)
+    return Split(train=first, held_out=_distinct(held_out, task, rng, held_out=True))
 
 
 def _distinct(
@@ -246,50 +228,43 @@ def _distinct(
         else:
             side = "held_out" if held_out else "train"
             raise DataError(
-                f"{side}={count} asks for more different questions with {level} operands than there are: "
-                f"found {sum(p.level == level for p in found.values())}. Ask for fewer, or use longer chains, "
-                f"for example make_split(seed, {side}=96)"
+                f"{side}={count}: there are not as many different questions with {level} operands. Ask for fewer, for "
+                f"example make_split(seed, {side}=96)"
             )
     return tuple(list(found.values())[i] for i in rng.permutation(count))
 
 
 def solution(problem: ArithmeticProblem) -> str:
     """The right answer with every step written out."""
-    terms = _terms(problem.question)
-    return _written(terms, [0] * len(terms), _last(problem.question), None)
+    terms, digit = _parts(problem.question)
+    return _written(terms, [0] * len(terms), digit, None)
 
 
 def demonstration(problem: ArithmeticProblem, teacher: Teacher, rng: np.random.Generator) -> str:
     """The answer of the imperfect teacher, with every step written out."""
-    terms = _terms(problem.question)
+    terms, digit = _parts(problem.question)
     totals = np.cumsum(terms)
     room = teacher.largest_total - np.maximum.accumulate(totals[::-1])[::-1]  # keeps later totals in range
     offsets = [0]
     for step in range(1, len(terms)):
         slip = int(rng.integers(1, 4)) if rng.random() < teacher.slip_chance(step) else 0
         offsets.append(min(offsets[-1] + slip, int(room[step])))
-    return _written(terms, offsets, _last(problem.question), rng)
+    return _written(terms, offsets, digit, rng)
 
 
 def teacher_rate(problem: ArithmeticProblem, task: ArithmeticTask) -> float:
     """Chance, in [0, 1], that a demonstration has the gold answer; a slip that is cut to nothing counts as one."""
-    right, digit = solution(problem), _last(problem.question)
-    if reward(right, problem.answer) == 0:
+    if reward(solution(problem), problem.answer) == 0:
         return 0.0
-    doubt = 0.0 if digit is None else looked_up(sum(_terms(problem.question)), digit).doubt
-    steps = range(1, len(_terms(problem.question)))
-    return math.prod(1 - task.teacher.slip_chance(step) for step in steps) * (1 - doubt)
+    terms, digit = _parts(problem.question)
+    doubt = 0.0 if digit is None else looked_up(sum(terms), digit).doubt
+    return math.prod(1 - task.teacher.slip_chance(step) for step in range(1, len(terms))) * (1 - doubt)
 
 
-def _terms(question: str) -> list[int]:
-    """The signed operands of a question."""
-    return [int(term) for term in re.findall(r"[+-]?[0-9]", question.partition("*")[0])]
-
-
-def _last(question: str) -> int | None:
-    """The digit by which the last step is looked up; None where none is."""
-    digit = question.partition("*")[2]
-    return int(digit[0]) if digit else None
+def _parts(question: str) -> tuple[list[int], int | None]:
+    """The signed operands of a question, and the digit by which the last step is looked up, if any."""
+    sums, _, digit = question.partition("*")
+    return [int(term) for term in re.findall(r"[+-]?[0-9]", sums)], int(digit[0]) if digit else None
 
 
 def _written(terms: list[int], offsets: list[int], digit: int | None, rng: np.random.Generator | None) -> str:
@@ -300,8 +275,7 @@ def _written(terms: list[int], offsets: list[int], digit: int | None, rng: np.ra
     text, total = "", terms[0]
     for step in range(1, len(terms)):
         after = sum(terms[: step + 1]) + offsets[step]
-        text += f"{total}{terms[step]:+d}={after};"
-        total = after
+        text, total = f"{text}{total}{terms[step]:+d}={after};", after
     if digit is not None:
         entry = looked_up(total, digit)
         after = entry.wrong if rng is not None and rng.random() < entry.doubt else entry.right
