@@ -17,10 +17,6 @@ def miss(amount):
     return Reach(amount=float(amount), reached=False)
 
 
-def by_seed(*runs):
-    return dict(enumerate(runs))
-
-
 FIVE = [hit(10), miss(25), hit(20), hit(30), miss(40)]
 
 
@@ -43,21 +39,20 @@ def test_the_median_of_seeds_has_an_interval():
 
 def test_ratios_by_hand():
     """Ratios 3 and 2; at most 100/80; at least 200/50; nothing known. Worst for the method: 3, 2, 0, 4, 0."""
-    baseline = by_seed(hit(90), hit(80), hit(100), miss(200), miss(200))
-    method = by_seed(hit(30), hit(40), miss(80), hit(50), miss(80))
-    found = ratio(baseline, method)
+    baseline, method = (
+        [hit(90), hit(80), hit(100), miss(200), miss(200)],
+        [hit(30), hit(40), miss(80), hit(50), miss(80)],
+    )
+    found = ratio(dict(enumerate(baseline)), dict(enumerate(method)))
     assert found["per_seed"] == {"0": [3, 3], "1": [2, 2], "2": [0, 1.25], "3": [4, None], "4": [0, None]}
     assert (found["median"], found["at_most"], found["reached"]) == (2, 3, "3 of 5")
     assert found["missed"] == {"method": 1, "baseline": 1, "both": 1}
     assert (found["low"], found["high"]) == (0, None)
 
 
-SLOW = [10.0, 100.0, 30.0, 300.0, 60.0]
-"""Seconds of five seeds that differ much, on which a method always takes half."""
-
-
 def test_the_interval_is_paired():
-    found = ratio(by_seed(*map(hit, SLOW)), by_seed(*[hit(seconds / 2) for seconds in SLOW]))
+    slow = [10.0, 100.0, 30.0, 300.0, 60.0]
+    found = speedup_of_truth(slow, [0.5] * 5, math.inf)
     assert (found["median"], found["low"], found["high"]) == (2, 2, 2)
 
 
@@ -67,7 +62,8 @@ def speedup_of_truth(seconds, shares, length):
     def cut(value):
         return hit(value) if value <= length else miss(length)
 
-    return ratio(by_seed(*map(cut, seconds)), by_seed(*map(cut, np.multiply(seconds, shares))))
+    first, second = (dict(enumerate(map(cut, each))) for each in (seconds, np.multiply(seconds, shares)))
+    return ratio(first, second)
 
 
 def test_what_is_cut_off_never_raises_the_median():

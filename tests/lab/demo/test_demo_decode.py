@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from demo_forward import draws, forward_logps
 from refusals import refused
 
 from dppo.errors import ConfigError
@@ -11,7 +10,17 @@ from dppo.lab.demo.task import make_split
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
 
-PAD, EOS = TOKENS.index("<pad>"), TOKENS.index("<eos>")
+PAD = TOKENS.index("<pad>")
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def forward_logps(model, prompt, completion, temperature=1.0):
+    """(T,) log-probabilities of a completion by a plain forward pass of its text alone."""
+    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
+    return logits.log_softmax(1).gather(1, torch.tensor(completion)[:, None])[:, 0].detach()
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +64,6 @@ def test_sampled_log_probabilities_are_of_the_temperature_and_the_prompt(model, 
     given = rollout.logp_NT[0, : len(completion)]
     for wrong in (forward_logps(model, prompts[0], completion), forward_logps(model, prompts[1], completion, 0.7)):
         assert (given - wrong).abs().max() > 1e-2
-
-
-def test_completions_end_with_the_end_token_or_at_the_limit(model, prompts):
-    rollout = sample(model, prompts, draws(), samples=4, max_new_tokens=30)
-    ended = 0
-    for row, completion in enumerate(rollout.token_lists):
-        assert EOS not in completion[:-1]
-        assert completion[-1] == EOS or len(completion) == 30
-        assert (rollout.token_NT[row, len(completion) :] == PAD).all()
-        assert (rollout.logp_NT[row, len(completion) :] == 0).all()
-        ended += completion[-1] == EOS
-    assert 0 < ended < len(rollout.length_N)
-    assert torch.equal(rollout.mask_NT.sum(1), rollout.length_N)
-    rollout = sample(model, prompts[:3], draws(), max_new_tokens=1)
-    assert rollout.token_NT.shape == (3, 1) and rollout.length_N.tolist() == [1, 1, 1]
 
 
 def test_a_model_it_does_not_compute_is_refused(model):

