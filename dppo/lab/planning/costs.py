@@ -123,10 +123,8 @@ def with_noise(timed: Sequence[Timed], costs: Costs, rng: np.random.Generator) -
         noisy = dict[str, float]()
         for name in PHASES:
             noise = getattr(timed[drawn], name) - getattr(fits[drawn], name)
-            wide = _widened(
-                len(timed), 2 if name in ("rollout", "update") else 1
-            )  # a line; of all else a mean is taken
-            noisy[name] = max(getattr(fit, name) + wide * noise, 0.0)
+            fitted = 2 if name in ("rollout", "update") else 1  # a line; of all else a mean is taken
+            noisy[name] = max(getattr(fit, name) + _widened(len(timed), fitted) * noise, 0.0)
         found.append(replace(each, **noisy))
     return found
 
@@ -140,16 +138,13 @@ def _widened(steps: int, fitted: int) -> float:
 
 def free_tokens(timed: Sequence[Timed], costs: Costs) -> tuple[str, ...]:
     """A warning for each phase of the fitted steps whose tokens came out free, which may be noise."""
-    prices = {"rollout": (costs.rollout_token, "generated"), "update": (costs.token, "forwarded")}
     free = []
-    for phase, (price, amount) in prices.items():
-        pairs = sorted((getattr(each, amount), getattr(each, phase)) for each in timed if getattr(each, amount) > 0)
+    for phase, price, amount in (("rollout", costs.rollout_token, "generated"), ("update", costs.token, "forwarded")):
         if price == 0:
-            seconds = ", ".join(
-                f"{spent:.3g} s for {tokens:,.0f} tokens" for tokens, spent in pairs[:1] + pairs[1:][-1:]
-            )
-            free.append(f"{phase} took {seconds or 'no tokens'}")
-    if len(free) == len(prices):
+            pairs = sorted((getattr(each, amount), getattr(each, phase)) for each in timed)
+            ends = (f"{seconds:.3g} s for {tokens:,.0f} tokens" for tokens, seconds in (pairs[0], pairs[-1]))
+            free.append(f"{phase} took {', '.join(ends)}")
+    if len(free) == 2:
         raise ConfigError(f"the timings are too noisy to tell what a token costs: {'; '.join(free)}. {TOO_NOISY}")
     return tuple(f"A token is taken to cost no seconds here: {each}. {TOO_NOISY}" for each in free)
 

@@ -153,28 +153,21 @@ def _row(
 
 def _advice(worlds: Sequence[Figures], step: Step, processes: int, level: Level, length: Length) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below ``least_gain``, as ``auto``."""
-    rates = rates_to(level.auto.largest)
+    rates, least = rates_to(level.auto.largest), level.auto.least_gain
     gains = {rate: gain(worlds[0], step, level.at(rate), processes) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
     found = interval([gain(world, step, level.at(rate), processes) for world in worlds])
-    least, advised = level.auto.least_gain, 0.0
     if not has_gradient(worlds[0].workload, step):
-        why = "no group has answers of differing reward: nothing is learned here, and nothing to prune by"
+        why = "no group has answers of differing reward, so there is no gradient to prune by"
     elif level is PROMPTS and length.first_epoch >= length.steps:
-        why = "the run is over before prompts come back, and none has a history: nothing can be pruned"
+        why = "the run is over before prompts come back, and none has a history"
     elif best <= 1:
-        why = "at equal noise no rate gains anything: what is pruned costs more in noise than it saves in seconds"
+        why = "at equal noise no rate gains anything"
     else:
         why = f"a rate of {rate:g} gains {found.value:.2f}x to equal noise, at least {found.low:.2f}x"
-        if found.low < least:
-            why += f", and {least:g}x is the least worth having"
-        else:
-            advised = rate
-    return Advice(
-        level=level.name,
-        rate=advised,
-        gain=found,
-        why=why,
-    )
+        if found.low >= least:
+            return Advice(level=level.name, rate=rate, gain=found, why=why)
+        why += f"; {least:g}x is the least worth having"
+    return Advice(level=level.name, rate=0.0, gain=found, why=why)

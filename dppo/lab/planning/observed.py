@@ -66,17 +66,19 @@ def observed_run(run: RunRecord) -> Observed:
             f"{run.folder} has no timed steps: {METRICS_FILE} needs two records with {', '.join(NEEDED)}, as dppo "
             "train writes. Try --pilot 32"
         )
-    timed = timed_steps(run)
     padded = run.method == STOCK or run.config.get("layout") == "padded"
     layout = "padded batches" if padded else "packed rows"
     size = int(number(run.config.get("num_generations", GENERATIONS)))
     processes = number(run.environment.get("processes", 1))
     shares = _shares(run, logs, size)
+    # Prompts that were rolled out; without records of prompts, groups.
+    prompts = {row for line in run.prompts for row in sequence(line.rows) if row is not None}
     return Observed(
         shares=shares,
-        groups=_groups(run, logs, size),
+        groups=max(len(prompts) or int((logs[-1][ROLLOUTS] - logs[0][ROLLOUTS]) / size), 1),
         workload=_workload(run, logs, shares),
-        timed=timed,
+        # The first log, of warm-up, is left out.
+        timed=tuple(_timed(before, after) for before, after in pairwise(logs)),
         processes=max(int(processes), 1) if math.isfinite(processes) else 1,
         notes=(*run.notes, f"Steps of {layout} were timed: a token is taken to cost the same in the other layout."),
     )
@@ -89,12 +91,8 @@ def timed_logs(run: RunRecord) -> list[Log]:
     return [*logs[:1], *later][-MOST:]
 
 
-def timed_steps(run: RunRecord) -> tuple[Timed, ...]:
-    """The steps between logs, each the mean of those since the log before; the first log, of warm-up, is left out."""
-    return tuple(_timed(before, after) for before, after in pairwise(timed_logs(run)))
-
-
 def _timed(before: Log, after: Log) -> Timed:
+    """The mean of the steps between two logs."""
     steps = after["step"] - before["step"]
     seconds, completions, generated = (
         max(after[name] - before[name], 0.0) / steps for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS)
@@ -103,15 +101,14 @@ def _timed(before: Log, after: Log) -> Timed:
         max(number(after.get(f"time/{phase}", 0.0)), 0.0)
         for phase in ("rollout", "reward", "prune", "log_probs", "forward_backward")
     )
-    update = log_probs + passes
     return Timed(
         generated=generated,
         completions=completions,
         forwarded=after["rows/tokens"],
         rollout=rollout,
         reward=reward + prune,
-        update=update,
-        rest=max(seconds - rollout - reward - prune - update, 0.0),
+        update=log_probs + passes,
+        rest=max(seconds - rollout - reward - prune - log_probs - passes, 0.0),
         steps=steps,
     )
 
@@ -135,12 +132,6 @@ def _shares(run: RunRecord, logs: list[Log], size: int) -> Shares:
             "are recorded to tell the range of rewards. Try --pilot 32"
         )
     return Shares.of(reward, low, high, equal, size)
-
-
-def _groups(run: RunRecord, logs: list[Log], size: int) -> int:
-    """Prompts that were rolled out; without records of prompts, groups."""
-    prompts = {row for line in run.prompts for row in sequence(line.rows) if row is not None}
-    return max(len(prompts) or int((logs[-1][ROLLOUTS] - logs[0][ROLLOUTS]) / size), 1)
 
 
 def _workload(run: RunRecord, logs: list[Log], shares: Shares) -> Workload:

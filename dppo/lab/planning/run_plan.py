@@ -7,7 +7,7 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.lab.planning.costs import free_tokens
-from dppo.lab.planning.model import Plan, Rates, make_plan
+from dppo.lab.planning.model import Plan, make_plan
 from dppo.lab.planning.observed import observed_run
 from dppo.lab.planning.pilot import run_pilot
 from dppo.lab.planning.records import PILOT, Length, Step, check_pilot
@@ -42,24 +42,24 @@ def plan_run(
     raise_all("this plan", [*model_problems(run), *data_problems(run), *_step_problems(run)])
     if run.training.num_generations == 1:
         raise ConfigError("a plan is of groups, and num_generations is 1. Plan with --num_generations 2")
-    prompts: int | None
     if folder is None:
         prompts = len(load_dataset(run))
         pilot = pilot_size(pilot, prompts)
         seen, where = run_pilot(fields, pilot, progress=progress), f"a pilot of {pilot} prompts"
     else:
-        recorded, prompts = read_run(folder), dataset_prompts(run)
-        if prompts is None and isinstance(noted := recorded.task.get("prompts"), int):
-            prompts = noted
+        recorded = read_run(folder)
+        noted = recorded.task.get("prompts")
+        prompts = dataset_prompts(run) or (noted if isinstance(noted, int) else None)
         seen, where = observed_run(recorded), f"records of {folder}"
     progress("computing")
     step, figures = step_of(run), seen.figures()
     title = f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
+    given = {"completions": run.training.completion_prune_rate, "prompts": run.training.prompt_prune_rate}
     return make_plan(
         figures,
         step,
         length_of(run, step, prompts),
-        rates=rates_of(run),
+        rates=RATES | {level: rate for level, rate in given.items() if isinstance(rate, float) and 0 < rate < 1},
         processes=run.data.processes or seen.processes,
         samples=seen.resampled(),
         title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
@@ -130,15 +130,6 @@ def length_of(run: Run, step: Step, prompts: int | None) -> Length:
     epoch = max(prompts // (step.prompts * step.shares), 1) * step.shares * step.passes
     steps = training.max_steps if training.max_steps > 0 else math.ceil(training.num_train_epochs * epoch)
     return Length(steps=steps, first_epoch=min(epoch, steps))
-
-
-def rates_of(run: Run) -> Rates:
-    """Shares that a configuration prunes, by level, or those of the table if it gives none."""
-    given = {"completions": run.training.completion_prune_rate, "prompts": run.training.prompt_prune_rate}
-    return {
-        level: float(rate) if isinstance(rate, int | float) and 0 < rate < 1 else RATES[level]
-        for level, rate in given.items()
-    }
 
 
 def dataset_prompts(run: Run) -> int | None:
