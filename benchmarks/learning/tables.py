@@ -42,7 +42,7 @@ def learned(regimes: Mapping[str, Found]) -> str:
 
 
 def speedup(found: Found, missing: str | None) -> str:
-    """A ratio as ``survival.Ratio`` writes it; its least value if the baseline missed the target."""
+    """A ratio of ``survival.ratio``; its least value if the baseline missed the target."""
     if missing or not any(found["per_seed"].values()):
         return "-"
     if found["median"] is None:

@@ -156,9 +156,8 @@ def metric_chart(contents: Contents, look: Mapping[str, Look], metric: Metric, w
         style, mean = look[group.label], band([run.series(metric.name, metric.over) for run in averaged(group)])
         for curve in runs[group]:
             axes.plot(curve.x_I, curve.value_I, color=style.colour, linewidth=0.7, alpha=0.3)
-        x_I, mean_I = ([], []) if mean is None else (mean.x_I, mean.mean_I)
-        if mean is not None and mean.low_I is not None and mean.high_I is not None:
-            axes.fill_between(mean.x_I, mean.low_I, mean.high_I, color=style.colour, alpha=0.16, linewidth=0)
+        x_I, mean_I, low_I, high_I = np.empty((4, 0)) if mean is None else mean
+        axes.fill_between(x_I, low_I, high_I, color=style.colour, alpha=0.16, linewidth=0)
         axes.plot(x_I, mean_I, color=style.colour, linestyle=style.dash, label=short_label(group.label))
     _finish(axes, metric, contents)
     figure.legend(loc="outside lower center", ncols=columns)
@@ -197,7 +196,7 @@ def phases_chart(contents: Contents) -> Chart:
     """One bar per method, stacked by phase: seconds of a whole run, mean over seeds."""
     title, drawn = "Seconds of a run by phase", dict[Group, dict[str, float]]()
     for group in contents.groups:
-        if found := [phases for run in averaged(group) if (phases := phase_seconds(run, group))]:
+        if found := [phases for run in averaged(group) if (phases := phase_seconds(run))]:
             drawn[group] = {name: sum(each.get(name, 0.0) for each in found) / len(found) for name in PHASES}
     if not drawn:
         why = "No log has time/<phase>. DPPOTrainer records it at every log, dppo compare the phases of stock TRL too."

@@ -1,13 +1,12 @@
 """Means of a figure over seeds with an interval, and which seeds are in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dppo.lab.report.sources import Contents, Group
 from dppo.lab.runs.folder import TOTALS
-from dppo.lab.runs.reader import RunRecord, Series, number, phases_of
+from dppo.lab.runs.reader import RunRecord, Series, phases_of
 from dppo.lab.statistics import FEWEST, seed_interval
 
 GOING = ("running", "stopped")
@@ -17,54 +16,34 @@ POINTS = 40
 """Places at most where a mean over seeds is drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The mean of several curves where all of them are."""
-
-    x_I: np.ndarray
-    mean_I: np.ndarray
-    low_I: np.ndarray | None
-    """Bounds of the 95% interval over seeds; None with fewer than ``FEWEST``."""
-    high_I: np.ndarray | None
-
-
 def averaged(group: Group) -> tuple[RunRecord, ...]:
     """The runs a mean is taken over: those that ended well; where none has ended yet, those that are going."""
     ended = tuple(run for run in group.sound if run.status not in GOING)
     return ended or group.sound
 
 
-def band(curves: Sequence[Series]) -> Band | None:
-    """Mean and interval over seeds, on the stretch that all curves cover; None where they have none in common.
+def band(curves: Sequence[Series]) -> np.ndarray | None:
+    """(4, I) places, means over seeds, and the ends of their 95% intervals, NaN with fewer than ``FEWEST`` seeds.
 
-    Between the points of a curve its figure is interpolated linearly.
+    Only on the stretch that all curves cover, None without one. Between points figures are interpolated linearly.
     """
     curves = [curve for curve in curves if len(curve.x_I)]
-    if not curves:
-        return None
-    start, end = max(c.x_I[0] for c in curves), min(c.x_I[-1] for c in curves)
+    start = max((curve.x_I[0] for curve in curves), default=np.inf)
+    end = min((curve.x_I[-1] for curve in curves), default=-np.inf)
     if start > end:
         return None
     x_I = np.unique(np.concatenate([c.x_I[(c.x_I >= start) & (c.x_I <= end)] for c in curves]))
     if len(x_I) > POINTS:
         x_I = np.linspace(start, end, POINTS)
     values = np.stack([np.interp(x_I, c.x_I, c.value_I) for c in curves])
-    low_I = high_I = None
-    if len(curves) >= FEWEST:
-        found = [seed_interval(dict(enumerate(seeds))) for seeds in values.T.tolist()]
-        low_I, high_I = np.array([[one.low, one.high] for one in found], dtype=float).T
-    return Band(x_I=x_I, mean_I=values.mean(0), low_I=low_I, high_I=high_I)
+    found = [seed_interval(dict(enumerate(seeds))) for seeds in values.T.tolist()]
+    return np.array([x_I, *np.array([[one.centre, one.low, one.high] for one in found], dtype=float).T])
 
 
-def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
-    """Seconds of a run by phase: as its comparison read them, or from its logs.
-
-    Seconds in no known phase are "other", if the total is known.
-    """
-    read = (one for one in group.compared.readout.get("runs", []) if one.get("seed") == run.seed and one.get("phases"))
-    found = next(read, {"phases": phases_of(run.logs)})["phases"]
-    seconds = {name: number(found.get(name)) for name in KNOWN}
-    seconds = {name: value for name, value in seconds.items() if np.isfinite(value)}
+def phase_seconds(run: RunRecord) -> dict[str, float]:
+    """Seconds of a run by phase, from its logs. Seconds in no known phase are "other", if the total is known."""
+    found = phases_of(run.logs)
+    seconds = {name: found[name] for name in KNOWN if name in found}
     rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
     return seconds | ({"other": rest} if rest > 0 else {})
 

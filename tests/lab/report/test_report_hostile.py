@@ -13,14 +13,11 @@ MARK = "document.title='RAN'"
 HOSTILE = (
     f"<script>{MARK}</script>",
     f'<img src=x onerror="{MARK}">',
-    f"</style><script>{MARK}</script><style>",
-    f'</pre></details><svg onload="{MARK}"><a href="javascript:{MARK}">x</a>',
+    f'</style></pre></details><svg onload="{MARK}"><a href="javascript:{MARK}">x</a>',
     f"' onmouseover='{MARK}' autofocus onfocus='{MARK}'",
     f'" onload="{MARK}" style="background:url(https://example.invalid/a)',
-    "<link rel=stylesheet href=https://example.invalid/a.css><iframe src=https://example.invalid/>",
-    "{{ 7 * 7 }}{% raw %}<!-- ]]> --><![CDATA[",
-    "\x00\x08\x1b[31m\u202eevil\u2066 \ud800 \ufeff\u2028 \uffff",
-    "数学 😀 שלום é $x^2$ \\frac{1}{2} $",
+    "{{ 7 * 7 }}{% raw %}<!-- ]]> --><![CDATA[<iframe src=https://example.invalid/>",
+    "\x00\x08\x1b[31m\u202eevil\u2066 \ud800 \ufeff\u2028 \uffff 数学 😀 שלום é $x^2$ \\frac{1}{2} $",
 )
 OURS = {
     *("html", "head", "meta", "link", "title", "style", "body", "header", "h1", "h2", "h3", "p", "nav", "a", "main"),
@@ -51,17 +48,13 @@ class Structure(HTMLParser):
 
 def hostile_run(folder, place, text):
     """A run whose every text is hostile."""
-    fields = {"describe": text, "paper": f"arXiv:2901.0000{place}, {text}", "biased": [text], "started": text}
+    fields = {"describe": text, "biased": [text], "config": {text: text, "nested": {text: [text]}}, "error": text}
     fields |= {"environment": {**made.about_run()["environment"], "processor": text, "versions": {text: text}}}
-    fields |= {"config": {text: text, "nested": {text: [text]}}, "task": {"model": everything}, "error": text}
-    about = made.about_run("dppo", place, **fields) | {"method": text, "status": "failed" if place == 1 else "finished"}
+    about = made.about_run("dppo", place, task={"model": everything}, **fields)
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps(about))
+    (folder / "run.json").write_text(json.dumps(about | {"method": text, "status": "failed" if place else "finished"}))
     logs = made.logs("dppo", place, updates=10)
     made.write_lines(folder / "metrics.jsonl", [{**log, f"time/{text}": 0.1} for log in logs])
-    made.write_lines(
-        folder / "prompts.jsonl", [{"step": 0, "rows": [text], "rolled_out": [text], "mean_reward": [text]}]
-    )
     return folder
 
 
@@ -72,7 +65,6 @@ def hostile_comparison(folder):
     about, results = (json.loads((made.SAMPLE / f"{name}.json").read_text()) for name in ("comparison", "results"))
     about |= {"seeds": [0], "methods": {name: {"method": name, everything: everything} for name in ("trl", *names)}}
     results["target"]["what"], results["baseline"] = everything, everything
-    results["speedup"] |= {name: {"time_to_target": {"median": 2.0, "low": 1.5, "high": 3.0}} for name in names}
     for name, value in (("comparison", about), ("results", results)):
         (folder / f"{name}.json").write_text(json.dumps(value))
     return folder
@@ -85,21 +77,18 @@ def folders(tmp_path_factory):
     return [hostile_comparison(base / "comparison"), *runs]
 
 
-@pytest.fixture(scope="module")
-def page(folders):
-    return write_report(folders, folders[0].parent / "page.html").page
-
-
-def test_nothing_hostile_becomes_an_element_or_an_attribute(page):
-    text = page.read_text(encoding="utf-8")
+def test_nothing_hostile_becomes_an_element_or_an_attribute(folders, tmp_path):
+    text = write_report(folders, tmp_path / "page.html").page.read_text(encoding="utf-8")
     assert [c for c in text if (ord(c) < 32 and c not in "\n\t") or c in "\u202e\u2066\ufeff\u2028\uffff"] == []
     found = Structure(text)
     assert found.foreign == []
-    assert f"<script>{MARK}</script>" in found.text
-    assert "</style>" in found.text
-    assert "\\x00\\x08\\x1b[31m\\u202eevil\\u2066 \\ud800 \\ufeff\\u2028 \\uffff" in found.text
-    assert "数学 😀 שלום é" in found.text
-    assert "{{ 7 * 7 }}" in found.text
+    shown = (
+        "\\x00\\x08\\x1b[31m\\u202eevil\\u2066 \\ud800 \\ufeff\\u2028 \\uffff",
+        "数学 😀 שלום é",
+        "{{ 7 * 7 }}",
+        "</style>",
+    )
+    assert [text for text in (*shown, f"<script>{MARK}</script>") if text not in found.text] == []
 
 
 def test_the_check_sees_a_page_that_does_not_escape(folders, tmp_path, monkeypatch):
@@ -107,5 +96,4 @@ def test_the_check_sees_a_page_that_does_not_escape(folders, tmp_path, monkeypat
     monkeypatch.setattr(page_module, "Environment", lambda **given: made_by(**{**given, "autoescape": False}))
     written = write_report(folders[1:3], tmp_path / "naive.html")
     found = Structure(written.page.read_text(encoding="utf-8"))
-    assert "script" in found.foreign
-    assert any("onerror" in name for name in found.foreign)
+    assert "script" in found.foreign and any("onerror" in name for name in found.foreign)
