@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dppo.lab.statistics import expanded_tail, percentile_ends, seed_interval
+from dppo.lab.statistics import expanded_tail, resampled_ends, seed_interval
 from dppo.rng import Purpose, generator
+
+
+def percentile_ends(values, statistic, tail):
+    return resampled_ends(lambda places: statistic(values[places], axis=-1), len(values), tail)
 
 
 @pytest.mark.parametrize("statistic", [np.mean, np.median])

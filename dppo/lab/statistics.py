@@ -60,8 +60,7 @@ def seed_interval(per_seed: Mapping[int, float | None], statistic: Callable[...,
     """
     values = np.array([value for value in per_seed.values() if value is not None], dtype=float)
     centre = float(statistic(values)) if len(values) else None
-    enough = len(values) >= FEWEST
-    low, high = percentile_ends(values, statistic, expanded_tail(len(values))) if enough else (None, None)
+    low, high = seed_ends(lambda places: statistic(values[places], axis=-1), len(values))
     return SeedInterval(centre=centre, low=low, high=high, per_seed=dict(per_seed))
 
 
@@ -83,11 +82,6 @@ def expanded_tail(seeds: int) -> float:
 def most_covered(seeds: int) -> float:
     """The most often that an interval within the range of n >= 2 seeds can hold a median: not all lie on one side."""
     return 1 - 2.0 ** (1 - seeds)
-
-
-def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
-    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``; it is called with ``axis=-1``."""
-    return resampled_ends(lambda places: statistic(values[places], axis=-1), len(values), tail)
 
 
 def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, tail: float) -> tuple[float, float]:

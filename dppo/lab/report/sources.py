@@ -66,11 +66,6 @@ class Contents:
     environment: Mapping[str, Any]
     notes: tuple[str, ...]
 
-    @property
-    def runs(self) -> tuple[RunRecord, ...]:
-        """Every run of every group."""
-        return tuple(run for group in self.groups for run in group.runs)
-
 
 def read_sources(folders: Iterable[str | Path]) -> Contents:
     """All runs of the given folders, each of a run or of a comparison, as one report's contents."""

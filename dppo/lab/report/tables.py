@@ -24,7 +24,6 @@ class MethodLine:
     """One method in the table."""
 
     label: str
-    settings: str
     compared: tuple[Cell, ...]
     """Speedup, and accuracy minus the baseline's in the order of ``READOUTS``."""
     rates: Cell
@@ -41,14 +40,12 @@ def method_line(group: Group) -> MethodLine:
     detail += [f"{len(group.awaited)} not started"] if group.awaited else []
     known = group.biased or any(run.describe or run.paper for run in group.runs) or "biased" in group.compared.readout
     biased = ("yes" if group.biased else "no") if known else "not recorded"
-    settings = ", ".join(f"{key}: {value}" for key, value in group.overrides.items()) or "as configured"
     finished = f"{states['finished']} of {states.total() + len(group.awaited)}"
     final = mapping(group.compared.readout.get("final"))
     accuracy = interval(final, percent) if final else Cell(text=percent(_mean_of_last(group, ACCURACY)))
     seconds = Cell(text=duration(_mean_of_last(group, TOTALS["seconds"])))
     return MethodLine(
         label=group.label,
-        settings=settings if group.source else next((run.describe for run in group.runs), ""),
         compared=(group.compared.speedup_cell(), *group.compared.difference_cells()),
         rates=_rates(group),
         biased=Cell(text=biased, detail="; ".join(group.biased)),
