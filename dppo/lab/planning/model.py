@@ -10,9 +10,6 @@ from dppo.lab.planning.work import UNPRUNED, has_gradient, work_of
 from dppo.lab.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
 
-Rates = Mapping[str, float]
-"""Shares of completions and of prompts that the table shows as pruned, in (0, 1)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -46,22 +43,20 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLine:
-    """One option of a plan. The ends of an interval equal its value if nothing was resampled."""
+    """One option of a plan."""
 
     option: Option
     work: Work
     seconds: Seconds
-    """Of an optimizer step whose prompts have a history."""
+    """Of an optimizer step whose prompts have a history; ``per_step`` is their sum."""
     per_step: Estimate
-    """Their sum, s."""
     speedup: Estimate
     """Seconds of a step of TRL over these, at the same number of steps and so at another noise."""
     noise: Estimate
     """Variance of the gradient over that of TRL's step, at its largest: second moments."""
     hours: Estimate
-    """Of the run, its first epoch unpruned."""
+    """Of the run, its first epoch unpruned; ``equal_hours`` for as many steps as give the noise of TRL's run."""
     equal_hours: Estimate
-    """The same for as many steps as give the noise of TRL's run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +96,15 @@ def make_plan(
     step: Step,
     length: Length,
     *,
-    rates: Rates,
+    rates: Mapping[str, float],
     processes: int,
     samples: Sequence[Figures] = (),
     **about: Any,
 ) -> Plan:
     """The plan of a run, with intervals from ``samples``: the figures in resamples of what was measured.
 
-    ``about`` are the other fields of a ``Plan``.
+    ``rates`` are shares of completions and of prompts that the table prunes, in (0, 1); ``about`` are the other
+    fields of a ``Plan``.
     """
     chosen = options(rates["completions"], rates["prompts"])
     worlds = [figures, *samples]
@@ -129,13 +125,11 @@ def _row(
 ) -> PlanLine:
     def of_steps(option: Option) -> tuple[list[Work], list[Seconds]]:
         works = [work_of(world.workload, step, option) for world in worlds]
-        pairs = zip(worlds, works, strict=True)
-        return works, [world.costs.seconds(work, processes) for world, work in pairs]
+        return works, [world.costs.seconds(work, processes) for world, work in zip(worlds, works, strict=True)]
 
     works, seconds = of_steps(option)
-    # In the first epoch no prompt has a history, and none is pruned.
-    phases = [(length.first_epoch, *of_steps(replace(option, prompt_rate=0.0)))] if option.prompt_rate else []
-    phases.append((length.steps - sum(steps for steps, *_ in phases), works, seconds))
+    early = length.first_epoch if option.prompt_rate else 0  # no prompt has a history then, and none is pruned
+    phases = [(early, *of_steps(replace(option, prompt_rate=0.0))), (length.steps - early, works, seconds)]
     each_world = range(len(worlds))
     hours = [sum(steps * spent[w].total for steps, _, spent in phases) / 3600 for w in each_world]
     equal = [sum(n * work[w].noise * spent[w].total for n, work, spent in phases) / 3600 for w in each_world]

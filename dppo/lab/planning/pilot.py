@@ -23,12 +23,8 @@ from dppo.lab.runs.recorder import RunRecorder
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
 
-GENERATIONS = 6
-"""Of a pilot: two whole ones, two pruned ones, two whole ones; the first warms up and is not timed."""
-PRUNED = 3.5
-"""Of these, how many may be pruned, the one of warm-up included."""
-RATE = 0.5
-"""Rate of the pruned ones at either level."""
+GENERATIONS, PRUNED, RATE = 6, 3.5, 0.5
+"""Two whole ones, of which the first warms up and is not timed; two pruned ones, at this rate; two whole ones."""
 LEFT_OUT = (
     *("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method"),
     *("prompt_values", "prune_floor", "logging_strategy"),

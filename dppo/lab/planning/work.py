@@ -70,11 +70,6 @@ def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:
     return comb(size, right_J) * rate_C[:, None] ** right_J * (1 - rate_C[:, None]) ** (size - right_J)
 
 
-def shares_by_history(workload: Workload, earlier: int) -> np.ndarray:
-    """(C, W) shares of prompts by pass rate and by the right ones among ``earlier`` completions of theirs."""
-    return 1 / len(workload.rate_C) * chances(np.arange(earlier + 1), earlier, workload.rate_C)
-
-
 def advantages(size: int, scaled: str) -> np.ndarray:
     """(2, J) advantages of right and of wrong completions by the right ones in a group of ``size``.
 
@@ -94,7 +89,8 @@ def advantages(size: int, scaled: str) -> np.ndarray:
 
 def cells_of(workload: Workload, step: Step, option: Option) -> Cells:
     """Every sort of group of a step under an option. A history holds G earlier completions of its prompt."""
-    share_CW = shares_by_history(workload, step.generations if option.prompt_rate > 0 else 0)
+    earlier = step.generations if option.prompt_rate > 0 else 0
+    share_CW = chances(np.arange(earlier + 1), earlier, workload.rate_C) / len(workload.rate_C)
     square_2J, chance_CJ, member_2J, value_C = _groups(workload, step)
     count_CW = step.prompts * share_CW
     count_W = count_CW.sum(0)
