@@ -151,7 +151,10 @@ def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
     overrides = {field: value for field, value in own.items() if field != "method"}
     shared, ours = (sorted(overrides.keys() & names) for names in (SHARED | GIVEN | {ENVIRONMENT}, TRAINING_OURS))
     if shared:
-        raise ConfigError(f"{name}: {shared[0]} has one value for all contestants. Write it outside of compare:")
+        raise ConfigError(
+            f"{name}: {shared[0]} belongs to the task or the comparison: all contestants have one value. Write it "
+            "outside of compare:"
+        )
     if method == STOCK and ours:
         raise ConfigError(f"{name}: {ours[0]} is not a field of TRL's own trainer. Leave it out, or use method: grpo")
     if not re.fullmatch(r"[\w-][\w.-]*", str(name)):

@@ -14,7 +14,7 @@ from dppo.lab.comparison.plan import Comparison
 from dppo.lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo.lab.runs.folder import FORMAT, STOCK, RunFacts
 from dppo.lab.runs.reader import phases_of, read_facts, read_logs, status_of
-from dppo.lab.statistics import SeedInterval, seed_interval
+from dppo.lab.statistics import seed_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,8 @@ def final_target(name: str, curves: Curves) -> Target:
     Otherwise its final accuracy is its start plus noise, and a speedup to it would be a ratio of clock readings.
     """
     what = f"final accuracy of {name}, same seed"
-    gain = gain_of(curves)
+    starts = {seed: curve[0].accuracy if curve else None for seed, curve in curves.items()}
+    gain = seed_interval(paired(finals(curves), starts))
     gains = [value for value in gain.per_seed.values() if value is not None]
     if gains and (min(gains) if gain.low is None else gain.low) <= 0:
         ends = "" if gain.low is None else f" [{100 * gain.low:+.1f}, {100 * (gain.high or 0.0):+.1f}]"
@@ -203,13 +204,6 @@ def final_target(name: str, curves: Curves) -> Target:
 def finals(curves: Curves) -> Figures:
     """The last accuracy of each seed."""
     return {seed: curve[-1].accuracy if curve else None for seed, curve in curves.items()}
-
-
-def gain_of(curves: Curves) -> SeedInterval:
-    """Final accuracy minus that of the start, over seeds."""
-    return seed_interval(
-        {seed: curve[-1].accuracy - curve[0].accuracy if curve else None for seed, curve in curves.items()}
-    )
 
 
 def reaches(curves: Curves, target: Target, over: Over) -> PerSeed:
