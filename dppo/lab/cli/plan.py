@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     add = parser.add_argument
     add("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
     add("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
-    add("--log", type=Path, metavar="FILE", help="what pruning would have saved in a run with this log")
+    add("--log", type=Path, metavar="FILE", help="what exact skipping would have saved in this log")
     add("--generations", type=int, metavar="N", help="completions of a prompt in that run")
     add("--output", type=Path, metavar="FILE.json", help="the plan as JSON")
     config, options, fields = read_words(parser, words)

@@ -148,5 +148,5 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, capsys):
     with refused(ConfigError, "prunes already", "--run FOLDER"):
         saved_by(tmp_path, **{"prune/kept_share": 0.1, "frac_reward_zero_std": 0.9})
     for words in (["examples/embedded.yaml", "--log", str(path)], ["--log", str(path), "--generations", "1"]):
-        assert main(["plan", *words]) == 2 and "stands alone" in capsys.readouterr().err
+        assert main(["plan", *words]) == 2 and "--log FILE --generations 8" in capsys.readouterr().err
     assert main(["plan", "examples/embedded.yaml", "--generations", "8"]) == 2
