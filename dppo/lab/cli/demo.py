@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     with sole_writer_of(folder), no_progress_bars(), events_shown() as told:
         demo.clear_earlier(folder)
         results = run_comparison(comparison, told)
-    picture = write_accuracy(folder, folder / "curves.png", {})
+    picture = write_accuracy(folder, folder / "curves.png")
     console = wide_console(demo.NARROWEST)
     console.print(demo.demo_table(results))
     for line in (*demo.last_words(results), *([demo.WITHOUT_KL] if options.no_kl else [])):

@@ -77,13 +77,13 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
     return Written(page=output, missing=tuple(chart.title for chart in charts if chart.figure is None))
 
 
-def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
-    """Write a PNG of accuracy against seconds to ``path``: of a comparison's methods, under other ``labels``."""
+def write_accuracy(folder: Path, path: Path) -> Path:
+    """Write a PNG of accuracy against seconds to ``path``, of the methods of a comparison."""
     contents = read_sources([folder])
-    look = {labels.get(label, label): how for label, how in looks([g.label for g in contents.groups]).items()}
-    groups = tuple(replace(group, label=labels.get(group.label, group.label)) for group in contents.groups)
     with drawing():
-        chart = metric_chart(replace(contents, groups=groups), look, ACCURACY_OVER_SECONDS, width=9.6)
+        chart = metric_chart(
+            contents, looks([group.label for group in contents.groups]), ACCURACY_OVER_SECONDS, width=9.6
+        )
         if chart.figure is None:
             raise ConfigError(f"{folder}: {chart.caption}")
         path.write_bytes(saved(chart.figure, "png"))
