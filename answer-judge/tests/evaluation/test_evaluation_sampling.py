@@ -12,21 +12,18 @@ PROBS = torch.tensor([0.05, 0.5, 0.0, 0.3, 0.1, 0.05], dtype=torch.float64)
 ALL = Sampling(temperature=1.0, top_p=1.0)
 
 
-def frequencies(sampling, logits=None, draws=40_001):
+def frequencies(sampling, draws=40_001):
     """Shares of tokens over evenly spread numbers: exact up to 1 / draws."""
-    logits = PROBS.log() if logits is None else logits
+    logits = PROBS.log()
     uniform = (torch.arange(draws, dtype=torch.float64) / draws)[:, None]
     tokens = draw(logits.expand(draws, -1), uniform, sampling)
     return torch.bincount(tokens[:, 0], minlength=len(logits)) / draws
 
 
-def test_frequencies_are_the_probabilities():
-    torch.testing.assert_close(frequencies(ALL), PROBS.float(), atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("sampling", "kept"),
     [
+        (ALL, [0, 1, 3, 4, 5]),
         (Sampling(temperature=1.0, top_p=0.75), [1, 3]),
         (Sampling(temperature=1.0, top_p=0.81), [1, 3, 4]),
         (Sampling(temperature=1.0, top_p=1.0, top_k=3), [1, 3, 4]),
