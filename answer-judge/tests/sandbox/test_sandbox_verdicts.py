@@ -71,12 +71,9 @@ def test_no_method_of_a_subclass_crosses():
         __eq__ = __lt__ = lambda self, other: True
         __hash__ = None
 
-    def kinds(base):
-        return type(base.__name__, (Anything, base), {})
-
     never = dict.__getitem__
     for base, value in {int: 5, float: 1.5, str: "a", list: [1], tuple: (1,), dict: {1: 2}}.items():
-        given = kinds(base)(value)
+        given = type(base.__name__, (Anything, base), {})(value)
         assert given == "anything"  # the wrong twin: compared where the program is
         back = decode(encode(given, never), never)
         assert type(back) is base and back == value and back != "anything"
