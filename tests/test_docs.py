@@ -60,7 +60,21 @@ def test_python_on_pages_runs(page, ran):
     assert len(ran(page)) > 2 or all(block.marked for block in found)
 
 
-@pytest.mark.parametrize("name", ["by_log_length", "mine", "rloo", "shortest"])
+def test_the_example_for_a_pencil_is_right(ran):
+    """The table beside the code has its figures."""
+    page = ROOT / "docs" / "estimators.md"
+    names = ran(page)
+    unweighted = (names["draws"] * names["gradient"]).sum(1)
+    columns = [names["estimates"], unweighted / 4, unweighted / 2]
+    lines = [line for line in page.read_text().splitlines() if line.startswith(("| the 2 |", "| the 1 |", "| mean |"))]
+    said = [[float(cell.strip(" *").rpartition("= ")[2]) for cell in line.split("|")[2:-1]] for line in lines]
+    assert said == [list(map(float, row)) for row in zip(*((*each, each.mean()) for each in columns), strict=True)]
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("by_log_length", "rloo")]
+
+
+@pytest.mark.parametrize("name", ["mine", "shortest", *SLOW])
 def test_the_methods_of_the_page_train(name, extending, tiny_path, tmp_path):
     """Three steps of each; the biased one must be accepted."""
     method, biased = extending[name], name == "shortest"

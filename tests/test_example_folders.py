@@ -1,6 +1,7 @@
 """Folders of ``examples``: their configurations pass a dry run, and the custom task has a checker that holds."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -29,6 +30,11 @@ def test_a_configuration_passes_a_dry_run(config, tmp_path, monkeypatch, capsys)
     code, lines = dry_run([str(config.relative_to(ROOT))], tmp_path, capsys)
     assert code == 0 and not [line for line in lines if line.startswith("WRONG")]
     assert any(line.startswith("plan      method: dppo") for line in lines)
+
+
+def test_records_of_the_sample_name_no_place_of_the_machine_that_made_them():
+    texts = {str(path): path.read_text() for path in (ROOT / "examples/sample_compare").rglob("*") if path.is_file()}
+    assert [name for name, text in texts.items() if re.search(r"/(tmp|home|root|work|Users)/", text)] == []
 
 
 def test_a_dry_run_sees_what_is_wrong_with_one(tmp_path, monkeypatch, capsys):
