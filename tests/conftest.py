@@ -2,7 +2,6 @@ import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -16,7 +15,6 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
-SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -65,14 +63,6 @@ def verifier():
 
     with Verifier(workers=2, limit_seconds=20.0) as verifier:
         yield verifier
-
-
-@pytest.fixture(scope="session")
-def real_data():
-    """Folder of the real mathematics problems, which are not part of the project."""
-    if not SHARED.is_dir():
-        pytest.skip("the real data sets are not beside this checkout")
-    return SHARED
 
 
 HOLD = """

@@ -21,10 +21,3 @@ FIELDS = ["dataset_name", "dataset_path", "learning_rate", "method"]
 )
 def test_the_nearest_names_are_asked_about(word, known, near):
     assert did_you_mean(word, known) == (f"Did you mean {near}? " if near else "")
-
-
-def test_a_single_nearest_name_would_leave_out_what_is_as_near():
-    """The wrong twin: difflib names the last in the alphabet, and ``dpo`` is no nearer to ``gdpo`` than to ``dppo``."""
-    from difflib import get_close_matches
-
-    assert get_close_matches("dpo", ["gdpo", "grpo", "dppo", "dapo"], n=1) == ["gdpo"]

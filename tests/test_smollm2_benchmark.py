@@ -15,41 +15,13 @@ from benchmarks.learning.smollm2 import regime_of
 from benchmarks.learning.tables import learned
 from dppo.errors import ConfigError
 from dppo.lab.comparison.results import result_of
-from dppo.lab.runs.parsing import read_file
 
 CONFIG = Path(smollm2.__file__).with_suffix(".yaml")
-TASKS = CONFIG.with_name("regimes.yaml")
-REGIMES = list(read_file(CONFIG, example="")["regimes"])
 
 
-@pytest.mark.parametrize("name", REGIMES)
-def test_methods_of_a_regime_have_one_step_size_and_one_rate(name):
-    regime = regime_of(name, CONFIG)
-    for method in regime.methods:
-        (contestant,) = regime.compared(method, [0], 2e-5).contestants
-        training = contestant.parse(contestant.fields(regime.config, 0, Path("runs"))).training
-        whole = training.per_device_train_batch_size * training.gradient_accumulation_steps
-        assert whole == training.generation_batch_size == regime.config["per_device_train_batch_size"]
-        assert training.learning_rate == 2e-5 and training.beta == regime.config["beta"]
-
-
-def test_another_regime_or_folder(tmp_path):
-    with pytest.raises(ConfigError, match="--regimes no_klm is not in"):
-        regime_of("no_klm", CONFIG)
-    assert regime_of("no_kl", CONFIG, ["--output_dir", str(tmp_path)]).folder == tmp_path / "no_kl"
-
-
-@pytest.mark.parametrize("name", read_file(TASKS, example="")["regimes"])
-def test_tasks_differ_from_plain_by_the_fields_that_their_names_say(name):
-    config = regime_of(name, TASKS).config
-    assert config["beta"] == (0.04 if "kl" in name.split("_") else 0.0)
-    assert config.get("num_iterations", 1) == 1 + ("two_passes" in name)
-    task = name.split("_")[0]
-    assert config["dataset_name"] == ("embedded_" + task if task in ("sparse", "silent", "rare") else "embedded")
-
-
-def tuned(monkeypatch, accuracies):
-    """The rate that is chosen, and what was run, for accuracies by (rate, seed)."""
+def test_the_rate_with_the_best_mean_is_chosen_and_the_worst_has_one_seed(monkeypatch):
+    """By hand: 4e-5 leads after the first seed, and 2e-5 has the better mean of .6 against .55."""
+    accuracies = {(1e-5, 100): 0.3, (2e-5, 100): 0.5, (4e-5, 100): 0.6, (2e-5, 101): 0.7, (4e-5, 101): 0.5}
     ran = []
 
     def run(compared):
@@ -58,19 +30,11 @@ def tuned(monkeypatch, accuracies):
         return SimpleNamespace(curve=[SimpleNamespace(accuracy=accuracies[ran[-1]])])
 
     monkeypatch.setattr(smollm2, "_ran", run)
-    regime = replace(regime_of("no_kl", CONFIG), tuning={"seeds": [100, 101], "kept": 2})
-    rate, found = regime.tuned_rate()
-    return rate, found, ran
-
-
-def test_the_rate_with_the_best_mean_is_chosen_and_the_worst_has_one_seed(monkeypatch):
-    """By hand: 4e-5 leads after the first seed, and 2e-5 has the better mean of .6 against .55."""
-    accuracies = {(1e-5, 100): 0.3, (2e-5, 100): 0.5, (4e-5, 100): 0.6, (2e-5, 101): 0.7, (4e-5, 101): 0.5}
-    rate, found, ran = tuned(monkeypatch, accuracies)
+    rate, found = replace(regime_of("no_kl", CONFIG), tuning={"seeds": [100, 101], "kept": 2}).tuned_rate()
     assert rate == 2e-5 and sorted(ran) == sorted(accuracies)
     assert found == {"1e-05": [0.3], "2e-05": [0.5, 0.7], "4e-05": [0.6, 0.5]}
-    lucky = {**accuracies, (4e-5, 101): 0.65}
-    assert tuned(monkeypatch, lucky)[0] == 4e-5
+    with pytest.raises(ConfigError, match="--regimes no_klm is not in"):
+        regime_of("no_klm", CONFIG)
 
 
 def test_every_figure_by_hand(tmp_path, monkeypatch):
@@ -84,14 +48,10 @@ def test_every_figure_by_hand(tmp_path, monkeypatch):
 
     for name, curve in curves.items():
         for seed in (0, 1, 2):
-            points = [
-                (0, 0, 0, 0.2),
-                *((10 * k, *(seconds, 320 * k), accuracy) for k, (seconds, accuracy) in enumerate(curve, 1)),
-            ]
+            points = [(10 * k, seconds, 320 * k, accuracy) for k, (seconds, accuracy) in enumerate(curve, 1)]
             place = regime.folder / "reported" / "runs" / name / f"seed_{seed}"
-            run_folders.write_run(
-                place, points, also, method=name, seed=seed, updates=10, environment={"commit": "abc"}
-            )
+            facts = {"method": name, "seed": seed, "updates": 10, "environment": {"commit": "abc"}}
+            run_folders.write_run(place, [(0, 0, 0, 0.2), *points], also, **facts)
     monkeypatch.setattr(smollm2, "_ran", lambda found: result_of(found, found.contestants[0], found.seeds[0]))
     records = []
     smollm2.run(regime, ["control", "default"], [0, 1, 2], {"rate": 2e-5, "tuned": {}}, records.append)
@@ -121,7 +81,8 @@ def test_the_command_goes_on_where_a_file_ends(tmp_path, monkeypatch, capsys):
     output = tmp_path / "found.json"
     task = ["--model_name_or_path", "scratch:embedded_quick", "--dataset_name", "embedded_quick"]
     task += ["--eval_benchmarks", "embedded_quick", "--embedded_problems", "24", "--eval_benchmark_limit", "8"]
-    words = [str(TASKS), "--regimes", "kl", "--seeds", "1", "--seconds", "1", "--tuned_rate", "4e-4", *task]
+    fixed = "--regimes kl --seeds 1 --seconds 1 --tuned_rate 4e-4"
+    words = [str(CONFIG.with_name("regimes.yaml")), *fixed.split(), *task]
     for methods in ("control", "control,default"):
         where = ["--methods", methods, "--output", str(output), "--output_dir", str(tmp_path / methods)]
         monkeypatch.setattr(sys, "argv", ["smollm2", *words, *where])

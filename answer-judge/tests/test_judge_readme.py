@@ -30,19 +30,10 @@ assert compare("one", "two").average.value == 0 and 0 < read_results("one")["ave
 """
 
 
-def run_alone(code, folder):
-    fakes = Path(__file__).parent / "evaluation"
-    code = f"{ALONE}sys.path += [{str(ROOT)!r}, {str(fakes)!r}]\n{code}"
-    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
-
-
-@pytest.mark.slow
-def test_it_runs_by_itself(tmp_path):
-    ran = run_alone("\n".join([*(code for marked, code in BLOCKS if not marked), EVALUATION]), tmp_path)
-    assert ran.returncode == 0, ran.stderr
-
-
-def test_the_readme_runs_where_programs_can_be_confined(confined, tmp_path):
-    (code,) = [code for marked, code in BLOCKS if marked]
-    ran = run_alone(code, tmp_path)
+@pytest.mark.parametrize("marked", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_the_readme_runs_by_itself(marked, confined, tmp_path):
+    """Blocks that are marked run where programs can be confined."""
+    code = "\n".join([*(code for mark, code in BLOCKS if bool(mark) == marked), *([] if marked else [EVALUATION])])
+    code = f"{ALONE}sys.path += [{str(ROOT)!r}, {str(Path(__file__).parent / 'evaluation')!r}]\n{code}"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

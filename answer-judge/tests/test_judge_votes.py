@@ -20,14 +20,8 @@ reward_of = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "votes.p
     ],
 )
 def test_most_votes_win_and_the_first_of_those_tied(said, rewards, verifier):
-    logged = {}
     reward = reward_of(4, verifier=verifier)
-    assert reward(prompts=["q"] * 4, completions=said, log_metric=logged.__setitem__) == rewards
-    assert logged["vote/agreement"] == sum(rewards) / 4
     both = reward(prompts=["q"] * 8, completions=[*said, "\\boxed{4}", "\\boxed{4}", "", ""])
     assert both == [*rewards, 1.0, 1.0, 0.0, 0.0], "each group has a vote of its own"
-
-
-def test_a_group_that_is_cut_is_refused(verifier):
     with refused(DataError, "[3]", "a vote has 4"):
-        reward_of(4, verifier=verifier)(prompts=["q"] * 3, completions=[""] * 3)
+        reward(prompts=["q"] * 3, completions=[""] * 3)

@@ -236,9 +236,8 @@ def test_a_wrong_estimator_is_seen(tiny_path, tmp_path, forget):
     assert relative_difference(mean, full) > 1e-2
 
 
-@pytest.mark.parametrize(
-    "script", ["async_two_ranks.py", pytest.param("async_fsdp_two_ranks.py", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # two more processes: tests/trl/test_trl_ranks.py is quick
+@pytest.mark.parametrize("script", ["async_two_ranks.py", "async_fsdp_two_ranks.py"])
 def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, script):
     two_processes(script, tiny_path, tmp_path)
     found = torch.load(tmp_path / "gradients.pt")

@@ -6,37 +6,16 @@ import pytest
 from refusals import refused
 
 from answer_judge.errors import ConfigError
-from answer_judge.evaluation import (
-    BENCHMARKS,
-    Benchmark,
-    choose,
-    load_set,
-    parse_benchmark,
-)
-from answer_judge.grading import RULES
+from answer_judge.evaluation import Benchmark, choose, load_set, parse_benchmark
 from answer_judge.problems import load_problems
-from answer_judge.problems.code import FORMATS
-
-SIZES = {"gsm8k": 1319, "math500": 500, "aime24": 30, "amc23": 40, "minerva_math": 272, "olympiadbench": 675}
-
-
-def test_every_record_is_complete():
-    assert {name: BENCHMARKS[name].problems for name in SIZES} == SIZES
-    for record in BENCHMARKS.values():
-        assert record.hub and record.file and record.samples >= 1
-        assert len(record.content or "") == (0 if record.name == "mbpp" else 64)
-        assert record.rule in (*RULES, *FORMATS)
-        assert ("\\boxed{}" if record.rule in RULES else "```python block") in record.template
-        assert record.prompt("1 + 1 = {x}").startswith("1 + 1 = {x}\n")
 
 
 def test_description_of_a_file():
-    record = parse_benchmark("mine=data/x.jsonl")
-    assert (record.name, record.path, record.rule, record.content) == ("mine", "data/x.jsonl", None, None)
     record = parse_benchmark("mine=C:/x.jsonl:problem=question:answer=target:rule=minerva_math")
     assert record.path == "C:/x.jsonl" and record.rule == "minerva_math"
-    assert record.columns == {"problem": "question", "answer": "target"} and record.extract is None
-    assert parse_benchmark("mine=x.jsonl:answer=solution:extract=boxed").extract == "boxed"
+    assert record.columns == {"problem": "question", "answer": "target"}
+    record = parse_benchmark("mine=x.jsonl:answer=solution:extract=boxed")
+    assert (record.path, record.rule, record.extract) == ("x.jsonl", None, "boxed")
 
 
 @pytest.mark.parametrize(
@@ -58,11 +37,13 @@ def test_descriptions_that_do_not_read(text, named):
 def test_choice(tmp_path):
     (tmp_path / "math500.jsonl").write_text("")
     (tmp_path / "gsm8k.jsonl.gz").write_text("")
-    chosen = choose(["math500", "gsm8k"], ["mine=x.jsonl"], folder=str(tmp_path), template="Q: {problem}")
-    assert [record.name for record in chosen] == ["math500", "gsm8k", "mine"]
-    assert chosen[0].path == str(tmp_path / "math500.jsonl") and chosen[1].path == str(tmp_path / "gsm8k.jsonl.gz")
-    assert {record.template for record in chosen} == {"Q: {problem}"}
     assert choose(["aime24"], [], folder=None)[0].path is None
+    chosen = choose(["math500", "gsm8k"], ["mine=x.jsonl"], folder=str(tmp_path), template="Q: {problem}")
+    assert [(record.name, record.path, record.template) for record in chosen] == [
+        ("math500", str(tmp_path / "math500.jsonl"), "Q: {problem}"),
+        ("gsm8k", str(tmp_path / "gsm8k.jsonl.gz"), "Q: {problem}"),
+        ("mine", "x.jsonl", "Q: {problem}"),
+    ]
 
 
 PROGRAMS = [{"text": "Write f.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"], "task_id": 1}]

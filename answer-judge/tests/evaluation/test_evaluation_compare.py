@@ -1,7 +1,7 @@
 """Two evaluations, paired by problem."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,29 +38,23 @@ def test_differences_and_settings(tmp_path):
         assert pair.better == sum(d > 0 for d in differences) and pair.worse == sum(d < 0 for d in differences)
         assert pair.difference.low <= pair.difference.value <= pair.difference.high
     assert found.average.value == pytest.approx(np.mean([p.difference.value for p in found.benchmarks.values()]))
-    assert json.loads(json.dumps(asdict(found)))["benchmarks"]["one"]["problems"] == 40
 
 
-def test_other_limits_compare_the_problems_in_both(tmp_path):
-    whole = problem_set(40, "one")
-    a = made(tmp_path / "a", sets=(whole,))
-    b = made(tmp_path / "b", sets=(replace(whole, problems=whole.problems[5:]),))
-    assert compare(a, b).benchmarks["one"].problems == 35
-    c = made(tmp_path / "c", sets=(replace(whole, problems=whole.problems[:5]),))
-    with refused(EvaluationError, "one", "in common"):
-        compare(b, c)
-
-
-def test_runs_that_cannot_be_compared(tmp_path):
-    a = made(tmp_path / "a", sets=(problem_set(4, "one"),))
-    with refused(EvaluationError, "benchmark in common", "one there", "two here"):
-        compare(a, made(tmp_path / "b", sets=(problem_set(4, "two"),)))
-    other = replace(problem_set(4, "one"), content="something else")
-    with refused(EvaluationError, "one", "same set"):
-        compare(a, made(tmp_path / "c", sets=(other,)))
-    with pytest.raises(FileError, match="no finished evaluation"):
-        compare(a, tmp_path / "nothing")
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "results.json").write_text('{"format": 1, "seeds": [0]}')
+def test_other_limits_compare_the_problems_in_both_and_runs_without_any_are_refused(tmp_path):
+    one = problem_set(12, "one")
+    sets = {"a": one, "b": replace(one, problems=one.problems[5:]), "c": replace(one, problems=one.problems[:5])}
+    sets |= {"other": problem_set(4, "two"), "changed": replace(one, content="something else")}
+    runs = {name: made(tmp_path / name, sets=(each,)) for name, each in sets.items()}
+    assert compare(runs["a"], runs["b"]).benchmarks["one"].problems == 7
+    for first, second, *named in (
+        ("b", "c", "one", "in common"),
+        ("a", "other", "benchmark in common", "one there", "two here"),
+        ("a", "changed", "one", "same set"),
+    ):
+        with refused(EvaluationError, *named):
+            compare(runs[first], runs[second])
+    with refused(FileError, "no finished evaluation"):
+        compare(runs["a"], tmp_path / "nothing")
+    (tmp_path / "results.json").write_text('{"format": 1, "seeds": [0]}')
     with refused(EvaluationError, "of no evaluation", "dppo report"):
-        compare(a, tmp_path / "runs")
+        compare(runs["a"], tmp_path)

@@ -2,7 +2,6 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from refusals import refused, warned
@@ -12,7 +11,6 @@ from answer_judge.evaluation import BENCHMARKS, Benchmark, choose, content_hash,
 from answer_judge.problems import load_problems
 from answer_judge.problems.code import FORMATS
 
-REAL = Path(__file__).parents[4] / "shared" / "data" / "eval"
 ROWS = [{"id": f"a/{i}", "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(8)]
 
 
@@ -28,53 +26,42 @@ def written(tmp_path):
     return write
 
 
-def test_everything_is_read(written):
-    found = load_set(written(ROWS))
-    first = found.problems[0]
-    assert (first.id, first.problem, first.answer) == ("a/0", "What is 0 + 0?", "0")
-    assert first.details is None
-    assert len(found.problems) == 8 and found.notes == () and not found.standard
-
-
 def test_columns_by_other_names_and_no_id(written):
     rows = [{"question": f"q{i}", "target": i} for i in range(3)]
     found = load_set(written(rows, ":problem=question:answer=target"))
-    assert [(p.id, p.answer) for p in found.problems] == [(f"mine/{i}", str(i)) for i in range(3)]
+    assert [(p.id, p.problem, p.answer) for p in found.problems] == [(f"mine/{i}", f"q{i}", str(i)) for i in range(3)]
+    assert found.notes == () and not found.standard
 
 
-PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
-
-
-@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("prompt", ["1 + 1? Box it.", [{"role": "user", "content": "1 + 1? Box it."}]])
 def test_training_and_evaluation_read_the_same_problem(prompt, written, tmp_path):
-    rows = [{"prompt": prompt, "problem": "What is 1 + 1?", "answer": "2"}]
     with warned("'problem'", ":problem=prompt"):
-        asked = load_set(written(rows)).problems[0].problem
-    with pytest.warns(UserWarning, match="'problem' is read"):
+        asked = load_set(written([{"prompt": prompt, "problem": "1 + 1?", "answer": "2"}])).problems[0].problem
+    with warned("'problem' is read"):
         trained = load_problems(str(tmp_path / "mine.jsonl"), chat=False)["prompt"][0]
-    assert asked == trained == "What is 1 + 1?"
+    assert asked == trained == "1 + 1?"
 
 
-def test_what_a_problem_says_of_its_answer(written):
-    rows = [
-        {"problem": "a", "answer": "1", "meta": {"unit": "km", "is_multiple_answer": False, "other": 1}},
-        {"problem": "b", "answer": "2", "meta": {}},
-    ]
-    assert [p.details for p in load_set(written(rows)).problems] == [{"unit": "km", "is_multiple_answer": False}, None]
-    rows = [{"problem": "a", "answer": "1,2", "is_multiple_answer": True, "tolerance": "1e-2", "unit": None}]
-    assert load_set(written(rows)).problems[0].details == {"is_multiple_answer": True, "tolerance": "1e-2"}
-    published = [{"problem": "a", "answer": "4.2", "is_multiple_answer": False, "error": "1e-1", "unit": "%"}]
-    said = {"is_multiple_answer": False, "unit": "%", "tolerance": "1e-1"}
-    assert load_set(written(published)).problems[0].details == said
-    several = [{**published[0], "error": "1e-1,1e-2"}]  # one for each of several answers: exact
-    assert load_set(written(several)).problems[0].details == {"is_multiple_answer": False, "unit": "%"}
-    other = [{"problem": "a", "answer": "4.2", "error": "none found"}]
-    assert load_set(written(other)).problems[0].details is None
+PUBLISHED = {"is_multiple_answer": False, "unit": "%"}
+SAYS = [
+    ({"meta": {"unit": "km", "is_multiple_answer": False, "other": 1}}, {"unit": "km", "is_multiple_answer": False}),
+    ({"meta": {}}, None),
+    ({"is_multiple_answer": True, "unit": None}, {"is_multiple_answer": True}),
+    (PUBLISHED | {"error": "1e-1"}, PUBLISHED | {"tolerance": "1e-1"}),
+    (PUBLISHED | {"error": "1e-1,1e-2"}, PUBLISHED),  # one for each of several answers: exact
+    ({"error": "none found"}, None),
+]
+
+
+@pytest.mark.parametrize(("said", "details"), SAYS)
+def test_what_a_problem_says_of_its_answer(said, details, written):
+    assert load_set(written([{"problem": "a", "answer": "4.2", **said}])).problems[0].details == details
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
+        ({1: {"tolerance": "1%"}}, ("tolerance", "1 row (counted from 0: 1)")),
         ({2: {"answer": None}, 5: {"answer": " $ $ "}}, ("answer", "2 rows", "0: 2, 5")),
         ({3: {"id": "a/1"}}, ("id", "2 rows", "0: 1, 3")),
         ({0: {"problem": ""}, 7: {"answer": ""}}, ("0: 0)", "0: 7)")),
@@ -132,8 +119,7 @@ def test_content_hash_is_of_the_content_alone():
     assert content_hash([("a", "bc")]) != content_hash([("ab", "c")])
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
 @pytest.mark.parametrize("name", [name for name, record in BENCHMARKS.items() if record.rule not in FORMATS])
-def test_real_files_are_the_standard_sets(name):
-    found = load_set(choose([name], [], folder=str(REAL))[0])
+def test_real_files_are_the_standard_sets(name, real_data):
+    found = load_set(choose([name], [], folder=str(real_data / "eval"))[0])
     assert found.standard and found.notes == () and len(found.problems) == BENCHMARKS[name].problems

@@ -1,10 +1,13 @@
-"""Tokens are drawn with the probabilities stated, and settings out of range are refused."""
+"""Tokens are drawn with the probabilities stated; pass@k against enumeration; settings out of range are refused."""
+
+from itertools import combinations
 
 import pytest
 import torch
 from refusals import refused
 
 from answer_judge.errors import ConfigError
+from answer_judge.evaluation import pass_at_k
 from answer_judge.evaluation.sampling import Sampling
 from answer_judge.evaluation.transformers_engine import draw
 
@@ -12,21 +15,18 @@ PROBS = torch.tensor([0.05, 0.5, 0.0, 0.3, 0.1, 0.05], dtype=torch.float64)
 ALL = Sampling(temperature=1.0, top_p=1.0)
 
 
-def frequencies(sampling, logits=None, draws=40_001):
+def frequencies(sampling, draws=40_001):
     """Shares of tokens over evenly spread numbers: exact up to 1 / draws."""
-    logits = PROBS.log() if logits is None else logits
+    logits = PROBS.log()
     uniform = (torch.arange(draws, dtype=torch.float64) / draws)[:, None]
     tokens = draw(logits.expand(draws, -1), uniform, sampling)
     return torch.bincount(tokens[:, 0], minlength=len(logits)) / draws
 
 
-def test_frequencies_are_the_probabilities():
-    torch.testing.assert_close(frequencies(ALL), PROBS.float(), atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("sampling", "kept"),
     [
+        (ALL, [0, 1, 3, 4, 5]),
         (Sampling(temperature=1.0, top_p=0.75), [1, 3]),
         (Sampling(temperature=1.0, top_p=0.81), [1, 3, 4]),
         (Sampling(temperature=1.0, top_p=1.0, top_k=3), [1, 3, 4]),
@@ -54,3 +54,22 @@ def test_the_ends_of_the_unit_interval():
 def test_settings_out_of_range(field, value):
     with refused(ConfigError, f"{field}={value:g}"):
         Sampling(**{field: value})
+
+
+def some_right(samples, right, k):
+    """pass@k by looking at every subset."""
+    subsets = list(combinations([i < right for i in range(samples)], k))
+    return sum(map(any, subsets)) / len(subsets)
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one():
+    for samples in range(1, 8):
+        for right in range(samples + 1):
+            for k in range(1, samples + 1):
+                assert pass_at_k(samples, right, k) == pytest.approx(some_right(samples, right, k), abs=1e-15)
+    assert pass_at_k(2000, 3, 1000) == pytest.approx(1 - (1000 * 999 * 998) / (2000 * 1999 * 1998))
+    plug_in = 1 - (1 - 2 / 5) ** 3  # the wrong twin
+    assert abs(plug_in - some_right(5, 2, 3)) > 0.1
+    for samples, right, k in ((4, 2, 5), (4, 2, 0), (4, 5, 2), (0, 0, 1)):
+        with refused(ConfigError, f"pass@{k}", samples):
+            pass_at_k(samples, right, k)

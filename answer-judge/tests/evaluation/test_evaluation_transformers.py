@@ -55,26 +55,17 @@ def test_defaults_of_the_model_play_no_part(engine, tiny_model, tiny_tokenizer):
     assert of_model(model, tiny_tokenizer).generate(requests, SAMPLING) == engine.generate(requests, SAMPLING)
 
 
-def test_greedy_is_transformers_greedy(engine, tiny_model, tiny_tokenizer):
-    prompt = engine.encode(TEXTS[:1])[0]
-    greedy = Sampling(temperature=0.0, max_new_tokens=12)
-    expected = tiny_model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)[0, len(prompt) :]
-    text = tiny_tokenizer.decode(expected, skip_special_tokens=True)
-    assert engine.generate([Request(prompt, 3)], greedy)[0].text == text
-
-
-def test_ends_and_lengths(tiny_model, tiny_tokenizer):
+def test_greedy_is_transformers_greedy_and_ends_where_it_does(tiny_model, tiny_tokenizer):
     model = copy.deepcopy(tiny_model)
     prompt = of_model(model, tiny_tokenizer).encode(["Solve."])[0]
     first = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=3, eos_token_id=None)[0, -3:]
     model.generation_config.eos_token_id = [int(first[2])]
-    greedy = Sampling(temperature=0.0, max_new_tokens=9)
-    ended = of_model(model, tiny_tokenizer).generate([Request(prompt, 0)], greedy)[0]
-    assert ended.finish == "stop" and ended.tokens == first.tolist().index(int(first[2])) + 1
-    cut = of_model(model, tiny_tokenizer).generate(
-        [Request(prompt, 0)], Sampling(temperature=0.0, max_new_tokens=ended.tokens - 1)
-    )[0]
-    assert cut.finish == "length" and cut.tokens == ended.tokens - 1
+    length = first.tolist().index(int(first[2])) + 1
+    for most, tokens, finish in ((9, length, "stop"), (length - 1, length - 1, "length")):
+        greedy = Sampling(temperature=0.0, max_new_tokens=most)
+        (found,) = of_model(model, tiny_tokenizer).generate([Request(prompt, 3)], greedy)
+        assert (found.tokens, found.finish) == (tokens, finish)
+        assert found.text == tiny_tokenizer.decode(first[:tokens], skip_special_tokens=True)
 
 
 def test_logits_that_are_not_numbers(tiny_model, tiny_tokenizer):
@@ -85,16 +76,9 @@ def test_logits_that_are_not_numbers(tiny_model, tiny_tokenizer):
             of_model(model, tiny_tokenizer).generate([Request([5, 6], 0)], Sampling(temperature=temperature))
 
 
-@pytest.fixture
-def plain_folder(tiny_folder, tmp_path):
-    """The model without its chat template."""
-    folder = tmp_path / "plain"
-    shutil.copytree(tiny_folder, folder)
-    (folder / "chat_template.jinja").unlink()
-    return folder
-
-
-def test_folder_without_a_chat_template_gets_the_plain_one_and_says_so(plain_folder, tiny_tokenizer):
+def test_folder_without_a_chat_template_gets_the_plain_one_and_says_so(tiny_folder, tmp_path, tiny_tokenizer):
+    plain_folder = shutil.copytree(tiny_folder, tmp_path / "plain")
+    (plain_folder / "chat_template.jinja").unlink()
     loaded = load_engine("transformers", ModelSpec(model=str(plain_folder)))
     assert loaded.facts["format"] == "plain" and "has no chat template: it reads" in loaded.notes[0]
     assert tiny_tokenizer.decode(loaded.encode(["1 + 1?"])[0]) == PLAIN.replace("{prompt}", "1 + 1?")
@@ -102,7 +86,7 @@ def test_folder_without_a_chat_template_gets_the_plain_one_and_says_so(plain_fol
         load_engine("transformers", ModelSpec(model=str(plain_folder), chat_options={"enable_thinking": False}))
 
 
-def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokenizer, digits_tokenizer):
+def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokenizer, monkeypatch):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.chat_template = "{{ 'slow' if thinking else 'fast' }}{{ messages[0]['content'] }}"
     assert tokenizer.decode(prompt_format(tokenizer).encode(["x"])[0]) == "fastx"
@@ -111,33 +95,35 @@ def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokeni
     tokenizer.chat_template = "{{ raise_exception('system first') }}"
     with refused(ConfigError, "chat template", "system first"):
         prompt_format(tokenizer).encode(["x"])
-    with refused(ConfigError, "tokenizer", "encode"):
-        prompt_format(digits_tokenizer).encode(["1+1?", "What?"])
+
+    def unknown(*given, **options):
+        raise Exception("WordLevel error: Missing [UNK] token")
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", unknown)
+    with refused(ConfigError, "tokenizer", "encode", "[UNK]"):
+        prompt_format(tokenizer).encode(["x"])
 
 
-def test_folder_without_a_tokenizer(tiny_model, tmp_path, tiny_folder):
-    """transformers makes an empty tokenizer up for such a folder: prompts would all be empty."""
-    tiny_model.save_pretrained(tmp_path / "bare")
-    with refused(ConfigError, "bare has no tokenizer", "--tokenizer Qwen"):
-        load_engine("transformers", ModelSpec(model=str(tmp_path / "bare")))
+def broken_folders(folder, model, tokenizer, place):
+    """Folders of models that do not load, and the words of the refusal of each."""
+    yield place / "none", ("no such folder",)
+    tokenizer.save_pretrained(place / "words")
+    yield place / "words", ("words cannot be loaded",)
+    model.save_pretrained(place / "bare")  # transformers makes an empty tokenizer up: prompts would all be empty
+    yield place / "bare", ("bare has no tokenizer", "--tokenizer Qwen")
+    (shutil.copytree(folder, place / "pointer") / "model.safetensors").write_text("version https://git-lfs.github.com")
+    yield place / "pointer", ("pointer cannot be loaded",)
+    config = shutil.copytree(folder, place / "another") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 99}))
+    yield place / "another", ("another cannot be loaded",)
+
+
+def test_models_that_are_not_there(tmp_path, tiny_model, tiny_tokenizer, tiny_folder):
+    for folder, named in broken_folders(tiny_folder, tiny_model, tiny_tokenizer, tmp_path):
+        with refused(ConfigError, *named):
+            load_engine("transformers", ModelSpec(model=str(folder)))
     named = load_engine("transformers", ModelSpec(model=str(tmp_path / "bare"), tokenizer=str(tiny_folder)))
     assert named.facts["format"] == "chat template"
-
-
-def test_models_that_are_not_there(tmp_path, tiny_tokenizer, tiny_folder):
-    with refused(ConfigError, "nothing/here", "no such folder"):
-        load_engine("transformers", ModelSpec(model="nothing/here"))
-    tiny_tokenizer.save_pretrained(tmp_path / "words")
-    with pytest.raises(ConfigError, match=r"words cannot be loaded"):
-        load_engine("transformers", ModelSpec(model=str(tmp_path / "words")))
-    shutil.copytree(tiny_folder, tmp_path / "pointer")
-    (tmp_path / "pointer" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
-    shutil.copytree(tiny_folder, tmp_path / "another")
-    config = json.loads((tmp_path / "another" / "config.json").read_text())
-    (tmp_path / "another" / "config.json").write_text(json.dumps(config | {"vocab_size": 99}))
-    for name in ("pointer", "another"):
-        with pytest.raises(ConfigError, match=f"{name} cannot be loaded"):
-            load_engine("transformers", ModelSpec(model=str(tmp_path / name)))
     with refused(ConfigError, "--engine sglang", "transformers, vllm"):
         load_engine("sglang", ModelSpec(model="x"))
     with refused(ConfigError, "batch_size=0"):

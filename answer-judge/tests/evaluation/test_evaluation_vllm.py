@@ -52,33 +52,6 @@ def test_every_request_has_a_seed_and_no_default_applies(library, tiny_folder, t
     assert first["stop_token_ids"] == [tiny_tokenizer.eos_token_id] and first["stop"] is None
 
 
-def test_model_that_it_cannot_load(library, tiny_folder, monkeypatch):
-    def refuse(**options):
-        raise ValueError("no such architecture\nand more")
-
-    monkeypatch.setattr(sys.modules["vllm"], "LLM", refuse)
-    with refused(ConfigError, "vLLM", "ValueError", "no such architecture and more"):
-        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
-
-
-def test_an_adapter_without_its_model_is_refused(library, tiny_folder, tmp_path):
-    shutil.copytree(tiny_folder, tmp_path / "adapter")
-    (tmp_path / "adapter" / "config.json").rename(tmp_path / "adapter" / "adapter_config.json")
-    with refused(ConfigError, tmp_path / "adapter", "without its model", "merge_and_unload"):
-        load_engine("vllm", ModelSpec(model=str(tmp_path / "adapter")))
-
-
-def test_an_engine_that_dies_says_how_to_go_on(library, tiny_folder, monkeypatch):
-    engine = load_engine("vllm", ModelSpec(model=str(tiny_folder)))
-
-    def die(*args, **options):
-        raise RuntimeError("EngineDeadError")
-
-    monkeypatch.setattr(sys.modules["vllm"].LLM, "generate", die)
-    with refused(EvaluationError, "vLLM", "EngineDeadError", "goes on"):
-        engine.generate([Request([5, 6], 11)], Sampling())
-
-
 @pytest.mark.parametrize("saved", ["float32", "bfloat16"])
 def test_auto_is_what_the_model_was_saved_as(library, tiny_folder, tmp_path, saved):
     """vLLM's own ``auto`` would be bfloat16 for both."""
@@ -90,7 +63,21 @@ def test_auto_is_what_the_model_was_saved_as(library, tiny_folder, tmp_path, sav
 
 
 @pytest.mark.parametrize("version", ["0.21.3", "0.31.0"])
-def test_versions_that_trl_or_transformers_does_not_take_are_refused(library, tiny_folder, monkeypatch, version):
+def test_versions_and_models_that_it_cannot_load_are_refused(library, tiny_folder, tmp_path, monkeypatch, version):
+    def refuse(*args, **options):
+        raise ValueError("no such architecture\nand more")
+
+    shutil.copytree(tiny_folder, tmp_path / "adapter")
+    (tmp_path / "adapter" / "config.json").rename(tmp_path / "adapter" / "adapter_config.json")
+    with refused(ConfigError, tmp_path / "adapter", "without its model", "merge_and_unload"):
+        load_engine("vllm", ModelSpec(model=str(tmp_path / "adapter")))
+    engine = load_engine("vllm", ModelSpec(model=str(tiny_folder)))
+    monkeypatch.setattr(sys.modules["vllm"].LLM, "generate", refuse)
+    with refused(EvaluationError, "vLLM", "no such architecture", "goes on"):
+        engine.generate([Request([5, 6], 11)], Sampling())
+    monkeypatch.setattr(sys.modules["vllm"], "LLM", refuse)
+    with refused(ConfigError, "vLLM", "ValueError", "no such architecture and more"):
+        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
     monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
     with refused(ConfigError, version, "pip install 'vllm>=0.22,<0.31'"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))

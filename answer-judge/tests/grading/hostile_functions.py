@@ -9,42 +9,29 @@ KEPT = []
 def respond(task):
     """Do what the task says."""
     action, value = task
-    if action == "echo":
-        return value
-    if action == "sleep":
-        time.sleep(value)
-        return value
     if action == "raise":
         raise ValueError(value)
-    if action == "exit":
-        os._exit(3)
-    if action == "killed":
+    if action == "killed":  # so many times, as by another process
         path, times = value
         with open(path, "a+") as file:
             file.write("x")
-        if os.path.getsize(path) <= times:
-            os.kill(os.getpid(), 9)  # as another process would
-        return "at last"
-    if action == "exit once":  # value: a path that does not exist before the first call
-        if not os.path.exists(value):
-            open(value, "w").close()
-            os._exit(3)
-        return "second time"
-    if action == "memory":
-        return len(bytearray(value * 2**20))
-    if action == "eval":
-        return eval(value)
-    if action == "exec":
-        exec(value)
-    if action == "open":
-        with open(value, "w") as file:
-            file.write("written")
-    if action == "system":
-        return os.system(value)
-    if action == "fill":  # value: MiB that stay allocated
+        return os.kill(os.getpid(), 9) if os.path.getsize(path) <= times else "at last"
+    if action == "fill":  # MiB that stay allocated
         KEPT.append(bytearray(value * 2**20))
         return os.getpid()
-    raise AssertionError(action)
+    return ACTIONS[action](value)
+
+
+ACTIONS = {
+    "echo": lambda value: value,
+    "sleep": lambda seconds: time.sleep(seconds) or seconds,
+    "exit": os._exit,
+    "memory": lambda size: len(bytearray(size * 2**20)),
+    "eval": eval,
+    "exec": exec,
+    "open": lambda path: open(path, "w").close(),
+    "system": os.system,
+}
 
 
 def stubborn(task):

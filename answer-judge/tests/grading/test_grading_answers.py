@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import answer_judge.grading.judge  # noqa: F401 (whose parts register their expressions)
 from answer_judge.grading.answers import after_hashes, final_answer, joined_boxes, last_boxed, plain_match
+from answer_judge.grading.patterns import EXAMPLES
 
 FUNCTIONS = {each.__name__: each for each in (last_boxed, final_answer, joined_boxes, after_hashes, plain_match)}
 CASES = [json.loads(line) for line in Path(__file__).with_name("answers_in_texts.jsonl").open(encoding="utf-8")]
@@ -38,3 +40,13 @@ def slow_last_boxed(text):
 @given(st.lists(st.sampled_from([r"\boxed{", "{", "}", "1", "x", " "]), max_size=12).map("".join))
 def test_last_boxed_agrees_with_the_slow_walk(text):
     assert last_boxed(text) == slow_last_boxed(text)
+
+
+def test_the_example_beside_each_expression_holds():
+    for each in EXAMPLES:
+        if each.replacement is not None:
+            assert each.regex.sub(each.replacement, each.text) == each.result
+        else:  # in the whole text if that is what it names
+            find = each.regex.fullmatch if each.text == each.result else each.regex.search
+            assert (found := find(each.text)) is not None and found[0] == each.result
+    assert len(EXAMPLES) > 100

@@ -1,4 +1,4 @@
-"""The gold answers of the six benchmarks, each against itself, its neighbour and its own solution."""
+"""The gold answers of the six benchmarks, each against itself and its neighbour."""
 
 import json
 from dataclasses import asdict
@@ -8,14 +8,12 @@ import pytest
 from answer_judge.grading.judge import judge, read_gold
 from answer_judge.grading.rules import RULES, with_details
 
-FILES = {name: name for name in ("math500", "aime24", "amc23", "minerva_math", "olympiadbench")} | {
-    "gsm8k": "gsm8k_test"
-}
+FILES = {"gsm8k": "gsm8k_test"}
+FILES |= {name: name for name in ("math500", "aime24", "amc23", "minerva_math", "olympiadbench")}
 ONLY_TEXT = {"olympiadbench/1965", "olympiadbench/2045"}
 """Gold answers that no rule can read: a sentence with conditions, and an interval after a letter."""
 EQUAL_BY_CHANCE = {("5", "x=5")}
 """Answers of neighbouring problems that mean the same."""
-UNJUDGED_SOLUTIONS = {"aime24/I-1": "no_answer", "minerva_math/005": "unparsed"}
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -41,16 +39,3 @@ def test_every_gold_answer_is_itself_and_not_its_neighbour(benchmark_rows):
     readings = [read_gold(gold, each.several, each.unit) for gold, each in zip(golds, gradings, strict=True)]
     unread = {row["id"] for row, value in zip(rows, readings, strict=True) if value is None}
     assert unread == ONLY_TEXT & {row["id"] for row in rows}
-
-
-def test_the_solutions_that_come_with_the_sets_are_right(benchmark_rows, verifier):
-    name, rows = benchmark_rows
-    rows = [row for row in rows if row["solution"]] if name != "olympiadbench" else []  # those name no final answer
-    verdicts = verifier.verify_many(
-        [row["solution"] for row in rows],
-        [row["answer"] for row in rows],
-        benchmark=name,
-        details=[row["meta"] for row in rows],
-    )
-    found = {row["id"]: verdict.reason for row, verdict in zip(rows, verdicts, strict=True)}
-    assert {key: reason for key, reason in found.items() if reason != "right"}.items() <= UNJUDGED_SOLUTIONS.items()

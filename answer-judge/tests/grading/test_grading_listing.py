@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from answer_judge.grading import points
 from answer_judge.grading.judge import judge
 
 FOUND = json.loads(Path(__file__).with_name("listing.json").read_text())
@@ -18,15 +17,11 @@ def right(answer, gold):
     return judge({"answer": answer, "gold": gold}) == "right"
 
 
-def same_thing(one, other):
-    return right(one, other) or right(other, one)
-
-
 @pytest.mark.parametrize("kind", GOLDS)
 def test_a_text_that_names_several_answers_is_never_right(kind):
     accepted = []
     for gold, other in permutations(GOLDS[kind], 2):
-        for joint in () if same_thing(gold, other) else JOINTS:
+        for joint in () if right(gold, other) or right(other, gold) else JOINTS:
             texts = (f"{gold}{joint}{other}", f"{other}{joint}{gold}")
             accepted += [(text, gold) for text in texts if right(text, gold) and not is_one_answer(kind, joint)]
     assert accepted == []
@@ -52,11 +47,3 @@ def test_any_letter_but_e_and_i_may_stand_in_a_formula(pairs):
         letters = set(string.ascii_lowercase) - set("ei")
         found = {right(answer.replace("@", letter), gold.replace("@", letter)) for letter in letters}
         assert found == {verdict}, answer
-
-
-def test_only_like_floors_are_the_same(monkeypatch):
-    """The wrong twin compares at fixed points, between which floors may differ."""
-    assert right(r"1+\lfloor 2(x+1)\rfloor", r"\lfloor 2x+2\rfloor+1") and right("|1-x|y", "y|x-1|")
-    assert not right(r"\lfloor x+0.001\rfloor", r"\lfloor x\rfloor")
-    monkeypatch.setattr(points, "_with_names", lambda formulas: formulas)
-    assert right(r"\lfloor x+0.001\rfloor", r"\lfloor x\rfloor")

@@ -72,5 +72,7 @@ def test_formulas_are_read_as_people_read_them_and_not_mistaken():
         assert found == {row["verdict"] == "right"}, row
 
 
-def test_words_around_an_answer_that_make_another_of_it_are_not_thrown_away():
-    assert [row for row in table("words") if is_right(row) != (row["verdict"] == "right")] == []
+@pytest.mark.parametrize("name", ["words", "written"])
+def test_words_and_units_around_an_answer_are_neither_ignored_nor_taken_for_letters(name):
+    """``written``: as models write answers, right ones and near misses."""
+    assert [row for row in table(name) if is_right(row) != (row["verdict"] == "right")] == []

@@ -1,7 +1,6 @@
 """Reading and comparing answers, against arithmetic and algebra done elsewhere."""
 
 import random
-from fractions import Fraction
 
 import pytest
 import sympy
@@ -11,29 +10,13 @@ from refusals import refused
 
 from answer_judge.errors import DataError
 from answer_judge.grading.judge import judge
-from answer_judge.grading.numbers import read_number
 from answer_judge.grading.rules import DETAILS, Grading, with_details
-from answer_judge.grading.text import tidy
 
-WHOLE = st.integers(-(10**9), 10**9)
 TOP, BOTTOM = st.integers(-999, 999), st.integers(1, 999)
 
 
 def verdict(answer, gold, **grading):
     return judge({"answer": answer, "gold": gold, "grading": grading})
-
-
-@given(WHOLE)
-def test_an_integer_in_every_form(value):
-    forms = [
-        f"{value}",
-        f"{value:,}",
-        f"{value:,}".replace(",", "{,}"),
-        f"{value:,}".replace(",", r",\!"),
-        f"{value}.0",
-    ]
-    forms += [f"{value:,}".replace(",", r"\,"), rf"\frac{{{2 * value}}}{{2}}", f"{2 * value}/2"]
-    assert {read_number(tidy(form)).value for form in forms} == {Fraction(value)}
 
 
 @given(st.integers(2, 40), st.integers(2, 40))
@@ -83,14 +66,7 @@ def test_what_a_problem_says_about_its_answer():
             with_details(exact, {"tolerance": tolerance})
     for nothing in (None, "", " ", float("nan")):
         assert with_details(exact, dict.fromkeys(DETAILS, nothing)) == exact
-    for several in ("False", "false", "0", 0, 0.0, False):
-        assert with_details(exact, {"is_multiple_answer": several}).several is False
-    for several in ("True", "1", 1, 1.0):
-        assert with_details(exact, {"is_multiple_answer": several}).several is True
+    for several in ("False", "false", "0", 0, 0.0, False, "True", "1", 1, 1.0):
+        assert with_details(exact, {"is_multiple_answer": several}).several is (several in ("True", "1", 1))
     with refused(DataError, "is_multiple_answer='two'"):
         with_details(exact, {"is_multiple_answer": "two"})
-
-
-def test_a_unit_that_measures_nothing_is_not_compared():
-    assert {verdict(answer, "12", unit="boys") for answer in ("12", r"12\text{ cm}", "x = 12")} == {"right"}
-    assert verdict(r"12\text{ cm}", "12", unit="square units") == verdict(r"12\text{ cm}", "12", unit="kg") == "wrong"

@@ -1,6 +1,5 @@
 """Nothing of a model's text runs as code, hostile answers end, and the verdict is the same wherever it is asked for."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -52,15 +51,6 @@ def test_a_worker_refuses_code_from_text_files_and_processes(action, pools, tmp_
     assert target.exists()  # the check can fail
 
 
-def test_a_worker_near_its_memory_limit_is_replaced_before_it_dies():
-    pool = WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, memory_mb=512)
-    small, large = pool.map([("fill", 1)]), pool.map([("fill", 300)])
-    again = pool.map([("fill", 1)])
-    pool.close()
-    assert [outcome.status for outcome in (*small, *large, *again)] == ["done"] * 3
-    assert small[0].value == large[0].value != again[0].value
-
-
 AUDIT = """
 import json, sys
 from answer_judge.grading import worker
@@ -76,34 +66,18 @@ print(json.dumps(seen))
 """
 
 
-def compiled(tasks):
-    """The sources compiled while tasks are judged, in a process of its own since a hook stays for ever."""
-    done = subprocess.run([sys.executable, "-c", AUDIT], input=json.dumps(tasks), text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_judging_compiles_nothing():
     answers = [r"\frac{3}{7}", "x^2+1", r"(1,2] \cup [3,4)", r"\text{east}", "7 cm", "2(3)", "0.1", "x>3", "5!", "12_8"]
     answers += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\log_2 8", r"\sqrt[3]{2}", r"\sin(2x)"]
     answers += [text[14:-3] for kind, text in hostile_answers(300) if kind.startswith(("code", "unicode"))]
     tasks = [{"answer": answer, "gold": gold} for answer in answers for gold in (r"\frac{1}{2}", "x+1", answer or "0")]
-    assert compiled(tasks) == []
+    # In a process of its own, since a hook stays for ever.
+    done = subprocess.run([sys.executable, "-c", AUDIT], input=json.dumps(tasks), text=True, capture_output=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 ASKED = [(r"\boxed{\frac{6}{4}}", "1.5"), (r"\boxed{x^2-1}", "(x-1)(x+1)"), (r"\boxed{2}", r"\sqrt{5}"), ("?", "1")]
 EXPECTED = ["right", "right", "wrong", "no_answer"]
-
-
-def test_an_event_loop_gets_the_same_in_threads(verifier):
-    """As in a notebook, where a loop is always running."""
-    texts, golds = zip(*ASKED, strict=True)
-
-    async def cell():
-        both = await asyncio.gather(*[asyncio.to_thread(verifier.verify_many, texts, golds) for _ in range(2)])
-        return [[verdict.reason for verdict in verdicts] for verdicts in (*both, verifier.verify_many(texts, golds))]
-
-    assert asyncio.run(cell()) == [EXPECTED] * 3
 
 
 SCRIPT = f"""
@@ -119,6 +93,10 @@ verify("1", "1")
 child = multiprocessing.get_context("fork").Process(target=ask, daemon=True)
 child.start()
 child.join()
+""",
+    "a thread beside an event loop, as in a notebook": """
+import asyncio
+asyncio.run(asyncio.to_thread(ask))
 """,
     "signals blocked": """
 signal.signal(signal.SIGALRM, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from answer_judge.errors import ConfigError, RewardError
 from answer_judge.evaluation import load_set, parse_benchmark
 from answer_judge.problems import Checker, Judges, check_rewards, checker_reward, load_problems
 
-ROWS = [{"problem": f"Say w{i}.", "word": f"w{i}", "tags": ["a", None]} for i in range(4)]
+ROWS = [{"problem": f"Say w{i}.", "word": f"w{i}", "tags": ["a", None], "answer": f"#### {i}"} for i in range(4)]
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,6 @@ def file(tmp_path):
     return path
 
 
-def reward_of(name, **given):
-    return checker_reward(f"check:own_checkers:{name}", workers=1, **given)
-
-
 def asked(reward, texts, **given):
     rows = [ROWS[i % 4] for i in range(len(texts))]
     columns = {name: [row[name] for row in rows] for name in ("word", "tags")}
@@ -39,12 +35,11 @@ def asked(reward, texts, **given):
 
 def test_scores_are_the_functions(file):
     dataset = load_problems(str(file), answers=False)
-    assert "answer" not in dataset.column_names and dataset[0]["prompt"][0]["content"] == "Say w0."
-    reward, logged = reward_of("says"), {}
+    reward, logged = checker_reward("check:own_checkers:says", workers=1), {}
     check_rewards(dataset, [reward])
     assert asked(reward, ["w0", "W1", "no", "so w3"], log_metric=logged.__setitem__) == [1.0, 0.5, 0.0, 1.0]
     assert reward.__name__ == "says" and logged["check/right"] == 0.5 and sum(logged.values()) == 1.0
-    assert asked(reward_of("numpy_score"), ["w0", "no"]) == [1.0, 0.0]
+    assert asked(checker_reward("check:own_checkers:numpy_score", workers=1), ["w0", "no"]) == [1.0, 0.0]
 
 
 FAULTS = {
@@ -61,11 +56,12 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_checker_that_never_works_is_one_error(name):
     with refused(RewardError, f"check:own_checkers:{name}", "first 2 completions", FAULTS[name]):
-        asked(reward_of(name, limit_seconds=1.0 if name == "hangs" else 30.0), ["w0", "w1"])
+        limit = 1.0 if name == "hangs" else 30.0
+        asked(checker_reward(f"check:own_checkers:{name}", workers=1, limit_seconds=limit), ["w0", "w1"])
 
 
 def test_one_that_fails_now_and_then_costs_those_completions_alone():
-    reward = reward_of("sometimes", limit_seconds=30.0)
+    reward = checker_reward("check:own_checkers:sometimes", workers=1, limit_seconds=30.0)
     with warned("1 of 4"):
         assert asked(reward, ["w0", "odd", "w2", "no"]) == [1.0, None, 1.0, 0.0]
     with warnings.catch_warnings(record=True) as told:
@@ -104,17 +100,8 @@ def test_a_module_of_the_current_folder_is_imported_before_any_clock(tmp_path, m
 
 def test_a_set_is_judged_by_it(file):
     found = load_set(parse_benchmark(f"own={file}:rule=check:own_checkers:says"))
-    assert [json.loads(problem.answer)["word"] for problem in found.problems] == ["w0", "w1", "w2", "w3"]
-    assert found.identity["rule"] == "check:own_checkers:says"
     golds = [problem.answer for problem in found.problems]
+    assert [json.loads(gold)["answer"] for gold in golds] == [row["answer"] for row in ROWS], "whole, as it stands"
     with Judges(workers=1, limit_seconds=30.0) as judges:
         verdicts = judges.verify_many(["w0", "W1", "", "w3"], golds, benchmark=found.benchmark.rule)
     assert [(v.value, v.reason) for v in verdicts] == [(1.0, "right"), (0.5, "wrong"), (0.0, "wrong"), (1.0, "right")]
-
-
-def test_an_answer_column_of_the_files_own_reaches_the_checker(tmp_path):
-    path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps({"problem": "a?", "answer": "#### 5", "word": "x"}))
-    assert load_problems(str(path), answers=False)[0]["answer"] == "#### 5"
-    (problem,) = load_set(parse_benchmark(f"own={path}:rule=check:own_checkers:says")).problems
-    assert json.loads(problem.answer)["answer"] == "#### 5"

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 
 from answer_judge.errors import DataError
-from answer_judge.evaluation import load_set, parse_benchmark
+from answer_judge.evaluation import load_set
 from answer_judge.problems import Benchmark, Judges, check_rewards, code_tests, load_problems
 from answer_judge.problems.code import CodeTests, program_in
 from answer_judge.sandbox import Limits, Sandbox
@@ -31,7 +31,8 @@ def judges(confined):
 def written(request):
     """A set in the columns of the one or the other: its rule, file, problems, known solutions."""
     path = {"humaneval": HUMANEVAL, "mbpp": MBPP}[request.param]
-    found = load_set(Benchmark(name="mine", path=str(path), rule=request.param))
+    found = load_set(Benchmark(name="mine", path=str(path)))
+    assert found.benchmark.rule == request.param, "by the columns"
     solution = {"humaneval": "canonical_solution", "mbpp": "code"}[request.param]
     return request.param, path, found, [row[solution] for row in rows_of(path)]
 
@@ -48,19 +49,11 @@ def test_known_solutions_are_right_and_others_wrong(written, judges):
     assert [v.reason for v in judges.verify_many(["", " \n"], golds[:2], benchmark=rule)] == ["no_answer"] * 2
 
 
-def test_the_rule_is_read_from_the_columns(written):
-    rule, path, found, _ = written
-    assert load_set(Benchmark(name="mine", path=str(path))).benchmark.rule == rule
-    assert load_set(parse_benchmark(f"mine={path}:rule={rule}")).content == found.content
-    assert "```python block" in found.benchmark.template
-
-
 def test_they_are_trained_on_like_others(written, judges):
     _, path, found, solutions = written
     dataset = load_problems(str(path))
     assert dataset["answer"] == [problem.answer for problem in found.problems]
     assert "```python block" in dataset[0]["prompt"][0]["content"]
-    assert load_problems(str(path), chat=False)[0]["prompt"] == found.problems[0].problem
     reward = code_tests(sandbox=judges.sandbox)
     check_rewards(dataset, [reward])
     logged, told = {}, {}
@@ -70,18 +63,15 @@ def test_they_are_trained_on_like_others(written, judges):
         prompts=["", ""], completions=completions, answer=dataset["answer"][:1] * 2,
         log_metric=logged.__setitem__, log_extra=told.__setitem__,
     )  # fmt: skip
-    assert values == [1.0, 0.0] and told["verdict"][0] == "right" and logged["code/right"] == 0.5
-    assert reward.__name__ == "code_tests" and sum(logged.values()) == 1.0
+    assert values == [1.0, 0.0] and told["verdict"][0] == "right"
+    assert logged["code/right"] == 0.5 and sum(logged.values()) == 1.0
 
 
-PROGRAMS = rows_of(HERE / "programs_in_completions.jsonl")
-
-
-@pytest.mark.parametrize("row", PROGRAMS)
-def test_the_program_in_a_completion(row):
+def test_the_program_in_a_completion():
     prompt = 'def inc(x):\n    """One more."""\n'
     tests = CodeTests(prompt, ("inc",), prompt, "check(inc)")
-    assert program_in(row["completion"], tests) == row["program"]
+    for row in rows_of(HERE / "programs_in_completions.jsonl"):
+        assert program_in(row["completion"], tests) == row["program"]
 
 
 def write(tmp_path, rows):
@@ -107,12 +97,9 @@ def test_rows_that_cannot_be_run_are_named(tmp_path):
         load_problems(write(tmp_path, bad))
     with refused(DataError, "'test_list'", "mbpp"):
         load_set(Benchmark(name="m", path=write(tmp_path, [{"text": "a", "code": "b"}]), rule="mbpp"))
+    mathematics = write(tmp_path, [{"problem": "1 + 1?", "answer": "2", "test_list": ["assert f(1) == 1"]}])
+    assert load_set(Benchmark(name="m", path=mathematics)).benchmark.rule is None
     with refused(DataError, "answer '5'"), Sandbox(workers=1) as sandbox:
         code_tests(sandbox=sandbox)(prompts=[""], completions=["x"], answer=["5"])
     with refused(DataError, "'answer'", "'gold'"):
         code_tests()(prompts=[""], completions=["x"], gold=["5"])
-
-
-def test_a_table_with_answers_is_mathematics_whatever_else_it_has(tmp_path):
-    path = write(tmp_path, [{"problem": "1 + 1?", "answer": "2", "test_list": ["assert f(1) == 1"]}])
-    assert load_problems(path)[0]["answer"] == "2" and load_set(Benchmark(name="m", path=path)).benchmark.rule is None

@@ -79,12 +79,13 @@ BAD_FILES = [
     ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0"),
     ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0"),
     ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0"),
+    ("p.jsonl", '{"problem": "b \\ud83d", "answer": "2"}', "half of a character"),
+    ("p.jsonl", jsonl([{"prompt": [{"role": "assistant", "content": "1"}], "answer": "1"}]), "row['prompt'][:-1]"),
 ]
 
 
-@pytest.mark.parametrize("place", range(len(BAD_FILES)))
-def test_a_bad_file_says_where(place, write):
-    name, content, said = BAD_FILES[place]
+@pytest.mark.parametrize(("name", "content", "said"), BAD_FILES)
+def test_a_bad_file_says_where(name, content, said, write):
     with refused(DataError, said):
         load_problems(write(name, content))
 
@@ -102,8 +103,7 @@ def test_columns_are_found_by_name_or_named(write):
     assert (found[0]["prompt"], found[0]["answer"]) == ("q", "3")
     named = load_problems(file, prompt_column="my_prompt", answer_column="my_answer", chat=False)
     assert (named[0]["prompt"], named[0]["answer"]) == ("m", "2.5")
-    columns = "'question', 'final_answer', 'my_prompt', 'my_answer'"
-    with refused(DataError, "p.jsonl", "'problem'", columns):
+    with refused(DataError, "p.jsonl", "'problem'", "'question', 'final_answer', 'my_prompt', 'my_answer'"):
         load_problems(file, prompt_column="problem")
     with refused(DataError, "'gold'", "answer_column='final_answer'"):
         load_problems(file, answer_column="gold")
@@ -111,25 +111,11 @@ def test_columns_are_found_by_name_or_named(write):
         load_problems(write("q.jsonl", jsonl([{"text": "a", "answer": "1"}])))
 
 
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [([["$1$", "$2$"], ["3"], []], ["1, 2", "3", ""]), ([2, "x", None], ["2", "x", ""])],
-    ids=["lists", "numbers and text"],
-)
-def test_answers_become_text(given, read, write):
-    rows = [{"problem": "q", "answer": answer} for answer in given]
-    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == read
-
-
 def test_columns_that_change_are_kept(write):
     file = write("p.jsonl", jsonl([{"prompt": "q", "answer": "48/2=24\n#### 1,024"}]))
     row = load_problems(file, template="{problem} Box it: \\boxed{}")[0]
-    assert row == {
-        "prompt": [{"role": "user", "content": "q Box it: \\boxed{}"}],
-        "answer": "1024",
-        "original_prompt": "q",
-        "original_answer": "48/2=24\n#### 1,024",
-    }
+    assert row["prompt"] == [{"role": "user", "content": "q Box it: \\boxed{}"}] and row["answer"] == "1024"
+    assert (row["original_prompt"], row["original_answer"]) == ("q", "48/2=24\n#### 1,024")
     taken = write("q.jsonl", jsonl([{"prompt": "q", "original_prompt": "o", "answer": "1"}]))
     with pytest.raises(DataError, match="both taken"):
         load_problems(taken)
@@ -140,17 +126,9 @@ def test_messages_stay_as_they_are(write):
     file = write("p.jsonl", jsonl([{"prompt": messages, "answer": "1"}]))
     dataset = load_problems(file)
     assert dataset[0]["prompt"] == messages
-    assert dataset.column_names == ["prompt", "answer"]
     for setting in ({"template": "{problem}"}, {"chat": False}):
         with pytest.raises(DataError, match="holds messages"):
             load_problems(file, **setting)
-
-
-def test_messages_that_hold_the_answer_are_refused(write):
-    messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "1"}]
-    rows = [{"prompt": messages[:1], "answer": "1"}, {"prompt": messages, "answer": "1"}]
-    with refused(DataError, "row 1 ends with a message of the assistant", "row['prompt'][:-1]"):
-        load_problems(write("p.jsonl", jsonl(rows)))
 
 
 def test_numbers_of_single_precision_are_what_was_written(tmp_path):
@@ -159,12 +137,6 @@ def test_numbers_of_single_precision_are_what_was_written(tmp_path):
         table = pa.table({"problem": ["a", "b"], "answer": pa.array([0.1, None], kind)})
         pq.write_table(table, tmp_path / "p.parquet")
         assert load_problems(str(tmp_path / "p.parquet"))["answer"][:] == ["0.1", ""]
-
-
-def test_half_of_a_character_is_named(write):
-    rows = '{"problem": "a", "answer": "1"}\n{"problem": "b \\ud83d", "answer": "2"}\n'
-    with refused(DataError, "column 'problem'", "half of a character"):
-        load_problems(write("p.jsonl", rows))
 
 
 def test_what_a_problem_says_of_its_answer_is_there_for_rewards(write):
@@ -186,6 +158,8 @@ def test_what_a_problem_says_of_its_answer_is_there_for_rewards(write):
 @pytest.mark.parametrize(
     ("column", "texts", "answers"),
     [
+        ("answer", [["$1$", "$2$"], ["3"], []], ["1, 2", "3", ""]),
+        ("answer", [2, "x", None], ["2", "x", ""]),
         ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
         ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"1, \frac{1}{2}", "3"]),
         ("solution", [r"$\boxed{x+2}$ or $\boxed{2+x}$"], ["2+x"]),

@@ -1,6 +1,5 @@
 """The rewards that come with the library, and the check of columns before training."""
 
-import pytest
 from datasets import Dataset
 from refusals import refused
 
@@ -13,24 +12,14 @@ TEXTS = [r"\boxed{0.5}", r"\boxed{2}", "no idea", r"\boxed{\frac{1}{2}}"]
 GOLDS = [r"\frac{1}{2}"] * 4
 
 
-def chat(texts):
-    return [[{"role": "assistant", "content": text}] for text in texts]
-
-
-@pytest.mark.parametrize("completions", [TEXTS, chat(TEXTS)], ids=["text", "messages"])
-def test_accuracy(completions, verifier):
-    reward = accuracy_reward(verifier=verifier)
-    assert reward.__name__ == "accuracy_reward"
-    assert reward(prompts=QUESTIONS, completions=completions, answer=GOLDS) == [1.0, 0.0, 0.0, 1.0]
-    assert reward(QUESTIONS, completions, answer=GOLDS) == [1.0, 0.0, 0.0, 1.0]
-
-
-def test_accuracy_logs_the_share_of_every_reason(verifier):
+def test_accuracy_and_the_share_of_every_reason(verifier):
+    """Every reason is logged every time: ranks must agree on the names."""
     metrics, tables = {}, {}
-    accuracy_reward(verifier=verifier)(
-        QUESTIONS, TEXTS, answer=GOLDS, log_metric=metrics.__setitem__, log_extra=tables.__setitem__
-    )
-    # every reason is logged every time: ranks must agree on the names
+    log = {"log_metric": metrics.__setitem__, "log_extra": tables.__setitem__}
+    messages = [[{"role": "assistant", "content": text}] for text in TEXTS]
+    for completions in (TEXTS, messages):
+        found = accuracy_reward(verifier=verifier)(QUESTIONS, completions, answer=GOLDS, **log)
+        assert found == [1.0, 0.0, 0.0, 1.0]
     assert metrics == {f"verify/{r}": {"right": 0.5, "wrong": 0.25, "no_answer": 0.25}.get(r, 0.0) for r in REASONS}
     assert tables == {"verdict": ["right", "wrong", "no_answer", "right"]}
 
@@ -46,10 +35,8 @@ def test_completions_of_several_messages_and_parts(verifier):
 
 
 def test_format():
-    reward = format_reward()
-    assert reward.__name__ == "format_reward"
     texts = [r"\boxed{}", r"\boxed{no matter what}", "7", r"\boxed{7"]
-    assert reward(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
+    assert format_reward()(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
 
 
 def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
@@ -78,11 +65,6 @@ def test_columns_are_checked_before_training(verifier):
         check_rewards(Dataset.from_dict({"answer": [["5"]]}), needs)
     with refused(DataError, "'log_metric'"):
         check_rewards(good.add_column("log_metric", [1, 2]), needs)
-
-
-def test_what_a_problem_says_of_its_answer_is_read(verifier):
-    reward, texts = accuracy_reward(verifier=verifier), [r"\boxed{110, 70}"] * 2
-    assert reward(["q"] * 2, texts, answer=["70,110"] * 2, is_multiple_answer=[True, False]) == [1.0, 0.0]
 
 
 def test_what_would_stop_a_run_later_is_found_before_it(verifier):

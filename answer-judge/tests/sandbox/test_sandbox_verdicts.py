@@ -24,23 +24,17 @@ from answer_judge.sandbox.servers import EndedError
 from answer_judge.sandbox.values import decode, encode
 
 PROGRAMS = [json.loads(line) for line in Path(__file__).with_name("programs.jsonl").open(encoding="utf-8")]
-"""Programs, tests and verdicts; among them ``StopIteration``, which ``map`` and ``zip`` would take for their end."""
+"""Programs, tests and verdicts: ``StopIteration``, which ``map`` and ``zip`` would take for their end; large answers;
+and a helper of the tests that the program defines anew (HumanEval/32 checks a root with a polynomial)."""
 
 
 def test_every_verdict(sandbox):
-    tasks = [task(row["program"], row["tests"], tuple(row["names"])) for row in PROGRAMS]
+    tasks = [task(row["program"], row["tests"], tuple(row["names"]), row.get("before", "")) for row in PROGRAMS]
     found = sandbox.run_many(tasks)
     assert {row["verdict"] for row in PROGRAMS} == set(VERDICTS)
     wrong = [(row, o) for row, o in zip(PROGRAMS, found, strict=True) if o.verdict != row["verdict"]]
     assert wrong == [] and all(outcome.memory_mb <= LIMITS.memory_mb for outcome in found)
     assert sandbox.run(task("def f(x): return 1 / 0")).detail == "ZeroDivisionError: division by zero"
-
-
-def test_a_test_may_call_with_more_than_a_program_may_answer(sandbox):
-    add, echo = "def f(a): return sum(a)", "def f(a): return a"
-    assert sandbox.run(task(add, "assert f([1] * 600000) == 600000")).verdict == "right"
-    found = sandbox.run(task(echo, "assert len(f([1] * 600000)) == 600000"))
-    assert (found.verdict, found.detail) == ("error", "it answered a call with more than may be")
 
 
 def test_a_folder_is_empty_again_for_the_next_program(sandbox):
@@ -53,15 +47,6 @@ def test_too_many_seconds_by_the_clock():
         sandbox.layers  # noqa: B018 (proved under the same limits)
         found = sandbox.run(task("import time\ntime.sleep(1000)"))
     assert (found.verdict, found.detail) == ("timeout", "no verdict in the 0.5 seconds it had")
-
-
-def test_helpers_of_the_tests_are_not_the_programs(sandbox):
-    """HumanEval/32 checks a root with the polynomial of its prompt: a program's own ``poly`` must not be that one."""
-    before = "def poly(x):\n    return x * x - 2\n\ndef f():\n    '''A root.'''\n"
-    tests = "assert abs(poly(f())) < 1e-6"
-    cheat = "def poly(x): return 0\ndef f(): return 7"
-    assert sandbox.run(task(f"{before}\n{cheat}", tests, ("f",), before)).verdict == "wrong"
-    assert sandbox.run(task("def f(): return 2 ** 0.5", tests, ("f",), before)).verdict == "right"
 
 
 PLAIN = st.recursive(
@@ -86,12 +71,9 @@ def test_no_method_of_a_subclass_crosses():
         __eq__ = __lt__ = lambda self, other: True
         __hash__ = None
 
-    def kinds(base):
-        return type(base.__name__, (Anything, base), {})
-
     never = dict.__getitem__
     for base, value in {int: 5, float: 1.5, str: "a", list: [1], tuple: (1,), dict: {1: 2}}.items():
-        given = kinds(base)(value)
+        given = type(base.__name__, (Anything, base), {})(value)
         assert given == "anything"  # the wrong twin: compared where the program is
         back = decode(encode(given, never), never)
         assert type(back) is base and back == value and back != "anything"
