@@ -34,7 +34,7 @@ Update = Callable[[], object]
 
 def updates(folder: str, prompt: int, completion: int) -> tuple[dict[str, Update], dict[str, int]]:
     """An update by each engine, and its tokens."""
-    import sharing  # of tests_verl, which runs verl on a CPU
+    import sharing  # of tests_verl, on a CPU  # pyright: ignore[reportMissingImports]
 
     from dppo.verl.loss import weighted_ppo_loss
 
@@ -65,10 +65,10 @@ def share_of_attention(update: Update) -> float:
 def on_cpu() -> Iterator[str]:
     """verl on a CPU; gives the folder of the model."""
     sys.path.insert(0, str(TESTS))
-    from environment import set_up
+    from environment import set_up  # pyright: ignore[reportMissingImports]
 
     set_up()
-    import toy
+    import toy  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(SEED)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def on_cpu() -> Iterator[str]:
 
 def parameters_of_model() -> int:
     """Parameters of the model."""
-    import toy
+    import toy  # pyright: ignore[reportMissingImports]
 
     return sum(each.numel() for each in toy.model(**MODEL).parameters())
 

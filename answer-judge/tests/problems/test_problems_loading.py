@@ -72,7 +72,7 @@ BAD_FILES = [
     ("p.jsonl", "", "no rows"),
     ("p.jsonl", b"\xff\xfe", "UnicodeDecodeError"),
     ("p.jsonl.gz", b"not gzip", "BadGzipFile"),
-    ("p.jsonl.gz", gzip.compress(b"{}" * 999)[:-9], "EOFError"),
+    ("p.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "EOFError"),
     ("p.parquet", b"PAR0", "Arrow"),
     ("p.csv", "problem,answer\n", ".jsonl"),
     ("p.jsonl", '{"problem": "a", "x": [1]}\n{"problem": "b", "x": "t"}', "column 'x'"),
