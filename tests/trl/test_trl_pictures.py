@@ -6,14 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Image
 from peft import LoraConfig
-from tiny_pictures import KINDS, mine, saved_model, seen_problems, stock, words_reward
+from tiny_pictures import KINDS, mine, picture, saved_model, seen_problems, stock, words_reward
 from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 from trl_gradients import TOLERANCE
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, DataError
 from dppo.trl.grpo import rollouts
+from dppo.trl.grpo.prompts import check_prompts, stream_and_history
 from dppo.trl.layouts import choose_layout
 from dppo.trl.pictures import Pictures, joined_pictures
 from dppo.trl.served import unserved_models
@@ -176,6 +178,42 @@ def test_resumed_equals_uninterrupted(made, tmp_path):
         point = f"{first.args.output_dir}/checkpoint-{stop}"
         _, other = mine(made("qwen"), tmp_path / f"from {stop}", **options, resume_from_checkpoint=point)
         assert alike(first.args.output_dir, other.args.output_dir), stop
+
+
+@pytest.mark.parametrize("kind", ["video", "audio"])
+def test_parts_that_the_update_would_not_see_are_refused(kind):
+    prompts = [[{"role": "user", "content": [{"type": kind, kind: "a"}, {"type": "text", "text": "b"}]}]]
+    with pytest.raises(DataError, match=f"row 0 has a part of type '{kind}'.*dataset.filter"):
+        check_prompts(["text", *prompts][1:])
+
+
+def identities_of(data):
+    args = SimpleNamespace(seed=0, shuffle_dataset=True, history_half_life=None)
+    return stream_and_history(data, args, 2, environment=False)[1].identities.tolist()
+
+
+def test_equal_texts_with_other_pictures_are_other_prompts(tmp_path):
+    data = seen_problems(6, alone=True)
+    found = identities_of(data)
+    assert len({*found}) == 6 and identities_of(seen_problems(6, alone=True)) == found
+    assert identities_of(data.select([3, 1])) == [found[3], found[1]]
+    assert len({*identities_of(data.remove_columns("images"))}) == 2, "of two texts"
+    changed = data.map(lambda row, at: {"images": [picture(7)] if at == 2 else row["images"]}, with_indices=True)
+    assert [a == b for a, b in zip(identities_of(changed), found, strict=True)] == [True, True, False, True, True, True]
+
+
+def test_pictures_in_files_are_known_by_name(tmp_path):
+    """Their folder is another on each machine. A row without a picture is known by its text."""
+    base = seen_problems(4).remove_columns("images")
+
+    def written_to(folder):
+        paths = [str(tmp_path / folder / f"{i}.png") if i else None for i in range(4)]
+        return identities_of(base.add_column("image", [path and {"path": path, "bytes": None} for path in paths],
+                                             feature=Image()))  # fmt: skip
+
+    found = written_to("a")
+    assert written_to("b") == found and len({*found}) == 4
+    assert found[0] == identities_of(base)[0]
 
 
 COUNTS = [2, 0, 1]
