@@ -293,7 +293,7 @@ def load_saved_weights(model: PreTrainedModel, folder: str) -> None:
     """
     # The widest type: a narrower one would round the weights of a model of several types.
     dtype = reduce(torch.promote_types, {value.dtype for value in model.parameters()})
-    saved, found = type(model).from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    saved, found = cast(Any, type(model)).from_pretrained(folder, dtype=dtype, output_loading_info=True)
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"it has no weights {', '.join(missing[:3])}{' and others' * (len(missing) > 3)}")
     model.load_state_dict(saved.state_dict())

@@ -16,7 +16,7 @@ from transformers import Qwen3MoeForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl_layout_cases import mixture, saved
 
-from dppo.trl.checkpoints.files import latest_checkpoint
+from dppo.trl.checkpoints.files import latest_checkpoint, weight_names
 from dppo.trl.loop import load_saved_weights
 
 CASES = {
@@ -95,6 +95,15 @@ def test_a_file_without_some_weights_is_refused(tiny_path, tmp_path):
     save_file(kept, tmp_path / "model" / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"has no weights model\.layers\.0\.self_attn\.q_proj"):
         load_saved_weights(mixture(), path)
+
+
+def test_names_of_weights_in_several_files(tiny_path, tmp_path):
+    path = saved(mixture(), tiny_path, tmp_path / "model")
+    Qwen3MoeForCausalLM.from_pretrained(path).save_pretrained(tmp_path / "parts", max_shard_size="10KB")
+    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    names = weight_names(tmp_path / "parts")
+    assert names == weight_names(tmp_path / "model") and names - mixture().state_dict().keys()
+    assert weight_names(tmp_path) == set()
 
 
 class EndsAfterSix(TrainerCallback):

@@ -5,6 +5,7 @@ Transformers writes no list: it resumes from damaged files, and without a missin
 """
 
 import errno
+import json
 import os
 import socket
 import zlib
@@ -214,4 +215,4 @@ def weight_names(folder: Path) -> set[str]:
         with safe_open(folder / SAFE_WEIGHTS_NAME, "pt") as file:
             return {*file.keys()}
     index = folder / SAFE_WEIGHTS_INDEX_NAME
-    return {*read_json(index)["weight_map"]} if index.exists() else set()
+    return {*json.loads(index.read_text(encoding="utf-8"))["weight_map"]} if index.exists() else set()
