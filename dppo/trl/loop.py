@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -228,13 +229,30 @@ class CheckpointedLoop(_BaseTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            policy = self.accelerator.unwrap_model(self.model if model is None else model)
-            if getattr(self, "_is_vlm", False) and isinstance(policy, PreTrainedModel):
-                # Its weights have other names in the file, and transformers' loop leaves those out.
-                policy.load_state_dict(
-                    type(policy).from_pretrained(resume_from_checkpoint, dtype=policy.dtype).state_dict()
-                )
+            policy = self._saved_under_other_names(Path(resume_from_checkpoint), self.model if model is None else model)
+            if policy is None:
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+            else:
+                load_saved_weights(policy, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        folder = str(self.state.best_model_checkpoint)
+        with checkpoint_errors(Path(folder), "the best model is damaged or another one"):
+            policy = self._saved_under_other_names(Path(folder), self.model)
+            if policy is None:
+                super()._load_best_model()
+            else:
+                load_saved_weights(policy, folder)
+
+    def _saved_under_other_names(self, folder: Path, model: Any) -> PreTrainedModel | None:
+        """The model without wrappers if a file has weights under names that it lacks; None otherwise.
+
+        Transformers writes mixtures of experts and vision-language models so, and its loop skips those names.
+        """
+        policy = self.accelerator.unwrap_model(model)
+        if self.is_fsdp_enabled or not isinstance(policy, PreTrainedModel):
+            return None
+        return policy if files.weight_names(folder) - policy.state_dict().keys() else None
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -265,6 +283,20 @@ def fill_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+
+
+def load_saved_weights(model: PreTrainedModel, folder: str) -> None:
+    """Load weights that ``save_pretrained`` wrote, by ``from_pretrained``: only it knows the names in the file.
+
+    Raises:
+        ValueError: the file lacks weights of the model.
+    """
+    # The widest type: a narrower one would round the weights of a model of several types.
+    dtype = reduce(torch.promote_types, {value.dtype for value in model.parameters()})
+    saved, found = cast(Any, type(model)).from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"it has no weights {', '.join(missing[:3])}{' and others' * (len(missing) > 3)}")
+    model.load_state_dict(saved.state_dict())
 
 
 @contextmanager

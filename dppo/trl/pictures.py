@@ -108,6 +108,18 @@ def joined_pictures(parts: Sequence[Pictures]) -> Pictures:
     return Pictures(count_B=count_B, values=values, tiled=any(part.tiled for part in parts))
 
 
+def listed_pictures(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """TRL's examples, with a list of pictures in each if they have columns for them. Processors refuse None."""
+    column = next((name for name in ("images", "image") if name in examples[0]), None)
+    if column is None:
+        return examples
+    lists = [each.get(column) if column == "images" else [each.get(column)] for each in examples]
+    return [
+        {**each, "images": [picture for picture in pictures or [] if picture is not None]}
+        for each, pictures in zip(examples, lists, strict=True)
+    ]
+
+
 def end_to_end(rows: Sequence[Tensor]) -> Tensor:
     """Tensors concatenated, with zeros up to the largest size of each further dimension, as processors pad."""
     sizes = [max(size) for size in zip(*(row.shape[1:] for row in rows), strict=True)]

@@ -1,21 +1,24 @@
 """Vision-language models: TRL's gradient, pictures of kept completions alone, and the expectation under every draw."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Dataset, Features, Image, List
 from peft import LoraConfig
-from tiny_pictures import KINDS, mine, saved_model, seen_problems, stock, words_reward
+from tiny_pictures import KINDS, mine, picture, saved_model, seen_problems, stock, words_reward
 from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 from trl_gradients import TOLERANCE
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, DataError
 from dppo.trl.grpo import rollouts
+from dppo.trl.grpo.prompts import check_prompts, stream_and_history
 from dppo.trl.layouts import choose_layout
-from dppo.trl.pictures import Pictures, joined_pictures
+from dppo.trl.pictures import OF_PICTURES, Pictures, joined_pictures
 from dppo.trl.served import unserved_models
 from dppo.verification.enumerate import enumerated, every_way
 
@@ -176,6 +179,96 @@ def test_resumed_equals_uninterrupted(made, tmp_path):
         point = f"{first.args.output_dir}/checkpoint-{stop}"
         _, other = mine(made("qwen"), tmp_path / f"from {stop}", **options, resume_from_checkpoint=point)
         assert alike(first.args.output_dir, other.args.output_dir), stop
+
+
+def generated_pictures(model, tmp_path, monkeypatch, **options):
+    """Pictures of a run of one step, by row."""
+    plans, batch_of = [], rollouts.rank_batch
+    with monkeypatch.context() as patched:
+        patched.setattr(rollouts, "rank_batch", lambda *given: plans.append(batch_of(*given)) or plans[-1])
+        _, trainer = mine(model, tmp_path, shuffle_dataset=False, **options)
+    return plans[0].pictures, trainer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generate_serves_prompts_without_pictures(kind, made, tmp_path, monkeypatch):
+    """TRL hands the processor None for them, and it fails. The same pictures as with scripted completions."""
+    found, trainer = generated_pictures(made(kind), tmp_path, monkeypatch, rollout=None)
+    expected, _ = generated_pictures(made(kind), tmp_path, monkeypatch)
+    assert found.count_B == expected.count_B and min(found.count_B) == 0 < max(found.count_B)
+    for name in found.values.keys() & {*OF_PICTURES}:
+        assert all(map(torch.equal, found.values[name], expected.values[name])), name
+    assert "eval_reward" in trainer.evaluate(seen_problems(4))
+
+
+def single(rows):
+    """The problems of these rows in a column ``image``, with a picture in every second row; and in ``images``."""
+    one, several = [], []
+    for row, problem in zip(rows, seen_problems(len(rows)).remove_columns("images"), strict=True):
+        found = [picture(row)] if row % 2 else []
+        one.append({**problem, "image": found[0] if found else None})
+        several.append({**problem, "images": found})
+    features = seen_problems(1).remove_columns("images").features
+    return (
+        Dataset.from_list(one, features=Features({**features, "image": Image()})),
+        Dataset.from_list(several, features=Features({**features, "images": List(Image())})),
+    )
+
+
+@pytest.mark.parametrize("rows", [range(6), range(0, 12, 2)], ids=["some", "none"])
+@pytest.mark.parametrize("kind", ["qwen", "gemma"])
+def test_a_column_image_may_be_none(rows, kind, made, tmp_path):
+    one, several = single(rows)
+    expected, _ = stock(made(kind), tmp_path, data=several)
+    found, _ = mine(made(kind), tmp_path, data=one)
+    assert relative_difference(found[0], expected[0]) < TOLERANCE
+    mine(made(kind), tmp_path, data=one, rollout=None)
+
+
+def test_a_tokenizer_that_pads_on_the_right(made, tmp_path):
+    """Kinds of tokens would be those of others: TRL pads prompts on the left."""
+    expected, _ = stock(made("gemma"), tmp_path)
+    path, processor = made("gemma")
+    processor = copy.deepcopy(processor)
+    processor.tokenizer.padding_side = "right"
+    found, _ = mine((path, processor), tmp_path)
+    assert relative_difference(found[0], expected[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["video", "audio"])
+def test_parts_that_the_update_would_not_see_are_refused(kind):
+    prompts = [[{"role": "user", "content": [{"type": kind, kind: "a"}, {"type": "text", "text": "b"}]}]]
+    with pytest.raises(DataError, match=f"row 0 has a part of type '{kind}'.*dataset.filter"):
+        check_prompts(["text", *prompts][1:])
+
+
+def identities_of(data):
+    args = SimpleNamespace(seed=0, shuffle_dataset=True, history_half_life=None)
+    return stream_and_history(data, args, 2, environment=False)[1].identities.tolist()
+
+
+def test_equal_texts_with_other_pictures_are_other_prompts(tmp_path):
+    data = seen_problems(6, alone=True)
+    found = identities_of(data)
+    assert len({*found}) == 6 and identities_of(seen_problems(6, alone=True)) == found
+    assert identities_of(data.select([3, 1])) == [found[3], found[1]]
+    assert len({*identities_of(data.remove_columns("images"))}) == 2, "of two texts"
+    changed = data.map(lambda row, at: {"images": [picture(7)] if at == 2 else row["images"]}, with_indices=True)
+    assert [a == b for a, b in zip(identities_of(changed), found, strict=True)] == [True, True, False, True, True, True]
+
+
+def test_pictures_in_files_are_known_by_name(tmp_path):
+    """Their folder is another on each machine. A row without a picture is known by its text."""
+    base = seen_problems(4).remove_columns("images")
+
+    def written_to(folder):
+        paths = [str(tmp_path / folder / f"{i}.png") if i else None for i in range(4)]
+        return identities_of(base.add_column("image", [path and {"path": path, "bytes": None} for path in paths],
+                                             feature=Image()))  # fmt: skip
+
+    found = written_to("a")
+    assert written_to("b") == found and len({*found}) == 4
+    assert found[0] == identities_of(base)[0]
 
 
 COUNTS = [2, 0, 1]

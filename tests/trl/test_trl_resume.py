@@ -5,13 +5,19 @@ import json
 import signal
 from dataclasses import replace
 
+import dpo_runs
 import pytest
+import sft_runs
+import torch
 from resumed_runs import ROUNDS, SAVED, STEPS, TWO_PASSES, trainer
+from safetensors.torch import load_file, save_file
 from tiny_runs import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
-from transformers import TrainerCallback
+from transformers import Qwen3MoeForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl_layout_cases import mixture, saved
 
-from dppo.trl.checkpoints.files import latest_checkpoint
+from dppo.trl.checkpoints.files import latest_checkpoint, weight_names
+from dppo.trl.loop import load_saved_weights
 
 CASES = {
     "plain": ({}, (3, 5)),
@@ -52,6 +58,52 @@ def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
         assert straight[len(straight) - len(after) :] == after
         assert first.method.rounds is not None or len(straight) == generation + len(after)
         assert alike(tmp_path / "a", folder), stop
+
+
+def test_a_resumed_mixture_of_experts_equals_the_uninterrupted_one(tiny_path, tmp_path):
+    """Its file has a weight for each expert, and the model one for all: transformers' loop skips those."""
+    path = saved(mixture(), tiny_path, tmp_path / "model")
+    trainer(path, tmp_path / "a", seen=[]).train()
+    trainer(path, tmp_path / "b", seen=[]).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
+    assert alike(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("runs", [sft_runs, dpo_runs])
+def test_a_mixture_of_experts_on_rows(runs, tiny_path, tmp_path):
+    """Resumed, and with its best model at the end: that of the largest loss, which is not the last."""
+    data = runs.solutions(4) if runs is sft_runs else runs.pairs(4)
+    given = dict(save_strategy="steps", save_steps=1, max_steps=4, learning_rate=1e-2, row_prune_rate=0.0)
+    given |= dict(eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, greater_is_better=True)
+    for folder, point in (("a", None), ("b", str(tmp_path / "a" / "checkpoint-2"))):
+        own = {"model": sft_runs.experts(), "eval_dataset": data}
+        again = runs.ours(tiny_path, tmp_path / folder, own=own, metric_for_best_model="eval_loss", **given)
+        again.train(resume_from_checkpoint=point)
+    assert alike(tmp_path / "a", tmp_path / "b")
+    best = str(again.state.best_model_checkpoint)
+    assert best.endswith("-1")
+    expected = Qwen3MoeForCausalLM.from_pretrained(best).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in again.model.state_dict().items())
+
+
+def test_a_file_without_some_weights_is_refused(tiny_path, tmp_path):
+    path = saved(mixture(), tiny_path, tmp_path / "model")
+    kept = {
+        name: value
+        for name, value in load_file(tmp_path / "model" / "model.safetensors").items()
+        if "q_proj" not in name
+    }
+    save_file(kept, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"has no weights model\.layers\.0\.self_attn\.q_proj"):
+        load_saved_weights(mixture(), path)
+
+
+def test_names_of_weights_in_several_files(tiny_path, tmp_path):
+    path = saved(mixture(), tiny_path, tmp_path / "model")
+    Qwen3MoeForCausalLM.from_pretrained(path).save_pretrained(tmp_path / "parts", max_shard_size="10KB")
+    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    names = weight_names(tmp_path / "parts")
+    assert names == weight_names(tmp_path / "model") and names - mixture().state_dict().keys()
+    assert weight_names(tmp_path) == set()
 
 
 class EndsAfterSix(TrainerCallback):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as PIL
-from tiny_runs import GENERATIONS, SHORT, WORDS, GradientRecorder
+from tiny_runs import GENERATIONS, LOG_ALL, SHORT, WORDS, GradientRecorder
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import (
     Gemma3Config,
@@ -173,7 +173,7 @@ def seen_run(trainer_class, model, tmp_path, rollout=written, reward=words_rewar
     prompts = options.pop("prompts", 6)
     settings = SHORT | dict(
         output_dir=str(tmp_path / trainer_class.__name__), per_device_train_batch_size=prompts * GENERATIONS,
-        max_steps=1, optim="sgd", max_grad_norm=0.0, **({"completion_prune_rate": 0.0} if ours else {}),
+        max_steps=1, optim="sgd", max_grad_norm=0.0, **(LOG_ALL | {"completion_prune_rate": 0.0} if ours else {}),
     )  # fmt: skip
     recorder = GradientRecorder()
     trainer = trainer_class(

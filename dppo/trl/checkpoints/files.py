@@ -5,6 +5,7 @@ Transformers writes no list: it resumes from damaged files, and without a missin
 """
 
 import errno
+import json
 import os
 import socket
 import zlib
@@ -16,6 +17,8 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from safetensors import safe_open
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from dppo.errors import CheckpointError, ConfigError, FileError, in_one_line
 from dppo.files import flush_folder, read_json, write_json
@@ -204,3 +207,12 @@ def content(path: Path) -> dict[str, Any] | None:
         return read_json(path, advice="")
     except FileError:
         return None
+
+
+def weight_names(folder: Path) -> set[str]:
+    """Names of the weights that ``save_pretrained`` wrote into a folder, in one file or several; empty without any."""
+    if (folder / SAFE_WEIGHTS_NAME).exists():
+        with safe_open(folder / SAFE_WEIGHTS_NAME, "pt") as file:
+            return {*file.keys()}
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    return {*json.loads(index.read_text(encoding="utf-8"))["weight_map"]} if index.exists() else set()

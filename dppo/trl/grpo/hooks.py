@@ -15,7 +15,7 @@ from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import PADDED
 from dppo.trl.generation import method_replaced, prompts_read_once
 from dppo.trl.grpo.rollouts import GeneratedBatch
-from dppo.trl.pictures import Pictures
+from dppo.trl.pictures import Pictures, listed_pictures
 from dppo.trl.safeguards import failures_named
 
 
@@ -29,6 +29,8 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         """As ``TrainingLoop.start_loop``."""
         if self._is_vlm and self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = True  # the pass that synchronizes gradients may have no picture
+        if self._is_vlm:
+            self._tokenizer.padding_side = "left"  # TRL pads prompts so, and the processor the kinds of their tokens
         super().start_loop(padded_forward)
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -145,13 +147,17 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             return super()._prepare_inputs(generation_batch)
         return self.next_inputs(generation_batch)
 
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super()._generate_and_score_completions(listed_pictures(inputs) if self._is_vlm else inputs)
+
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         # TRL returns no old and reference terms if they are None.
         return (None, None, None) if self._deferring else self.padded_forward(*args, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         with self.clock("rollout") if self.training else nullcontext(), self.generating():
-            return super()._generate(*args, **kwargs)
+            *others, images, tool_images = super()._generate(*args, **kwargs)
+        return *others, images and [each or [] for each in images], tool_images
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         # Tools and their errors are outside.

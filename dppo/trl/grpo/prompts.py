@@ -3,10 +3,13 @@
 TRL's sampler chooses a block before anything can be pruned, and loses its place on resume: it only counts steps.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 from torch import Tensor
 
@@ -24,6 +27,12 @@ MEASURED_PROMPTS = 256
 """Prompts whose tokens are counted before training: the longest."""
 ROWS_HASHED = 2**14
 """Rows whose columns are read for a fingerprint: less than a second for problems with solutions."""
+UNSERVED = {"video", "audio"}
+"""Types of parts of messages that TRL passes to ``generate`` and not to the update."""
+PICTURES = ("image", "images")
+"""Columns of pictures that TRL reads."""
+BYTES_HASHED = 2**14
+"""Bytes of a picture's file that are hashed, from its start and from its end: others are not read from disk."""
 
 
 def prompt_source(
@@ -62,18 +71,23 @@ def stream_and_history(
     # If an environment gives the prompt, the other columns identify a row.
     if "prompt" in dataset.column_names and not environment:
         check_prompts(prompts_of(dataset))
-    content = prompts_of(dataset) if "prompt" in dataset.column_names else dataset
+    content = with_pictures(dataset) if "prompt" in dataset.column_names else dataset
     half_life = args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
     return stream, PromptHistory(identities(content), half_life=half_life)
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
-    """Raise ``DataError`` for a prompt that is no text or list of messages: TRL would write a number as text."""
+    """Raise ``DataError`` for a prompt that is no text or list of messages, or has a video: TRL would not notice."""
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt)):
             raise DataError(
                 f"the prompt of row {row} is {prompt!r:.80}, and must be a text or a list of messages. Try "
                 "dataset.map(lambda row: {'prompt': str(row['prompt'])})"
+            )
+        if kinds := _kinds(prompt) & UNSERVED:
+            raise DataError(
+                f"the prompt of row {row} has a part of type {min(kinds)!r}: the update would not see it. Leave such "
+                "rows out with dataset.filter, or write frames of a video as pictures in the column 'images'."
             )
 
 
@@ -103,6 +117,13 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
         )
 
 
+def _kinds(prompt: Any) -> set[str]:
+    """Types of the parts of a prompt's messages."""
+    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return {part["type"] for part in parts if isinstance(part, dict) and isinstance(part.get("type"), str)}
+
+
 def _text_of(prompt: Any) -> str:
     if isinstance(prompt, str):
         return prompt
@@ -116,6 +137,34 @@ def prompts_of(dataset: Dataset) -> Iterator[Any]:
     read = dataset if dataset.format["type"] == "custom" else dataset.select_columns(["prompt"])
     for batch in read.iter(batch_size=1000):
         yield from cast(Any, batch)["prompt"]
+
+
+def with_pictures(dataset: Dataset) -> Iterator[Any]:
+    """All prompts, with digests of their pictures if they have any: equal texts about other pictures differ."""
+    names = [name for name in PICTURES if name in dataset.column_names]
+    if not names:
+        yield from prompts_of(dataset)
+        return
+    batches = dataset.with_format("arrow").select_columns(names).iter(batch_size=100)
+    pictures = (row for batch in batches for row in zip(*(cast(Any, batch)[name] for name in names), strict=True))
+    for prompt, columns in zip(prompts_of(dataset), pictures, strict=True):
+        digests = [digest for digest in map(_digest, columns) if digest]
+        yield [prompt, digests] if digests else prompt
+
+
+def _digest(value: pa.Scalar) -> Any:
+    """The hash of a picture that is not decoded, the name of its file if it has only that, or a list of them."""
+    if not value.is_valid:
+        return None
+    if isinstance(value, pa.ListScalar):
+        return [_digest(each) for each in cast(Any, value).values]
+    if isinstance(value, pa.StructScalar):
+        return next(filter(None, (_digest(value[name]) for name in ("bytes", "path") if name in value)), None)
+    if isinstance(value, pa.StringScalar) or not isinstance(value, pa.BinaryScalar):
+        return PurePath(str(value)).name  # the folder, maybe of a cache, is another on each machine
+    data = cast(Any, value).as_buffer()
+    read = [part.to_pybytes() for part in (data[:BYTES_HASHED], data[-BYTES_HASHED:])]
+    return hashlib.blake2b(b"".join([*read, str(data.size).encode()]), digest_size=8).hexdigest()
 
 
 def content_of(dataset: Any, identities: np.ndarray) -> str:
