@@ -78,8 +78,8 @@ def leaves_no_trace(name: str) -> bool:
 
 
 @dataclass
-class OwnSettings:
-    """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
+class DrawSettings:
+    """Settings of a method's draws, the same for every trainer that rolls completions out."""
 
     method: str = setting(
         LEFT_OUT,
@@ -91,6 +91,104 @@ class OwnSettings:
         "is complete, and a setting that contradicts it is refused (docs/extending.md).",
         remembered=BATCH,
     )
+    completion_prune_rate: float | str | None = setting(
+        LEFT_OUT,
+        "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without a gradient "
+        "(zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from the scores, 0 if "
+        "nothing is gained. Default: `auto` if the method draws as `dppo` does, 0.5 for others that prune completions, "
+        "0 for the rest.",
+        **RATE,
+    )
+    prompt_prune_rate: float | str | None = setting(
+        LEFT_OUT,
+        "Share of the candidate prompts with a history that is not rolled out, in [0, 1). New prompts are always "
+        "rolled out, so nothing is pruned in the first epoch. `auto`: chosen from earlier visits, 0 if nothing is "
+        "gained. Default: the method's, 0 for all but `infobatch`, which has 0.5.",
+        **RATE,
+    )
+    token_prune_rate: float | str | None = setting(
+        LEFT_OUT,
+        "Mean share of the completion tokens behind a random cut, in [0, 1): neither forwarded nor trained on. A cut "
+        "at 0 drops a completion, so completion_prune_rate is 0 if left out. Needs the sampler's log-probabilities "
+        "(vLLM, rollout_func) and a loss of one token at a time. `auto`: chosen in each step, 0 if nothing is gained. "
+        "Default: the method's own, 0 for all but `nat_rpc`.",
+        **RATE,
+    )
+    head_prune_rate: float | None = setting(
+        LEFT_OUT,
+        "Share of the forwarded completion tokens that skip the head of the model and carry no loss, in [0, 1). Saves "
+        "the vocabulary's part of the compute. Needs what token_prune_rate needs. Default: the method's own, 0 for all "
+        "but `nat_urs`.",
+        range="[0, 1)",
+        example=0.85,
+    )
+    prompt_mode: str = setting(
+        "thin",
+        "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. `fill`: blocks "
+        "are longer and rollout batches stay full, so a run sees more prompts (`candidates/epoch` counts its epochs).",
+        choices=("thin", "fill"),
+    )
+    completion_score: str = setting(
+        AUTO,
+        "Score of a completion: `advantage`, `length` (abs(A) * sqrt(tokens)), `uncertainty` (abs(A) * sqrt(sum (1 - "
+        "p)^2), needs the sampler's log-probabilities), `uniform` (a baseline), or `auto`: that of the method's paper, "
+        "and for `dppo` `uncertainty` if rollouts have log-probabilities (vLLM, rollout_func), else `length`, or "
+        "`advantage` if the loss is a mean over each completion (grpo).",
+    )
+    completion_budget: str = setting(
+        LEFT_OUT,
+        "Unit of completion_prune_rate: `rows` (completions) or `tokens` (long completions then cost more). Default: "
+        "the method's own, or `rows`.",
+        choices=("rows", "tokens"),
+    )
+    sampling_design: str = setting(
+        LEFT_OUT,
+        "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. Prompts are always "
+        "drawn with a fixed size. Default: the method's own, or `pivotal`.",
+    )
+    prune_floor: float | None = setting(
+        None,
+        "Smallest probability of keeping a prompt or completion, or of reaching a token or the head, in (0, 1 - rate]; "
+        "no weight exceeds one over it per level. With `auto` at most 0.45. Default: 0.2, with `auto` 0.1 of "
+        "completions and 0.3 of prompts, 0.05 of tokens, or half of what is kept if that is smaller. A completion "
+        "that has nothing to lose by its score has 0.02, if it is drawn as `dppo` does.",
+        range="(0, 1]",
+    )
+    prune_schedule: str = setting(
+        AUTO,
+        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (linear to 0 from "
+        "prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` and `constant` for all others.",
+    )
+    prune_until: float = setting(
+        FULL_SHARE,
+        "Share of the run, in [0, 1], with the full rates if prune_schedule is not `constant`.",
+        range="[0, 1]",
+    )
+    rollout_cost: float | None = setting(
+        None,
+        "Cost of a generated token over one more that is scored and trained on, >= 0. `completion_prune_rate: auto` "
+        "drops less if rollouts are dear. Default: measured in the first generations, on one process, rounded to a "
+        "power of two, and kept in checkpoints; 1 until then. With a number the choices depend on no clock.",
+        range="[0, inf)",
+        example=1.0,
+    )
+    history_half_life: float | None = setting(
+        None,
+        "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: those of "
+        "three epochs.",
+        range="(0, inf]",
+    )
+    accept_bias: bool = setting(
+        False,
+        "Must be set to train with a method whose expected gradient is not the full batch's.",
+        remembered="",
+    )
+
+
+@dataclass
+class OwnSettings(DrawSettings):
+    """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
+
     loss_type: str = setting(
         LEFT_OUT,
         "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
@@ -126,58 +224,11 @@ class OwnSettings:
         "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.",
         remembered=BATCH,
     )
-    completion_prune_rate: float | str | None = setting(
-        LEFT_OUT,
-        "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without a gradient "
-        "(zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from the scores, 0 if "
-        "nothing is gained. Default: `auto` if the method draws as `dppo` does, 0.5 for others that prune completions, "
-        "0 for the rest.",
-        **RATE,
-    )
-    prompt_prune_rate: float | str | None = setting(
-        LEFT_OUT,
-        "Share of the candidate prompts with a history that is not rolled out, in [0, 1). New prompts are always "
-        "rolled out, so nothing is pruned in the first epoch. `auto`: chosen from earlier visits, 0 if nothing is "
-        "gained. Default: the method's, 0 for all but `infobatch`, which has 0.5.",
-        **RATE,
-    )
-    token_prune_rate: float | str | None = setting(
-        LEFT_OUT,
-        "Mean share of the completion tokens behind a random cut, in [0, 1): neither forwarded nor trained on. A cut "
-        "at 0 drops a completion, so completion_prune_rate is 0 if left out. Needs the sampler's log-probabilities "
-        "(vLLM, rollout_func) and a loss of one token at a time. `auto`: chosen in each step, 0 if nothing is gained. "
-        "Default: the method's own, 0 for all but `nat_rpc`.",
-        **RATE,
-    )
-    head_prune_rate: float | None = setting(
-        LEFT_OUT,
-        "Share of the forwarded completion tokens that skip the head of the model and carry no loss, in [0, 1). Saves "
-        "the vocabulary's part of the compute. Needs what token_prune_rate needs. Default: the method's own, 0 for all "
-        "but `nat_urs`.",
-        range="[0, 1)",
-        example=0.85,
-    )
-    prune_schedule: str = setting(
-        AUTO,
-        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (linear to 0 from "
-        "prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` and `constant` for all others.",
-    )
-    prune_until: float = setting(
-        FULL_SHARE,
-        "Share of the run, in [0, 1], with the full rates if prune_schedule is not `constant`.",
-        range="[0, 1]",
-    )
     advantage_power: float = setting(
         0.0,
         "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare outcomes. That is "
         "another objective than the reward's.",
         range="(-1, inf)",
-    )
-    prompt_mode: str = setting(
-        "thin",
-        "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. `fill`: blocks "
-        "are longer and rollout batches stay full, so a run sees more prompts (`candidates/epoch` counts its epochs).",
-        choices=("thin", "fill"),
     )
     max_rounds: int | None = setting(
         None,
@@ -190,46 +241,6 @@ class OwnSettings:
         "Prompts of a round over those of a generation, > 0, if the method has rounds. Default: the method's, 1 for "
         "`dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller.",
         range="(0, inf)",
-    )
-    prune_floor: float | None = setting(
-        None,
-        "Smallest probability of keeping a prompt or completion, or of reaching a token or the head, in (0, 1 - rate]; "
-        "no weight exceeds one over it per level. With `auto` at most 0.45. Default: 0.2, with `auto` 0.1 of "
-        "completions and 0.3 of prompts, 0.05 of tokens, or half of what is kept if that is smaller. A completion "
-        "that has nothing to lose by its score has 0.02, if it is drawn as `dppo` does.",
-        range="(0, 1]",
-    )
-    completion_score: str = setting(
-        AUTO,
-        "Score of a completion: `advantage`, `length` (abs(A) * sqrt(tokens)), `uncertainty` (abs(A) * sqrt(sum (1 - "
-        "p)^2), needs the sampler's log-probabilities), `uniform` (a baseline), or `auto`: that of the method's paper, "
-        "and for `dppo` `uncertainty` if rollouts have log-probabilities (vLLM, rollout_func), else `length`, or "
-        "`advantage` if the loss is a mean over each completion (grpo).",
-    )
-    completion_budget: str = setting(
-        LEFT_OUT,
-        "Unit of completion_prune_rate: `rows` (completions) or `tokens` (long completions then cost more). Default: "
-        "the method's own, or `rows`.",
-        choices=("rows", "tokens"),
-    )
-    sampling_design: str = setting(
-        LEFT_OUT,
-        "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. Prompts are always "
-        "drawn with a fixed size. Default: the method's own, or `pivotal`.",
-    )
-    rollout_cost: float | None = setting(
-        None,
-        "Cost of a generated token over one more that is scored and trained on, >= 0. `completion_prune_rate: auto` "
-        "drops less if rollouts are dear. Default: measured in the first generations, on one process, rounded to a "
-        "power of two, and kept in checkpoints; 1 until then. With a number the choices depend on no clock.",
-        range="[0, inf)",
-        example=1.0,
-    )
-    history_half_life: float | None = setting(
-        None,
-        "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: those of "
-        "three epochs.",
-        range="(0, inf]",
     )
     prompt_prior: dict | str | None = setting(  # noqa: RUF009
         None,
@@ -270,11 +281,6 @@ class OwnSettings:
         "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (at least one if it is "
         "not 0).",
         range="[0, inf)",
-        remembered="",
-    )
-    accept_bias: bool = setting(
-        False,
-        "Must be set to train with a method whose expected gradient is not the full batch's.",
         remembered="",
     )
     accept_missing: bool = setting(
@@ -352,7 +358,7 @@ class RowSettings:
 
 
 @dataclass
-class AsyncSettings:
+class AsyncSettings(DrawSettings):
     """Fields that ``DPPOAsyncConfig`` adds to TRL's ``AsyncGRPOConfig``."""
 
     method: str = same(
@@ -368,34 +374,21 @@ class AsyncSettings:
         choices=("dapo", "dr_grpo"),
         remembered=UPDATE,
     )
-    completion_prune_rate: float | str | None = same("completion_prune_rate")
-    prompt_prune_rate: float | str | None = same("prompt_prune_rate")
-    token_prune_rate: float | str | None = same("token_prune_rate")
-    head_prune_rate: float | None = same("head_prune_rate")
-    prune_schedule: str = same("prune_schedule")
-    prune_until: float = same("prune_until")
-    prune_floor: float | None = same("prune_floor")
-    completion_score: str = same("completion_score")
-    completion_budget: str = same("completion_budget")
-    sampling_design: str = same("sampling_design")
-    prompt_mode: str = same("prompt_mode")
     rollout_cost: float | None = same(
         "rollout_cost",
         text="Cost of a generated token over one that is trained on, >= 0: `auto` drops fewer completions if rollouts "
         "are dear. Default: 1.",
     )
-    history_half_life: float | None = same("history_half_life")
     shuffle_dataset: bool = setting(
         True,
         "As in TRL's `GRPOConfig`: prompts are in a new order in each epoch. `false`: in the order of the dataset, as "
         "in TRL's asynchronous trainer.",
     )
-    accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
 
 
 @dataclass(kw_only=True)
-class VerlSettings:
+class VerlSettings(DrawSettings):
     """Options of pruning on verl, by the names they have in ``DPPOConfig``."""
 
     method: str = same(
@@ -404,28 +397,16 @@ class VerlSettings:
         "`grpo` skips only what has no gradient. `package.module:name` is a method of your own: its pruning is used "
         "as it is, and the objective is that of verl's options (docs/extending.md).",
     )
-    completion_prune_rate: float | str | None = same("completion_prune_rate")
-    prompt_prune_rate: float | str | None = same("prompt_prune_rate")
-    token_prune_rate: float | str | None = same("token_prune_rate")
     head_prune_rate: float | None = same(
         "head_prune_rate",
         text="Refused above 0: verl's engine computes the head for every token of a row, so nothing would be saved.",
     )
-    prompt_mode: str = same("prompt_mode")
-    completion_score: str = same("completion_score")
-    completion_budget: str = same("completion_budget")
-    sampling_design: str = same("sampling_design")
-    prune_floor: float | None = same("prune_floor")
     rollout_cost: float | None = same(
         "rollout_cost",
         text="Cost of a generated token over one that is scored and trained on, >= 0: `auto` drops fewer completions "
         "if rollouts are dear. Default: 1.",
     )
-    prune_schedule: str = same("prune_schedule")
-    prune_until: float = same("prune_until")
-    history_half_life: float | None = same("history_half_life")
     seed: int = setting(0, "Of the order of prompts and of all draws, >= 0.", range="[0, inf)")
-    accept_bias: bool = same("accept_bias")
 
 
 def with_default(text: str, default: Any) -> str:
