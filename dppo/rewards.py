@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dppo.errors import ConfigError, RewardError, did_you_mean
+from dppo.typed import check_range
 
 Reward = Callable[..., Any]
 GIVEN = ("prompts", "completions", "completion_ids")
@@ -48,8 +49,7 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
     """
     if not callable(reward):
         raise ConfigError(f"{reward!r} is no function. Try guarded(my_reward); names of models are given as they are")
-    if limit_seconds is not None and not 0 < limit_seconds < math.inf:
-        raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
+    check_range("guarded", "limit_seconds", limit_seconds, "(0, inf)", "limit_seconds=60, or None for no limit")
     target = reward
     while isinstance(target, functools.partial):
         target = target.func

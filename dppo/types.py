@@ -2,8 +2,8 @@
 
 Names of arrays end in their dimensions: ``P`` candidates for prompts, ``Q`` prompts that were rolled out, ``N``
 completions, ``G`` completions of a group, ``F`` reward functions, ``U`` optimizer steps, ``B`` completions of a
-micro-batch, ``T`` tokens. docs/glossary.md has all letters. ``prob`` is an inclusion probability, ``weight`` multiplies
-a loss, ``keep`` is boolean, and ``mask`` is about tokens.
+micro-batch, ``T`` tokens (docs/glossary.md). ``prob`` is an inclusion probability, ``weight`` multiplies a loss,
+``keep`` is boolean, and ``mask`` is about tokens.
 """
 
 from collections.abc import Callable
@@ -93,11 +93,7 @@ class Rewards:
 
     @classmethod
     def in_groups(cls, reward_NF: Tensor, size: int | Tensor, weight_F: Tensor | None = None) -> "Rewards":
-        """Rewards (N, F) of consecutive groups of ``size`` completions each: G >= 1, or (Q,) int64.
-
-        Raises:
-            ShapeError: the last group is not whole.
-        """
+        """Rewards (N, F) of consecutive whole groups of ``size`` completions each: G >= 1, or (Q,) int64."""
         if isinstance(size, Tensor):
             group_N = torch.arange(len(size)).repeat_interleave(size)
         elif len(reward_NF) % size:

@@ -22,11 +22,10 @@ LEAST = 0.02
 
 def with_rollout_cost(method: Method, cost: float) -> Method:
     """The method whose levels choose their rates by this cost of a generated token over one trained on, >= 0."""
-    level, tokens = method.drawn, method.tokens
-    if level is not None and level.auto is not None:
-        method = replace(method, completions=replace(level, auto=replace(level.auto, rollout_cost=cost)))
-    if tokens.auto is not None:
-        method = replace(method, tokens=replace(tokens, auto=replace(tokens.auto, rollout_cost=cost)))
+    for name in ("completions", "tokens"):
+        level = getattr(method, name)
+        if getattr(level, "auto", None) is not None:
+            method = replace(method, **{name: replace(level, auto=replace(level.auto, rollout_cost=cost))})
     return method
 
 
@@ -81,13 +80,11 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
 
 def row_method(args: Any) -> RowMethod:
     """The method of a trainer on rows, from a preset and settings."""
-    base = ROW_METHODS[args.method]
-    rate = row_rate(args)
-    floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor
+    base, rate = ROW_METHODS[args.method], row_rate(args)
     design = base.rows.design if base.per_epoch else DESIGNS[args.sampling_design]
     return replace(
         base,
-        rows=replace(base.rows, rate=rate, floor=floor, design=design),
+        rows=replace(base.rows, rate=rate, floor=_floor(args, rate, None), design=design),
         score=base.score if args.row_score == AUTO else args.row_score,
         schedule=schedule_of(args, base.schedule),
     )

@@ -8,11 +8,12 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from dppo.errors import in_words, raise_problems
+from dppo.errors import in_words
 from dppo.groups import each_group
 from dppo.methods.pairs import Scheme
 from dppo.pruning import RoundRequest, Rounds
 from dppo.pruning.rounds import Collected
+from dppo.typed import check_fields
 from dppo.types import Rewards
 
 EASY, HARD, NEITHER = 1, -1, 0
@@ -91,16 +92,8 @@ class StreakSkipping:
     """Lowest probability of rolling a prompt out, in (0, 1]."""
 
     def __post_init__(self) -> None:
-        ranges = {
-            "target": 0 < self.target < 1,
-            "easy_part": 0 <= self.easy_part <= 1,
-            "lowest": 0 < self.lowest <= self.first,
-            "highest": self.first <= self.highest <= 1,
-            "change": 0 <= self.change < 1,
-            "floor": 0 < self.floor <= 1,
-        }
-        wrong = [f"{name}={float(getattr(self, name)):g} is out of range." for name, fine in ranges.items() if not fine]
-        raise_problems("StreakSkipping", wrong)
+        first = {"lowest": f"(0, {self.first}]", "highest": f"[{self.first}, 1]", "change": "[0, 1)", "floor": "(0, 1]"}
+        check_fields(self, "StreakSkipping(floor=0.01)", target="(0, 1)", easy_part="[0, 1]", **first)
 
     @property
     def bias(self) -> str:

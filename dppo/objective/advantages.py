@@ -1,6 +1,5 @@
 """Advantages from the rewards of whole groups, taken before anything is pruned."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
-from dppo.errors import ConfigError, ShapeError, require
+from dppo.errors import ConfigError, ShapeError
 from dppo.groups import ROUNDINGS, each_group, group_sums
+from dppo.typed import check_range
 from dppo.types import Rewards
 
 Scale = Literal["group", "batch", "none"]
@@ -39,16 +39,11 @@ def group_advantages(
         ddof: 1 divides the squares by n - 1, as TRL, verl and CPPO do; 0 divides by n.
         eps: added to the standard deviation, >= 0. TRL and CPPO use 1e-4, verl 1e-6.
 
-    Raises:
-        ConfigError: ``scale``, ``ddof`` or ``eps`` out of range.
-
     Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2; undivided, Dr. GRPO (arXiv:2503.20783); over the batch, Lite
         PPO (arXiv:2508.08221).
     """
-    scales = f"scale={scale!r} must be 'group', 'batch' or 'none'. Write scale='group'."
-    ddofs = f"ddof={ddof!r} must be 0 or 1. Write ddof=1, as TRL and verl do."
-    positive = f"eps={eps!r} must be >= 0. Write eps=1e-4."
-    require("group_advantages", {scales: scale in get_args(Scale), ddofs: ddof in (0, 1), positive: eps >= 0})
+    for name, value, allowed in (("scale", scale, get_args(Scale)), ("ddof", ddof, (0, 1)), ("eps", eps, "[0, inf]")):
+        check_range("group_advantages", name, value, allowed, "scale='group', ddof=1, eps=1e-4")
     total_N, group_N = rewards.total_N, rewards.group_N
     advantage_N = total_N - rewards.mean_Q[group_N]
     if scale == "group":
@@ -66,14 +61,11 @@ def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
 
 
 def powered(advantage: Tensor, *, power: float) -> Tensor:
-    """``A * abs(A)^power``, of the shape given: powers above 0 stress rare outcomes, right or wrong.
+    """``A * abs(A)^power``, of the shape given, ``power`` > -1: above 0 it stresses rare outcomes, right or wrong.
 
     Advantages of a group then no longer sum to 0, so the objective is not that of the rewards.
-
-    Raises:
-        ConfigError: ``power`` is not finite and > -1.
     """
-    require("powered", {f"power={power!r} must be finite and > -1. Write power=0.5.": -1 < power < math.inf})
+    check_range("powered", "power", power, "(-1, inf)", "power=0.5")
     return advantage.sign() * advantage.abs() ** (1 + power)
 
 
@@ -85,7 +77,7 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     baseline does not depend on completion i, and ``m``, ``strength`` and n are fixed before the rollout. So the
     expected gradient is that of the mean reward for every n, 1 included.
 
-    Each function has its own baseline; the advantages are summed with the functions' weights, without missing rewards.
+    Each function has its own baseline; advantages are summed with the functions' weights, without missing rewards.
     Without history the baseline is the siblings' mean, and a group of one has an advantage of 0.
 
     Source: leave-one-out, Kool et al. (2019), Ahmadian et al. (arXiv:2402.14740); a tracker per prompt, SPO
@@ -109,16 +101,13 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
 
 
 def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: float = DEVIATION_FLOOR) -> Tensor:
-    """(N,) float64 ``history_advantages`` over a standard deviation that history expects of the prompt, plus ``eps``.
+    """(N,) float64 ``history_advantages`` over a standard deviation that history expects of the prompt, plus ``eps`` >
+    0.
 
     It is fixed before the rollout, while a group's own deviation depends on its size. Functions are taken as
     independent: their weighted variances are added. Without history it does not divide.
-
-    Raises:
-        ConfigError: ``eps`` is not > 0.
     """
-    positive = f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."
-    require("history_scaled_advantages", {positive: 0 < eps < math.inf})
+    check_range("history_scaled_advantages", "eps", eps, "(0, inf)", f"eps={DEVIATION_FLOOR}")
     advantage_N = history_advantages(rewards, context)
     if context.expected is None:
         return advantage_N
@@ -151,12 +140,7 @@ class AdvantageRule:
         return self.from_history or self.from_values
 
     def __call__(self, rewards: Rewards, context: StepContext) -> Tensor:
-        """(N,) advantages of whole groups.
-
-        Raises:
-            ShapeError: ``compute`` did not return one number per completion.
-            ConfigError: it returned NaN, or an infinite advantage.
-        """
+        """(N,) advantages of whole groups; an error if ``compute`` returns another shape, NaN or an infinite number."""
         advantage_N = self.compute(rewards, context)
         if not isinstance(advantage_N, Tensor) or advantage_N.shape != (len(rewards),):
             shown = getattr(advantage_N, "shape", advantage_N)

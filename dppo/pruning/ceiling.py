@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from dppo.errors import raise_problems, require
+from dppo.errors import raise_problems
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.calibration import calibrated
 from dppo.typed import check_fields
@@ -116,16 +116,8 @@ class Auto:
     """Largest rate that a run may choose if it gives none, in (0, 1)."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Auto(least_gain=1.05)")
-        ranges = {
-            f"least_gain={self.least_gain:g} must be >= 1. Try least_gain=1.05.": 1 <= self.least_gain < np.inf,
-            f"tail={self.tail:g} must be in (0, 0.5]. Try tail={TAIL:g}.": 0 < self.tail <= 0.5,
-            f"enough={self.enough:g} must be in (0, 1]. Try enough=0.95.": 0 < self.enough <= 1,
-            f"fewest={self.fewest} must be >= 1. Try fewest=64.": self.fewest >= 1,
-            f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.": 0 <= self.rollout_cost < np.inf,
-            f"largest={self.largest:g} must be in (0, 1). Try largest=0.8.": 0 < self.largest < 1,
-        }
-        require("Auto", ranges)
+        ranges = {"least_gain": "[1, inf)", "tail": "(0, 0.5]", "enough": "(0, 1]", "fewest": "[1, inf)"}
+        check_fields(self, "Auto(least_gain=1.05)", **ranges, rollout_cost="[0, inf)", largest="(0, 1)")
 
 
 PROMPT_AUTO = Auto(least_gain=1.02, tail=ONE_ERROR, largest=0.5)

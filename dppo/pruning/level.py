@@ -13,7 +13,7 @@ from dppo.pruning.ceiling import Auto, Choice, choose
 from dppo.pruning.designs import INVERSE_PROBABILITY, PIVOTAL, Design, Weighting, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
-from dppo.typed import check_fields
+from dppo.typed import check_fields, range_problems, within
 from dppo.types import Completions, Draw
 
 
@@ -51,15 +51,10 @@ class Level:
 
     def __post_init__(self) -> None:
         check_fields(self, "Pruning(rate=0.5)")
-        problems = []
-        if not 0 <= self.rate < 1:
-            problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
-        else:
+        ranges = {"rate": "[0, 1)", "least": "(0, 1]", "budget": ("rows", "tokens")}
+        problems = range_problems(self, "Pruning(rate=0.5, budget='rows')", **ranges)
+        if within(self.rate, "[0, 1)"):
             problems += floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
-        if self.least is not None and not 0 < self.least <= 1:
-            problems.append(f"least={self.least:g} must be in (0, 1]. Try least=0.02.")
-        if self.budget not in ("rows", "tokens"):
-            problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
         if self.auto is not None and (reasons := self._reasons):
             problems.append(f"auto weighs variance, and this level has a bias: {reasons}. Write auto=None.")
         raise_problems(type(self).__name__, problems)

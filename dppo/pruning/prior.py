@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import DataError, require
+from dppo.errors import DataError
 from dppo.files import json_lines
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import PROMPT_AUTO, gain_of
 from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.prompts import PromptPruning
-from dppo.typed import check_fields, is_number
+from dppo.typed import check_fields, check_range, is_number
 from dppo.types import check_lengths
 
 SHARED_STRENGTH = 2.0
@@ -57,8 +57,7 @@ class PromptPrior:
                 f"the pass rate of row {row} is {self.rate_P[row]:g}; rates are in [0, 1]. Divide the column by 100, "
                 f"or by the answers that it counts, or name another: {EXAMPLE}."
             )
-        positive = f"completions={self.completions:g} must be > 0. Try {EXAMPLE}."
-        require("prompt_prior", {positive: 0 < self.completions < math.inf})
+        check_range("prompt_prior", "completions", self.completions, "(0, inf)", EXAMPLE)
 
     def __len__(self) -> int:
         return len(self.rate_P)

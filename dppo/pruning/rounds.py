@@ -1,6 +1,5 @@
 """Rounds of rollouts: prompts are rolled out until enough groups have a signal. Biased by design."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, RoundsError, in_words, require
+from dppo.errors import DesignError, RoundsError, in_words
 from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
@@ -125,12 +124,8 @@ class Rounds:
     """Rule that skips prompts by their past; None to skip none."""
 
     def __post_init__(self) -> None:
-        check_fields(self, 'replace(METHODS["dapo"].rounds, limit=10)')
-        factor = f"factor={self.factor:g} must be > 0. Try factor=1.0."
-        limit = f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10."
-        at_limit = f"at_limit={self.at_limit!r} must be 'stop' or 'train'. Try at_limit='stop'."
-        known = self.at_limit in ("stop", "train")
-        require("Rounds", {factor: 0 < self.factor < math.inf, limit: self.limit >= 0, at_limit: known})
+        ranges = {"factor": "(0, inf)", "limit": "[0, inf)", "at_limit": ("stop", "train")}
+        check_fields(self, 'replace(METHODS["dapo"].rounds, factor=1.0, limit=10, at_limit="stop")', **ranges)
 
     @property
     def bias(self) -> str:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import require
 from dppo.typed import check_fields
 
 TINY = 1e-9
@@ -33,10 +32,7 @@ class GroupSizes:
     """Most completions of one prompt, >= 1; raised to the mean if that is larger."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "GroupSizes(evenness=0.3)")
-        even = f"evenness={self.evenness:g} must be in [0, 1]. Write evenness=0.3."
-        most = f"most={self.most} must be >= 1. Write most=16."
-        require("GroupSizes", {even: 0 <= self.evenness <= 1, most: self.most >= 1})
+        check_fields(self, "GroupSizes(evenness=0.3, most=16)", evenness="[0, 1]", most="[1, inf)")
 
     def __call__(
         self, expected: Expected, tokens_Q: Tensor, generations: int, weight_F: Tensor | None = None

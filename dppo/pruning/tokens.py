@@ -108,19 +108,13 @@ class TokenPruning:
     head_rule: TokenProbabilities = by_uncertainty
 
     def __post_init__(self) -> None:
-        check_fields(self, "TokenPruning(rate=0.5)")
-        problems = []
-        for name, floor_name in (("rate", "floor"), ("head_rate", "head_floor")):
-            rate, floor = getattr(self, name), getattr(self, floor_name)
-            if not 0 <= rate < 1:
-                problems.append(f"{name}={rate:g} must be in [0, 1). Try {name}=0.5.")
-            else:
-                problems += floor_problems(floor, rate, floor_name, f"{name}={rate:g} keeps")
+        check_fields(self, "TokenPruning(rate=0.5)", rate="[0, 1)", head_rate="[0, 1)")
+        problems = floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
+        problems += floor_problems(self.head_floor, self.head_rate, "head_floor", f"head_rate={self.head_rate:g} keeps")
         rule, name = stated(self.cut_rule), in_words(self.cut_rule)
         if self.auto is not None and not rule.chooses_rate:
             problems.append(f"a rate is chosen for best_cuts alone, not for {name}. Use auto=None, rate=0.5.")
-        elif self.rate > rule.largest_rate:
-            most = rule.largest_rate
+        elif self.rate > (most := rule.largest_rate):
             problems.append(f"{name} leaves out at most {most:g}, not rate={self.rate:g}. Use rate={most:g}.")
         raise_problems("TokenPruning", problems)
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import ShapeError, require
+from dppo.errors import ShapeError
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 
@@ -25,9 +25,7 @@ class UpdateSchedule:
     """Optimizer steps of a pass, >= 1; each trains on a share of the completions."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "UpdateSchedule(passes=2)")
-        counts = {"passes": self.passes, "shares": self.shares}
-        require("UpdateSchedule", {f"{name}={n} must be >= 1. Write {name}=1.": n >= 1 for name, n in counts.items()})
+        check_fields(self, "UpdateSchedule(passes=2, shares=1)", passes="[1, inf)", shares="[1, inf)")
 
     @property
     def steps(self) -> int:
