@@ -7,9 +7,9 @@ import json
 import math
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -117,21 +117,21 @@ def json_lines(path: str | Path, *, advice: str) -> Iterator[dict[str, Any]]:
         raise FileError(f"{path}{problem} ({error}). {advice}") from error
 
 
-def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
-    """A dataclass of numbers from its ``asdict``. A field may be None if that is its default.
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """State of JSON values with a checksum, by which ``unsealed`` finds any damage."""
+    return {**state, "checksum": _checksum(state)}
 
-    Raises:
-        ValueError: a value is not a finite number.
-        TypeError: a field is missing or unknown.
-    """
-    optional = {each.name for each in fields(kind) if each.default is None}
-    for name, value in saved.items():
-        if value is None and name in optional:
-            continue
-        # math.isfinite raises for a huge int.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise ValueError(f"{name}={value!r:.60} is no finite number")
-    return kind(**saved)
+
+def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that was ``sealed``; ``ValueError`` if it was changed since."""
+    rest = {name: value for name, value in state.items() if name != "checksum"}
+    if state.get("checksum") != _checksum(rest):
+        raise ValueError("it fails its checksum")
+    return rest
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(_finite(state), sort_keys=True).encode()):08x}"
 
 
 def model_problem(name: str) -> str:

@@ -10,7 +10,7 @@ A step of a training loop::
 ``examples/without_trainer.py`` is a whole run.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dppo.costs import Spent, TokenCosts
 from dppo.errors import CheckpointError, ConfigError
-from dppo.files import finite_numbers
+from dppo.files import sealed, unsealed
 from dppo.methods import Method
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import NO_OTHERS, MomentSamples, OtherTerms
@@ -221,8 +221,8 @@ class Session:
     # -- state --------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the history of prompts into ``folder``; return the rest of the state as JSON values."""
-        return {
+        """Write the history of prompts into ``folder``; return the rest of the state as JSON values with a checksum."""
+        state = {
             "number": self.number,
             "source": None if self.source is None else self.source.save(folder),
             "samples": None if self.samples is None else self.samples.saved(),
@@ -230,30 +230,27 @@ class Session:
             "costs": asdict(self.costs),
             "in_flight": self.in_flight and self.in_flight.saved(self._with_source("save").history.identities),
         }
+        return sealed(state)
 
-    def load(self, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
+    def load(self, folder: Path, state: Mapping[str, Any], *, history: bool = True) -> None:
         """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out.
 
         Raises:
-            CheckpointError: the state is damaged, or of another dataset.
+            CheckpointError: the state is damaged, of another version, or of another dataset.
         """
         try:
-            source, number = state["source"], int(state["number"])
-            samples = None if state["samples"] is None else MomentSamples.of_saved(state["samples"])
-            others, costs = finite_numbers(OtherTerms, state["others"]), TokenCosts.of_saved(state["costs"])
-            if number < 0:
-                raise ValueError(f"number={number} is below 0")
+            state = unsealed(state)
+            samples, in_flight = state["samples"], state["in_flight"]
+            if self.source is not None and state["source"] is not None:
+                self.source.load(self.method, folder, state["source"], history=history)
+            self.number, self.others = state["number"], OtherTerms(**state["others"])
+            self.samples = None if samples is None else MomentSamples.of_saved(samples)
+            self._at_costs(TokenCosts.of_saved(state["costs"]))
+            if in_flight is not None and (in_flight["flights"] or self.in_flight is not None):
+                self.in_flight = self._flights.resumed(in_flight, self._with_source("load").history.identities)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the state of the session is damaged in {folder} ({error}). Resume from an earlier checkpoint folder."
-            ) from error
-        if self.source is not None and source is not None:
-            self.source.load(self.method, folder, source, history=history)
-        self.number, self.samples, self.others = number, samples, others
-        self._at_costs(costs)
-        in_flight = state.get("in_flight") or {}
-        if in_flight.get("flights") or (in_flight and self.in_flight is not None):
-            self.in_flight = self._flights.resumed(in_flight, self._with_source("load").history.identities)
+            which = f"the state of the session is damaged or of another version in {folder}"
+            raise CheckpointError(f"{which} ({error}). Resume from an earlier checkpoint folder.") from error
 
     def _with_source(self, what: str) -> PromptSource:
         if self.source is None:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import CheckpointError, DataError, ShapeError, require
+from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.groups import each_group, group_sums
-from dppo.pruning.history_file import dataset_rows, matches, read_history, write_arrays
+from dppo.pruning.history_file import dataset_rows, matches, read_arrays, write_arrays
+from dppo.typed import range_problems
 from dppo.types import Candidates, Rewards
 
 FORMAT = 3
@@ -25,6 +26,8 @@ FIELDS = {
     "streak": np.int16,
 }
 """Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
+OTHERS = ("totals", "identities", "reward_moments", "reward_totals")
+"""Other arrays of the saved file."""
 LONGEST_STREAK = np.iinfo(np.int16).max
 TOTALS = ("count", "signal_square_sum", "tokens_sum")
 """Fields that are also summed over all observations: the prior is the mean of these."""
@@ -64,14 +67,12 @@ class PromptHistory:
     def __init__(
         self, identities: np.ndarray, *, decay: float = 0.8, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
-        decays = f"decay={decay:g} must be in (0, 1]. Try decay=0.8."
-        strong = f"strength={strength:g} must be > 0 observations. Try strength=1."
-        halved = f"half_life={half_life:g} must be > 0 steps. Try half_life=1000."
-        require("PromptHistory", {decays: 0 < decay <= 1, strong: strength > 0, halved: half_life > 0})
-        if identities.dtype != np.uint64 or identities.ndim != 1:
-            raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self.identities = identities
         self.decay, self.strength, self.half_life = decay, strength, half_life
+        ranges = {"decay": "(0, 1]", "strength": "(0, inf]", "half_life": "(0, inf]"}
+        raise_problems("PromptHistory", range_problems(self, "PromptHistory(identities, decay=0.8)", **ranges))
+        if identities.dtype != np.uint64 or identities.ndim != 1:
+            raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self._arrays = {name: np.zeros(len(identities), dtype) for name, dtype in FIELDS.items()}
         self._totals = np.zeros(len(TOTALS))
         self.forget_rewards()
@@ -255,15 +256,8 @@ class PromptHistory:
 
     def save(self, path: str | Path) -> None:
         """Write everything to ``path`` as npz, without pickle; the file appears complete or not at all."""
-        write_arrays(
-            path,
-            format=np.int64(FORMAT),
-            totals=self._totals,
-            identities=self.identities,
-            reward_moments=self._reward_moments,
-            reward_totals=self._reward_totals,
-            **self._arrays,
-        )
+        others = (self._totals, self.identities, self._reward_moments, self._reward_totals)
+        write_arrays(path, format=np.int64(FORMAT), **dict(zip(OTHERS, others, strict=True)), **self._arrays)
 
     def load(self, path: str | Path) -> int:
         """Read a file of ``save``; return the number of prompts of this dataset in it. Settings stay as they are.
@@ -273,7 +267,11 @@ class PromptHistory:
         Raises:
             CheckpointError: if the file is missing or damaged, or has no prompt of this dataset.
         """
-        saved = read_history(Path(path), FORMAT, FIELDS, len(TOTALS))
+        saved = read_arrays(Path(path), "history", ("format", *OTHERS, *FIELDS))
+        if saved["format"] != FORMAT:
+            raise CheckpointError(
+                f"the history at {path} is of format {saved['format']}, not {FORMAT}. Start a new run."
+            )
         target, source = matches(self.identities, saved["identities"])
         if not len(target) and len(self):
             raise CheckpointError(
@@ -283,9 +281,8 @@ class PromptHistory:
         for name, array in self._arrays.items():
             array[:] = 0
             array[target] = saved[name][source]
-        self._totals = saved["totals"]
         self._begin_rewards(saved["reward_totals"].shape[1])
-        self._reward_totals = saved["reward_totals"]
+        self._totals, self._reward_totals = saved["totals"], saved["reward_totals"]
         self._reward_moments[:, target] = saved["reward_moments"][:, source]
         return len(target)
 

@@ -1,12 +1,13 @@
 """Candidate prompts in their order: an endless stream of epochs, and blocks cut from it before any draw."""
 
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import CheckpointError, DataError
+from dppo.errors import DataError
 from dppo.pruning.designs import WHOLE
 from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.prompts import PromptPruning
@@ -51,26 +52,13 @@ class PromptStream:
         """Place of the stream: ``epoch`` and ``offset`` within it."""
         return {"epoch": self.epoch, "offset": self.offset}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to the place of ``state_dict``, or to the next epoch if the dataset has become shorter than its offset.
-
-        Raises:
-            CheckpointError: a number is missing or negative.
-        """
-        epoch, offset = state.get("epoch"), state.get("offset")
-        if not isinstance(epoch, int) or not isinstance(offset, int) or epoch < 0 or offset < 0:
-            raise CheckpointError(
-                f"the prompt stream's state is epoch={epoch}, offset={offset}; expected integers >= 0. Resume from an "
-                "earlier checkpoint folder."
-            )
-        if offset >= self.size:
-            warnings.warn(
-                f"the run stood at prompt {offset} of an epoch, and the dataset has {self.size} now: the next epoch "
-                "begins.",
-                stacklevel=2,
-            )
-            epoch, offset = epoch + 1, 0
-        self.epoch, self.offset = epoch, offset
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go to the place of ``state_dict``, or to the next epoch if the dataset has become shorter than its offset."""
+        self.epoch, self.offset = state["epoch"], state["offset"]
+        if self.offset >= self.size:
+            stood = f"the run stood at prompt {self.offset} of an epoch, and the dataset has {self.size} now"
+            warnings.warn(f"{stood}: the next epoch begins.", stacklevel=2)
+            self.epoch, self.offset = self.epoch + 1, 0
 
     def _order(self, epoch: int) -> np.ndarray:
         if epoch not in self._orders:

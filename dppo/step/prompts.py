@@ -5,7 +5,7 @@ Everything follows from the run's seed, the step and earlier steps: ranks and a 
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,16 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
-from dppo.files import finite_numbers
+from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.methods import Method
-from dppo.pruning import (
-    MomentSamples,
-    PromptHistory,
-    PromptPrior,
-    PromptPruning,
-    PromptStream,
-    PromptValues,
-    Skipping,
-    spends_budget,
-)
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import FEWEST, point_ceiling
-from dppo.pruning.prior import CheckedPrior
-from dppo.pruning.rounds import take_round
-from dppo.pruning.stream import fill_block
+from dppo.pruning.history import PromptHistory
+from dppo.pruning.prior import CheckedPrior, PromptPrior, PromptValues
+from dppo.pruning.probabilities import spends_budget
+from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.rounds import Skipping, take_round
+from dppo.pruning.stream import PromptStream, fill_block
 from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
 from dppo.step.records import StepPrompts, drawn_block, in_rounds, side_by_side
@@ -258,35 +251,23 @@ class PromptSource:
             "prior_rejected": self.checked_prior.rejected,
         }
 
-    def load(self, method: Method, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
+    def load(self, method: Method, folder: Path, state: Mapping[str, Any], *, history: bool = True) -> None:
         """Read the files and the state of ``save``, for a run of ``method``; without ``history`` the state alone.
 
         Raises:
-            CheckpointError: the history is missing, damaged or of another dataset, or the state is damaged.
+            CheckpointError: the history is missing, damaged or of another dataset.
         """
         found = self.history.load(folder / HISTORY_FILE) if history else len(self.history)
         if found < len(self.history):
-            warnings.warn(
-                f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset: they "
-                "start without a history.",
-                stacklevel=2,
-            )
+            new = f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset"
+            warnings.warn(f"{new}: they start without a history.", stacklevel=2)
         if self.weight_F is not None and self.history.functions not in (0, len(self.weight_F)):
-            warnings.warn(
-                f"the checkpoint has rewards of {self.history.functions} functions; this run has "
-                f"{len(self.weight_F)}. Expected rewards of prompts are learned anew.",
-                stacklevel=2,
-            )
+            before = f"the checkpoint has rewards of {self.history.functions} functions; this run has"
+            warnings.warn(f"{before} {len(self.weight_F)}. Expected rewards of prompts are learned anew.", stacklevel=2)
             self.history.forget_rewards()
         self.stream.load_state_dict(state)
-        self.visits = MomentSamples.of_saved(state.get("visits"))
-        self.checked_prior.first_visits = MomentSamples.of_saved(state.get("first_visits"))
-        self.learned, skipping = None, method.rounds and method.rounds.skipping
-        try:
-            self.checked_prior.rejected, learned = bool(state["prior_rejected"]), state["learned"]
-            if skipping is not None and learned is not None:
-                self.learned = finite_numbers(type(skipping.start()), learned)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the state of the prompts is damaged in {folder} ({error}). Resume from an earlier checkpoint folder."
-            ) from error
+        self.visits = MomentSamples.of_saved(state["visits"])
+        self.checked_prior.first_visits = MomentSamples.of_saved(state["first_visits"])
+        self.checked_prior.rejected, learned = state["prior_rejected"], state["learned"]
+        skipping = method.rounds and method.rounds.skipping
+        self.learned = None if skipping is None or learned is None else type(skipping.start())(**learned)

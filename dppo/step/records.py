@@ -124,13 +124,10 @@ def drawn_block(
 ) -> StepPrompts:
     """Prompts of a step that is one block, or one block for each share of a pass.
 
-    Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``.
-    ``generations`` is G, or the mean of the sizes; a denominator counts it. ``size_Q`` (Q,) are the completions of each
-    kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each candidate;
-    None if one draw is for all.
-
-    Raises:
-        ShapeError: sizes of another number of groups, or below 1.
+    Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``,
+    with ``generations`` G or the mean of the sizes, which a denominator counts. ``size_Q`` (Q,) are the completions of
+    each kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each
+    candidate; None if one draw is for all.
     """
     keep_P = block.draw.keep_N
     weight_Q = block.draw.weight_N[keep_P]
@@ -234,8 +231,8 @@ def completions_of(
 ) -> Completions:
     """Completions as pruning sees them: advantages of whole groups, and which completions have a gradient.
 
-    ``live`` is that of ``plan_step``. ``weight_N`` (N,) is a factor of each completion's loss: 0 for groups that the
-    step does not train on, None for 1.
+    ``live`` is that of ``plan_step``; ``weight_N`` (N,) a factor of each completion's loss, 0 for groups that the step
+    does not train on, None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
     advantage_N, used_N = method.advantages(rewards, context), torch.ones(len(rewards), dtype=torch.bool)

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import CheckpointError
 from dppo.methods import RowMethod
 from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
 from dppo.pruning.history_file import read_arrays, write_arrays
@@ -65,8 +64,6 @@ class RowSource:
         if not (self.method.per_epoch and path.exists()):
             return known
         saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
-        if len(saved) < 3 or saved["prob"].shape != saved["weight"].shape or saved["prob"].ndim != 1:
-            raise CheckpointError(f"{path} is damaged. Resume from an earlier checkpoint folder.")
         if len(saved["prob"]) == len(self.scores):  # else the dataset has grown or shrunk, and the epoch is drawn again
             prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
             self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
