@@ -13,11 +13,7 @@ from dppo.types import each_tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Expected rewards of each group from history alone, fixed before the rollout.
-
-    Raises:
-        DataError: a number is not finite, or a variance or strength is negative.
-    """
+    """Expected rewards of each group from history alone, fixed before the rollout."""
 
     mean_QF: Tensor
     """(Q, F) float64 expected reward of each function, in its unit."""

@@ -83,9 +83,6 @@ def raise_problems(where: str, problems: list[str]) -> None:
     Args:
         where: the checked object, such as ``"DPPOConfig"``.
         problems: one sentence each: the setting, its value, the allowed range, a value that works.
-
-    Raises:
-        ConfigError: ``problems`` is not empty.
     """
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")

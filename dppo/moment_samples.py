@@ -25,11 +25,7 @@ FADING = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentSamples(Columns):
-    """Second moments V of the gradients of some units, and their costs c, each as expected and as found.
-
-    Raises:
-        ShapeError: a tensor is not of one entry per unit.
-    """
+    """Second moments V of the gradients of some units, and their costs c, each as expected and as found."""
 
     expected_N: Tensor
     """(N,) float64 expected V, >= 0: the square of what a rule ranks by."""

@@ -80,9 +80,6 @@ class Session:
         """Prompts of the next rollout, and the completions of each: see ``PromptSource.block``.
 
         ``number`` is that of the rollout, if the engine counts them.
-
-        Raises:
-            ConfigError: a stream of data has no prompts to choose from.
         """
         number = self.number if number is None else number
         source = self._with_source("prompts")

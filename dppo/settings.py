@@ -179,9 +179,7 @@ class DrawSettings:
         range="(0, inf]",
     )
     accept_bias: bool = setting(
-        False,
-        "Must be set to train with a method whose expected gradient is not the full batch's.",
-        remembered="",
+        False, "Must be set to train with a method whose expected gradient is not the full batch's.", remembered=""
     )
 
 
@@ -195,9 +193,7 @@ class OwnSettings(DrawSettings):
         remembered=BATCH,
     )
     importance_sampling_level: str = setting(
-        LEFT_OUT,
-        "As in TRL: `token` or `sequence`. Default: the method's own, or `token`.",
-        remembered=UPDATE,
+        LEFT_OUT, "As in TRL: `token` or `sequence`. Default: the method's own, or `token`.", remembered=UPDATE
     )
     scale_rewards: str = setting(
         LEFT_OUT, "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."
@@ -208,10 +204,7 @@ class OwnSettings(DrawSettings):
         choices=("sum_then_normalize", "normalize_then_sum"),
     )
     epsilon: float = setting(
-        LEFT_OUT,
-        "As in TRL: lower clip. Default: the method's own, or 0.2.",
-        range="[0, inf)",
-        remembered=UPDATE,
+        LEFT_OUT, "As in TRL: lower clip. Default: the method's own, or 0.2.", range="[0, inf)", remembered=UPDATE
     )
     beta: float = setting(
         LEFT_OUT,
@@ -220,9 +213,7 @@ class OwnSettings(DrawSettings):
         remembered=BATCH,
     )
     entropy_coef: float = setting(
-        LEFT_OUT,
-        "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.",
-        remembered=BATCH,
+        LEFT_OUT, "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.", remembered=BATCH
     )
     advantage_power: float = setting(
         0.0,

@@ -1,4 +1,6 @@
-"""Frozen records that pass between parts. Each checks the shapes of its tensors.
+"""Frozen records that pass between parts.
+
+Every record checks its shapes, types and stated ranges when it is made: ``ShapeError``, ``DataError``, ``ConfigError``.
 
 Names of arrays end in their dimensions: ``P`` candidates for prompts, ``Q`` prompts that were rolled out, ``N``
 completions, ``G`` completions of a group, ``F`` reward functions, ``U`` optimizer steps, ``B`` completions of a
@@ -50,12 +52,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewards:
-    """Rewards of whole groups of completions, from each reward function.
-
-    Raises:
-        ShapeError: shapes that do not belong together, or group numbers that are not 0 to Q - 1.
-        RewardError: a reward is infinite.
-    """
+    """Rewards of whole groups of completions, from each reward function."""
 
     reward_NF: Tensor
     """(N, F) floating rewards of each function, any unit; NaN for a missing reward."""

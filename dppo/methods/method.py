@@ -30,11 +30,7 @@ ROUTER_BIAS = "the router loss is biased under pruning: it is a product of two m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A policy-gradient method with its pruning. Presets are values of this class, never subclasses.
-
-    Raises:
-        ConfigError: a coefficient is negative or not finite, or prompts are pruned and rolled out in rounds too.
-    """
+    """A policy-gradient method with its pruning. Presets are values of this class, never subclasses."""
 
     name: str
     paper: str

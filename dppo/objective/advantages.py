@@ -20,12 +20,7 @@ DEVIATION_FLOOR = 0.1
 
 
 def group_advantages(
-    rewards: Rewards,
-    context: StepContext = NOTHING_KNOWN,
-    *,
-    scale: Scale = "group",
-    ddof: int = 1,
-    eps: float = 1e-4,
+    rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, scale: Scale = "group", ddof: int = 1, eps: float = 1e-4
 ) -> Tensor:
     """(N,) float64 advantages: total reward minus the group's mean, over a standard deviation plus ``eps``.
 

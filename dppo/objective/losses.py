@@ -113,12 +113,7 @@ def sapo(
 
 
 def vespo(
-    tokens: Tokens,
-    *,
-    k_pos: float = 2.0,
-    lambda_pos: float = 3.0,
-    k_neg: float = 3.0,
-    lambda_neg: float = 2.0,
+    tokens: Tokens, *, k_pos: float = 2.0, lambda_pos: float = 3.0, k_neg: float = 3.0, lambda_neg: float = 2.0
 ) -> Tensor:
     """(B, T) loss of each token, ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant.
 

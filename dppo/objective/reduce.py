@@ -45,9 +45,6 @@ def weighted_sum(
         weight: (B,) one over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too.
         per_sequence: divide each completion's token sum by its own token count (at least 1) first.
         counted_B: (B,) that count, fixed before tokens were drawn; None if the mask has all of them.
-
-    Raises:
-        ShapeError: the shapes do not belong together.
     """
     if mask_BT.shape != loss_BT.shape or weight.shape not in (loss_BT.shape, loss_BT.shape[:1]):
         raise ShapeError(

@@ -57,13 +57,7 @@ from dppo.pruning.scores import (
 )
 from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
-from dppo.pruning.tokens import (
-    TOKEN_AUTO,
-    SampledTokens,
-    TokenPruning,
-    all_alike,
-    random_prefix,
-)
+from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, TokenPruning, all_alike, random_prefix
 
 __all__ = ["COMPLETION_AUTO", "DESIGNS", "DETERMINISTIC", "INVERSE_PROBABILITY", "KEPT_MEAN", "PIVOTAL", "POISSON"]
 __all__ += ["PROMPT_AUTO", "RULES", "SCHEDULES", "SCORES", "SYSTEMATIC", "TOKEN_AUTO", "UNWEIGHTED", "WEIGHTINGS"]

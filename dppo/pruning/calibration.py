@@ -22,7 +22,7 @@ class Calibration:
     """Expected V to found V: a step function that never falls.
 
     After one visit a history still expects two thirds of the mean from a prompt that gave nothing, and most such
-    prompts give nothing again. Means are weighted by one over the probability of being asked. So a rare success counts
+    prompts give nothing again. Means are weighted by one over the probability of being asked, so a rare success counts
     for all prompts that are like it, and no prompt is given up for its own record.
     """
 

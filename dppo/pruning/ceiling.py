@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from dppo.errors import raise_problems
+from dppo.errors import ConfigError
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.calibration import calibrated
 from dppo.typed import check_fields
@@ -32,9 +33,9 @@ FEWEST = 16
 def selection_ceiling(value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
     """``E[V] E[c] / (E sqrt(V c))^2``: cost for the same variance, everything kept over the best choice; at least 1.
 
-    V (N,) >= 0 is the second moment of each unit's gradient as far as it is known before the draw, and c (N,) > 0 the
-    cost of keeping it, both in any unit. ``paid`` is a cost that no choice changes, in the unit of ``cost_N``. V of
-    [0, 1] at equal costs gives 2; V in proportion to c, or of 0 everywhere, gives 1.
+    V (N,) >= 0 is the second moment of each unit's gradient as far as it is known before the draw, c (N,) > 0 the cost
+    of keeping it, both in any unit. ``paid`` is a cost that no choice changes, in the unit of ``cost_N``. V of [0, 1]
+    at equal costs gives 2; V in proportion to c, or of 0 everywhere, gives 1.
     """
     value, cost = value_N.double().numpy(), cost_N.double().numpy()
     ceiling = float(_ratios(np.ones((1, len(value))), value, cost)[0])
@@ -78,7 +79,7 @@ def ceiling_of(samples: MomentSamples) -> Ceiling:
     V and c are the mean of those found where as much was expected: ``calibrated``.
     """
     if not len(samples):
-        raise_problems("ceiling_of", ["there are no units. Try ceiling_of(MomentSamples.known(value_N, tokens_N))."])
+        raise ConfigError("ceiling_of has no units. Try ceiling_of(MomentSamples.known(value_N, tokens_N)).")
     return Ceiling.of(point_ceiling(samples), _calibrated_ratios(samples.resampled(), samples), len(samples))
 
 
@@ -96,11 +97,7 @@ def gain_of(samples: MomentSamples, prob_N: Tensor) -> Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto:
-    """Rule by which a stage chooses its rate; the stage's ``rate`` is then the largest.
-
-    Raises:
-        ConfigError: a field is out of range.
-    """
+    """Rule by which a stage chooses its rate; the stage's ``rate`` is then the largest."""
 
     least_gain: float = WORTH
     """Smallest gain at the lower end of its interval, >= 1; pruning is off below it."""
@@ -148,12 +145,11 @@ def rates_to(largest: float) -> list[float]:
 
 
 def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
-    """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
+    """The smallest rate that has nearly all that pruning can gain, 0 if that is not worth having.
 
     It depends on the samples alone: on no clock and no draw. So draws at the rate are unbiased if the samples were
-    there before them. Where units are ranked by the moments that count, variance times cost is convex in the tokens
-    kept: no rate beyond the first fall of the gain is looked at. Under a rule of one's own a better rate beyond it may
-    be missed.
+    there before them. If units are ranked by the moments that count, variance times cost is convex in the tokens kept:
+    no rate beyond the first fall of the gain is looked at. Under a rule of one's own a better rate may be missed.
 
     ``prob_at(rate) -> prob_N`` are the level's own probabilities (N,) in (0, 1], in the order of the samples; no rate
     above ``largest`` in [0, 1) is looked at.
@@ -178,11 +174,9 @@ def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor
 
 
 def _terms(prob_N: Tensor, value_N: Tensor, cost_N: Tensor) -> np.ndarray:
-    """(N, 4) what efficiencies are sums of: V, V / p, c, p c."""
-    prob, value, cost = (each_N.double().numpy() for each_N in (prob_N, value_N, cost_N))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = np.where(value > 0, value / prob, 0.0)
-    return np.stack([value, spread, cost, prob * cost], axis=1)
+    """(N, 4) terms of the sums in an efficiency: V, V / p, c, p c."""
+    spread_N = torch.where(value_N > 0, value_N.double() / prob_N, 0.0)
+    return torch.stack([value_N.double(), spread_N, cost_N.double(), prob_N * cost_N.double()], 1).numpy()
 
 
 def _gains(sum_M4: np.ndarray, paid: np.ndarray | float) -> np.ndarray:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError, in_words
 from dppo.pruning.designs import SYSTEMATIC, Design
-from dppo.pruning.probabilities import finite, inclusion_probabilities
-from dppo.pruning.stated import Stated
+from dppo.pruning.probabilities import Stated, finite, inclusion_probabilities
 from dppo.types import each_tensor
 
 TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
@@ -58,10 +57,6 @@ def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) ->
     completion. The optimum pools neighbouring tokens until their moment never rises (isotonic regression). It is
     proportional to the root of the pooled moment, with one constant for all completions. Moments [[4, 1, 1], [1, 1,
     0]] with a rate of 1/3 and a floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
-
-    Raises:
-        ShapeError: shapes do not match, or a completion has a gap.
-        DesignError: negative or non-finite moments, or a rate above ``1 - floor``.
 
     Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
     """
@@ -142,10 +137,8 @@ def draw_tokens(
     """Draw a cut for each completion and, independently, the tokens before it that reach the head.
 
     ``reach_NT`` (N, T) are the probabilities of reaching each token, and ``head_NT`` (N, T), in (0, 1] at tokens, those
-    of a reached token to reach the head; None for 1. A token's probability is the product of both.
-
-    Raises:
-        DesignError: a token that can be reached has probability 0, or the design is biased.
+    of a reached token to reach the head; None for 1. A token's probability is the product of both. ``design`` is
+    unbiased.
     """
     mask_NT = reach_NT > 0
     if head_NT is not None and not bool((head_NT > 0)[mask_NT].all()):

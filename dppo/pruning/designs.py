@@ -173,9 +173,7 @@ UNWEIGHTED = Weighting(
     bias="what is kept is not weighted (unweighted), so nothing stands for what was dropped",
 )
 KEPT_MEAN = Weighting(
-    name="kept_mean",
-    compute=_mean,
-    bias="the mean is over what is kept (kept_mean), whatever its probability",
+    name="kept_mean", compute=_mean, bias="the mean is over what is kept (kept_mean), whatever its probability"
 )
 """``N / kept``, as in a mean over the survivors. Source: CPPO, arXiv:2503.22342."""
 

@@ -34,12 +34,7 @@ ADVICE = "Write it anew: python examples/prompt_values.py CONFIG.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrior:
-    """Pass rates of prompts, and their strength in completions.
-
-    Raises:
-        DataError: a rate outside [0, 1], or no rate at all.
-        ConfigError: ``completions`` is not above 0.
-    """
+    """Pass rates of prompts, and their strength in completions."""
 
     rate_P: Tensor
     """(P,) float64 pass rate of each prompt, in [0, 1]; NaN if unknown."""
@@ -174,11 +169,7 @@ def prior_of_column(values: Iterable[Any], completions: float, column: str) -> P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptValues:
-    """Values and reference rewards of the prompts of a dataset, row by row.
-
-    Raises:
-        DataError: a value or a moment is not finite, or a prompt has no samples.
-    """
+    """Values and reference rewards of the prompts of a dataset, row by row."""
 
     value_P: Tensor
     """(P,) float64 the best value of each prompt within reach of the reference, in the unit of rewards."""

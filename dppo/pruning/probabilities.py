@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 
 ROUNDING = 1e-9
@@ -90,11 +90,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of a rule: the share to drop, the floors and the costs.
-
-    Raises:
-        DesignError: a rate out of range, or a floor above what it keeps.
-    """
+    """Limits of a rule: the share to drop, the floors and the costs."""
 
     rate: float
     """Share of the cost to drop on average, in [0, 1)."""
@@ -128,6 +124,21 @@ class Budget:
         if self.least is None or not mean > 0:
             return np.full(len(score), self.floor if self.least is None else self.least)
         return np.minimum(self.least + (self.floor - self.least) * (score / mean), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """A named function with stated properties, those of a subclass: its needs are data on it, not its identity."""
+
+    name: str
+    compute: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compute(*arguments)
+
+    @property
+    def __name__(self) -> str:  # what reports call a function
+        return self.name
 
 
 Rule = Callable[[Tensor, Budget], Tensor]

@@ -17,11 +17,7 @@ from dppo.types import Candidates, Draw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPruning(Level):
-    """How candidate prompts are dropped before rollout, ranked by the signal in their history.
-
-    Raises:
-        ConfigError: at construction, listing every field that is out of range.
-    """
+    """How candidate prompts are dropped before rollout, ranked by the signal in their history."""
 
     calibration: Calibration | None = None
     """Correction of the signal that history expects; ``auto`` sets it with the rate. None for no correction."""

@@ -18,9 +18,6 @@ class RecordedScores:
     Args:
         identities: (size,) uint64, a hash of each row's content. Saved scores find their rows by it.
         tokens: (size,) tokens of each row, > 0: the cost of keeping it.
-
-    Raises:
-        DataError: there are no rows, or a method is given one outside of the dataset.
     """
 
     def __init__(self, identities: np.ndarray, tokens: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
-from dppo.pruning.stated import Stated
+from dppo.pruning.probabilities import Stated
 from dppo.types import Completions
 
 Score = Callable[[Completions], Tensor]

@@ -20,9 +20,6 @@ class GroupSizes:
     Sizes are fixed before the rollout. With a baseline that is exact for every size, one over the size is the only
     weight: each prompt counts alike.
 
-    Raises:
-        ConfigError: a field out of range.
-
     Source: Neyman (1934), optimal allocation; VIP, arXiv:2602.01601, for completions of prompts.
     """
 

@@ -35,11 +35,7 @@ MOST_OF_PREFIX = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class SampledTokens:
-    """The tokens of completions as the rollout engine sampled them.
-
-    Raises:
-        ShapeError: shapes that differ, or a mask that is not bool.
-    """
+    """The tokens of completions as the rollout engine sampled them."""
 
     logp_NT: Tensor
     """(N, T) log-probabilities of the sampled tokens, in nats; NaN, if the engine gave none, is probability 0."""
@@ -88,11 +84,7 @@ all_alike = TokenRule(name="all_alike", compute=_all_alike)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPruning:
-    """Pruning of tokens within kept completions. The defaults leave out nothing.
-
-    Raises:
-        ConfigError: a rate or a floor is out of range.
-    """
+    """Pruning of tokens within kept completions. The defaults leave out nothing."""
 
     rate: float = 0.0
     """Share of the tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on."""

@@ -47,11 +47,6 @@ class PromptSource:
         weight_F: (F,) of the reward functions, for group sizes; None for 1 each.
         prior: pass rates that the dataset carries, used until the rewards show that they mislead.
         values: of each prompt under a reference policy: baselines of some methods, and the prior of histories.
-
-    Raises:
-        ConfigError: both ``values`` and ``prior``, which are two priors.
-        DataError: fewer rows than a block has.
-        ShapeError: values or pass rates of another number of rows.
     """
 
     def __init__(

@@ -34,11 +34,7 @@ class StepSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrompts:
-    """Prompts of one step: the candidates, those rolled out, and their weights.
-
-    Raises:
-        ShapeError: numbers of prompts that do not belong together.
-    """
+    """Prompts of one step: the candidates, those rolled out, and their weights."""
 
     candidates: Candidates
     """(P,) in each field, of all rounds."""
@@ -194,12 +190,7 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledOut:
-    """Rollouts of all ranks for a step: whole groups, completion after completion.
-
-    Raises:
-        ShapeError: a tensor is not of one entry per completion.
-        DataError: a number of tokens is negative.
-    """
+    """Rollouts of all ranks for a step: whole groups, completion after completion."""
 
     rewards: Rewards
     tokens_N: Tensor

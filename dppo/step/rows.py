@@ -27,9 +27,6 @@ class RowSource:
 
         ``step`` is the key of the draw, or ``epoch`` for a method with one draw per epoch. ``done`` is the share of
         training done, in [0, 1].
-
-        Raises:
-            DataError: a row outside of the dataset.
         """
         method, candidates = self.method.at(done), self.scores.candidates(row_N)
         # A rate of 0 holds at once: the draw made before the schedule ended would hold until the end of the epoch.

@@ -13,11 +13,7 @@ from dppo.typed import check_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSchedule:
-    """Passes over the completions of a rollout, and optimizer steps of each pass.
-
-    Raises:
-        ConfigError: a number is below 1.
-    """
+    """Passes over the completions of a rollout, and optimizer steps of each pass."""
 
     passes: int = 1
     """Passes over all completions, >= 1; TRL's ``num_iterations``."""

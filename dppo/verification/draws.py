@@ -62,7 +62,7 @@ def session_of(subject: Subject, method: Method) -> Session:
 def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
     """Prompts of a draw: of one block, or of rounds until ``subject.wanted`` groups count.
 
-    All groups have as many completions: sizes that a method sets by history are left out.
+    All groups have one size: sizes that a method sets by history are left out.
     """
     # Not by ``session.prompts``: its source draws from its own streams, and its stream of prompts begins anew.
     if method.rounds is None:
@@ -78,10 +78,7 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
 
 
 def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
-    """The prompts with the context of those rolled out.
-
-    The candidates are the first of the P prompts of ``context``, in order.
-    """
+    """The prompts, whose candidates are the first of those of ``context``, with the context of those rolled out."""
     return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
 
@@ -149,10 +146,7 @@ def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tens
 
 
 def slopes(method: Method, advantage_N: Tensor) -> Tensor:
-    """(N,) factor of the gradient of each token's log-probability: the slope of the method's own loss at ratio 1.
-
-    It is minus the advantage for every loss that ``dppo`` has.
-    """
+    """(N,) slope of the method's own loss of a token at ratio 1: minus the advantage for every loss of this library."""
     logp_N1 = torch.zeros(len(advantage_N), 1, dtype=torch.float64, requires_grad=True)
     same_N1, mask_N1 = logp_N1.detach(), torch.ones(len(advantage_N), 1, dtype=torch.bool)
     tokens = Tokens(logp_BT=logp_N1, old_logp_BT=same_N1, advantage_B=advantage_N, mask_BT=mask_N1, ref_logp_BT=same_N1)

@@ -3,6 +3,7 @@
 The code under test runs unchanged, with a random generator that goes through every choice.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, permutations
@@ -91,12 +92,11 @@ def _on_a_line(design: Design, prob_N: Tensor, score_N: Tensor) -> Iterator[tupl
     for order in permutations(range(len(open_prob))):
         ends = np.cumsum([open_prob[row] for row in order]) % 1.0
         for low, high in pairwise(sorted({0.0, 1.0, *ends.tolist()})):
-            yield design.draw(prob_N, score_N, _line(order, (low + high) / 2)), (high - low) / factorial(len(order))
-
-
-def _line(order: tuple[int, ...], start: float) -> Any:
-    """A random generator of a systematic draw: this order and this start."""
-    return SimpleNamespace(permutation=lambda size: np.array(order, int), random=lambda: start)
+            rng: Any = SimpleNamespace(
+                permutation=lambda size, order=order: np.array(order, int),
+                random=lambda start=(low + high) / 2: start,
+            )
+            yield design.draw(prob_N, score_N, rng), (high - low) / factorial(len(order))
 
 
 def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
@@ -107,13 +107,11 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     elif design.name == SYSTEMATIC:
         found = _on_a_line(design, prob_N, score_N)
     else:
-        able = ", ".join((*BY_COINS, SYSTEMATIC))
-        raise DesignError(f"design={design.name!r} cannot be enumerated, only {able} can")
-    chance: dict[tuple[bool, ...], float] = {}
-    for keep_N, part in found:
-        mask = tuple(keep_N.tolist())
-        chance[mask] = chance.get(mask, 0.0) + part
-    return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
+        raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join((*BY_COINS, SYSTEMATIC))} can")
+    chances: defaultdict[tuple[bool, ...], float] = defaultdict(float)
+    for keep_N, chance in found:
+        chances[tuple(keep_N.tolist())] += chance
+    return [(torch.tensor(mask, dtype=torch.bool), chance) for mask, chance in chances.items()]
 
 
 AnyPruning = TypeVar("AnyPruning")

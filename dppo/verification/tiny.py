@@ -91,15 +91,9 @@ def _session(method: Method) -> Session:
 
 def full_gradient(method: Method) -> Tensor:
     """(parameters,) gradient of the full batch, computed without a plan."""
-    tokens = float(LENGTH_N.sum())
-    return gradient(
-        method,
-        torch.arange(N),
-        torch.ones(N, dtype=torch.float64),
-        method.advantages(REWARDS, CONTEXT),
-        denominator=method.normaliser.denominator(N, tokens, T),
-        tokens=tokens,
-    )
+    tokens, weight_N = float(LENGTH_N.sum()), torch.ones(N, dtype=torch.float64)
+    sizes = {"denominator": method.normaliser.denominator(N, tokens, T), "tokens": tokens}
+    return gradient(method, torch.arange(N), weight_N, method.advantages(REWARDS, CONTEXT), **sizes)
 
 
 def pruned_gradient(method: Method, tape: Tape) -> Tensor:
