@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dppo.groups import each_group
 from dppo.rng import Purpose, generator
-from dppo.types import Candidates, Columns, Draw, Rewards, each_tensor
+from dppo.types import Candidates, Columns, Draw, Rewards, concatenated, each_tensor
 
 REMEMBERED = 1024
 """Latest visits of prompts that are kept: the policy changes."""
@@ -79,25 +79,26 @@ class MomentSamples(Columns):
         ``rewards`` are of their groups, in the order of the block; a group without any reward is left out.
         ``signal_Q`` (Q,) is the signal of each group, and ``tokens_N`` (N,) the tokens of each completion.
         """
-        keep_P = draw.keep_N
-        visit_Q = candidates.seen_P[keep_P] & ~rewards.mean_Q.isnan()
+        visit_Q = candidates.seen_P[draw.keep_N] & ~rewards.mean_Q.isnan()
+
+        def of_visits(value_P: Tensor) -> Tensor:
+            return value_P[draw.keep_N][visit_Q].double()
+
         tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double())
-        visits = int(visit_Q.sum())
         return cls(
-            expected_N=candidates.signal_P[keep_P][visit_Q].double().square(),
+            expected_N=of_visits(candidates.signal_P).square(),
             found_N=signal_Q[visit_Q].double().square(),
-            expected_cost_N=candidates.tokens_P[keep_P][visit_Q].double(),
+            expected_cost_N=of_visits(candidates.tokens_P),
             cost_N=tokens_Q[visit_Q],
-            weight_N=draw.prob_N[keep_P][visit_Q].reciprocal(),
-            paid_N=torch.zeros(visits, dtype=torch.float64),
-            group_N=torch.arange(visits),
+            weight_N=of_visits(draw.prob_N).reciprocal(),
+            paid_N=torch.zeros_like(tokens_Q[visit_Q]),
+            group_N=torch.arange(int(visit_Q.sum())),
         )
 
     def after(self, more: "MomentSamples", most: int = REMEMBERED) -> "MomentSamples":
         """The last ``most`` units of these and then ``more``; groups of the two stay apart."""
-        more = replace(more, group_N=more.group_N + self.groups)
-        both = {each.name: torch.cat([getattr(self, each.name), getattr(more, each.name)]) for each in fields(self)}
-        last = MomentSamples(**{name: value_N[-most:] for name, value_N in both.items()})
+        both = concatenated(self, replace(more, group_N=more.group_N + self.groups))
+        last = each_tensor(both, lambda value_N: value_N[-most:])
         return replace(last, group_N=last.group_N.unique(return_inverse=True)[1])
 
     @property

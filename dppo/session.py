@@ -81,11 +81,8 @@ class Session:
 
         ``number`` is that of the rollout, if the engine counts them.
         """
-        number = self.number if number is None else number
-        source = self._with_source("prompts")
-        return source.block(
-            self.method, number, generations=self.generations, multiple=multiple, done=done, parts=parts
-        )
+        more = {"generations": self.generations, "multiple": multiple, "parts": parts}
+        return self._with_source("prompts").block(self.method, self._or_next(number), done=done, **more)
 
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """Prompts of the next rollout, rolled out until enough groups count: see ``PromptSource.rounds``."""
@@ -112,16 +109,15 @@ class Session:
 
     def returned(self, uids: Collection[str], clock: int) -> Requested:
         """Prompts of the next update, by the engine's names of the groups that it takes; ``clock`` as for ``plan``."""
-        source = self._with_source("returned")
         requested, self.in_flight = self._flights.after_update(uids)
-        context = source.context(self.method, requested.prompts.row_Q, clock)
+        context = self._with_source("returned").context(self.method, requested.prompts.row_Q, clock)
         return replace(requested, prompts=replace(requested.prompts, context=context))
 
     @property
     def _flights(self) -> InFlight:
         if self.in_flight is None:
             raise ConfigError(
-                "this session requests no prompts ahead. Write session.in_flight = InFlight(prompts=16, generations=8)."
+                "no prompts are requested ahead. Write session.in_flight = InFlight(prompts=16, generations=8)."
             )
         return self.in_flight
 
@@ -145,37 +141,21 @@ class Session:
         replace the method's rule. ``streams`` are the random numbers, for proofs; by default they follow from ``seed``
         and ``number``.
         """
-        number = self.number if number is None else number
+        number = self._or_next(number)
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
-        known = replace(prompts.context, samples=self.samples, others=self.others)
-        plan = plan_step(
-            method,
-            rolled_out,
-            replace(prompts, context=known),
-            streams=streams or step_streams(self.seed, number),
-            max_tokens=self.max_tokens,
-            passes=self.passes,
-            done=done,
-            live=live,
-        )
-        if plan.samples is not None:
-            self.samples = plan.samples
+        known = replace(prompts, context=replace(prompts.context, samples=self.samples, others=self.others))
+        streams = streams or step_streams(self.seed, number)
+        fixed = {"max_tokens": self.max_tokens, "passes": self.passes}
+        plan = plan_step(method, rolled_out, known, streams=streams, done=done, live=live, **fixed)
+        self.samples = self.samples if plan.samples is None else plan.samples
         if self.source is not None:
             self.source.learn(plan, number if clock is None else clock)
         self.number = number + 1
         return plan
 
-    def loss(
-        self,
-        tokens: Tokens,
-        weight: Tensor,
-        sizes: StepSizes,
-        *,
-        entropy_BT: Tensor | None = None,
-        router_loss: Tensor | None = None,
-    ) -> Tensor:
-        """() a micro-batch's part of the loss of its optimizer step: see ``micro_batch_loss``."""
-        return micro_batch_loss(self.method, tokens, weight, sizes, entropy_BT=entropy_BT, router_loss=router_loss)
+    def loss(self, tokens: Tokens, weight: Tensor, sizes: StepSizes, **terms: Tensor | None) -> Tensor:
+        """() a micro-batch's part of the loss of its optimizer step: see ``micro_batch_loss``, also for ``terms``."""
+        return micro_batch_loss(self.method, tokens, weight, sizes, **terms)
 
     # -- what forward passes found ------------------------------------------------------------------------------
 
@@ -249,10 +229,11 @@ class Session:
             which = f"the state of the session is damaged or of another version in {folder}"
             raise CheckpointError(f"{which} ({error}). Resume from an earlier checkpoint folder.") from error
 
+    def _or_next(self, number: int | None) -> int:
+        return self.number if number is None else number
+
     def _with_source(self, what: str) -> PromptSource:
         if self.source is None:
-            raise ConfigError(
-                f"session.{what} chooses among the rows of a dataset, and a stream of data has none to come back to. "
-                "Make the session with a PromptSource, or use session.streamed_prompts(completions)."
-            )
+            why = f"session.{what} chooses among the rows of a dataset, and a stream of data has none to come back to"
+            raise ConfigError(f"{why}. Make it with a PromptSource, or use session.streamed_prompts(completions).")
         return self.source

@@ -7,7 +7,7 @@ from typing import Any
 from dppo.methods.method import Method
 from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
-from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Schedule, Score, constant, of_sums, spends_budget
+from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Pruning, Schedule, Score, constant, of_sums, spends_budget
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, PROMPT_FLOOR, Auto
 from dppo.pruning.tokens import TOKEN_AUTO, TokenPruning
 from dppo.settings import AUTO
@@ -42,33 +42,25 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
         rounds = replace(rounds, limit=limit, factor=args.round_factor or rounds.factor)
     if not prunes_anything(method):
         return replace(method, rounds=rounds)
-    prompt_rate, prompt_auto = _rate_of(args, "prompt_prune_rate")
     rate, auto = _rate_of(args, "completion_prune_rate")
-    completions = method.completions.at_rate(rate)
-    design = DESIGNS[args.sampling_design]
-    if method.drawn is not None:
-        level = method.drawn.at_rate(rate)
+    design, completions = DESIGNS[args.sampling_design], method.completions.at_rate(rate)
+    if isinstance(completions, Pruning):
         completions = replace(
-            level,
+            completions,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            least=LEAST if args.prune_floor is None and spends_budget(level.rule) else None,
+            least=LEAST if args.prune_floor is None and spends_budget(completions.rule) else None,
             auto=auto,
             budget=args.completion_budget,
-            design=design if level.design.unbiased else level.design,
+            design=design if completions.design.unbiased else completions.design,
         )
-    floor = _floor(args, prompt_rate, prompt_auto, DEFAULT_FLOOR if prompt_auto is None else PROMPT_FLOOR)
-    prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
+    rate, auto = _rate_of(args, "prompt_prune_rate")
+    floor = _floor(args, rate, auto, DEFAULT_FLOOR if auto is None else PROMPT_FLOOR)
+    prompts = replace(method.prompts, rate=rate, floor=floor, auto=auto)
     if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
         prompts = replace(prompts, design=design)
-    return replace(
-        method,
-        completions=completions,
-        tokens=_tokens(args, method.tokens),
-        prompts=prompts,
-        rounds=rounds,
-        schedule=schedule_of(args, method.schedule),
-    )
+    tokens, schedule = _tokens(args, method.tokens), schedule_of(args, method.schedule)
+    return replace(method, completions=completions, tokens=tokens, prompts=prompts, rounds=rounds, schedule=schedule)
 
 
 def _tokens(args: Any, own: TokenPruning) -> TokenPruning:

@@ -13,7 +13,6 @@ from dppo.groups import each_group
 from dppo.methods.pairs import Scheme
 from dppo.pruning import RoundRequest, Rounds
 from dppo.pruning.rounds import Collected
-from dppo.typed import check_fields
 from dppo.types import Rewards
 
 EASY, HARD, NEITHER = 1, -1, 0
@@ -70,30 +69,22 @@ class Exploration:
     high: float | None = None
 
 
+TARGET, EASY_PART = Fraction(1, 4), Fraction(1, 3)
+"""Share of the groups rolled out that may be easy or hard, and the part of it that may be easy, as in GRESO's code."""
+FIRST, CHANGE, LOWEST, HIGHEST = 0.5, 0.01, 0.05, 0.95
+"""Exploration probabilities at the start, their change per step and their range, as in GRESO's code."""
+FLOOR = 0.01
+"""Lowest probability of rolling a prompt out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreakSkipping:
-    """Prompts are skipped after easy or hard groups in a row. The constants are those of GRESO's code."""
+    """Prompts are skipped after easy or hard groups in a row."""
 
     streak: Grade = by_variance
     """Grade by which a prompt's streak of easy or hard groups goes on or ends."""
     tally: Grade = by_variance
     """Grade by which exploration is adjusted."""
-    target: Fraction = Fraction(1, 4)
-    """Share of the groups rolled out that may be easy or hard, in (0, 1)."""
-    easy_part: Fraction = Fraction(1, 3)
-    """Part of ``target`` that may be easy, in [0, 1]; the rest may be hard."""
-    first: float = 0.5
-    """Both exploration probabilities at the start."""
-    change: float = 0.01
-    """Change of both probabilities per step."""
-    lowest: float = 0.05
-    highest: float = 0.95
-    floor: float = 0.01
-    """Lowest probability of rolling a prompt out, in (0, 1]."""
-
-    def __post_init__(self) -> None:
-        first = {"lowest": f"(0, {self.first}]", "highest": f"[{self.first}, 1]", "change": "[0, 1)", "floor": "(0, 1]"}
-        check_fields(self, "StreakSkipping(floor=0.01)", target="(0, 1)", easy_part="[0, 1]", **first)
 
     @property
     def bias(self) -> str:
@@ -105,7 +96,7 @@ class StreakSkipping:
 
     def start(self) -> Exploration:
         """The exploration at the start of a run."""
-        return Exploration(easy=self.first, hard=self.first)
+        return Exploration(easy=FIRST, hard=FIRST)
 
     def chances(self, streak_P: Tensor, learned: Exploration) -> Tensor:
         """(P, 2) float64 exploration probabilities of easy and hard to the power of the streak, at least the floor.
@@ -113,7 +104,7 @@ class StreakSkipping:
         Source: GRESO, equation 5; two coins as in its code.
         """
         sides = ((learned.easy, streak_P.clamp_min(0)), (learned.hard, (-streak_P).clamp_min(0)))
-        return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(self.floor)
+        return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(FLOOR)
 
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
         """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
@@ -124,28 +115,25 @@ class StreakSkipping:
         Source: GRESO, section 4.2, with the constants of its code.
         """
         seen = rewards.total_N[~rewards.total_N.isnan()].tolist()
-        known = [value for value in (learned.low, learned.high) if value is not None]
-        if not seen and not known:
+        seen += [value for value in (learned.low, learned.high) if value is not None]
+        if not seen:
             return torch.zeros(rewards.groups, dtype=torch.int64), learned
-        low, high = min(seen + known), max(seen + known)
+        low, high = min(seen), max(seen)
         learned = replace(learned, low=low, high=high)
         if epochs > 1:
             tally_Q = self.tally(rewards, low, high)
             easy, hard = (Fraction(int((tally_Q == kind).sum()), len(tally_Q)) for kind in (EASY, HARD))
-            learned = replace(
-                learned,
-                easy=self._moved(learned.easy, easy, self.target * self.easy_part),
-                hard=self._moved(learned.hard, hard, self.target * (1 - self.easy_part)),
-            )
+            easy, hard = easy >= TARGET * EASY_PART, hard >= TARGET * (1 - EASY_PART)
+            learned = replace(learned, easy=_moved(learned.easy, easy), hard=_moved(learned.hard, hard))
         return self.streak(rewards, low, high), learned
 
     def metrics(self, learned: Exploration) -> dict[str, float]:
         """Both exploration probabilities."""
         return {"prune/explore_easy": learned.easy, "prune/explore_hard": learned.hard}
 
-    def _moved(self, probability: float, share: Fraction, target: Fraction) -> float:
-        change = -self.change if share >= target else self.change
-        return min(max(probability + change, self.lowest), self.highest)
+
+def _moved(probability: float, many: bool) -> float:
+    return min(max(probability + (-CHANGE if many else CHANGE), LOWEST), HIGHEST)
 
 
 def mixed(rewards: Rewards) -> Tensor:

@@ -15,44 +15,37 @@ from dppo.typed import check_range
 from dppo.types import Rewards
 
 Scale = Literal["group", "batch", "none"]
+EPS = 1e-4
+"""Added to a standard deviation, as in TRL and CPPO; verl adds 1e-6."""
 DEVIATION_FLOOR = 0.1
 """Added to a standard deviation from history, which is 0 for a prompt that was always solved."""
 
 
-def group_advantages(
-    rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, scale: Scale = "group", ddof: int = 1, eps: float = 1e-4
-) -> Tensor:
-    """(N,) float64 advantages: total reward minus the group's mean, over a standard deviation plus ``eps``.
+def group_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, scale: Scale = "group") -> Tensor:
+    """(N,) float64 advantages: total reward minus the group's mean, over a standard deviation plus ``EPS``.
 
     A completion without a reward counts in no statistic; its advantage is 0. Zero-variance groups and groups with one
-    reward have advantages of exactly 0.
-
-    Args:
-        rewards: of whole groups, of any sizes.
-        context: not read.
-        scale: standard deviation of each ``"group"`` or of the whole ``"batch"``; ``"none"`` does not divide.
-        ddof: 1 divides the squares by n - 1, as TRL, verl and CPPO do; 0 divides by n.
-        eps: added to the standard deviation, >= 0. TRL and CPPO use 1e-4, verl 1e-6.
+    reward have advantages of exactly 0. ``scale`` is the standard deviation of each ``"group"`` or of the whole
+    ``"batch"``; ``"none"`` does not divide. ``context`` is not read.
 
     Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2; undivided, Dr. GRPO (arXiv:2503.20783); over the batch, Lite
         PPO (arXiv:2508.08221).
     """
-    for name, value, allowed in (("scale", scale, get_args(Scale)), ("ddof", ddof, (0, 1)), ("eps", eps, "[0, inf]")):
-        check_range("group_advantages", name, value, allowed, "scale='group', ddof=1, eps=1e-4")
+    check_range("group_advantages", "scale", scale, get_args(Scale), "scale='group'")
     total_N, group_N = rewards.total_N, rewards.group_N
     advantage_N = total_N - rewards.mean_Q[group_N]
     if scale == "group":
-        advantage_N = advantage_N / (each_group(partial(deviation, ddof=ddof), group_N, total_N)[group_N] + eps)
+        advantage_N = advantage_N / (each_group(deviation, group_N, total_N)[group_N] + EPS)
     elif scale == "batch":
-        advantage_N = advantage_N / (deviation(total_N[None], ddof=ddof) + eps)
+        advantage_N = advantage_N / (deviation(total_N[None]) + EPS)
     return advantage_N.masked_fill(total_N.isnan() | rewards.zero_variance_Q[group_N], 0.0)
 
 
-def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
-    """(Q,) standard deviation of each line without its NaN entries; 0 with at most ``ddof`` entries."""
+def deviation(value_QG: Tensor) -> Tensor:
+    """(Q,) standard deviation (ddof 1) of each line without its NaN entries; 0 with at most one entry."""
     count_Q = (~value_QG.isnan()).sum(1)
     square_Q = (value_QG - value_QG.nanmean(1, keepdim=True)).square().nansum(1)
-    return (square_Q / (count_Q - ddof).clamp(min=1)).sqrt()
+    return (square_Q / (count_Q - 1).clamp(min=1)).sqrt()
 
 
 def powered(advantage: Tensor, *, power: float) -> Tensor:
@@ -95,18 +88,17 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
 
 
-def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: float = DEVIATION_FLOOR) -> Tensor:
-    """(N,) float64 ``history_advantages`` over a standard deviation that history expects of the prompt, plus ``eps`` >
-    0.
+def history_scaled_advantages(rewards: Rewards, context: StepContext) -> Tensor:
+    """(N,) float64 ``history_advantages`` over ``DEVIATION_FLOOR`` plus the deviation that history expects of a prompt.
 
     It is fixed before the rollout, while a group's own deviation depends on its size. Functions are taken as
     independent: their weighted variances are added. Without history it does not divide.
     """
-    check_range("history_scaled_advantages", "eps", eps, "(0, inf)", f"eps={DEVIATION_FLOOR}")
     advantage_N = history_advantages(rewards, context)
     if context.expected is None:
         return advantage_N
-    return advantage_N / (context.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
+    spread_Q = context.expected.total_variance_Q(rewards.weight_F).sqrt()
+    return advantage_N / (spread_Q[rewards.group_N] + DEVIATION_FLOOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,8 +226,7 @@ def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
     """
     if tokens.ref_logp_BT is None:
         raise ConfigError(
-            "a KL term (beta above 0) needs ref_logp_BT, the reference policy's log-probabilities: pass them, or set "
-            "beta=0.0."
+            "a KL term needs the reference policy's log-probabilities, ref_logp_BT. Pass them, or beta=0.0."
         )
     d_BT = _masked(tokens.ref_logp_BT - tokens.logp_BT, tokens)
     kl_BT = d_BT.expm1() - d_BT

@@ -47,10 +47,8 @@ def weighted_sum(
         counted_B: (B,) that count, fixed before tokens were drawn; None if the mask has all of them.
     """
     if mask_BT.shape != loss_BT.shape or weight.shape not in (loss_BT.shape, loss_BT.shape[:1]):
-        raise ShapeError(
-            f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)} do not "
-            "match: expected (B, T), (B, T) and (B,)."
-        )
+        shapes = f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)}"
+        raise ShapeError(f"{shapes} do not match: expected (B, T), (B, T) and (B,).")
     carried_BT, weight = loss_BT.masked_fill(mask_BT == 0, 0.0), weight.to(loss_BT)
     by_token = weight.dim() == 2
     sum_B = (carried_BT * weight if by_token else carried_BT).sum(1)

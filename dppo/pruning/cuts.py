@@ -172,10 +172,8 @@ by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_mo
 def check_mask(name: str, value_NT: Tensor, mask_NT: Tensor) -> None:
     """Raise ``ShapeError`` unless value and mask are (N, T) of one shape, the mask bool."""
     if value_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool or mask_NT.dim() != 2:
-        raise ShapeError(
-            f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of "
-            "one shape, the mask bool. Pass mask_NT.bool()."
-        )
+        shapes = f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}"
+        raise ShapeError(f"{shapes}: expected (N, T) of one shape, the mask bool. Pass mask_NT.bool().")
 
 
 def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:

@@ -78,10 +78,7 @@ class Level:
         return replace(self, rate=rate, floor=floor)
 
     def choice(self, samples: MomentSamples) -> Choice:
-        """The rate that samples make worthwhile, by this level's rule and floor. Only for levels with ``auto``.
-
-        The draw has no part in the samples, so it is unbiased at the chosen rate.
-        """
+        """The rate that samples make worthwhile, by this level's rule and floor. Only for levels with ``auto``."""
         assert self.auto is not None
         score_N, cost_N = self._foreseen(samples), samples.expected_cost_N
         return choose(self.auto, samples, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), self.rate)
@@ -92,14 +89,11 @@ class Level:
 
     def words(self, scored: str) -> str:
         """Description of the stage; empty if nothing is dropped."""
-        if not self.rate:
-            return ""
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
         least = "" if self.least is None else f" ({self.least:g} where nothing is lost)"
-        return (
-            f"{share} of the {self.budget} pruned, {in_words(self.rule)} rule on {scored}, {self.design.name} "
-            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
-        )
+        rules = f"{in_words(self.rule)} rule on {scored}, {self.design.name} draw"
+        weights = f"{self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
+        return f"{share} of the {self.budget} pruned, {rules}, {weights}" if self.rate else ""
 
     def _chosen(self, rate: float) -> Self:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
@@ -118,10 +112,10 @@ class Level:
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
         if not self.bias and bool((prob_R <= 0).any()):
-            raise DesignError(
-                f"{int((prob_R <= 0).sum())} units with a gradient have probability 0, so no weight can make up for "
-                "them. Use rule=proportional with floor > 0, or a selection of your own that says its bias."
+            units = (
+                f"{int((prob_R <= 0).sum())} units with a gradient have probability 0, and no weight makes up for them"
             )
+            raise DesignError(f"{units}. Use rule=proportional with floor > 0, or a selection that states its bias.")
         keep_R = self.design.draw(prob_R, score_R, rng)
         return scattered(unit_R, size, keep_R, prob_R, self.weighting(keep_R, prob_R))
 

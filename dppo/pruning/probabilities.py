@@ -46,10 +46,8 @@ def _allocated(size: np.ndarray, cost: np.ndarray, budget: float, prob: np.ndarr
     total, least = float(cost.sum()), float((prob * cost).sum())
     if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
         mean = least / total
-        raise DesignError(
-            f"cannot spend {budget:g} of {total:g} with floor={mean:g}: every unit has at least the floor and at most "
-            f"probability 1. Use a budget in [{least:g}, {total:g}] or a lower floor."
-        )
+        why = f"cannot spend {budget:g} of {total:g} with floor={mean:g}: probabilities are from the floor to 1"
+        raise DesignError(f"{why}. Use a budget in [{least:g}, {total:g}] or a lower floor.")
     budget = min(max(budget, least), total)
     sized = size > 0
     spared = float((prob * cost)[~sized].sum())
@@ -106,10 +104,8 @@ class Budget:
         if not 0 <= self.rate < 1:
             raise DesignError(f"rate={self.rate:g} must be in [0, 1). To drop half, use rate=0.5.")
         if self.floor > 1 - self.rate + ROUNDING:
-            raise DesignError(
-                f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average. "
-                f"Use floor={(1 - self.rate) / 2:g}, or a lower rate."
-            )
+            kept = f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average"
+            raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
         if self.least is not None and not 0 < self.least <= self.floor:
             raise DesignError(f"least={self.least:g} must be in (0, {self.floor:g}], the floor. Use least=None.")
 

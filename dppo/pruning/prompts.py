@@ -41,16 +41,12 @@ class PromptPruning(Level):
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
         pruned = self._prunes(candidates)
         if multiple > 1 and pruned and not self.design.fixed_size:
-            raise DesignError(
-                f"design={self.design.name!r} keeps a random number of prompts, which cannot be a multiple of "
-                f"{multiple}. Use design=PIVOTAL."
-            )
+            random = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
+            raise DesignError(f"{random}. Use design=PIVOTAL.")
         total = math.ceil((self._total(candidates, owed) if pruned else size) / multiple) * multiple
         if total > size:
-            raise DesignError(
-                f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}: the "
-                f"block has {size}. Use a block size that is a multiple of {multiple}."
-            )
+            least = f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}"
+            raise DesignError(f"{least}: the block has {size}. Use a block size that is a multiple of {multiple}.")
         if not pruned:
             return Draw.whole(torch.ones(size, dtype=torch.bool))
         prob_P = torch.ones(size, dtype=torch.float64)
@@ -98,10 +94,8 @@ class PromptPruning(Level):
             if abs(kept - wanted) <= WHOLE / 10:
                 return replace(self, rate=rate)
             low, high = ((rate, kept), high) if kept > wanted else (low, (rate, kept))
-        raise DesignError(
-            f"no rate keeps {total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with "
-            f"floor={self.floor:g}: at least {self.fewest(candidates):g} are. Use a lower floor."
-        )
+        seen_of = f"{total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with floor={self.floor:g}"
+        raise DesignError(f"no rate keeps {seen_of}: at least {self.fewest(candidates):g} are. Use a lower floor.")
 
     def expected(self, candidates: Candidates) -> float:
         """Expected number of prompts that are rolled out of a block, before it is made an integer."""

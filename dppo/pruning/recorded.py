@@ -24,10 +24,8 @@ class RecordedScores:
         if not len(identities):
             raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
         if identities.dtype != np.uint64 or identities.ndim != 1 or tokens.shape != identities.shape:
-            raise ShapeError(
-                f"identities are {identities.dtype} {identities.shape} and tokens {tokens.shape}, expected uint64 "
-                "(size,) and (size,)."
-            )
+            shapes = f"identities are {identities.dtype} {identities.shape} and tokens {tokens.shape}"
+            raise ShapeError(f"{shapes}, expected uint64 (size,) and (size,).")
         self.identities, self.tokens = identities, tokens.astype(np.float64)
         self.score = np.full(len(identities), np.nan, np.float32)
         """(size,) NaN for a row without a score."""
@@ -70,10 +68,10 @@ class RecordedScores:
         saved = read_arrays(Path(path), "recorded scores", ("identities", "score"))
         target, source = matches(self.identities, saved["identities"])
         if not len(target):
-            raise CheckpointError(
-                f"{path} has the scores of {len(saved['identities'])} rows, none of them among the {len(self)} of this "
-                "dataset. Give the dataset that they were recorded on, or start without them."
+            others = (
+                f"{path} has the scores of {len(saved['identities'])} rows, none of the {len(self)} of this dataset"
             )
+            raise CheckpointError(f"{others}. Give the dataset that they were recorded on, or start without them.")
         self.score[:] = np.nan
         self.score[target] = saved["score"][source]
         return len(target)

@@ -37,7 +37,7 @@ class Skipping(Protocol):
         """State of the rule at the start of a run: a frozen dataclass of numbers, saved in checkpoints."""
 
     def chances(self, streak_P: Tensor, learned: Any, /) -> Tensor:
-        """(P, coins) probabilities of independent coins. A prompt is rolled out if all of its coins are heads.
+        """(P, coins) probabilities of independent coins; a prompt is rolled out if all of its coins are heads.
 
         ``streak_P`` (P,) int64 counts a prompt's last groups of one kind: z easy ones, -z hard ones, or 0.
         """
@@ -74,14 +74,8 @@ class Collected:
     def after(self, counts_P: Tensor) -> "Collected":
         """Numbers after one more round, of which the groups of ``counts_P`` count."""
         groups, counted = len(counts_P), int(counts_P.sum())
-        return replace(
-            self,
-            counted=self.counted + counted,
-            rounds=self.rounds + 1,
-            rolled_out=self.rolled_out + groups,
-            last_rolled_out=groups,
-            last_counted=counted,
-        )
+        last = {"last_rolled_out": groups, "last_counted": counted, "rounds": self.rounds + 1}
+        return replace(self, counted=self.counted + counted, rolled_out=self.rolled_out + groups, **last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +124,9 @@ class Rounds:
     def __str__(self) -> str:
         ending = {"stop": "an error there", "train": "then a step on those there are"}[self.at_limit]
         limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
+        wants = f"{in_words(self.size)} rounds of {self.factor:g} times what a step wants"
         skipped = "" if self.skipping is None else f", {self.skipping}"
-        return (
-            f"{in_words(self.size)} rounds of {self.factor:g} times what a step wants until as many groups have "
-            f"rewards that differ, {limit}{skipped}"
-        )
+        return f"{wants} until as many groups have rewards that differ, {limit}{skipped}"
 
 
 def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> tuple[Tensor, Collected]:
@@ -159,10 +151,10 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
         if rounds.limit and collected.rounds >= rounds.limit:
             if rounds.at_limit == "train" and collected.counted:
                 break
+            found = f"{collected.counted} of {collected.rolled_out} groups have rewards that differ"
+            needed = f"a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: {2 * rounds.limit}"
             raise RoundsError(
-                f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups have rewards "
-                f"that differ; a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: "
-                f"{2 * rounds.limit} (0 for no limit), or train on prompts that are sometimes solved."
+                f"after {collected.rounds} rounds {found}; {needed} (0: no limit), or take easier prompts."
             )
     if not parts:
         raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
@@ -182,10 +174,10 @@ def take_round(
     while missing and len(ahead_P := stream.peek(missing if chances is None else 2 * missing)):
         chance = torch.ones(len(ahead_P), 0, dtype=torch.float64) if chances is None else chances(ahead_P)
         if bool((chance <= 0).any()):
-            raise DesignError(
-                f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0; rounds of such prompts never "
-                "end. Give every prompt a probability above 0, such as 0.05."
+            never = (
+                f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0, and their rounds never end"
             )
+            raise DesignError(f"{never}. Give every prompt a probability above 0, such as 0.05.")
         keep_P = torch.ones(len(ahead_P), dtype=torch.bool)
         if chance.numel():  # without coins nothing is random, and frozen comparisons tell by the generator
             coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()

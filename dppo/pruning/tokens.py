@@ -182,10 +182,8 @@ class TokenPruning:
         if self.rate:
             parts.append(f"{share} of the tokens behind a cut ({in_words(self.cut_rule)}, floor {self.floor:g})")
         if self.head_rate:
-            rule = f"{in_words(self.head_rule)}, floor {self.head_floor:g}"
-            parts.append(
-                f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head ({rule})"
-            )
+            share = f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head"
+            parts.append(f"{share} ({in_words(self.head_rule)}, floor {self.head_floor:g})")
         return "; ".join(parts)
 
 

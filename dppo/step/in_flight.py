@@ -125,10 +125,8 @@ class InFlight:
         drawn = [Flight(**record, block=len(records)) for record in records]
         kept, left_out = ([drawn[row] for row in side.nonzero()[:, 0]] for side in (draw.keep_N, ~draw.keep_N))
         if len(kept) < self.updates:
-            raise ShapeError(
-                f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one. Draw a "
-                f"multiple: source.block(method, number, generations={self.generations}, multiple={self.updates})."
-            )
+            few = f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one"
+            raise ShapeError(f"{few}. Draw a multiple: session.prompts(multiple={self.updates}).")
         sizes = [self.generations] * len(kept) if prompts.size_Q is None else prompts.size_Q.tolist()
         named = zip(kept, uid_Q, sizes, strict=True)
         flights = (*self.flights, *(replace(flight, uid=uid, size=size) for flight, uid, size in named))

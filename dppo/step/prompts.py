@@ -61,10 +61,8 @@ class PromptSource:
         prior: PromptPrior | None = None,
     ) -> None:
         if stream.size < prompts:
-            raise DataError(
-                f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation. "
-                f"Set generation_batch_size to at most {stream.size} * num_generations."
-            )
+            few = f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation"
+            raise DataError(f"{few}. Set generation_batch_size to at most {stream.size} * num_generations.")
         for name, given in (("values", values), ("a prior", prior)):
             if given is not None and len(given) != stream.size:
                 raise ShapeError(f"{name} of {len(given)} prompts; the dataset has {stream.size}. Give one for each.")

@@ -1,8 +1,8 @@
 """Records of a step: its prompts, of one block, of rounds or of a stream of data; and its rollouts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from dppo.pruning import Rounds, SampledTokens
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
-from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_lengths, each_tensor
-
-Record = TypeVar("Record", Candidates, Draw)
+from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_lengths, concatenated, each_tensor
 
 
 class StepSizes(NamedTuple):
@@ -67,10 +65,9 @@ class StepPrompts:
             raise ShapeError(f"{len(self.row_Q)} rows and {self.context.groups} in context: context.take(keep_P)?")
         candidates, drawn, kept = len(self.candidates.row_P), len(self.draw.keep_N), int(self.draw.keep_N.sum())
         if candidates != drawn or kept != len(self.row_Q) or self.sequences < 0:
-            raise ShapeError(
-                f"{candidates} candidates, a draw of {drawn} that keeps {kept}, {len(self.row_Q)} rows, sequences="
-                f"{self.sequences}: they do not fit. Try whole_block(groups=4, completions=32)."
-            )
+            numbers = f"{candidates} candidates, a draw of {drawn} that keeps {kept}, {len(self.row_Q)} rows"
+            more = f"sequences={self.sequences}: they do not fit"
+            raise ShapeError(f"{numbers}, {more}. Try whole_block(groups=4, completions=32).")
 
     @property
     def kept_share(self) -> float:
@@ -94,8 +91,7 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
         raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
     one_Q, unseen_Q = torch.ones(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.bool)
     candidates = Candidates(row_P=torch.full((groups,), -1), signal_P=one_Q, tokens_P=one_Q, seen_P=unseen_Q)
-    block = Block(candidates=candidates, draw=Draw.whole(~unseen_Q))
-    return replace(drawn_block(block, 1), sequences=completions)
+    return replace(drawn_block(Block(candidates=candidates, draw=Draw.whole(~unseen_Q)), 1), sequences=completions)
 
 
 def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
@@ -103,16 +99,14 @@ def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
 
     The first kept prompts come first, then the second ones, so a slice has prompts of every block.
     """
-    kept = [block.draw.keep_N for block in blocks]
+    kept, whole = [block.draw.keep_N for block in blocks], joined(blocks)
     part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor([len(keep_P) for keep_P in kept]))
     place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
     order_P = place_P.argsort(stable=True)
-    whole = joined(blocks)
-
-    def ordered(record: Record) -> Record:
-        return each_tensor(record, lambda value_P: value_P[order_P])
-
-    return Block(candidates=ordered(whole.candidates), draw=ordered(whole.draw)), part_P[order_P]
+    candidates, draw = (
+        each_tensor(record, lambda value_P: value_P[order_P]) for record in (whole.candidates, whole.draw)
+    )
+    return Block(candidates=candidates, draw=draw), part_P[order_P]
 
 
 def drawn_block(
@@ -148,14 +142,9 @@ def drawn_block(
 def joined(blocks: Sequence[Block]) -> Block:
     """Concatenate the candidates and draws of blocks."""
     return Block(
-        candidates=_concatenated([block.candidates for block in blocks]),
-        draw=_concatenated([block.draw for block in blocks]),
+        candidates=concatenated(*(block.candidates for block in blocks)),
+        draw=concatenated(*(block.draw for block in blocks)),
     )
-
-
-def _concatenated(records: Sequence[Record]) -> Record:
-    names = [field.name for field in fields(records[0])]
-    return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
 
 
 OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]

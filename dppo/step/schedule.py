@@ -53,10 +53,8 @@ def shares_of(
     elif bool((part_Q < passes.shares).all()):
         share_N = part_Q[group_N]
     else:
-        raise ShapeError(
-            f"prompts were drawn for {int(part_Q.max()) + 1} shares, and a pass has {passes.shares}. Draw them with "
-            "parts=passes.parts(prompts)."
-        )
+        drawn = f"prompts were drawn for {int(part_Q.max()) + 1} shares, and a pass has {passes.shares}"
+        raise ShapeError(f"{drawn}. Draw them with parts=passes.parts(prompts).")
     return torch.stack([share_N == index % passes.shares for index in range(passes.steps)])
 
 

@@ -55,8 +55,7 @@ class Tape:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise DesignError(
-            f"rng.{name} has ways that cannot be gone through. Draw by rng.random(n) < prob_N.numpy(), a comparison "
-            "with numpy's numbers alone."
+            f"rng.{name} cannot be enumerated. Draw by rng.random(n) < prob_N.numpy(), a comparison alone."
         )
 
 
