@@ -210,11 +210,7 @@ class Session:
         return sealed(state)
 
     def load(self, folder: Path, state: Mapping[str, Any], *, history: bool = True) -> None:
-        """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out.
-
-        Raises:
-            CheckpointError: the state is damaged, of another version, or of another dataset.
-        """
+        """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out."""
         try:
             state = unsealed(state)
             samples, in_flight = state["samples"], state["in_flight"]

@@ -10,12 +10,10 @@ from dppo.errors import in_words, raise_problems
 from dppo.objective.advantages import GROUP_SCALED, WHOLE_GROUPS, AdvantageRule, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
 from dppo.objective.reduce import GRPO_MEAN, Normaliser
-from dppo.pruning.level import Pruning, Selection
-from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.level import Pruning, Schedule, Selection, constant
+from dppo.pruning.prompts import GroupSizes, PromptPruning
 from dppo.pruning.rounds import Rounds
-from dppo.pruning.schedules import Schedule, constant
 from dppo.pruning.scores import Score, absolute_advantage, of_sums
-from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.tokens import TokenPruning
 from dppo.typed import check_fields, range_problems
 

@@ -5,12 +5,10 @@ from typing import Any
 
 from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, PARTS, Method, Part
 from dppo.objective import WHOLE_GROUPS, AdvantageRule, Normaliser, Statistics, TokenLoss
-from dppo.pruning.level import Pruning, Selection
-from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.level import Pruning, Schedule, Selection, constant
+from dppo.pruning.prompts import GroupSizes, PromptPruning
 from dppo.pruning.rounds import Rounds
-from dppo.pruning.schedules import Schedule, constant
 from dppo.pruning.scores import Score, advantage_with_length
-from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.tokens import TokenPruning
 
 ALL_COMPLETIONS = Pruning(score=advantage_with_length)

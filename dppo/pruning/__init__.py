@@ -28,7 +28,7 @@ from dppo.pruning.designs import (
     relative_added_variance,
 )
 from dppo.pruning.history import PromptHistory
-from dppo.pruning.level import Pruning, Selection
+from dppo.pruning.level import SCHEDULES, Pruning, Schedule, Selection, constant, fade, stop
 from dppo.pruning.prior import PromptPrior, PromptValues
 from dppo.pruning.probabilities import (
     RULES,
@@ -40,10 +40,9 @@ from dppo.pruning.probabilities import (
     threshold,
     uniform,
 )
-from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.prompts import GroupSizes, PromptPruning, PromptStream
 from dppo.pruning.recorded import RecordedScores, mean_loss
 from dppo.pruning.rounds import RoundRequest, Rounds, Skipping
-from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
 from dppo.pruning.scores import (
     SCORES,
     Score,
@@ -55,8 +54,6 @@ from dppo.pruning.scores import (
     uncertainty,
     uniform_score,
 )
-from dppo.pruning.sizes import GroupSizes
-from dppo.pruning.stream import PromptStream
 from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, TokenPruning, all_alike, random_prefix
 
 __all__ = ["COMPLETION_AUTO", "DESIGNS", "DETERMINISTIC", "INVERSE_PROBABILITY", "KEPT_MEAN", "PIVOTAL", "POISSON"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from dppo.context import Expected
 from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.groups import each_group, group_sums
-from dppo.pruning.history_file import dataset_rows, matches, read_arrays, write_arrays
+from dppo.pruning.recorded import dataset_rows, matches, read_arrays, write_arrays
 from dppo.typed import range_problems
 from dppo.types import Candidates, Rewards
 

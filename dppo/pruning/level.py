@@ -1,5 +1,6 @@
-"""One stage of pruning for prompts, completions and rows: rate, floor, rule, design and weights."""
+"""One stage of pruning for prompts, completions and rows: rate and its schedule, floor, rule, design and weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
@@ -13,8 +14,33 @@ from dppo.pruning.ceiling import Auto, Choice, choose
 from dppo.pruning.designs import INVERSE_PROBABILITY, PIVOTAL, Design, Weighting, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
+from dppo.settings import FULL_SHARE
 from dppo.typed import check_fields, range_problems, within
 from dppo.types import Completions, Draw
+
+Schedule = Callable[[float], float]
+"""``schedule(done) -> factor``: from the share of training done to the factor of the rate, both in [0, 1]."""
+
+
+def constant(done: float, *, until: float = FULL_SHARE) -> float:
+    """1, for an unchanged rate."""
+    return 1.0
+
+
+def stop(done: float, *, until: float = FULL_SHARE) -> float:
+    """1 before ``until``, a share of training in [0, 1], then 0: the last part of the run is not pruned.
+
+    Source: InfoBatch, arXiv:2303.04947, section 3.3, with delta = 0.875 of the epochs.
+    """
+    return 1.0 if done < until else 0.0
+
+
+def fade(done: float, *, until: float = FULL_SHARE) -> float:
+    """1 up to ``until``, a share of training in [0, 1], then linear to 0 at the end of the run."""
+    return 1.0 if done <= until else max(0.0, (1.0 - done) / (1.0 - until))
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {"constant": constant, "stop": stop, "fade": fade}
 
 
 def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
@@ -157,12 +183,7 @@ class Pruning(Level):
     """Score of each completion."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
-        """Choose the completions to train on. Those without a gradient are dropped, which is exact.
-
-        Raises:
-            ConfigError: the score needs log-probabilities that are not there.
-            DesignError: a live completion has probability 0 and the pruning does not say that it is biased.
-        """
+        """Choose the completions to train on. Those without a gradient are dropped, which is exact."""
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw.whole(live_N)

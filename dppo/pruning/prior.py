@@ -144,11 +144,7 @@ def prior_problems(given: Any) -> list[str]:
 
 
 def prior_of_column(values: Iterable[Any], completions: float, column: str) -> PromptPrior:
-    """Prior from a column of a dataset: numbers in [0, 1], None for rows without a rate.
-
-    Raises:
-        DataError: a value is no number or outside [0, 1], or no row has one.
-    """
+    """Prior from a column of a dataset: numbers in [0, 1], None for rows without a rate; else a ``DataError``."""
     rates = []
     for row, value in enumerate(values):
         if value is not None and not is_number(value):

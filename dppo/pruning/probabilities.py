@@ -31,10 +31,6 @@ def inclusion_probabilities(
         floor: lowest probability of a unit, in (0, 1]; no weight exceeds ``1 / floor``. Or (N,), that of each.
         cost_N: (N,) cost of keeping each, in any scale, finite and > 0; None means 1 each.
 
-    Raises:
-        DesignError: negative or non-finite sizes or costs, or a budget that no ``c`` can meet.
-        ShapeError: ``cost_N`` is not of the length of ``size_N``.
-
     Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation.
     """
     size = finite("size", size_N)

@@ -133,10 +133,8 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
     """Roll out rounds until ``wanted`` groups count; return (Q,) bool, True for the first of them, and the numbers.
 
     ``roll_out(number, prompts)`` returns the rewards of round ``number`` (from 0) of about ``prompts`` prompts, or None
-    if no prompts are left; the step then trains on the groups there are.
-
-    Raises:
-        RoundsError: the limit is reached with too few groups, or there was no prompt.
+    if no prompts are left; the step then trains on the groups there are. At the limit with too few groups it is a
+    ``RoundsError``.
     """
     collected, parts = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1)), []
     while True:

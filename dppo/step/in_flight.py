@@ -115,11 +115,7 @@ class InFlight:
         return items[len(items) * made // self.updates : len(items) * (made + 1) // self.updates]
 
     def after_block(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> "InFlight":
-        """Add a block whose kept prompts were requested under the engine's names ``uid_Q``.
-
-        Raises:
-            ShapeError: fewer prompts are kept than the block has updates; one of these would train on nothing.
-        """
+        """Add a block whose kept prompts, at least one for each update, were requested under the names ``uid_Q``."""
         draw = prompts.draw
         records = _records(prompts.candidates, prob=draw.prob_N, weight=draw.weight_N)
         drawn = [Flight(**record, block=len(records)) for record in records]
@@ -143,12 +139,9 @@ class InFlight:
         return replace(self, flights=tuple(replace(each, **new.get(each.uid, {})) for each in self.flights))
 
     def after_update(self, uids: Collection[str]) -> tuple[Requested, "InFlight"]:
-        """Take the groups of an update out, by the engine's names; return their prompts and the rest.
+        """Take the groups that an update waits for out, by the engine's names; return their prompts and the rest.
 
         The prompts are in the order of the requests, so draws do not depend on which came back first.
-
-        Raises:
-            ShapeError: a group of no prompt in flight, or another number of groups than the update waits for.
         """
         taken = self.taken(uids)
         if len(taken) != self.groups:
@@ -200,10 +193,8 @@ class InFlight:
         return [int(known[flight.row]) if flight.row < len(known) else -1 for flight in self.flights]
 
     def resumed(self, saved: Mapping[str, Any], identities: np.ndarray) -> "InFlight":
-        """State of ``saved()`` for a run with this one's numbers, and a dataset with these ``identities``.
-
-        Raises:
-            CheckpointError: it has blocks in flight with other numbers or other rows than this run's.
+        """State of ``saved()`` for a run with the same numbers, and a dataset in which prompts in flight have the same
+        rows.
         """
         flights = _flights(saved["flights"])
         blocks = tuple(Due(**each | {"left_out": _flights(each["left_out"])}) for each in saved["due"])

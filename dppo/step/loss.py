@@ -30,9 +30,6 @@ def micro_batch_loss(
         entropy_BT: (B, T) nats, with its gradient; needed for an entropy bonus.
         router_loss: () of the weighted tokens of this micro-batch, prompts included, times the sum of their weights.
 
-    Raises:
-        ConfigError: the method has an entropy bonus or a router loss, and its argument is missing.
-
     Source: docs/estimators.md.
     """
     mask_BT, per_sequence = tokens.mask_BT, method.normaliser.per_sequence

@@ -148,9 +148,6 @@ def plan_step(
         done: share of training done, in [0, 1], for schedules.
         live: which completions are worth a forward pass, from their advantages (N,); default: ``method.live``.
 
-    Raises:
-        ShapeError: the groups are not those of the prompts, or the completions not those that a denominator counts.
-
     Source: docs/estimators.md, the proof.
     """
     return drawn(drafted(method.at(done), rolled_out, prompts, max_tokens=max_tokens, live=live), passes, streams)

@@ -22,9 +22,8 @@ from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.prior import CheckedPrior, PromptPrior, PromptValues
 from dppo.pruning.probabilities import spends_budget
-from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.prompts import PromptPruning, PromptStream, fill_block
 from dppo.pruning.rounds import Skipping, take_round
-from dppo.pruning.stream import PromptStream, fill_block
 from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
 from dppo.step.records import StepPrompts, drawn_block, in_rounds, side_by_side
@@ -157,12 +156,8 @@ class PromptSource:
         """Prompts of a step, rolled out in rounds until enough groups count.
 
         ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns the rewards of
-        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``.
-
-        Raises:
-            RoundsError: the limit of rounds is reached; the stream has moved on nevertheless.
-            ConfigError: the method has no rounds.
-            ShapeError: ``roll_out`` returns another number of groups than prompts.
+        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``. At the
+        limit of rounds it is a ``RoundsError``; the stream has moved on nevertheless.
         """
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
@@ -245,11 +240,7 @@ class PromptSource:
         }
 
     def load(self, method: Method, folder: Path, state: Mapping[str, Any], *, history: bool = True) -> None:
-        """Read the files and the state of ``save``, for a run of ``method``; without ``history`` the state alone.
-
-        Raises:
-            CheckpointError: the history is missing, damaged or of another dataset.
-        """
+        """Read the files and the state of ``save``, for a run of ``method``; without ``history`` the state alone."""
         found = self.history.load(folder / HISTORY_FILE) if history else len(self.history)
         if found < len(self.history):
             new = f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dppo.methods import RowMethod
 from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
-from dppo.pruning.history_file import read_arrays, write_arrays
+from dppo.pruning.recorded import read_arrays, write_arrays
 from dppo.rng import Purpose, step_streams
 from dppo.types import Candidates, Draw, each_tensor
 
@@ -50,11 +50,7 @@ class RowSource:
             write_arrays(folder / EPOCH_FILE, **arrays)
 
     def load(self, folder: Path) -> int:
-        """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or of another dataset.
-        """
+        """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one."""
         known = self.scores.load(folder / SCORES_FILE)
         self._epoch = None
         path = folder / EPOCH_FILE

@@ -44,9 +44,6 @@ def shares_of(
 
     They are of the prompts drawn for it, by ``part_Q`` (Q,) and ``group_N`` (N,). Without ``part_Q`` completions are
     dealt, evenly on each process of ``process_N`` (N,); None is a single process.
-
-    Raises:
-        ShapeError: prompts were drawn for more shares than a pass has.
     """
     if part_Q is None:
         share_N = deal(torch.zeros_like(group_N) if process_N is None else process_N, passes.shares, streams)

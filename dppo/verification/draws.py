@@ -43,13 +43,12 @@ def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
     weight_N, advantage_N = torch.zeros(2, len(subject.rewards), dtype=torch.float64)
     keep_P = torch.zeros(subject.rewards.groups, dtype=torch.bool)
     keep_P[: len(prompts.draw.keep_N)] = prompts.draw.keep_N  # rounds may end before all candidates were taken
-    used = int((prompts.weight_Q > 0).sum())
-    if not used:
-        return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=1.0, prompts=0)
-    plan = session_of(subject, method).plan(prompts, subject.rolled_out(keep_P), streams=streams)
-    keep_N = keep_P.repeat_interleave(subject.generations)
-    weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
-    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=plan.denominator, prompts=used)
+    used, denominator = int((prompts.weight_Q > 0).sum()), 1.0
+    if used:
+        plan = session_of(subject, method).plan(prompts, subject.rolled_out(keep_P), streams=streams)
+        keep_N, denominator = keep_P.repeat_interleave(subject.generations), plan.denominator
+        weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
+    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=denominator, prompts=used)
 
 
 def session_of(subject: Subject, method: Method) -> Session:
@@ -65,15 +64,14 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
     All groups have one size: sizes that a method sets by history are left out.
     """
     # Not by ``session.prompts``: its source draws from its own streams, and its stream of prompts begins anew.
-    if method.rounds is None:
-        drawn = method.prompts.draw(subject.candidates, streams(Purpose.PROMPT_DRAW))
-        prompts = drawn_block(Block(candidates=subject.candidates, draw=drawn), subject.generations)
-        if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
-            prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
-    else:
-        wanted = subject.wanted or subject.rewards.groups
-        given = (subject.candidates, subject.rewards, subject.earlier_rewards)
-        prompts = known_rounds(method.rounds, *given, wanted, streams)
+    candidates = subject.candidates
+    if method.rounds is not None:
+        known, wanted = (candidates, subject.rewards, subject.earlier_rewards), subject.wanted or subject.rewards.groups
+        return with_context(known_rounds(method.rounds, *known, wanted, streams), subject.context)
+    drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
+    prompts = drawn_block(Block(candidates=candidates, draw=drawn), subject.generations)
+    if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
+        prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
     return with_context(prompts, subject.context)
 
 

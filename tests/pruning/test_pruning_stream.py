@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.pruning import PromptHistory, PromptPruning, PromptStream, proportional, threshold, uniform
-from dppo.pruning.stream import fill_block
+from dppo.pruning.prompts import fill_block
 from dppo.rng import Purpose, generator
 from dppo.types import Rewards
 
