@@ -96,14 +96,10 @@ class Budget:
     """(N,) cost of keeping a unit, > 0; None means 1 each, so that ``rate`` is a share of units."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Budget(rate=0.5, floor=0.1)")
-        if not 0 <= self.rate < 1:
-            raise DesignError(f"rate={self.rate:g} must be in [0, 1). To drop half, use rate=0.5.")
+        check_fields(self, "Budget(rate=0.5, floor=0.1)", rate="[0, 1)", floor="[0, 1]", least=f"(0, {self.floor:g}]")
         if self.floor > 1 - self.rate + ROUNDING:
             kept = f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average"
             raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
-        if self.least is not None and not 0 < self.least <= self.floor:
-            raise DesignError(f"least={self.least:g} must be in (0, {self.floor:g}], the floor. Use least=None.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
         """(N,) float64 lowest probability of each unit, of (N,) finite scores >= 0 and costs > 0.

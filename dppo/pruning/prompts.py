@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -141,7 +142,6 @@ class PromptStream:
             raise DataError(f"the dataset has {size} prompts. Give one with at least 1.")
         self.size, self.seed, self.shuffle = size, seed, shuffle
         self.epoch, self.offset = 0, 0
-        self._orders: dict[int, np.ndarray] = {}
 
     @property
     def epochs(self) -> float:
@@ -177,12 +177,12 @@ class PromptStream:
             self.epoch, self.offset = self.epoch + 1, 0
 
     def _order(self, epoch: int) -> np.ndarray:
-        if epoch not in self._orders:
-            for old in [old for old in self._orders if old < self.epoch]:
-                del self._orders[old]
-            rng = generator(self.seed, Purpose.PROMPT_ORDER, epoch)
-            self._orders[epoch] = rng.permutation(self.size) if self.shuffle else np.arange(self.size)
-        return self._orders[epoch]
+        return _order(self.size, self.seed, epoch) if self.shuffle else np.arange(self.size)
+
+
+@lru_cache(maxsize=4)  # a block may span epochs, and a run has streams for training and for a look ahead
+def _order(size: int, seed: int, epoch: int) -> np.ndarray:
+    return generator(seed, Purpose.PROMPT_ORDER, epoch).permutation(size)
 
 
 def fill_block(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError, ShapeError
 from dppo.step.records import StepPrompts
-from dppo.types import Candidates, Draw
+from dppo.types import Block, Candidates, Draw
 
 OPTIONS = {
     "prompts": "data.train_batch_size",
@@ -169,20 +169,16 @@ class InFlight:
         def column(name: str, of: Sequence[Flight] = (*taken, *left_out)) -> Tensor:
             return torch.from_numpy(np.array([getattr(flight, name) for flight in of]))
 
+        found = {f"{name}_P": column(name) for name in ("row", "signal", "tokens", "seen")}
         keep_P = torch.arange(len(taken) + len(left_out)) < len(taken)
-        row_P, prob_P, weight_P, size_Q = column("row"), column("prob"), column("weight"), column("size", taken)
-        share_Q = self.prompts / column("block", taken).double()
-        return StepPrompts(
-            candidates=Candidates(
-                row_P=row_P, signal_P=column("signal"), tokens_P=column("tokens"), seen_P=column("seen")
-            ),
-            draw=Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P),
-            row_Q=row_P[keep_P],
-            prob_Q=prob_P[keep_P],
-            weight_Q=weight_P[keep_P] * share_Q * self.generations / size_Q,
-            sequences=self.prompts // self.updates * self.generations,
-            size_Q=size_Q,
+        draw = Draw(keep_N=keep_P, prob_N=column("prob"), weight_N=column("weight"))
+        size_Q, share_Q = column("size", taken), self.prompts / column("block", taken).double()
+        weight_Q = draw.weight_N[keep_P] * share_Q * self.generations / size_Q
+        block, sequences = (
+            Block(candidates=Candidates(**found), draw=draw),
+            self.prompts // self.updates * self.generations,
         )
+        return StepPrompts.of(block, weight_Q, sequences, size_Q=size_Q)
 
     def saved(self, identities: np.ndarray) -> dict[str, Any]:
         """All fields as JSON values, with the hashes of their prompts: ``identities`` (rows,) of the dataset."""

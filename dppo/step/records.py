@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,6 +69,12 @@ class StepPrompts:
             more = f"sequences={self.sequences}: they do not fit"
             raise ShapeError(f"{numbers}, {more}. Try whole_block(groups=4, completions=32).")
 
+    @classmethod
+    def of(cls, block: Block, weight_Q: Tensor, sequences: int, **more: Any) -> "StepPrompts":
+        """The kept prompts of a block; ``more`` are further fields."""
+        kept = {"row_Q": block.row_Q, "prob_Q": block.draw.prob_N[block.draw.keep_N], "weight_Q": weight_Q}
+        return cls(candidates=block.candidates, draw=block.draw, sequences=sequences, **kept, **more)
+
     @property
     def kept_share(self) -> float:
         """Share of the candidates that were rolled out, in [0, 1]."""
@@ -126,17 +132,10 @@ def drawn_block(
             raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
         weight_Q = weight_Q * generations / size_Q
     estimated = size_Q is not None or bool((block.draw.prob_N < 1).any())
-    return StepPrompts(
-        candidates=block.candidates,
-        draw=block.draw,
-        row_Q=block.row_Q,
-        prob_Q=block.draw.prob_N[keep_P],
-        weight_Q=weight_Q,
-        sequences=generations * len(keep_P),
-        size_Q=size_Q,
-        expected_tokens=generations * float(block.candidates.tokens_P.double().sum()) if estimated else None,
-        part_Q=None if part_P is None else part_P[keep_P],
-    )
+    expected_tokens = generations * float(block.candidates.tokens_P.double().sum()) if estimated else None
+    part_Q = None if part_P is None else part_P[keep_P]
+    more = {"size_Q": size_Q, "expected_tokens": expected_tokens, "part_Q": part_Q}
+    return StepPrompts.of(block, weight_Q, generations * len(keep_P), **more)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -165,16 +164,8 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
         return found[1]
 
     keep_Q, collected = fill(rounds, wanted, roll_out)
-    whole = joined(blocks)
-    return StepPrompts(
-        candidates=whole.candidates,
-        draw=whole.draw,
-        row_Q=whole.row_Q,
-        prob_Q=whole.draw.prob_N[whole.draw.keep_N],
-        weight_Q=keep_Q.double(),
-        sequences=int(torch.cat(sizes)[keep_Q].sum()),
-        collected=collected,
-    )
+    sequences = int(torch.cat(sizes)[keep_Q].sum())
+    return StepPrompts.of(joined(blocks), keep_Q.double(), sequences, collected=collected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
