@@ -183,6 +183,11 @@ class DrawSettings:
     )
 
 
+def of_trl(text: str, default: str, **more: Any) -> Any:
+    """A setting of TRL's that a method fills in."""
+    return setting(LEFT_OUT, f"As in TRL: {text}. Default: the method's own, or {default}.", **more)
+
+
 @dataclass
 class OwnSettings(DrawSettings):
     """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
@@ -192,29 +197,16 @@ class OwnSettings(DrawSettings):
         "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
         remembered=BATCH,
     )
-    importance_sampling_level: str = setting(
-        LEFT_OUT, "As in TRL: `token` or `sequence`. Default: the method's own, or `token`.", remembered=UPDATE
-    )
-    scale_rewards: str = setting(
-        LEFT_OUT, "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."
-    )
-    multi_objective_aggregation: str = setting(
-        LEFT_OUT,
-        "As in TRL: `sum_then_normalize` or `normalize_then_sum`. Default: the method's own, or the first.",
+    importance_sampling_level: str = of_trl("`token` or `sequence`", "`token`", remembered=UPDATE)
+    scale_rewards: str = of_trl("`group`, `batch` or `none`", "`group`")
+    multi_objective_aggregation: str = of_trl(
+        "`sum_then_normalize` or `normalize_then_sum`",
+        "the first",
         choices=("sum_then_normalize", "normalize_then_sum"),
     )
-    epsilon: float = setting(
-        LEFT_OUT, "As in TRL: lower clip. Default: the method's own, or 0.2.", range="[0, inf)", remembered=UPDATE
-    )
-    beta: float = setting(
-        LEFT_OUT,
-        "As in TRL: coefficient of the KL term, >= 0. Default: the method's own, or 0.",
-        range="[0, inf)",
-        remembered=BATCH,
-    )
-    entropy_coef: float = setting(
-        LEFT_OUT, "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.", remembered=BATCH
-    )
+    epsilon: float = of_trl("lower clip", "0.2", range="[0, inf)", remembered=UPDATE)
+    beta: float = of_trl("coefficient of the KL term, >= 0", "0", range="[0, inf)", remembered=BATCH)
+    entropy_coef: float = of_trl("coefficient of the entropy bonus", "0", remembered=BATCH)
     advantage_power: float = setting(
         0.0,
         "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare outcomes. That is "

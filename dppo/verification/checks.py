@@ -21,9 +21,8 @@ from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import parity
 from dppo.verification.controls import wrong_cuts, wrong_kernels, wrong_methods
-from dppo.verification.draws import draw_errors, full_batch
+from dppo.verification.draws import deviance, deviance_bound, draw_errors, estimate_bias, full_batch
 from dppo.verification.enumerate import outcomes
-from dppo.verification.estimate import deviance, deviance_bound, estimate_bias
 from dppo.verification.parity import LOSSES, Script, TrainerStep, one_step, relative_difference
 from dppo.verification.subject import Subject
 from dppo.verification.tiny import exact_bias

@@ -14,8 +14,7 @@ from dppo.lab.frozen.sample import DrawFigures, Sample, bias_of, figures, sample
 from dppo.lab.frozen.tokens import TokenGradients, at_token_rates, sample_tokens, token_gradients
 from dppo.methods import Method
 from dppo.verification.checks import wrong
-from dppo.verification.draws import full_batch
-from dppo.verification.estimate import Bias, root
+from dppo.verification.draws import Bias, full_batch, root
 
 FORMAT = 1
 FEWEST_DRAWS = 100

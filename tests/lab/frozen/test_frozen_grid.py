@@ -15,7 +15,7 @@ from dppo.lab.frozen.sample import bias_of, sample
 from dppo.methods import METHODS
 from dppo.pruning import uniform
 from dppo.verification import draws
-from dppo.verification.estimate import root
+from dppo.verification.draws import root
 
 BUILD = embedded_training().build_other
 QUICK = FrozenSettings(rates=(0.5,), draws=100)
