@@ -115,10 +115,7 @@ def sapo(
 def vespo(
     tokens: Tokens, *, k_pos: float = 2.0, lambda_pos: float = 3.0, k_neg: float = 3.0, lambda_neg: float = 2.0
 ) -> Tensor:
-    """(B, T) loss of each token, ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant.
-
-    Source: VESPO (arXiv:2602.10693), as in TRL.
-    """
+    """(B, T) ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant: VESPO (arXiv:2602.10693)."""
     phi_B1 = vespo_weight(tokens, k_pos=k_pos, lambda_pos=lambda_pos, k_neg=k_neg, lambda_neg=lambda_neg)
     return -phi_B1 * tokens.advantage_B[:, None] * _masked(tokens.logp_BT, tokens)
 
@@ -127,9 +124,8 @@ def vespo(
 def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: float, lambda_neg: float) -> Tensor:
     """(B, 1) ``phi(w) = exp(lambda) w^k exp(-lambda w)`` of each completion, 1 if the policy has not moved.
 
-    ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction.
-
-    Source: VESPO (arXiv:2602.10693), with the clamps of TRL.
+    ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction. Clamps are
+    TRL's.
     """
     smallest = math.log(1e-8)
     log_w_B1 = _log_ratio(tokens).clamp(-20.0, 20.0).sum(1, keepdim=True)
@@ -184,12 +180,10 @@ def divergence_ppo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
 
-    It is 0 for an advantage above 0 if the token has become more likely by more than ``delta_high``, and for another
-    advantage if it has become less likely by more than ``delta_low``. Both are >= 0, in the unit of ``divergence``;
-    ``ratio_max`` is > 0. A difference of probabilities decides, not a quotient: a rare token may have a large ratio and
-    hardly move the distribution.
-
-    The ratio is to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
+    It is 0 for an advantage above 0 if the token has become more likely by more than ``delta_high`` >= 0 in
+    ``divergence``, and for another advantage if it has become less likely by more than ``delta_low`` >= 0. A difference
+    of probabilities decides, not a quotient: a rare token may have a large ratio and hardly move the distribution. The
+    ratio is to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
     correction between the two, so ``correction_B1`` is not applied.
 
     Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05. Its

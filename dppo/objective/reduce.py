@@ -39,12 +39,10 @@ def weighted_sum(
     Divide it by a denominator fixed before pruning: a division by what survived is a biased ratio of two random
     numbers. The weight multiplies the whole loss of a completion, so pass policy and KL terms added.
 
-    Args:
-        loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
-        mask_BT: (B, T) bool or 0/1, true for tokens that carry loss.
-        weight: (B,) one over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too.
-        per_sequence: divide each completion's token sum by its own token count (at least 1) first.
-        counted_B: (B,) that count, fixed before tokens were drawn; None if the mask has all of them.
+    ``loss_BT`` (B, T) is the loss per token; values at masked tokens are ignored, NaN included. ``weight`` (B,) is one
+    over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too. ``per_sequence`` divides
+    each completion's token sum by its own tokens (at least 1) first, ``counted_B`` (B,) if they were fixed before
+    tokens were drawn.
     """
     if mask_BT.shape != loss_BT.shape or weight.shape not in (loss_BT.shape, loss_BT.shape[:1]):
         shapes = f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)}"

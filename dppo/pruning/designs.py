@@ -72,9 +72,9 @@ def _last_prob(open_prob: float, prob: list[float]) -> float:
 
 
 def neighbours(completions: Completions) -> Tensor:
-    """(R,) completions with a gradient, by prompt and within a prompt by the advantage's sign.
+    """(R,) completions with a gradient, by prompt and then sign of the advantage, so that a draw is spread over both.
 
-    Neighbours exclude each other in a pivotal draw, so this order spreads the sample over prompts and signs.
+    Neighbours exclude each other in a pivotal draw.
     """
     order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
     return order_N[completions.live_N[order_N]]

@@ -62,7 +62,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
     """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``.
 
     The cost is linear in ``c`` between the values at which some unit leaves the floor or reaches 1: bisection among
-    these finds the piece, and the units inside are then scaled to what is left for them.
+    these finds the piece, and the units inside are scaled to what is left for them.
     """
     leaves_floor, reaches_one = np.log(floor) - log_slope, -log_slope
     bend = np.sort(np.concatenate([leaves_floor, reaches_one]))

@@ -32,14 +32,10 @@ class PromptPruning(Level):
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many.
-        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
-
-        Args:
-            candidates: the block, from history alone.
-            rng: equal on every rank.
-            multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
-            owed: prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0.
+        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many. It
+        is raised to a ``multiple``, for equal shares per rank, whose ``rng`` is equal on every rank. ``owed`` are
+        prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0. With ``auto``
+        nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
         """
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
         pruned = self._prunes(candidates)

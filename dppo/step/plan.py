@@ -138,15 +138,10 @@ def plan_step(
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
 
-    Args:
-        method: what is computed and dropped.
-        rolled_out: of all ranks; groups may differ in size.
-        prompts: of the step, in the order of the groups.
-        streams: random numbers of the step, the same on every rank.
-        max_tokens: longest completion allowed, for denominators that count it.
-        passes: how many optimizer steps train on it.
-        done: share of training done, in [0, 1], for schedules.
-        live: which completions are worth a forward pass, from their advantages (N,); default: ``method.live``.
+    ``rolled_out`` are rollouts of all ranks, in groups of any sizes and in the order of ``prompts``. ``streams`` are
+    the random numbers of the step, the same on every rank, ``max_tokens`` is the longest completion allowed, ``passes``
+    tells how many optimizer steps train on it, and ``done`` is the share of training done, in [0, 1]. ``live`` gives
+    the completions that are worth a forward pass from their advantages (N,); default: ``method.live``.
 
     Source: docs/estimators.md, the proof.
     """
