@@ -92,8 +92,7 @@ def _on_a_line(design: Design, prob_N: Tensor, score_N: Tensor) -> Iterator[tupl
         ends = np.cumsum([open_prob[row] for row in order]) % 1.0
         for low, high in pairwise(sorted({0.0, 1.0, *ends.tolist()})):
             rng: Any = SimpleNamespace(
-                permutation=lambda size, order=order: np.array(order, int),
-                random=lambda start=(low + high) / 2: start,
+                permutation=lambda size, order=order: np.array(order, int), random=lambda start=(low + high) / 2: start
             )
             yield design.draw(prob_N, score_N, rng), (high - low) / factorial(len(order))
 
