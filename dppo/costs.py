@@ -87,7 +87,8 @@ class PassCosts:
         mean = np.array([1.0, passes / count, tokens / count, seconds / count])
         gram = (gram + np.triu(gram, 1).T) / np.outer(mean, mean)
         share = _ridge(gram[:3, :3], gram[:3, 3])
-        return tuple((share * mean[3] / mean[:3]).tolist())
+        base, each_pass, each_token = (share * mean[3] / mean[:3]).tolist()
+        return base, each_pass, each_token
 
     def of(self, work: Work) -> float:
         """Seconds of these passes."""

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from dppo.costs import Spent, TokenCosts
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import CheckpointError, ConfigError, DPPOError
 from dppo.files import sealed, unsealed
 from dppo.methods import Method
 from dppo.methods.from_settings import with_rollout_cost
@@ -145,8 +145,8 @@ class Session:
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
         known = replace(prompts, context=replace(prompts.context, samples=self.samples, others=self.others))
         streams = streams or step_streams(self.seed, number)
-        fixed = {"max_tokens": self.max_tokens, "passes": self.passes}
-        plan = plan_step(method, rolled_out, known, streams=streams, done=done, live=live, **fixed)
+        of_run: dict[str, Any] = {"max_tokens": self.max_tokens, "passes": self.passes, "done": done}
+        plan = plan_step(method, rolled_out, known, streams=streams, live=live, **of_run)
         self.samples = self.samples if plan.samples is None else plan.samples
         if self.source is not None:
             self.source.learn(plan, number if clock is None else clock)
@@ -221,6 +221,8 @@ class Session:
             self._at_costs(TokenCosts.of_saved(state["costs"]))
             if in_flight is not None and (in_flight["flights"] or self.in_flight is not None):
                 self.in_flight = self._flights.resumed(in_flight, self._with_source("load").history.identities)
+        except DPPOError:  # has its own message, and some are also a ValueError
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             which = f"the state of the session is damaged or of another version in {folder}"
             raise CheckpointError(f"{which} ({error}). Resume from an earlier checkpoint folder.") from error

@@ -172,9 +172,10 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
-    leave = "Leave {name} out, or use method='dppo'."
     problems = [
-        f"{why}, but {name}={getattr(args, name)!r}. {leave.format(name=name)}" for name in unread if unread[name]
+        f"{why}, but {name}={getattr(args, name)!r}. Leave {name} out, or use method='dppo'."
+        for name, is_unread in unread.items()
+        if is_unread
     ]
     return problems + (_schedule_problems(args, base.schedule) + fill_problems(args) if prunes else [])
 

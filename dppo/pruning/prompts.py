@@ -40,8 +40,8 @@ class PromptPruning(Level):
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
         pruned = self._prunes(candidates)
         if multiple > 1 and pruned and not self.design.fixed_size:
-            random = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
-            raise DesignError(f"{random}. Use design=PIVOTAL.")
+            sized = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
+            raise DesignError(f"{sized}. Use design=PIVOTAL.")
         total = math.ceil((self._total(candidates, owed) if pruned else size) / multiple) * multiple
         if total > size:
             least = f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}"
@@ -76,9 +76,7 @@ class PromptPruning(Level):
         return _unseen(candidates) + self._seen_sum(candidates, 1 - self.floor)
 
     def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
-        """The same pruning at the rate at which ``total`` prompts of this block, at least ``fewest``, are rolled out on
-        average.
-        """
+        """The same pruning at the rate that keeps ``total`` prompts of this block, at least ``fewest``, on average."""
         seen = int(candidates.seen_P.sum())
         wanted = total - _unseen(candidates)
         low, high = (0.0, float(seen)), (1 - self.floor, self._seen_sum(candidates, 1 - self.floor))

@@ -196,9 +196,16 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
         reach_UN = torch.stack([each.reach_N for each in token_draws])
         prob_UN = torch.where(weight_UN > 0, prob_UN * reach_UN, prob_UN)  # cuts are drawn of what is kept
         weight_UN = weight_UN * torch.stack([each.length_N > 0 for each in token_draws])
-    made = {"weight_UN": weight_UN, "prob_UN": prob_UN, "share_UN": share_UN, "counted_UN": share_UN * prompt_weight_N}
     fixed = {field.name: getattr(draft, field.name) for field in fields(DraftPlan)}
-    return StepPlan(**fixed, advantage_N=advantage_N, token_draws=token_draws, **made)
+    return StepPlan(
+        **fixed,
+        advantage_N=advantage_N,
+        weight_UN=weight_UN,
+        prob_UN=prob_UN,
+        share_UN=share_UN,
+        counted_UN=share_UN * prompt_weight_N,
+        token_draws=token_draws,
+    )
 
 
 def _at_chosen_rate(

@@ -72,8 +72,8 @@ class StepPrompts:
     @classmethod
     def of(cls, block: Block, weight_Q: Tensor, sequences: int, **more: Any) -> "StepPrompts":
         """The kept prompts of a block; ``more`` are further fields."""
-        kept = {"row_Q": block.row_Q, "prob_Q": block.draw.prob_N[block.draw.keep_N], "weight_Q": weight_Q}
-        return cls(candidates=block.candidates, draw=block.draw, sequences=sequences, **kept, **more)
+        more |= {"row_Q": block.row_Q, "prob_Q": block.draw.prob_N[block.draw.keep_N]}
+        return cls(candidates=block.candidates, draw=block.draw, weight_Q=weight_Q, sequences=sequences, **more)
 
     @property
     def kept_share(self) -> float:
