@@ -50,8 +50,4 @@ Streams = Callable[..., np.random.Generator]
 
 def step_streams(seed: int, step: int) -> Streams:
     """The random numbers of one step of a run, the same on every rank and after a resume."""
-
-    def stream(purpose: Purpose, *key: int) -> np.random.Generator:
-        return generator(seed, purpose, step, *key)
-
-    return stream
+    return lambda purpose, *key: generator(seed, purpose, step, *key)

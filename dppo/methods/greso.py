@@ -46,11 +46,10 @@ def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, ha
 
     Source: GRESO's code, where it adjusts its exploration.
     """
-
-    def all_are(value: float) -> Tensor:
-        return each_group(lambda is_QG: is_QG.all(1), rewards.group_N, rewards.total_N.float() == value)
-
-    return _graded(all_are(easy), all_are(easy) | all_are(hard))
+    total_N = rewards.total_N.float()
+    sides = (each_group(lambda is_QG: is_QG.all(1), rewards.group_N, total_N == value) for value in (easy, hard))
+    easy_Q, hard_Q = sides
+    return _graded(easy_Q, easy_Q | hard_Q)
 
 
 def _graded(easy_Q: Tensor, either_Q: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.pruning.probabilities import Stated
 from dppo.types import Completions
 
 DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
@@ -137,17 +138,11 @@ DESIGNS: dict[str, Design] = {design.name: design for design in (PIVOTAL, SYSTEM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighting:
-    """Weights of kept units, and their bias. Call it as a function."""
+class Weighting(Stated):
+    """Weights of kept units: ``weighting(keep_N, prob_N) -> weight_N``, (N,) float64, 0 where not kept."""
 
-    name: str
-    compute: Callable[[Tensor, Tensor], Tensor]
-    """``compute(keep_N, prob_N) -> weight_N``: (N,) bool and (N,) float64 to (N,) float64, 0 where not kept."""
     bias: str = ""
     """Why it is biased under every design, one clause; empty if it is ``1 / prob`` on average."""
-
-    def __call__(self, keep_N: Tensor, prob_N: Tensor) -> Tensor:
-        return self.compute(keep_N, prob_N)
 
 
 def _inverse(keep_N: Tensor, prob_N: Tensor) -> Tensor:

@@ -163,16 +163,20 @@ class Selection(Protocol):
     @property
     def rate(self) -> float:
         """Share of the completions to drop, in [0, 1); at 0 every one with a gradient is kept."""
+        ...
 
     @property
     def bias(self) -> str:
         """Reasons for a biased gradient, one clause per part; empty if it is unbiased."""
+        ...
 
     def draw(self, completions: Completions, rng: np.random.Generator, /) -> Draw:
         """Choose among all completions of a step: keep, probability and weight of each, in the order given."""
+        ...
 
     def at_rate(self, rate: float, /) -> Self:
         """The same selection that drops another share."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

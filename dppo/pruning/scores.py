@@ -32,9 +32,8 @@ class StatedScore(Stated):
         if self.needs_log_probs and completions.uncertainty_N is None:
             needs = f"score={self.name} needs the log-probabilities of sampled tokens, and these rollouts have none"
             raise ConfigError(f"{needs}. Use advantage_with_length (completion_score: length), or an engine with them.")
-        score_N = self.compute(completions)
-        averaged = self.of_sums and completions.averaged_N is not None
-        return score_N / completions.averaged_N.double() if averaged else score_N
+        score_N, averaged_N = self.compute(completions), completions.averaged_N
+        return score_N / averaged_N.double() if self.of_sums and averaged_N is not None else score_N
 
 
 def needs_log_probs(score: Score) -> bool:

@@ -109,10 +109,8 @@ def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
     part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor([len(keep_P) for keep_P in kept]))
     place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
     order_P = place_P.argsort(stable=True)
-    candidates, draw = (
-        each_tensor(record, lambda value_P: value_P[order_P]) for record in (whole.candidates, whole.draw)
-    )
-    return Block(candidates=candidates, draw=draw), part_P[order_P]
+    candidates = each_tensor(whole.candidates, lambda value_P: value_P[order_P])
+    return Block(candidates=candidates, draw=each_tensor(whole.draw, lambda value_P: value_P[order_P])), part_P[order_P]
 
 
 def drawn_block(
