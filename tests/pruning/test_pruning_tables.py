@@ -116,7 +116,7 @@ def test_scores(name):
     score = SCORES[name](ROWS)
     assert score.tolist() == SCORE_EXAMPLES[name] and score.dtype == torch.float64
     if name == "uncertainty":
-        with pytest.raises(ConfigError, match=r"log-probabilities.*Use score=advantage_with_length"):
+        with pytest.raises(ConfigError, match=r"log-probabilities.*Use advantage_with_length"):
             SCORES[name](SILENT)
     else:
         assert SCORES[name](SILENT).shape == (1,)

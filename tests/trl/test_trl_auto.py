@@ -233,7 +233,7 @@ def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_pa
     file = tmp_path / "a" / "checkpoint-3" / "dppo_state.json"
     state = json.loads(file.read_text())
     assert state["session"]["others"]["unit"] > 0
-    state["session"]["others"] = asdict(OtherTerms())
+    state["session"] = sealed(unsealed(state["session"]) | {"others": asdict(OtherTerms())})
     file.write_text(json.dumps(state))
     with warned("dppo_state.json"):
         forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)
