@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.errors import in_words, raise_problems
-from dppo.objective.advantages import GROUP_SCALED, WHOLE_GROUPS, AdvantageRule, Statistics
+from dppo.objective.advantages import GROUP_SCALED, AdvantageRule, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
 from dppo.objective.reduce import GRPO_MEAN, Normaliser
 from dppo.pruning.level import Pruning, Schedule, Selection, constant
@@ -61,8 +61,8 @@ class Method:
     """Rounds of rollouts until enough groups count; None for one block."""
     schedule: Schedule = constant
     """From the share of training done to a factor of the rates; ``at`` applies it."""
-    statistics: Statistics = WHOLE_GROUPS
-    """Completions whose rewards the final advantages come from."""
+    statistics: Statistics | None = None
+    """Completions whose rewards the final advantages come from; None for whole groups."""
     deviations: tuple[str, ...] = ()
     """Differences from the paper, one sentence each."""
 
@@ -94,7 +94,7 @@ class Method:
             "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
             or mixes_tokens(self.kl),
             "a router loss, which is of all tokens together": self.router_coef > 0,
-            "advantages from the completions that are kept": self.statistics.compute is not None,
+            "advantages from the completions that are kept": self.statistics is not None,
         }
         return [part for part, holds in parts.items() if holds]
 
@@ -117,7 +117,7 @@ class Method:
     @property
     def selection_bias(self) -> tuple[str, ...]:
         """Reasons why the choice of units biases the gradient; empty if it does not."""
-        statistics = self.statistics.bias if self.completions.rate else ""
+        statistics = self.statistics.bias if self.statistics is not None and self.completions.rate else ""
         levels = {
             "completion pruning is": "; ".join(filter(None, (self.completions.bias, statistics))),
             "prompt pruning is": self.prompts.bias,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, PARTS, Method, Part
-from dppo.objective import WHOLE_GROUPS, AdvantageRule, Normaliser, Statistics, TokenLoss
+from dppo.objective import AdvantageRule, Normaliser, Statistics, TokenLoss
 from dppo.pruning.level import Pruning, Schedule, Selection, constant
 from dppo.pruning.prompts import GroupSizes, PromptPruning
 from dppo.pruning.rounds import Rounds
@@ -51,7 +51,7 @@ class Scheme:
     sizes: GroupSizes | None = None
     rounds: Rounds | None = None
     schedule: Schedule = constant
-    statistics: Statistics = WHOLE_GROUPS
+    statistics: Statistics | None = None
     deviations: tuple[str, ...] = ()
 
 

@@ -176,12 +176,8 @@ ADVANTAGE_RULES = {rule.name: rule for rule in (GROUP_SCALED, BATCH_SCALED, CENT
 class Statistics:
     """Completions whose rewards give the advantages that kept completions are trained with."""
 
-    compute: Callable[[AdvantageRule, Rewards, StepContext, Tensor], Tensor] | None = None
+    compute: Callable[[AdvantageRule, Rewards, StepContext, Tensor], Tensor]
     """``compute(rule, rewards, context, keep_N) -> advantage_N``; ``keep_N`` (N,) bool marks completions that any draw
-    of the rollout keeps. None for advantages of whole groups."""
-    bias: str = ""
-    """Why advantages depend on the draw, one clause; empty if they do not."""
-
-
-WHOLE_GROUPS = Statistics()
-"""Dropped completions still count in means and deviations."""
+    of the rollout keeps."""
+    bias: str
+    """Why advantages depend on the draw, one clause."""

@@ -186,7 +186,7 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
     prompt_weight_N, advantage_N = draft.prompts.weight_Q[rewards.group_N], completions.advantage_N
     share_UN = shares_of(passes, rewards.group_N, completions.process_N, draft.prompts.part_Q, streams)
     weight_UN, prob_UN = _draws(method, completions, prompt_weight_N, share_UN, streams)
-    if method.completions.rate and method.statistics.compute is not None:
+    if method.completions.rate and method.statistics is not None:
         keep_N = (weight_UN > 0).any(0)
         advantage_N = method.statistics.compute(method.advantages, rewards, draft.prompts.context, keep_N)
     # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
