@@ -17,7 +17,7 @@ from dppo import settings  # nothing but the standard library
 
 
 class FieldTexts(griffe.Extension):
-    """Gives settings their texts as docstrings: those of ``setting(default, text)`` and of ``same(name)``."""
+    """Gives settings their texts as docstrings: those of ``setting(default, text)``, ``same(name)`` and ``of_trl``."""
 
     def on_attribute_instance(self, *, node: Any, attr: Any, **kwargs: Any) -> None:
         """Called by griffe for every attribute that it has read."""
@@ -27,7 +27,7 @@ class FieldTexts(griffe.Extension):
         made = ast.unparse(call.func)
         if made == "setting":
             text, attr.value = ast.literal_eval(call.args[1]), ast.unparse(call.args[0])
-        elif made == "same":
+        elif made in ("same", "of_trl"):
             told = {each.name: each for each in fields(getattr(settings, attr.parent.name))}[attr.name]
             text, attr.value = told.metadata["help"], repr(told.default)
         else:

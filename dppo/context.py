@@ -13,11 +13,7 @@ from dppo.types import each_tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Expected rewards of each group from history alone, fixed before the rollout.
-
-    Raises:
-        DataError: a number is not finite, or a variance or strength is negative.
-    """
+    """Expected rewards of each group from history alone, fixed before the rollout."""
 
     mean_QF: Tensor
     """(Q, F) float64 expected reward of each function, in its unit."""
@@ -31,10 +27,10 @@ class Expected:
         shapes = {self.mean_QF.shape, self.variance_QF.shape, self.strength_QF.shape}
         if len(shapes) != 1 or self.mean_QF.dim() != 2:
             raise ShapeError(f"Expected has shapes {sorted(map(tuple, shapes))}, expected one: (groups, functions).")
-        for field in fields(self):
-            value, lowest = getattr(self, field.name), -torch.inf if field.name == "mean_QF" else 0
+        for name, lowest in (("mean_QF", -torch.inf), ("variance_QF", 0), ("strength_QF", 0)):
+            value = getattr(self, name)
             if not (value.isfinite() & (value >= lowest)).all():
-                raise DataError(f"Expected.{field.name} must be finite{' and >= 0' if lowest == 0 else ''}.")
+                raise DataError(f"Expected.{name} must be finite{' and >= 0' if lowest == 0 else ''}.")
 
     def __len__(self) -> int:
         return len(self.mean_QF)
@@ -45,9 +41,8 @@ class Expected:
 
     def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
         """This record's numbers at the groups of ``keep_Q``, and ``other``'s at all others."""
-        names = [field.name for field in fields(self)]
-        both = {name: torch.where(keep_Q[:, None], getattr(self, name), getattr(other, name)) for name in names}
-        return Expected(**both)
+        pairs = ((each.name, getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return Expected(**{name: torch.where(keep_Q[:, None], mine, theirs) for name, mine, theirs in pairs})
 
     def take(self, group_Q: Tensor) -> "Expected":
         """Expected rewards of the given groups."""

@@ -2,12 +2,11 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dppo.errors import CheckpointError
 from dppo.types import Work
 
 MEASURED_GENERATIONS = 8
@@ -41,15 +40,15 @@ class Spent:
     @property
     def values(self) -> list[float]:
         """All 14 numbers in one list, which ``of_values`` reads back."""
-        works = [value for work in (*self.run, *self.unpruned) for value in (work.passes, work.tokens)]
+        works = [value for work in (*self.run, *self.unpruned) for value in astuple(work)]
         return [*self.seconds, self.total, *works, *self.layouts]
 
     @classmethod
     def of_values(cls, values: Sequence[float]) -> "Spent":
         """The record of ``values``."""
-        works = [Work(passes=values[at], tokens=values[at + 1]) for at in range(4, 12, 2)]
-        run, unpruned = (works[0], works[1]), (works[2], works[3])
-        return cls(seconds=tuple(values[:3]), total=values[3], run=run, unpruned=unpruned, layouts=tuple(values[12:]))
+        one, two, three, four = (Work(passes=values[at], tokens=values[at + 1]) for at in range(4, 12, 2))
+        pairs: dict[str, Any] = {"run": (one, two), "unpruned": (three, four), "layouts": tuple(values[12:])}
+        return cls(seconds=tuple(values[:3]), total=values[3], **pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +63,13 @@ class PassCosts:
     unpruned: tuple[float, ...] = (0.0, 0.0)
     """Passes beyond the first of each layout, and tokens, of steps that prune nothing, >= 0."""
 
-    def __post_init__(self) -> None:
-        sums = (*self.products, *self.unpruned)
-        whole = (len(self.products), len(self.unpruned)) == (len(UPPER[0]), 2)
-        if not whole or not all(0 <= value < np.inf for value in sums):
-            raise CheckpointError(f"costs of passes are damaged: {self}. Resume from an earlier checkpoint.")
-
     def after(self, seconds: float, run: Work, unpruned: Work, layouts: float) -> "PassCosts":
         """These sums and those of one more generation."""
         x = np.array([1.0, run.passes, run.tokens, max(seconds, 0.0)])
-        return PassCosts(
-            products=tuple((np.array(self.products) + np.outer(x, x)[UPPER]).tolist()),
-            unpruned=(
-                self.unpruned[0] + max(unpruned.passes - layouts, 0.0),
-                self.unpruned[1] + unpruned.tokens,
-            ),
-        )
+        products = tuple((np.array(self.products) + np.outer(x, x)[UPPER]).tolist())
+        passes, tokens = self.unpruned
+        more = max(unpruned.passes - layouts, 0.0)
+        return PassCosts(products=products, unpruned=(passes + more, tokens + unpruned.tokens))
 
     @property
     def seconds(self) -> float:
@@ -143,19 +133,12 @@ class TokenCosts:
     """Cost of a generated token over that of keeping it, scored and trained on. None before it is fixed, and if no
     seconds were measured by then."""
 
-    def __post_init__(self) -> None:
-        sums = (self.seconds, self.generated, self.trained, self.rollout_cost or 0.0)
-        if self.generations < 0 or not all(0 <= value < np.inf for value in sums):
-            raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
-
     def after(self, spent: Spent, generated: float, trained: float) -> "TokenCosts":
         """These costs and one more generation, with its completion tokens generated and trained on."""
         if not self.generations:
             return replace(self, generations=1)
-        scoring, training = (
-            costs.after(spent.seconds[1 + phase], spent.run[phase], spent.unpruned[phase], spent.layouts[phase])
-            for phase, costs in enumerate((self.scoring, self.training))
-        )
+        passes = zip(spent.seconds[1:], spent.run, spent.unpruned, spent.layouts, strict=True)
+        scoring, training = (costs.after(*of) for costs, of in zip((self.scoring, self.training), passes, strict=True))
         costs = replace(
             self,
             generations=self.generations + 1,
@@ -170,16 +153,11 @@ class TokenCosts:
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
         """The costs that ``dataclasses.asdict`` gave."""
-        try:
-            passes: dict[str, Any] = {
-                name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
-                for name in ("scoring", "training")
-            }
-            return cls(**({each.name: saved[each.name] for each in fields(cls)} | passes))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
-            ) from error
+        passes: dict[str, Any] = {
+            name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
+            for name in ("scoring", "training")
+        }
+        return cls(**{**saved, **passes})
 
     def settled(self) -> "TokenCosts":
         """Copy whose ``rollout_cost`` is fixed."""

@@ -61,11 +61,7 @@ def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
 
 
 def load_vllm(setting: str, otherwise: str) -> Any:
-    """The module ``vllm``; errors name the ``setting`` that needs it and one that works ``otherwise``.
-
-    Raises:
-        ConfigError: it is not installed, or TRL or transformers does not support its version.
-    """
+    """The module ``vllm``; errors name the ``setting`` that needs it and one that works ``otherwise``."""
     from packaging.version import Version  # comes with transformers, which torch alone does without
 
     advice = f"{VLLM_LINE}, or {otherwise}"

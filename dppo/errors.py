@@ -78,14 +78,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` that lists every problem; return if there is none.
+    """Raise one ``ConfigError`` about ``where``, such as ``"DPPOConfig"``, that lists every problem; return if there is
+    none.
 
-    Args:
-        where: the checked object, such as ``"DPPOConfig"``.
-        problems: one sentence each: the setting, its value, the allowed range, a value that works.
-
-    Raises:
-        ConfigError: ``problems`` is not empty.
+    A problem is one sentence: the setting, its value, the allowed range, a value that works.
     """
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
@@ -109,8 +105,6 @@ def duration(seconds: float) -> str:
 def in_words(function: Callable[..., Any]) -> str:
     """Name of a function with the constants bound to it, for messages."""
     if isinstance(function, partial):
-        constants = ", ".join(
-            f"{key}={in_words(value) if callable(value) else value}" for key, value in function.keywords.items()
-        )
-        return f"{in_words(function.func)}({constants})"
+        bound = (f"{key}={in_words(each) if callable(each) else each}" for key, each in function.keywords.items())
+        return f"{in_words(function.func)}({', '.join(bound)})"
     return getattr(function, "__name__", type(function).__name__).replace("_", " ")

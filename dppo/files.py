@@ -7,9 +7,9 @@ import json
 import math
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,8 +23,7 @@ Default = Callable[[Any], Any]
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file that replaces ``path`` when the block ends without an error.
 
-    Raises:
-        OSError: the folder is missing, or the disk is full or fails. ``path`` and its folder are as they were.
+    If the folder is missing or the disk full (``OSError``), ``path`` and its folder are as they were.
     """
     path = Path(path)
     # In the same folder, or the rename would be a copy; with the process's number, because ranks share folders.
@@ -68,8 +67,8 @@ def write_json(path: str | Path, value: Any, *, default: Default | None = None) 
 def encoded(value: Any, *, indent: int | None = None, default: Default | None = None) -> str:
     """``value`` as JSON in ASCII, so any text stays within its line.
 
-    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line. Without
-    ``default`` a value that JSON cannot hold raises ``TypeError``.
+    A float that is not finite becomes null. ``indent`` are spaces per level, None for one line. A value that JSON
+    cannot hold raises ``TypeError`` without ``default``.
     """
     return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent, default=default)
 
@@ -83,11 +82,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        FileError: the file cannot be read, or holds no object; ``advice`` ends the message.
-    """
+    """The object in a JSON file; a ``FileError`` that ends with ``advice`` if it cannot be read."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
         if not isinstance(value, dict):
@@ -98,11 +93,7 @@ def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
 
 
 def json_lines(path: str | Path, *, advice: str) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines, in order.
-
-    Raises:
-        FileError: the file cannot be read, or a line is damaged; ``advice`` ends the message.
-    """
+    """The objects in a file of JSON lines, in order; a ``FileError`` that ends with ``advice`` for a damaged line."""
     number = 0
     try:
         with open(path, "rb") as file:
@@ -117,21 +108,21 @@ def json_lines(path: str | Path, *, advice: str) -> Iterator[dict[str, Any]]:
         raise FileError(f"{path}{problem} ({error}). {advice}") from error
 
 
-def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
-    """A dataclass of numbers from its ``asdict``. A field may be None if that is its default.
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """State of JSON values with a checksum, by which ``unsealed`` finds any damage."""
+    return {**state, "checksum": _checksum(state)}
 
-    Raises:
-        ValueError: a value is not a finite number.
-        TypeError: a field is missing or unknown.
-    """
-    optional = {each.name for each in fields(kind) if each.default is None}
-    for name, value in saved.items():
-        if value is None and name in optional:
-            continue
-        # math.isfinite raises for a huge int.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise ValueError(f"{name}={value!r:.60} is no finite number")
-    return kind(**saved)
+
+def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that was ``sealed``; ``ValueError`` if it was changed since."""
+    rest = {name: value for name, value in state.items() if name != "checksum"}
+    if state.get("checksum") != _checksum(rest):
+        raise ValueError("it fails its checksum")
+    return rest
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(_finite(state), sort_keys=True).encode()):08x}"
 
 
 def model_problem(name: str) -> str:
@@ -141,11 +132,11 @@ def model_problem(name: str) -> str:
         of_hub = not name.startswith(("/", ".", "~")) and name.count("/") < 2  # those have at most one slash
         return "" if of_hub else f"model {name}: no such folder. {near(name)}Give a folder that save_pretrained wrote"
     files = [path for path in folder.iterdir() if path.stem != "training_args"]
-    if not any(path.name in ("config.json", "adapter_config.json") for path in files):
+    if not {"config.json", "adapter_config.json"} & {path.name for path in files}:
         return f"model {name}: the folder has no config.json. Give one that save_pretrained or dppo train wrote"
-    if not any(path.suffix in (".safetensors", ".bin") for path in files):
-        return f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
-    return ""
+    weights = any(path.suffix in (".safetensors", ".bin") for path in files)
+    lacking = f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
+    return "" if weights else lacking
 
 
 def near(name: str) -> str:

@@ -44,10 +44,8 @@ def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor) -> Tensor:
     """(Q,) results of ``reduce`` on the values of each group; ``found_Q[group_N]`` repeats them for the members.
 
-    Args:
-        reduce: from (Q, G) matrices, one for each value and with a group in each row, to (Q,).
-        group_N: (N,) integer from 0 to Q - 1.
-        *value_N: (N,) each, at least one.
+    ``reduce`` gets (Q, G) matrices, one for each of at least one (N,) ``value_N`` and with a group in each row, and
+    gives (Q,). ``group_N`` are (N,) integers from 0 to Q - 1.
     """
     parts = [(group_Q, reduce(*(v[row_QG] for v in value_N))) for group_Q, row_QG in groups_by_size(group_N)]
     if not parts:
@@ -61,12 +59,10 @@ def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor)
 def equal_within_groups(group_N: Tensor, reward_N: Tensor, *, eps: float, largest_N: Tensor | None = None) -> Tensor:
     """(Q,) True for zero-variance groups: all rewards of the group are equal up to rounding.
 
-    Args:
-        group_N: (N,) integer from 0 to Q - 1.
-        reward_N: (N,) rewards; NaN for a missing one, which is left out. A group without any reward has zero variance.
-        eps: relative distance of two neighbouring numbers of the precision that rewards were computed in.
-        largest_N: (N,) size >= 0 of the largest term of each reward, the scale of the rounding tolerance if terms
-            cancel in a sum; None if rewards are no sums.
+    ``group_N`` (N,) are integers from 0 to Q - 1, ``reward_N`` (N,) rewards, NaN for a missing one, which is left out.
+    A group without any reward has zero variance. ``eps`` is the relative distance of neighbouring numbers in the
+    precision of rewards. ``largest_N`` (N,) >= 0 is the largest term of each reward, the scale of the tolerance if
+    terms cancel in a sum; None if rewards are no sums.
     """
     missing_N = reward_N.isnan()
     largest_N = (reward_N.abs() if largest_N is None else largest_N).masked_fill(missing_N, 0.0)

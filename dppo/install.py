@@ -44,16 +44,14 @@ def install_line(extra: str) -> str:
     if (clone / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
     source = _source()
-    words = [f"{NAME}[{extra}] @ {source}"] if source else dict.fromkeys(_packages(extra))
-    return f"pip install {shlex.join(words)}"
+    return f"pip install {shlex.join([f'{NAME}[{extra}] @ {source}'] if source else dict.fromkeys(_packages(extra)))}"
 
 
 def judge_line() -> str:
     """The pip command for answer-judge, a distribution in the same repository, from where this copy is."""
-    folder = Path(__file__).parents[1] / "answer-judge"
+    folder, source = Path(__file__).parents[1] / "answer-judge", _source()
     if (folder / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{folder}[eval]')}"
-    source = _source()
     if "+" in source:
         return f"pip install {shlex.quote(f'answer-judge[eval] @ {source}#subdirectory=answer-judge')}"
     return "pip install './answer-judge[eval]' in a clone of dppo's repository"

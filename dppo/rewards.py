@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dppo.errors import ConfigError, RewardError, did_you_mean
+from dppo.typed import check_range
 
 Reward = Callable[..., Any]
 GIVEN = ("prompts", "completions", "completion_ids")
@@ -39,17 +40,10 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
         reward: a function with TRL's signature, also ``async``.
         limit_seconds: wall-clock seconds of one call (one batch), > 0, or None for no limit.
         dropped: columns that the trainer removes from the dataset, because ``remove_unused_columns`` is true.
-
-    Returns:
-        A function with the same name and signature that returns a list of float or None.
-
-    Raises:
-        ConfigError: ``reward`` cannot be called, or the limit is out of range.
     """
     if not callable(reward):
         raise ConfigError(f"{reward!r} is no function. Try guarded(my_reward); names of models are given as they are")
-    if limit_seconds is not None and not 0 < limit_seconds < math.inf:
-        raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
+    check_range("guarded", "limit_seconds", limit_seconds, "(0, inf)", "limit_seconds=60, or None for no limit")
     target = reward
     while isinstance(target, functools.partial):
         target = target.func
@@ -134,10 +128,8 @@ class _Call:
         except _Late:
             limit = self.limit_seconds or 1
             more = f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
-            raise self.fault(
-                f"did not return within {limit:g} seconds. Its thread cannot be killed and ends with the process. "
-                f"Allow more time: {more}"
-            ) from None
+            late = f"did not return within {limit:g} seconds, and its thread ends with the process. Allow more time"
+            raise self.fault(f"{late}: {more}") from None
         except (Exception, SystemExit) as error:  # SystemExit would end the process without a message
             if getattr(error, "explained", False):
                 raise
@@ -153,18 +145,16 @@ class _Call:
     def _mismatch(self) -> str:
         """Difference between the parameters of the function and the arguments; empty if they match."""
         parameters = inspect.signature(self.reward).parameters.values()
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-            known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
-            if unknown := [each for each in self.kwargs if each not in known]:
-                own = [*(str(each.replace(annotation=each.empty)) for each in parameters), "**kwargs"]
-                return f"does not take {', '.join(unknown)}. Add **kwargs: def {self.name}({', '.join(own)})"
+        known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
+        unknown = [each for each in self.kwargs if each not in known]
+        if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            own = [*(str(each.replace(annotation=each.empty)) for each in parameters), "**kwargs"]
+            return f"does not take {', '.join(unknown)}. Add **kwargs: def {self.name}({', '.join(own)})"
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        needed = [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
+        needed = (each.name for each in parameters if each.default is each.empty and each.kind not in variadic)
         wanted = next((name for name in needed if name not in self.kwargs), None)
-        if wanted is None:
-            return ""
-        if wanted in self.dropped:
-            return _removed(wanted)
+        if wanted is None or wanted in self.dropped:
+            return "" if wanted is None else _removed(wanted)
         columns = [name for name, value in self.kwargs.items() if isinstance(value, list) and name not in GIVEN]
         near = f"{did_you_mean(wanted, columns)}dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
         return f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. {near}"
@@ -183,10 +173,10 @@ class _Call:
             raise self.fault(f"returned {len(values)} values for {len(completions)} completions. {HINT}")
         for row, value in enumerate(values):
             if not _is_score(value):
-                raise self.fault(
-                    f"returned {value!r:.120} for completion {row} of {len(values)}, expected a finite number, "
-                    f"NaN or None. The completion: {completions[row]!r:.120}. {HINT}"
+                wrong = (
+                    f"returned {value!r:.120} for completion {row} of {len(values)}, not a finite number, NaN or None"
                 )
+                raise self.fault(f"{wrong}. The completion: {completions[row]!r:.120}. {HINT}")
         return [None if value is None else float(value) for value in values]
 
 

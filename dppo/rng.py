@@ -31,13 +31,8 @@ class Purpose(IntEnum):
 def generator(seed: int, *key: int) -> np.random.Generator:
     """A numpy generator for ``(seed, *key)``: equal arguments give equal numbers on every machine.
 
-    Args:
-        seed: the run's seed, >= 0.
-        *key: a ``Purpose``, then further integers >= 0, such as a step. With the purpose first no two purposes share
-            numbers. Zeros at the end do not count: ``(CHECK, 0)`` is ``(CHECK,)``.
-
-    Raises:
-        ConfigError: the key does not begin with a purpose.
+    ``seed`` >= 0 is the run's. The key is a ``Purpose``, then further integers >= 0, such as a step: with the purpose
+    first no two purposes share numbers. Zeros at the end do not count: ``(CHECK, 0)`` is ``(CHECK,)``.
     """
     if key and not isinstance(key[0], Purpose):
         raise ConfigError(f"the key {key} must begin with a Purpose. Write generator(0, Purpose.CHECK, 3).")
@@ -55,8 +50,4 @@ Streams = Callable[..., np.random.Generator]
 
 def step_streams(seed: int, step: int) -> Streams:
     """The random numbers of one step of a run, the same on every rank and after a resume."""
-
-    def stream(purpose: Purpose, *key: int) -> np.random.Generator:
-        return generator(seed, purpose, step, *key)
-
-    return stream
+    return lambda purpose, *key: generator(seed, purpose, step, *key)

@@ -10,7 +10,7 @@ A step of a training loop::
 ``examples/without_trainer.py`` is a whole run.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from dppo.costs import Spent, TokenCosts
-from dppo.errors import CheckpointError, ConfigError
-from dppo.files import finite_numbers
+from dppo.errors import CheckpointError, ConfigError, DPPOError
+from dppo.files import sealed, unsealed
 from dppo.methods import Method
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import NO_OTHERS, MomentSamples, OtherTerms
@@ -80,15 +80,9 @@ class Session:
         """Prompts of the next rollout, and the completions of each: see ``PromptSource.block``.
 
         ``number`` is that of the rollout, if the engine counts them.
-
-        Raises:
-            ConfigError: a stream of data has no prompts to choose from.
         """
-        number = self.number if number is None else number
-        source = self._with_source("prompts")
-        return source.block(
-            self.method, number, generations=self.generations, multiple=multiple, done=done, parts=parts
-        )
+        more = {"generations": self.generations, "multiple": multiple, "parts": parts}
+        return self._with_source("prompts").block(self.method, self._or_next(number), done=done, **more)
 
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """Prompts of the next rollout, rolled out until enough groups count: see ``PromptSource.rounds``."""
@@ -115,16 +109,15 @@ class Session:
 
     def returned(self, uids: Collection[str], clock: int) -> Requested:
         """Prompts of the next update, by the engine's names of the groups that it takes; ``clock`` as for ``plan``."""
-        source = self._with_source("returned")
         requested, self.in_flight = self._flights.after_update(uids)
-        context = source.context(self.method, requested.prompts.row_Q, clock)
+        context = self._with_source("returned").context(self.method, requested.prompts.row_Q, clock)
         return replace(requested, prompts=replace(requested.prompts, context=context))
 
     @property
     def _flights(self) -> InFlight:
         if self.in_flight is None:
             raise ConfigError(
-                "this session requests no prompts ahead. Write session.in_flight = InFlight(prompts=16, generations=8)."
+                "no prompts are requested ahead. Write session.in_flight = InFlight(prompts=16, generations=8)."
             )
         return self.in_flight
 
@@ -148,37 +141,21 @@ class Session:
         replace the method's rule. ``streams`` are the random numbers, for proofs; by default they follow from ``seed``
         and ``number``.
         """
-        number = self.number if number is None else number
+        number = self._or_next(number)
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
-        known = replace(prompts.context, samples=self.samples, others=self.others)
-        plan = plan_step(
-            method,
-            rolled_out,
-            replace(prompts, context=known),
-            streams=streams or step_streams(self.seed, number),
-            max_tokens=self.max_tokens,
-            passes=self.passes,
-            done=done,
-            live=live,
-        )
-        if plan.samples is not None:
-            self.samples = plan.samples
+        known = replace(prompts, context=replace(prompts.context, samples=self.samples, others=self.others))
+        streams = streams or step_streams(self.seed, number)
+        of_run: dict[str, Any] = {"max_tokens": self.max_tokens, "passes": self.passes, "done": done}
+        plan = plan_step(method, rolled_out, known, streams=streams, live=live, **of_run)
+        self.samples = self.samples if plan.samples is None else plan.samples
         if self.source is not None:
             self.source.learn(plan, number if clock is None else clock)
         self.number = number + 1
         return plan
 
-    def loss(
-        self,
-        tokens: Tokens,
-        weight: Tensor,
-        sizes: StepSizes,
-        *,
-        entropy_BT: Tensor | None = None,
-        router_loss: Tensor | None = None,
-    ) -> Tensor:
-        """() a micro-batch's part of the loss of its optimizer step: see ``micro_batch_loss``."""
-        return micro_batch_loss(self.method, tokens, weight, sizes, entropy_BT=entropy_BT, router_loss=router_loss)
+    def loss(self, tokens: Tokens, weight: Tensor, sizes: StepSizes, **terms: Tensor | None) -> Tensor:
+        """() a micro-batch's part of the loss of its optimizer step: see ``micro_batch_loss``, also for ``terms``."""
+        return micro_batch_loss(self.method, tokens, weight, sizes, **terms)
 
     # -- what forward passes found ------------------------------------------------------------------------------
 
@@ -221,8 +198,8 @@ class Session:
     # -- state --------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the history of prompts into ``folder``; return the rest of the state as JSON values."""
-        return {
+        """Write the history of prompts into ``folder``; return the rest of the state as JSON values with a checksum."""
+        state = {
             "number": self.number,
             "source": None if self.source is None else self.source.save(folder),
             "samples": None if self.samples is None else self.samples.saved(),
@@ -230,35 +207,31 @@ class Session:
             "costs": asdict(self.costs),
             "in_flight": self.in_flight and self.in_flight.saved(self._with_source("save").history.identities),
         }
+        return sealed(state)
 
-    def load(self, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
-        """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out.
-
-        Raises:
-            CheckpointError: the state is damaged, or of another dataset.
-        """
+    def load(self, folder: Path, state: Mapping[str, Any], *, history: bool = True) -> None:
+        """Go on from what ``save`` wrote and returned; without ``history`` that of the prompts is left out."""
         try:
-            source, number = state["source"], int(state["number"])
-            samples = None if state["samples"] is None else MomentSamples.of_saved(state["samples"])
-            others, costs = finite_numbers(OtherTerms, state["others"]), TokenCosts.of_saved(state["costs"])
-            if number < 0:
-                raise ValueError(f"number={number} is below 0")
+            state = unsealed(state)
+            samples, in_flight = state["samples"], state["in_flight"]
+            if self.source is not None and state["source"] is not None:
+                self.source.load(self.method, folder, state["source"], history=history)
+            self.number, self.others = state["number"], OtherTerms(**state["others"])
+            self.samples = None if samples is None else MomentSamples.of_saved(samples)
+            self._at_costs(TokenCosts.of_saved(state["costs"]))
+            if in_flight is not None and (in_flight["flights"] or self.in_flight is not None):
+                self.in_flight = self._flights.resumed(in_flight, self._with_source("load").history.identities)
+        except DPPOError:  # has its own message, and some are also a ValueError
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the state of the session is damaged in {folder} ({error}). Resume from an earlier checkpoint folder."
-            ) from error
-        if self.source is not None and source is not None:
-            self.source.load(self.method, folder, source, history=history)
-        self.number, self.samples, self.others = number, samples, others
-        self._at_costs(costs)
-        in_flight = state.get("in_flight") or {}
-        if in_flight.get("flights") or (in_flight and self.in_flight is not None):
-            self.in_flight = self._flights.resumed(in_flight, self._with_source("load").history.identities)
+            which = f"the state of the session is damaged or of another version in {folder}"
+            raise CheckpointError(f"{which} ({error}). Resume from an earlier checkpoint folder.") from error
+
+    def _or_next(self, number: int | None) -> int:
+        return self.number if number is None else number
 
     def _with_source(self, what: str) -> PromptSource:
         if self.source is None:
-            raise ConfigError(
-                f"session.{what} chooses among the rows of a dataset, and a stream of data has none to come back to. "
-                "Make the session with a PromptSource, or use session.streamed_prompts(completions)."
-            )
+            why = f"session.{what} chooses among the rows of a dataset, and a stream of data has none to come back to"
+            raise ConfigError(f"{why}. Make it with a PromptSource, or use session.streamed_prompts(completions).")
         return self.source

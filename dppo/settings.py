@@ -78,8 +78,8 @@ def leaves_no_trace(name: str) -> bool:
 
 
 @dataclass
-class OwnSettings:
-    """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
+class DrawSettings:
+    """Settings of a method's draws, the same for every trainer that rolls completions out."""
 
     method: str = setting(
         LEFT_OUT,
@@ -89,41 +89,6 @@ class OwnSettings:
         "`cppo`, `pods`, `dapo`, `greso` (biased) and `a_star_po`. Names with an objective of their own, such as "
         "`dr_grpo` or `dppo_gspo`, fill in TRL's fields where they are left out. `package.module:name` is a method of "
         "your own: it is complete, and a setting that contradicts it is refused (dppo docs extending).",
-        remembered=BATCH,
-    )
-    loss_type: str = setting(
-        LEFT_OUT,
-        "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
-        remembered=BATCH,
-    )
-    importance_sampling_level: str = setting(
-        LEFT_OUT,
-        "As in TRL: `token` or `sequence`. Default: the method's own, or `token`.",
-        remembered=UPDATE,
-    )
-    scale_rewards: str = setting(
-        LEFT_OUT, "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."
-    )
-    multi_objective_aggregation: str = setting(
-        LEFT_OUT,
-        "As in TRL: `sum_then_normalize` or `normalize_then_sum`. Default: the method's own, or the first.",
-        choices=("sum_then_normalize", "normalize_then_sum"),
-    )
-    epsilon: float = setting(
-        LEFT_OUT,
-        "As in TRL: lower clip. Default: the method's own, or 0.2.",
-        range="[0, inf)",
-        remembered=UPDATE,
-    )
-    beta: float = setting(
-        LEFT_OUT,
-        "As in TRL: coefficient of the KL term, >= 0. Default: the method's own, or 0.",
-        range="[0, inf)",
-        remembered=BATCH,
-    )
-    entropy_coef: float = setting(
-        LEFT_OUT,
-        "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.",
         remembered=BATCH,
     )
     completion_prune_rate: float | str | None = setting(
@@ -157,47 +122,11 @@ class OwnSettings:
         range="[0, 1)",
         example=0.85,
     )
-    prune_schedule: str = setting(
-        AUTO,
-        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (linear to 0 from "
-        "prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` and `constant` for all others.",
-    )
-    prune_until: float = setting(
-        FULL_SHARE,
-        "Share of the run, in [0, 1], with the full rates if prune_schedule is not `constant`.",
-        range="[0, 1]",
-    )
-    advantage_power: float = setting(
-        0.0,
-        "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare outcomes. That is "
-        "another objective than the reward's.",
-        range="(-1, inf)",
-    )
     prompt_mode: str = setting(
         "thin",
         "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. `fill`: blocks "
         "are longer and rollout batches stay full, so a run sees more prompts (`candidates/epoch` counts its epochs).",
         choices=("thin", "fill"),
-    )
-    max_rounds: int | None = setting(
-        None,
-        "Most rounds of rollouts per generation if the method has rounds, >= 0; 0 is no limit. There `dapo` saves the "
-        "run and stops, `greso` trains on the groups there are. Default: the method's, 10.",
-        range="[0, inf)",
-    )
-    round_factor: float | None = setting(
-        None,
-        "Prompts of a round over those of a generation, > 0, if the method has rounds. Default: the method's, 1 for "
-        "`dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller.",
-        range="(0, inf)",
-    )
-    prune_floor: float | None = setting(
-        None,
-        "Smallest probability of keeping a prompt or completion, or of reaching a token or the head, in (0, 1 - rate]; "
-        "no weight exceeds one over it per level. With `auto` at most 0.45. Default: 0.2, with `auto` 0.1 of "
-        "completions and 0.3 of prompts, 0.05 of tokens, or half of what is kept if that is smaller. A completion "
-        "that has nothing to lose by its score has 0.02, if it is drawn as `dppo` does.",
-        range="(0, 1]",
     )
     completion_score: str = setting(
         AUTO,
@@ -217,6 +146,24 @@ class OwnSettings:
         "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. Prompts are always "
         "drawn with a fixed size. Default: the method's own, or `pivotal`.",
     )
+    prune_floor: float | None = setting(
+        None,
+        "Smallest probability of keeping a prompt or completion, or of reaching a token or the head, in (0, 1 - rate]; "
+        "no weight exceeds one over it per level. With `auto` at most 0.45. Default: 0.2, with `auto` 0.1 of "
+        "completions and 0.3 of prompts, 0.05 of tokens, or half of what is kept if that is smaller. A completion "
+        "that has nothing to lose by its score has 0.02, if it is drawn as `dppo` does.",
+        range="(0, 1]",
+    )
+    prune_schedule: str = setting(
+        AUTO,
+        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (linear to 0 from "
+        "prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` and `constant` for all others.",
+    )
+    prune_until: float = setting(
+        FULL_SHARE,
+        "Share of the run, in [0, 1], with the full rates if prune_schedule is not `constant`.",
+        range="[0, 1]",
+    )
     rollout_cost: float | None = setting(
         None,
         "Cost of a generated token over one more that is scored and trained on, >= 0. `completion_prune_rate: auto` "
@@ -230,6 +177,53 @@ class OwnSettings:
         "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: those of "
         "three epochs.",
         range="(0, inf]",
+    )
+    accept_bias: bool = setting(
+        False, "Must be set to train with a method whose expected gradient is not the full batch's.", remembered=""
+    )
+
+
+def of_trl(text: str, default: str, **more: Any) -> Any:
+    """A setting of TRL's that a method fills in."""
+    return setting(LEFT_OUT, f"As in TRL: {text}. Default: the method's own, or {default}.", **more)
+
+
+@dataclass
+class OwnSettings(DrawSettings):
+    """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
+
+    loss_type: str = setting(
+        LEFT_OUT,
+        "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
+        remembered=BATCH,
+    )
+    importance_sampling_level: str = of_trl("`token` or `sequence`", "`token`", remembered=UPDATE)
+    scale_rewards: str = of_trl("`group`, `batch` or `none`", "`group`")
+    multi_objective_aggregation: str = of_trl(
+        "`sum_then_normalize` or `normalize_then_sum`",
+        "the first",
+        choices=("sum_then_normalize", "normalize_then_sum"),
+    )
+    epsilon: float = of_trl("lower clip", "0.2", range="[0, inf)", remembered=UPDATE)
+    beta: float = of_trl("coefficient of the KL term, >= 0", "0", range="[0, inf)", remembered=BATCH)
+    entropy_coef: float = of_trl("coefficient of the entropy bonus", "0", remembered=BATCH)
+    advantage_power: float = setting(
+        0.0,
+        "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare outcomes. That is "
+        "another objective than the reward's.",
+        range="(-1, inf)",
+    )
+    max_rounds: int | None = setting(
+        None,
+        "Most rounds of rollouts per generation if the method has rounds, >= 0; 0 is no limit. There `dapo` saves the "
+        "run and stops, `greso` trains on the groups there are. Default: the method's, 10.",
+        range="[0, inf)",
+    )
+    round_factor: float | None = setting(
+        None,
+        "Prompts of a round over those of a generation, > 0, if the method has rounds. Default: the method's, 1 for "
+        "`dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller.",
+        range="(0, inf)",
     )
     prompt_prior: dict | str | None = setting(  # noqa: RUF009
         None,
@@ -277,11 +271,6 @@ class OwnSettings:
         "Metrics of pruning in the log: `main`, the ten that come first in dppo docs metrics, or `all`. TRL's own are "
         "there in any case.",
         choices=("main", "all"),
-        remembered="",
-    )
-    accept_bias: bool = setting(
-        False,
-        "Must be set to train with a method whose expected gradient is not the full batch's.",
         remembered="",
     )
     accept_missing: bool = setting(
@@ -360,7 +349,7 @@ class RowSettings:
 
 
 @dataclass
-class AsyncSettings:
+class AsyncSettings(DrawSettings):
     """Fields that ``DPPOAsyncConfig`` adds to TRL's ``AsyncGRPOConfig``."""
 
     method: str = same(
@@ -376,35 +365,22 @@ class AsyncSettings:
         choices=("dapo", "dr_grpo"),
         remembered=UPDATE,
     )
-    completion_prune_rate: float | str | None = same("completion_prune_rate")
-    prompt_prune_rate: float | str | None = same("prompt_prune_rate")
-    token_prune_rate: float | str | None = same("token_prune_rate")
-    head_prune_rate: float | None = same("head_prune_rate")
-    prune_schedule: str = same("prune_schedule")
-    prune_until: float = same("prune_until")
-    prune_floor: float | None = same("prune_floor")
-    completion_score: str = same("completion_score")
-    completion_budget: str = same("completion_budget")
-    sampling_design: str = same("sampling_design")
-    prompt_mode: str = same("prompt_mode")
     rollout_cost: float | None = same(
         "rollout_cost",
         text="Cost of a generated token over one that is trained on, >= 0: `auto` drops fewer completions if rollouts "
         "are dear. Default: 1.",
     )
-    history_half_life: float | None = same("history_half_life")
     shuffle_dataset: bool = setting(
         True,
         "As in TRL's `GRPOConfig`: prompts are in a new order in each epoch. `false`: in the order of the dataset, as "
         "in TRL's asynchronous trainer.",
     )
     log_metrics: str = same("log_metrics")
-    accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
 
 
 @dataclass(kw_only=True)
-class VerlSettings:
+class VerlSettings(DrawSettings):
     """Options of pruning on verl, by the names they have in ``DPPOConfig``."""
 
     method: str = same(
@@ -413,26 +389,15 @@ class VerlSettings:
         "`grpo` skips only what has no gradient. `package.module:name` is a method of your own: its pruning is used "
         "as it is, and the objective is that of verl's options (dppo docs extending).",
     )
-    completion_prune_rate: float | str | None = same("completion_prune_rate")
-    prompt_prune_rate: float | str | None = same("prompt_prune_rate")
-    token_prune_rate: float | str | None = same("token_prune_rate")
     head_prune_rate: float | None = same(
         "head_prune_rate",
         text="Refused above 0: verl's engine computes the head for every token of a row, so nothing would be saved.",
     )
-    prompt_mode: str = same("prompt_mode")
-    completion_score: str = same("completion_score")
-    completion_budget: str = same("completion_budget")
-    sampling_design: str = same("sampling_design")
-    prune_floor: float | None = same("prune_floor")
     rollout_cost: float | None = same(
         "rollout_cost",
         text="Cost of a generated token over one that is scored and trained on, >= 0: `auto` drops fewer completions "
         "if rollouts are dear. Default: 1.",
     )
-    prune_schedule: str = same("prune_schedule")
-    prune_until: float = same("prune_until")
-    history_half_life: float | None = same("history_half_life")
     seed: int = setting(0, "Of the order of prompts and of all draws, >= 0.", range="[0, inf)")
     layout: str = setting(
         "packed",
@@ -441,7 +406,6 @@ class VerlSettings:
         choices=("packed", "rows"),
         remembered="",
     )
-    accept_bias: bool = same("accept_bias")
 
 
 def with_default(text: str, default: Any) -> str:

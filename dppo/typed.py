@@ -1,11 +1,11 @@
-"""Checks of types: an argument of a wrong type is an error that names it, not an AttributeError further down."""
+"""Checks of types and ranges: a wrong argument is an error that names it, not an AttributeError further down."""
 
 import dataclasses
 import functools
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeGuard, cast
 
 from dppo.errors import ConfigError, did_you_mean, raise_problems
@@ -13,6 +13,9 @@ from dppo.errors import ConfigError, did_you_mean, raise_problems
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}
 _NAMES = {str: "text", int: "a whole number", float: "a number", types.NoneType: "None", Mapping: "a dictionary"}
 _hints = functools.cache(typing.get_type_hints)
+
+Allowed = str | Collection[Any]
+"""An interval of numbers such as ``"[0, 1)"``, or a tuple of choices."""
 
 
 class NamedFields:
@@ -34,10 +37,41 @@ def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check_fields(record: Any, example: str) -> None:
-    """Check the fields of a dataclass against their annotations; ``example`` is a call that works."""
+def check_fields(record: Any, example: str, **allowed: Allowed) -> None:
+    """Check the fields of a dataclass against their annotations, and some against ``allowed`` values.
+
+    ``example`` is a call that works, for errors. All values out of range are in one ``ConfigError``.
+    """
     for name, hint in _hints(type(record)).items():
         check(name, getattr(record, name), hint, example)
+    raise_problems(type(record).__name__, range_problems(record, example, **allowed))
+
+
+def range_problems(record: Any, example: str, **allowed: Allowed) -> list[str]:
+    """One sentence per field of a record that is not in its interval or none of its choices."""
+    found = (outside(name, getattr(record, name), of, example) for name, of in allowed.items())
+    return [problem for problem in found if problem]
+
+
+def outside(name: str, value: Any, allowed: Allowed, example: str) -> str:
+    """Sentence about a value out of its range; empty if it is allowed, as None always is."""
+    interval = isinstance(allowed, str)
+    if value is None or (within(value, allowed) if isinstance(allowed, str) else value in allowed):
+        return ""
+    shown = f"{float(value):g}" if isinstance(value, numbers.Real) else repr(value)
+    return f"{name}={shown} must be {f'in {allowed}' if interval else ' or '.join(map(repr, allowed))}. Try {example}."
+
+
+def check_range(where: str, name: str, value: Any, allowed: Allowed, example: str) -> None:
+    """Raise ``ConfigError`` if an argument of ``where`` is not allowed: see ``outside``."""
+    raise_problems(where, [problem for problem in [outside(name, value, allowed, example)] if problem])
+
+
+def within(value: Any, interval: str) -> bool:
+    """True for a number in an interval such as ``[0, 1)``; NaN is in none."""
+    low, high = map(float, interval[1:-1].split(", "))
+    inside = isinstance(value, numbers.Real) and low <= float(value) <= high
+    return inside and not (value == low and interval[0] == "(") and not (value == high and interval[-1] == ")")
 
 
 class Checked:
@@ -50,11 +84,7 @@ class Checked:
 
 
 def check(name: str, value: Any, hint: Any, example: str) -> None:
-    """Check one value against an annotation.
-
-    Raises:
-        ConfigError: it is of another type.
-    """
+    """Raise ``ConfigError`` if a value is of another type than its annotation."""
     if wrong := mismatch(name, value, hint, example):
         raise ConfigError(wrong)
 

@@ -1,9 +1,11 @@
-"""Frozen records that pass between parts. Each checks the shapes of its tensors.
+"""Frozen records that pass between parts.
+
+Every record checks its shapes, types and stated ranges when it is made: ``ShapeError``, ``DataError``, ``ConfigError``.
 
 Names of arrays end in their dimensions: ``P`` candidates for prompts, ``Q`` prompts that were rolled out, ``N``
 completions, ``G`` completions of a group, ``F`` reward functions, ``U`` optimizer steps, ``B`` completions of a
-micro-batch, ``T`` tokens. docs/glossary.md has all letters. ``prob`` is an inclusion probability, ``weight`` multiplies
-a loss, ``keep`` is boolean, and ``mask`` is about tokens.
+micro-batch, ``T`` tokens (docs/glossary.md). ``prob`` is an inclusion probability, ``weight`` multiplies a loss,
+``keep`` is boolean, and ``mask`` is about tokens.
 """
 
 from collections.abc import Callable
@@ -28,6 +30,13 @@ def each_tensor(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
     return replace(given, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
+def concatenated(*records: Record) -> Record:
+    """Records of a dataclass of tensors as one, each field in their order."""
+    given: Any = records[0]
+    names = (field.name for field in fields(given))
+    return replace(given, **{name: torch.cat([getattr(record, name) for record in records]) for name in names})
+
+
 def check_lengths(record: Any, length: int) -> None:
     """Raise ``ShapeError`` for the first tensor of a record that is not of shape ``(length,)``."""
     for field in fields(record):
@@ -50,12 +59,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewards:
-    """Rewards of whole groups of completions, from each reward function.
-
-    Raises:
-        ShapeError: shapes that do not belong together, or group numbers that are not 0 to Q - 1.
-        RewardError: a reward is infinite.
-    """
+    """Rewards of whole groups of completions, from each reward function."""
 
     reward_NF: Tensor
     """(N, F) floating rewards of each function, any unit; NaN for a missing reward."""
@@ -66,21 +70,21 @@ class Rewards:
 
     def __post_init__(self) -> None:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
-        reward = self.reward_NF
+        reward, group_N = self.reward_NF, self.group_N
         if reward.dim() != 2 or not reward.shape[1] or not reward.is_floating_point():
             found = f"{reward.dtype} of shape {tuple(reward.shape)}"
             raise ShapeError(f"reward_NF is {found}, expected floats (N, F): write reward_N.double()[:, None].")
-        if self.group_N.shape != (len(reward),) or self.group_N.dtype != torch.int64:
-            found = f"{self.group_N.dtype} {tuple(self.group_N.shape)}"
+        if group_N.shape != (len(reward),) or group_N.dtype != torch.int64:
+            found = f"{group_N.dtype} {tuple(group_N.shape)}"
             raise ShapeError(f"group_N is {found}, expected torch.int64 ({len(reward)},): write group_N.long().")
-        if len(reward) and (int(self.group_N.min()) < 0 or int(group_sizes(self.group_N).min()) < 1):
+        if len(reward) and (int(group_N.min()) < 0 or int(group_sizes(group_N).min()) < 1):
             numbered = "group_N.unique(return_inverse=True)[1]"
             raise ShapeError(f"group_N must number the groups from 0 without a gap: write {numbered}.")
         if self.weight_F is not None and self.weight_F.shape != (reward.shape[1],):
             raise ShapeError(f"weight_F has shape {tuple(self.weight_F.shape)}, expected ({reward.shape[1]},)")
-        if reward.isinf().any():
-            infinite = f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite"
-            raise RewardError(f"{infinite}. For a completion that cannot be scored return float('nan').")
+        if infinite := int(reward.isinf().sum()):
+            unscored = "For a completion that cannot be scored return float('nan')."
+            raise RewardError(f"{infinite} of {reward.numel()} rewards are infinite. {unscored}")
 
     @classmethod
     def of_groups(cls, reward_PG: Tensor) -> "Rewards":
@@ -88,16 +92,12 @@ class Rewards:
         if reward_PG.dim() != 2 or reward_PG.numel() == 0:
             shape = f"reward_PG has shape {tuple(reward_PG.shape)}, expected (groups, completions of each), both >= 1"
             raise ShapeError(f"{shape}: write reward.view(-1, num_generations).")
-        reward_PG = reward_PG if reward_PG.is_floating_point() else reward_PG.double()
-        return cls.in_groups(reward_PG.reshape(-1, 1), reward_PG.shape[1])
+        reward_N1 = reward_PG.reshape(-1, 1)
+        return cls.in_groups(reward_N1 if reward_N1.is_floating_point() else reward_N1.double(), reward_PG.shape[1])
 
     @classmethod
     def in_groups(cls, reward_NF: Tensor, size: int | Tensor, weight_F: Tensor | None = None) -> "Rewards":
-        """Rewards (N, F) of consecutive groups of ``size`` completions each: G >= 1, or (Q,) int64.
-
-        Raises:
-            ShapeError: the last group is not whole.
-        """
+        """Rewards (N, F) of consecutive whole groups of ``size`` completions each: G >= 1, or (Q,) int64."""
         if isinstance(size, Tensor):
             group_N = torch.arange(len(size)).repeat_interleave(size)
         elif len(reward_NF) % size:

@@ -13,6 +13,7 @@ from in_process import ACTOR, PRUNING, STORE, parameters, sized, train, trainer
 from late_server import Server
 
 from dppo.errors import CheckpointError, ConfigError, EngineError, ShapeError
+from dppo.files import sealed, unsealed
 from dppo.step.in_flight import InFlight
 
 COLOCATE, SEPARATE = "dynamic_pruning_colocate_async", "dynamic_pruning_separate_async"
@@ -111,11 +112,11 @@ def asked_with(made):
 def test_the_probability_travels_with_a_prompt_to_the_update_that_trains_on_it(toy, mode, server):
     made = trainer(toy, mode, *SIZES, *MODES[mode], *RATES, agents=server)
     seen, asked = spied(made), asked_with(made)
-    first = [(flight.candidate.row, flight.candidate.prob) for flight in made.ahead.flights]
+    first = [(flight.row, flight.prob) for flight in made.ahead.flights]
     logged = train(made, 5)
     asked = first + asked
     trained = [(row, prob) for _, rows, probs, _, _ in seen for row, prob in zip(rows, probs, strict=True)]
-    flying = [(flight.candidate.row, flight.candidate.prob) for flight in made.ahead.flights]
+    flying = [(flight.row, flight.prob) for flight in made.ahead.flights]
     assert sorted(trained + flying) == sorted(asked)  # each once, with what it was asked with
     assert any(prob < 1 for _, prob in trained) and len({prob for _, prob in trained}) > 4
     for _, _, probs, weights, sequences in seen:
@@ -220,8 +221,10 @@ def test_a_run_that_ends_after_a_checkpoint_goes_on_from_it_bit_for_bit(toy, mod
 
     state = tmp_path / "global_step_3" / "dppo_state.json"
     found = json.loads(state.read_text())
-    for flight in found["session"]["in_flight"]["flights"]:  # wrong: with the probability of nobody
-        flight["candidate"]["weight"] = 1.0
+    session = unsealed(found["session"])
+    for flight in session["in_flight"]["flights"]:  # wrong: with the probability of nobody
+        flight["weight"] = 1.0
+    found["session"] = sealed(session)
     state.write_text(json.dumps(found))
     wrong = trainer(toy, mode, *options, agents=Late)
     train(wrong, 2)
@@ -242,8 +245,8 @@ def test_groups_that_were_back_are_not_asked_for_again_and_lost_ones_are(toy, tm
     kept = queue.with_name("kept")
     shutil.move(queue, kept)  # verl says nothing of a queue that is gone: all is asked for again, by our record
     lost = trainer(toy, COLOCATE, *options, agents=Several)
-    rows = sorted((each.candidate.row, each.candidate.prob, each.size) for each in made.ahead.flights)
-    assert sorted((each.candidate.row, each.candidate.prob, each.size) for each in lost.ahead.flights) == rows
+    rows = sorted((each.row, each.prob, each.size) for each in made.ahead.flights)
+    assert sorted((each.row, each.prob, each.size) for each in lost.ahead.flights) == rows
     assert len(lost.agent_loop_manager.asked) == len(flying) and not flying & set(lost.ahead.uids)
     train(lost, 1)
     shutil.move(kept, queue)
@@ -252,7 +255,7 @@ def test_groups_that_were_back_are_not_asked_for_again_and_lost_ones_are(toy, tm
         """Wrong: what is in flight is asked for again, whether or not verl's queue has it."""
 
         def _reissue_inflight_prompts(self, partition_id="train"):
-            row_Q = torch.tensor([each.candidate.row for each in self.ahead.flights])
+            row_Q = torch.tensor([each.row for each in self.ahead.flights])
             uids = self.ahead.uids
             return self._submit_batch_to_rollout(self._request_instead(uids, len(uids), row_Q))
 
@@ -287,13 +290,13 @@ def test_prompts_in_flight_are_not_taken_for_other_rows_of_another_dataset(toy, 
     with pytest.raises(CheckpointError, match=r"8 prompts in flight, whose rows.*dataset of the checkpoint"):
         trainer(toy, COLOCATE, *options, f"data.train_files={tmp_path}/turned.parquet", agents=Server)
     again = trainer(toy, COLOCATE, *options, agents=Server)
-    assert [each.candidate.row for each in again.ahead.flights] == [each.candidate.row for each in made.ahead.flights]
+    assert [each.row for each in again.ahead.flights] == [each.row for each in made.ahead.flights]
 
 
 def test_prompts_that_were_drawn_are_not_trained_on_without_their_weights(toy, tmp_path):
     first = trainer(toy, COLOCATE, *SIZES, *RATES, *kept_in(tmp_path), "trainer.save_freq=4", agents=Several)
     train(first, 4)
-    assert any(flight.candidate.weight != 1 for flight in first.ahead.flights)
+    assert any(flight.weight != 1 for flight in first.ahead.flights)
     refused = pytest.raises(CheckpointError, match=r"method='grpo' would train on them .*completion_prune_rate=0\.")
     with refused, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the method is another one
@@ -331,7 +334,7 @@ def test_a_synchronous_run_goes_on_with_prompts_asked_for_ahead(toy, tmp_path):
     with said("trainer_mode: 'sync' -> 'colocate_async'"):
         resumed = trainer(toy, COLOCATE, *options, agents=Server)
     assert resumed.ahead.asked == 3 and resumed.source.history.seen_share == 1.0
-    assert any(flight.candidate.prob < 1 for flight in resumed.ahead.flights)  # by the history of the run before
+    assert any(flight.prob < 1 for flight in resumed.ahead.flights)  # by the history of the run before
     train(resumed, 1)
 
 
@@ -361,7 +364,7 @@ def test_what_verl_drops_is_replaced_with_the_probability_that_it_had(toy, serve
 
     monkeypatch.setattr(InFlight, "after_replacing", told)
     logged = train(made, 5)
-    assert replaced and all(old.candidate.prob == new.candidate.prob for old, new in replaced)
+    assert replaced and all(old.prob == new.prob for old, new in replaced)
     assert all((old.size, old.block) == (new.size, new.block) for old, new in replaced)
     assert made.source.stream.offset == 8 * made.ahead.asked + len(replaced)  # the next prompts of the stream, in order
     dropped = {name for each in logged for name in each if name.endswith("/evicted_samples")}

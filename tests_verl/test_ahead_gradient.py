@@ -81,7 +81,7 @@ class Blocks:
             made._add_batch_to_generate()
         if weights is not None:
             flights = zip(made.ahead.flights, weights(self, made.ahead.flights), strict=True)
-            changed = (replace(f, candidate=replace(f.candidate, weight=weight)) for f, weight in flights)
+            changed = (replace(f, weight=weight) for f, weight in flights)
             made.session.in_flight = replace(made.ahead, flights=tuple(changed))
         for step, update in product(range(len(keep_B)), range(made.parameter_sync_step)):
             made.global_steps, made.local_trigger_step = step + 1, update

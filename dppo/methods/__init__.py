@@ -5,19 +5,5 @@ from dppo.methods.pairs import Objective, Scheme, combined
 from dppo.methods.registry import METHODS, OBJECTIVES, ROW_METHODS, SCHEMES
 from dppo.methods.rows import RowMethod, RowScore
 
-__all__ = [
-    "ALL_PROMPTS",
-    "ALL_TOKENS",
-    "METHODS",
-    "NO_PRUNING",
-    "OBJECTIVES",
-    "ROW_METHODS",
-    "SCHEMES",
-    "Method",
-    "Objective",
-    "Part",
-    "RowMethod",
-    "RowScore",
-    "Scheme",
-    "combined",
-]
+__all__ = ["ALL_PROMPTS", "ALL_TOKENS", "METHODS", "NO_PRUNING", "OBJECTIVES", "ROW_METHODS", "SCHEMES", "Method"]
+__all__ += ["Objective", "Part", "RowMethod", "RowScore", "Scheme", "combined"]

@@ -2,8 +2,8 @@
 
 The loss of a completion with log-ratio ``L = sum_t log pi_t - log ref_t`` and advantage ``A = r - V*`` is ``(beta L -
 A)^2 = 2 beta (beta L^2 / 2 - A L) + A^2``: a policy term (``advantage_regression``) and a KL term
-(``squared_log_ratio``) with the coefficient beta. ``loss + beta * kl`` has its gradient over ``2 beta``, so beta means
-the same as in other methods.
+(``squared_log_ratio``). ``loss + beta * kl`` has its gradient over ``2 beta``, so beta means the same as in other
+methods.
 """
 
 import math
@@ -16,6 +16,7 @@ from dppo.context import StepContext
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods.pairs import Objective
 from dppo.objective import LUSPO, AdvantageRule, Tokens
+from dppo.typed import check_range
 from dppo.types import Completions, Rewards
 
 BETA = 1e-3
@@ -30,8 +31,7 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 
     Source: A*-PO (arXiv:2505.20686), stage 1.
     """
-    if not (math.isfinite(beta) and beta > 0):
-        raise_problems("optimal_value", [f"beta={beta!r} must be > 0 and finite. Write beta=0.5."])
+    check_range("optimal_value", "beta", beta, "(0, inf)", "beta=0.5")
     if reward_PG.dim() != 2 or not reward_PG.shape[1] or not reward_PG.isfinite().all():
         raise_problems("optimal_value", ["reward_PG must be finite numbers (prompts, samples). Try torch.ones(4, 8)."])
     reward_PG = reward_PG.double()
@@ -44,10 +44,8 @@ def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     Source: A*-PO (arXiv:2505.20686), stage 2.
     """
     if context.value_Q is None:
-        raise ConfigError(
-            "these advantages need the value of every prompt, and none are given. Estimate them: python "
-            "examples/prompt_values.py CONFIG.yaml, then set prompt_values: FILE."
-        )
+        estimate = "Estimate them: python examples/prompt_values.py CONFIG.yaml, then set prompt_values: FILE."
+        raise ConfigError(f"these advantages need the value of every prompt, and none are given. {estimate}")
     return (rewards.total_N - context.value_Q[rewards.group_N]).nan_to_num(0.0)
 
 
@@ -67,10 +65,8 @@ def squared_log_ratio(tokens: Tokens) -> Tensor:
 
 def _log_ratio(tokens: Tokens) -> Tensor:
     if tokens.ref_logp_BT is None:
-        raise ConfigError(
-            "a regression on the log-ratio needs ref_logp_BT, the reference policy's log-probabilities: pass them, "
-            "with a beta above 0."
-        )
+        needs = "a regression on the log-ratio needs ref_logp_BT, the reference policy's log-probabilities"
+        raise ConfigError(f"{needs}: pass them, with a beta above 0.")
     return (tokens.logp_BT - tokens.ref_logp_BT).masked_fill(tokens.mask_BT == 0, 0.0)
 
 

@@ -77,10 +77,7 @@ CPPO_VERL = replace(
     name="cppo_verl",
     paper="arXiv:2503.22342, CPPO, as in its code for verl",
     completions=replace(
-        _LARGEST,
-        compete="step",
-        weigh=one_each,
-        reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias),
+        _LARGEST, compete="step", weigh=one_each, reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias)
     ),
     deviations=(
         "the policy term has the mean within each completion that the code is configured for, where the code takes a "

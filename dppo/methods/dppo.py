@@ -3,16 +3,11 @@
 from dataclasses import replace
 
 from dppo.methods.pairs import Scheme
-from dppo.pruning import (
-    DETERMINISTIC,
-    KEPT_MEAN,
-    GroupSizes,
-    PromptPruning,
-    Pruning,
-    absolute_advantage,
-    advantage_with_length,
-    threshold,
-)
+from dppo.pruning.designs import DETERMINISTIC, KEPT_MEAN
+from dppo.pruning.level import Pruning
+from dppo.pruning.probabilities import threshold
+from dppo.pruning.prompts import GroupSizes, PromptPruning
+from dppo.pruning.scores import absolute_advantage, advantage_with_length
 
 _OWN_HISTORY = "what history predicts about a prompt is our statistic"
 _PAPERS_RULE = Pruning(rate=0.5, score=absolute_advantage, rule=threshold)

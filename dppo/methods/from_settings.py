@@ -7,7 +7,7 @@ from typing import Any
 from dppo.methods.method import Method
 from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
-from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Schedule, Score, constant, of_sums, spends_budget
+from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Pruning, Schedule, Score, constant, of_sums, spends_budget
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, PROMPT_FLOOR, Auto
 from dppo.pruning.tokens import TOKEN_AUTO, TokenPruning
 from dppo.settings import AUTO
@@ -22,11 +22,10 @@ LEAST = 0.02
 
 def with_rollout_cost(method: Method, cost: float) -> Method:
     """The method whose levels choose their rates by this cost of a generated token over one trained on, >= 0."""
-    level, tokens = method.drawn, method.tokens
-    if level is not None and level.auto is not None:
-        method = replace(method, completions=replace(level, auto=replace(level.auto, rollout_cost=cost)))
-    if tokens.auto is not None:
-        method = replace(method, tokens=replace(tokens, auto=replace(tokens.auto, rollout_cost=cost)))
+    for name in ("completions", "tokens"):
+        level = getattr(method, name)
+        if getattr(level, "auto", None) is not None:
+            method = replace(method, **{name: replace(level, auto=replace(level.auto, rollout_cost=cost))})
     return method
 
 
@@ -43,33 +42,25 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
         rounds = replace(rounds, limit=limit, factor=args.round_factor or rounds.factor)
     if not prunes_anything(method):
         return replace(method, rounds=rounds)
-    prompt_rate, prompt_auto = _rate_of(args, "prompt_prune_rate")
     rate, auto = _rate_of(args, "completion_prune_rate")
-    completions = method.completions.at_rate(rate)
-    design = DESIGNS[args.sampling_design]
-    if method.drawn is not None:
-        level = method.drawn.at_rate(rate)
+    design, completions = DESIGNS[args.sampling_design], method.completions.at_rate(rate)
+    if isinstance(completions, Pruning):
         completions = replace(
-            level,
+            completions,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            least=LEAST if args.prune_floor is None and spends_budget(level.rule) else None,
+            least=LEAST if args.prune_floor is None and spends_budget(completions.rule) else None,
             auto=auto,
             budget=args.completion_budget,
-            design=design if level.design.unbiased else level.design,
+            design=design if completions.design.unbiased else completions.design,
         )
-    floor = _floor(args, prompt_rate, prompt_auto, DEFAULT_FLOOR if prompt_auto is None else PROMPT_FLOOR)
-    prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
+    rate, auto = _rate_of(args, "prompt_prune_rate")
+    floor = _floor(args, rate, auto, DEFAULT_FLOOR if auto is None else PROMPT_FLOOR)
+    prompts = replace(method.prompts, rate=rate, floor=floor, auto=auto)
     if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
         prompts = replace(prompts, design=design)
-    return replace(
-        method,
-        completions=completions,
-        tokens=_tokens(args, method.tokens),
-        prompts=prompts,
-        rounds=rounds,
-        schedule=schedule_of(args, method.schedule),
-    )
+    tokens, schedule = _tokens(args, method.tokens), schedule_of(args, method.schedule)
+    return replace(method, completions=completions, tokens=tokens, prompts=prompts, rounds=rounds, schedule=schedule)
 
 
 def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
@@ -81,13 +72,11 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
 
 def row_method(args: Any) -> RowMethod:
     """The method of a trainer on rows, from a preset and settings."""
-    base = ROW_METHODS[args.method]
-    rate = row_rate(args)
-    floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor
+    base, rate = ROW_METHODS[args.method], row_rate(args)
     design = base.rows.design if base.per_epoch else DESIGNS[args.sampling_design]
     return replace(
         base,
-        rows=replace(base.rows, rate=rate, floor=floor, design=design),
+        rows=replace(base.rows, rate=rate, floor=_floor(args, rate, None), design=design),
         score=base.score if args.row_score == AUTO else args.row_score,
         schedule=schedule_of(args, base.schedule),
     )

@@ -7,14 +7,15 @@ from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.groups import each_group, equal_within_groups
 from dppo.methods.pairs import Objective
 from dppo.objective import AdvantageRule, deviation
+from dppo.objective.advantages import EPS
 from dppo.types import Rewards
 
 
-def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, eps: float = 1e-4) -> Tensor:
+def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN) -> Tensor:
     """(N,) float64 sum over functions of weight times the reward normalised within its group, over the batch deviation.
 
     It is 0 for completions that no function scored, and in groups of zero variance under every function. The mean of
-    the batch, which the paper subtracts, is 0. ``eps`` >= 0 is added to every standard deviation.
+    the batch, which the paper subtracts, is 0. ``EPS`` is added to every standard deviation.
 
     Source: GDPO, group-wise then batch-wise normalisation, with the constants of TRL's ``normalize_then_sum``.
     """
@@ -23,12 +24,12 @@ def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN,
     total_N = torch.zeros(len(rewards), dtype=torch.float64)
     for reward_N, weight in zip(rewards.reward_NF.double().unbind(1), weight_F.tolist(), strict=True):
         mean_Q = each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, reward_N)
-        scaled_N = (reward_N - mean_Q[group_N]) / (each_group(deviation, group_N, reward_N)[group_N] + eps)
+        scaled_N = (reward_N - mean_Q[group_N]) / (each_group(deviation, group_N, reward_N)[group_N] + EPS)
         zero_variance_Q = equal_within_groups(group_N, reward_N, eps=precision)
         total_N += weight * scaled_N.masked_fill(reward_N.isnan() | zero_variance_Q[group_N], 0.0)
     unscored_N = rewards.total_N.isnan()
     spread = deviation(total_N.masked_fill(unscored_N, torch.nan)[None])
-    return (total_N / (spread + eps)).masked_fill(unscored_N, 0.0)
+    return (total_N / (spread + EPS)).masked_fill(unscored_N, 0.0)
 
 
 DECOUPLED = AdvantageRule(

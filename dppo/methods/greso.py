@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from dppo.errors import in_words, raise_problems
+from dppo.errors import in_words
 from dppo.groups import each_group
 from dppo.methods.pairs import Scheme
 from dppo.pruning import RoundRequest, Rounds
@@ -46,11 +46,10 @@ def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, ha
 
     Source: GRESO's code, where it adjusts its exploration.
     """
-
-    def all_are(value: float) -> Tensor:
-        return each_group(lambda is_QG: is_QG.all(1), rewards.group_N, rewards.total_N.float() == value)
-
-    return _graded(all_are(easy), all_are(easy) | all_are(hard))
+    total_N = rewards.total_N.float()
+    sides = (each_group(lambda is_QG: is_QG.all(1), rewards.group_N, total_N == value) for value in (easy, hard))
+    easy_Q, hard_Q = sides
+    return _graded(easy_Q, easy_Q | hard_Q)
 
 
 def _graded(easy_Q: Tensor, either_Q: Tensor) -> Tensor:
@@ -69,38 +68,22 @@ class Exploration:
     high: float | None = None
 
 
+TARGET, EASY_PART = Fraction(1, 4), Fraction(1, 3)
+"""Share of the groups rolled out that may be easy or hard, and the part of it that may be easy, as in GRESO's code."""
+FIRST, CHANGE, LOWEST, HIGHEST = 0.5, 0.01, 0.05, 0.95
+"""Exploration probabilities at the start, their change per step and their range, as in GRESO's code."""
+FLOOR = 0.01
+"""Lowest probability of rolling a prompt out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreakSkipping:
-    """Prompts are skipped after easy or hard groups in a row. The constants are those of GRESO's code."""
+    """Prompts are skipped after easy or hard groups in a row."""
 
     streak: Grade = by_variance
     """Grade by which a prompt's streak of easy or hard groups goes on or ends."""
     tally: Grade = by_variance
     """Grade by which exploration is adjusted."""
-    target: Fraction = Fraction(1, 4)
-    """Share of the groups rolled out that may be easy or hard, in (0, 1)."""
-    easy_part: Fraction = Fraction(1, 3)
-    """Part of ``target`` that may be easy, in [0, 1]; the rest may be hard."""
-    first: float = 0.5
-    """Both exploration probabilities at the start."""
-    change: float = 0.01
-    """Change of both probabilities per step."""
-    lowest: float = 0.05
-    highest: float = 0.95
-    floor: float = 0.01
-    """Lowest probability of rolling a prompt out, in (0, 1]."""
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "target": 0 < self.target < 1,
-            "easy_part": 0 <= self.easy_part <= 1,
-            "lowest": 0 < self.lowest <= self.first,
-            "highest": self.first <= self.highest <= 1,
-            "change": 0 <= self.change < 1,
-            "floor": 0 < self.floor <= 1,
-        }
-        wrong = [f"{name}={float(getattr(self, name)):g} is out of range." for name, fine in ranges.items() if not fine]
-        raise_problems("StreakSkipping", wrong)
 
     @property
     def bias(self) -> str:
@@ -112,7 +95,7 @@ class StreakSkipping:
 
     def start(self) -> Exploration:
         """The exploration at the start of a run."""
-        return Exploration(easy=self.first, hard=self.first)
+        return Exploration(easy=FIRST, hard=FIRST)
 
     def chances(self, streak_P: Tensor, learned: Exploration) -> Tensor:
         """(P, 2) float64 exploration probabilities of easy and hard to the power of the streak, at least the floor.
@@ -120,7 +103,7 @@ class StreakSkipping:
         Source: GRESO, equation 5; two coins as in its code.
         """
         sides = ((learned.easy, streak_P.clamp_min(0)), (learned.hard, (-streak_P).clamp_min(0)))
-        return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(self.floor)
+        return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(FLOOR)
 
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
         """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
@@ -131,28 +114,25 @@ class StreakSkipping:
         Source: GRESO, section 4.2, with the constants of its code.
         """
         seen = rewards.total_N[~rewards.total_N.isnan()].tolist()
-        known = [value for value in (learned.low, learned.high) if value is not None]
-        if not seen and not known:
+        seen += [value for value in (learned.low, learned.high) if value is not None]
+        if not seen:
             return torch.zeros(rewards.groups, dtype=torch.int64), learned
-        low, high = min(seen + known), max(seen + known)
+        low, high = min(seen), max(seen)
         learned = replace(learned, low=low, high=high)
         if epochs > 1:
             tally_Q = self.tally(rewards, low, high)
             easy, hard = (Fraction(int((tally_Q == kind).sum()), len(tally_Q)) for kind in (EASY, HARD))
-            learned = replace(
-                learned,
-                easy=self._moved(learned.easy, easy, self.target * self.easy_part),
-                hard=self._moved(learned.hard, hard, self.target * (1 - self.easy_part)),
-            )
+            easy, hard = easy >= TARGET * EASY_PART, hard >= TARGET * (1 - EASY_PART)
+            learned = replace(learned, easy=_moved(learned.easy, easy), hard=_moved(learned.hard, hard))
         return self.streak(rewards, low, high), learned
 
     def metrics(self, learned: Exploration) -> dict[str, float]:
         """Both exploration probabilities."""
         return {"prune/explore_easy": learned.easy, "prune/explore_hard": learned.hard}
 
-    def _moved(self, probability: float, share: Fraction, target: Fraction) -> float:
-        change = -self.change if share >= target else self.change
-        return min(max(probability + change, self.lowest), self.highest)
+
+def _moved(probability: float, many: bool) -> float:
+    return min(max(probability + (-CHANGE if many else CHANGE), LOWEST), HIGHEST)
 
 
 def mixed(rewards: Rewards) -> Tensor:

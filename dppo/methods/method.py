@@ -1,6 +1,5 @@
 """A training method as a value: its objective, its pruning, and its biases."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -8,33 +7,15 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.errors import in_words, raise_problems
-from dppo.objective import (
-    GROUP_SCALED,
-    GRPO_MEAN,
-    WHOLE_GROUPS,
-    AdvantageRule,
-    Normaliser,
-    Statistics,
-    TokenLoss,
-    Tokens,
-    clipped_surrogate,
-    k3,
-    mixes_tokens,
-)
-from dppo.pruning import (
-    GroupSizes,
-    PromptPruning,
-    Pruning,
-    Rounds,
-    Schedule,
-    Score,
-    Selection,
-    TokenPruning,
-    absolute_advantage,
-    constant,
-    of_sums,
-)
-from dppo.typed import check_fields
+from dppo.objective.advantages import GROUP_SCALED, AdvantageRule, Statistics
+from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
+from dppo.objective.reduce import GRPO_MEAN, Normaliser
+from dppo.pruning.level import Pruning, Schedule, Selection, constant
+from dppo.pruning.prompts import GroupSizes, PromptPruning
+from dppo.pruning.rounds import Rounds
+from dppo.pruning.scores import Score, absolute_advantage, of_sums
+from dppo.pruning.tokens import TokenPruning
+from dppo.typed import check_fields, range_problems
 
 NO_PRUNING, ALL_PROMPTS, ALL_TOKENS = Pruning(), PromptPruning(), TokenPruning()
 """Keep every completion that has a gradient, every candidate and every token of what is kept, with weight 1."""
@@ -42,15 +23,12 @@ NO_PRUNING, ALL_PROMPTS, ALL_TOKENS = Pruning(), PromptPruning(), TokenPruning()
 Part = Literal["advantages", "token_loss", "normaliser", "kl"]
 """A part of an objective."""
 PARTS: tuple[Part, ...] = get_args(Part)
+ROUTER_BIAS = "the router loss is biased under pruning: it is a product of two means over what is kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A policy-gradient method with its pruning. Presets are values of this class, never subclasses.
-
-    Raises:
-        ConfigError: a coefficient is negative or not finite, or prompts are pruned and rolled out in rounds too.
-    """
+    """A policy-gradient method with its pruning. Presets are values of this class, never subclasses."""
 
     name: str
     paper: str
@@ -83,36 +61,25 @@ class Method:
     """Rounds of rollouts until enough groups count; None for one block."""
     schedule: Schedule = constant
     """From the share of training done to a factor of the rates; ``at`` applies it."""
-    statistics: Statistics = WHOLE_GROUPS
-    """Completions whose rewards the final advantages come from."""
+    statistics: Statistics | None = None
+    """Completions whose rewards the final advantages come from; None for whole groups."""
     deviations: tuple[str, ...] = ()
     """Differences from the paper, one sentence each."""
 
     def __post_init__(self) -> None:
-        check_fields(self, 'replace(METHODS["dppo"], beta=0.1)')
-        problems = []
-        for name in ("beta", "router_coef"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                problems.append(f"{name}={value!r} must be finite and >= 0. Write {name}=0.0.")
-        if not math.isfinite(self.entropy_coef):
-            problems.append(f"entropy_coef={self.entropy_coef!r} must be finite. Write entropy_coef=0.0.")
-        if self.rounds is not None and self.prompts.rate:
-            problems.append(
-                f"prompts are rolled out in rounds, so none are pruned: prompt rate {self.prompts.rate:g}. Write 0."
-            )
-        if self.sizes is not None and not self.advantages.any_size:
-            problems.append(
-                f"advantages by {self.advantages.name!r} mean something else in groups of another size. Write "
-                "advantages=HISTORY_CENTRED, or sizes=None."
-            )
-        if self.sizes is not None and self.rounds is not None:
+        example = 'replace(METHODS["dppo"], beta=0.1)'
+        check_fields(self, example)
+        problems = range_problems(self, example, beta="[0, inf)", router_coef="[0, inf)", entropy_coef="(-inf, inf)")
+        if self.rounds is not None and (rate := self.prompts.rate):
+            problems.append(f"prompts are rolled out in rounds, so none are pruned: prompt rate {rate:g}. Write 0.")
+        if self.rounds is not None and self.sizes is not None:
             problems.append("prompts are rolled out in rounds, which have groups of one size. Write sizes=None.")
-        problems += [
-            f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss. Write "
-            "tokens=ALL_TOKENS (in a run: token_prune_rate: 0 and head_prune_rate: 0)."
-            for part in (self._needs_all_tokens if self.tokens.active else [])
-        ]
+        if self.sizes is not None and not self.advantages.any_size:
+            other = f"advantages by {self.advantages.name!r} mean something else in groups of another size"
+            problems.append(f"{other}. Write advantages=HISTORY_CENTRED, or sizes=None.")
+        for part in self._needs_all_tokens if self.tokens.active else []:
+            why = f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss"
+            problems.append(f"{why}. Write tokens=ALL_TOKENS (token_prune_rate: 0 and head_prune_rate: 0).")
         raise_problems(f"Method {self.name!r}", problems)
 
     @property
@@ -123,11 +90,11 @@ class Method:
     @property
     def _needs_all_tokens(self) -> list[str]:
         """Parts of the objective that mix tokens."""
-        mixes = mixes_tokens(self.token_loss) or mixes_tokens(self.kl)
         parts = {
-            "a loss of one token that looks at others of its completion": mixes,
+            "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
+            or mixes_tokens(self.kl),
             "a router loss, which is of all tokens together": self.router_coef > 0,
-            "advantages from the completions that are kept": self.statistics.compute is not None,
+            "advantages from the completions that are kept": self.statistics is not None,
         }
         return [part for part, holds in parts.items() if holds]
 
@@ -150,14 +117,13 @@ class Method:
     @property
     def selection_bias(self) -> tuple[str, ...]:
         """Reasons why the choice of units biases the gradient; empty if it does not."""
-        statistics = self.statistics.bias if self.completions.rate else ""
-        completions = "; ".join(filter(None, (self.completions.bias, statistics)))
-        levels = (
-            ("completion pruning is", completions),
-            ("prompt pruning is", self.prompts.bias),
-            ("rounds are", "" if self.rounds is None else self.rounds.bias),
-        )
-        return tuple(f"{level} biased: {reason}" for level, reason in levels if reason)
+        statistics = self.statistics.bias if self.statistics is not None and self.completions.rate else ""
+        levels = {
+            "completion pruning is": "; ".join(filter(None, (self.completions.bias, statistics))),
+            "prompt pruning is": self.prompts.bias,
+            "rounds are": "" if self.rounds is None else self.rounds.bias,
+        }
+        return tuple(f"{level} biased: {reason}" for level, reason in levels.items() if reason)
 
     def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
         """Every reason for a biased gradient, one sentence each; empty if it is unbiased.
@@ -168,6 +134,7 @@ class Method:
         pruned, uneven, where = self.prompts.rate > 0, self.sizes is not None, "is biased under prompt pruning"
         divides, ratio = self.normaliser, not self.normaliser.prompt_exact
         remedy = "" if "normaliser" in self.fixes else ". The dr_grpo normaliser is not (TRL: loss_type: dr_grpo)"
+        routed = self.router_coef > 0 and (pruned or uneven or self.completions.rate > 0)
         reasons = {
             f"the {divides.name} normaliser {where}: {divides.reason}{remedy}": pruned and ratio,
             f"the {divides.name} normaliser is biased where groups differ in size: {divides.reason}": uneven and ratio,
@@ -175,9 +142,7 @@ class Method:
             and not self.advantages.prompt_exact,
             f"the choice of completions {where}: they are ranked across the prompts that are rolled out": pruned
             and not getattr(self.completions, "prompt_exact", True),
-            "the router loss is biased under pruning: it is a product of two means over tokens, which are taken over "
-            "the completions kept, weighted: biased O(1/n), unless its coefficient is 0": self.router_coef > 0
-            and (pruned or uneven or self.completions.rate > 0),
+            f"{ROUTER_BIAS}, weighted (bias O(1/n)), unless its coefficient is 0": routed,
             "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased": pruned
             and optimizer_steps > 1,
         }
@@ -197,11 +162,11 @@ class Method:
         """The method at a point of the run: rates follow their schedule."""
         if self.schedule is constant:
             return self
-        factor = self.schedule(done)
+        factor, prompts, completions = self.schedule(done), self.prompts, self.completions
         return replace(
             self,
-            prompts=self.prompts.at_rate(self.prompts.rate * factor),
-            completions=self.completions.at_rate(self.completions.rate * factor),
+            prompts=prompts.at_rate(prompts.rate * factor),
+            completions=completions.at_rate(completions.rate * factor),
             tokens=self.tokens.scaled(factor),
             schedule=constant,
         )
@@ -211,10 +176,12 @@ class Method:
 
         They are the shares of prompts not rolled out (r_q), and of completions with a gradient not trained on (r_o).
         """
-        prompts = self.prompts if prompt is None else replace(self.prompts.at_rate(prompt), auto=None)
-        completions = self.completions if completion is None else self.completions.at_rate(completion)
-        if completion is not None and isinstance(completions, Pruning):
-            completions = replace(completions, auto=None)
+        prompts, completions = self.prompts, self.completions
+        if prompt is not None:
+            prompts = replace(prompts.at_rate(prompt), auto=None)
+        if completion is not None:
+            completions = completions.at_rate(completion)
+            completions = replace(completions, auto=None) if isinstance(completions, Pruning) else completions
         return replace(self, prompts=prompts, completions=completions)
 
     def fixed(self) -> "Method":
@@ -233,11 +200,11 @@ class Method:
         completions = f"{self.completions}{schedule}" if self.completions.rate else "all with a gradient"
         prompts = f"{self.prompts}{schedule}" if self.prompts.rate else str(self.rounds or "all")
         tokens = f"Tokens: {self.tokens}. " if self.tokens.active else ""
-        reasons = self.biases(optimizer_steps)
-        verdict = "biased (" + "; ".join(reasons) + ")" if reasons else "unbiased"
-        differs = " Differs from the paper: " + "; ".join(self.deviations) + "." if self.deviations else ""
+        reasons = "; ".join(self.biases(optimizer_steps))
+        differs = f" Differs from the paper: {'; '.join(self.deviations)}." if self.deviations else ""
         return (
             f"{self.name} ({self.paper}). Completions: {completions}. Prompts: {prompts}. {tokens}"
             f"Loss: {in_words(self.token_loss)}, {self.normaliser.name} normaliser, advantages scaled by "
-            f"{self.advantages.name}, beta {self.beta:g}. Gradient: {verdict}.{differs}"
+            f"{self.advantages.name}, beta {self.beta:g}. Gradient: {f'biased ({reasons})' if reasons else 'unbiased'}."
+            f"{differs}"
         )

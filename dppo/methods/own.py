@@ -51,18 +51,15 @@ def _named(name: str, presets: Mapping[str, AnyMethod], kind: type[AnyMethod]) -
         with current_folder_first():
             found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"method={name!r} cannot be imported: {error}. Write package.module:name of a {kind.__name__}."
-        ) from error
+        raise ConfigError(f"method={name!r} cannot be imported: {error}. Write package.module:name.") from error
     if not isinstance(found, kind):
-        raise ConfigError(
-            f"method={name!r} is of type {type(found).__name__}, expected a {kind.__name__}. See dppo docs extending."
-        )
+        kinds = f"is of type {type(found).__name__}, expected a {kind.__name__}"
+        raise ConfigError(f"method={name!r} {kinds}. See dppo docs extending.")
     return found
 
 
 def own_settings(method: Method) -> dict[str, Any]:
-    """Settings by name, as a method of one's own has them. Parts that no setting can express are left out."""
+    """Settings by name, as a method has them. Parts that no setting can express are left out."""
     found: dict[str, Any] = {
         "prompt_prune_rate": AUTO if method.prompts.auto else method.prompts.rate,
         "completion_prune_rate": AUTO if method.drawn and method.drawn.auto else method.completions.rate,
@@ -70,10 +67,8 @@ def own_settings(method: Method) -> dict[str, Any]:
         "head_prune_rate": method.tokens.head_rate,
     }
     if (level := method.drawn) is not None:
-        found |= {
-            "completion_budget": level.budget,
-            "sampling_design": level.design.name if level.design.unbiased else PIVOTAL.name,
-        }
+        design = level.design if level.design.unbiased else PIVOTAL
+        found |= {"completion_budget": level.budget, "sampling_design": design.name}
         names = [name for name, score in SCORES.items() if score == level.score]
         found |= {"completion_score": names[0]} if names else {}
     return found
@@ -95,24 +90,25 @@ def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names:
 
 
 def _contradiction(name: str, value: Any, method: Method | RowMethod, own: Mapping[str, Any]) -> str:
-    shown = f"{name}={value!r}"
+    how = "put it into the method: dppo docs extending"
     if name in _WITH_RATES and value != AUTO:
         how = f"hand over method.with_rates({_WITH_RATES[name]}={value:g})"
     elif name in {each.name for each in fields(method)}:
         how = f"hand over replace(method, {name}={value!r})"
-    else:
-        how = "put it into the method: dppo docs extending"
+    wrong = f"would change nothing of the method {method.name!r}, which is complete"
     if name in own:
-        return (
-            f"{shown} contradicts the method {method.name!r}, which has {name}={own[name]!r}. Leave it out, or {how}."
-        )
-    return f"{shown} would change nothing of the method {method.name!r}, which is complete. Leave it out, or {how}."
+        wrong = f"contradicts the method {method.name!r}, which has {name}={own[name]!r}"
+    return f"{name}={value!r} {wrong}. Leave it out, or {how}."
 
 
 def parts_in_words(method: Method | RowMethod) -> dict[str, str]:
     """Name and parts of a user's own method as text, for checkpoints."""
-    parts = {name: getattr(method, name) for name in part_names(type(method))}
-    return {"method": f"{method.name} (own)"} | {f"method.{name}": _in_words(part) for name, part in parts.items()}
+    found = {"method": f"{method.name} (own)"}
+    for name in part_names(type(method)):
+        part = getattr(method, name)
+        text = in_words(part) if callable(part) and not hasattr(part, "__dataclass_fields__") else str(part)
+        found[f"method.{name}"] = re.sub(r" at 0x\w+", "", text)
+    return found
 
 
 def part_names(kind: type[Method] | type[RowMethod]) -> list[str]:
@@ -126,8 +122,3 @@ def assigned(method: Any) -> ConfigError:
         f"trainer.method was assigned {getattr(method, 'name', method)!r}, and a trainer is made for one method. Write "
         "method=mine where the trainer is made: DPPOTrainer(..., method=mine)."
     )
-
-
-def _in_words(part: Any) -> str:
-    text = in_words(part) if callable(part) and not hasattr(part, "__dataclass_fields__") else str(part)
-    return re.sub(r" at 0x\w+", "", text)

@@ -4,19 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, PARTS, Method, Part
-from dppo.objective import WHOLE_GROUPS, AdvantageRule, Normaliser, Statistics, TokenLoss
-from dppo.pruning import (
-    GroupSizes,
-    PromptPruning,
-    Pruning,
-    Rounds,
-    Schedule,
-    Score,
-    Selection,
-    TokenPruning,
-    advantage_with_length,
-    constant,
-)
+from dppo.objective import AdvantageRule, Normaliser, Statistics, TokenLoss
+from dppo.pruning.level import Pruning, Schedule, Selection, constant
+from dppo.pruning.prompts import GroupSizes, PromptPruning
+from dppo.pruning.rounds import Rounds
+from dppo.pruning.scores import Score, advantage_with_length
+from dppo.pruning.tokens import TokenPruning
 
 ALL_COMPLETIONS = Pruning(score=advantage_with_length)
 """Keeps every completion with a gradient; ranks them for the history."""
@@ -48,7 +41,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """Pruning of prompts before the rollout, and of completions and tokens after it. Fields are those of ``Method``."""
+    """Pruning of prompts before the rollout, of completions and tokens after it. Fields are those of ``Method``."""
 
     name: str
     paper: str
@@ -58,7 +51,7 @@ class Scheme:
     sizes: GroupSizes | None = None
     rounds: Rounds | None = None
     schedule: Schedule = constant
-    statistics: Statistics = WHOLE_GROUPS
+    statistics: Statistics | None = None
     deviations: tuple[str, ...] = ()
 
 

@@ -3,19 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import in_words, raise_problems
+from dppo.errors import in_words
 from dppo.pruning import DETERMINISTIC, KEPT_MEAN, Score
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw
 
 MAX_DENOMINATOR = 10**9
 """Rates are read as the fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short."""
+
+Rivals = Literal["prompt", "process", "step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Ranking:
     """
 
     score: Score
-    compete: Literal["prompt", "process", "step"] = "prompt"
+    compete: Rivals = "prompt"
     """Completions that compete: those of a prompt, of the process that rolled them out, or all of the step."""
     choose: Callable[[np.ndarray, int], np.ndarray]
     """``choose(score_G, kept)``: places of the ``kept`` completions among those that compete."""
@@ -40,9 +42,7 @@ class Ranking:
     """Share of the completions to drop, in [0, 1); 0 keeps every completion that has a gradient."""
 
     def __post_init__(self) -> None:
-        check_fields(self, 'METHODS["cppo"].completions.at_rate(0.5)')
-        if not 0 <= self.rate < 1:
-            raise_problems("Ranking", [f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5."])
+        check_fields(self, 'METHODS["cppo"].completions.at_rate(0.5)', rate="[0, 1)", compete=get_args(Rivals))
 
     @property
     def bias(self) -> str:
@@ -55,10 +55,8 @@ class Ranking:
         """True if the choice among a prompt's completions does not depend on other prompts."""
         return self.rate == 0 or self.compete == "prompt"
 
-    @property
-    def of_groups(self) -> bool:
-        """True: it ranks whole groups, also if these are dealt to several optimizer steps."""
-        return True
+    of_groups: ClassVar[bool] = True
+    """It ranks whole groups, also if these are dealt to several optimizer steps."""
 
     def at_rate(self, rate: float) -> Self:
         """The same ranking that drops another share."""
@@ -69,7 +67,11 @@ class Ranking:
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw.whole(live_N)
-        group_N, score_N = self._rivals(completions), self.score(completions).double().numpy()
+        rivals = {"prompt": completions.group_N, "process": completions.process_N}
+        group_N = rivals.get(self.compete)
+        if group_N is None:  # all compete, also if their processes are not known
+            group_N = torch.zeros_like(completions.group_N)
+        score_N = self.score(completions).double().numpy()
         dropped = Fraction(self.rate).limit_denominator(MAX_DENOMINATOR)
         keep_N = torch.zeros(len(score_N), dtype=torch.bool)
         for group in group_N.unique():
@@ -84,13 +86,6 @@ class Ranking:
             f"{self.rate:g} of the completions pruned, {in_words(self.choose)} kept by {in_words(self.score)} within "
             f"each {self.compete}, without chance"
         )
-
-    def _rivals(self, completions: Completions) -> Tensor:
-        """(N,) integer, equal for completions that compete; all do if their processes are not known."""
-        if self.compete == "prompt":
-            return completions.group_N
-        whole_N = torch.zeros_like(completions.group_N)
-        return whole_N if self.compete == "step" or completions.process_N is None else completions.process_N
 
 
 def largest(score_G: np.ndarray, kept: int) -> np.ndarray:

@@ -4,12 +4,13 @@ Nothing is rolled out, so the tokens of every row are known before the draw, and
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from dppo.errors import in_words, raise_problems
+from dppo.errors import in_words
+from dppo.methods.method import ROUTER_BIAS
 from dppo.pruning import PromptPruning, Schedule, constant, uniform
 from dppo.typed import check_fields
 from dppo.types import Draw
@@ -40,27 +41,21 @@ class RowMethod:
     """Coefficient of the router loss of a mixture of experts, >= 0."""
 
     def __post_init__(self) -> None:
-        check_fields(self, 'replace(ROW_METHODS["dppo"], score="loss")')
-        if self.score not in ("norm", "loss"):
-            raise_problems("RowMethod", [f"score={self.score!r} must be 'norm' or 'loss'. Write score='norm'."])
+        check_fields(self, 'replace(ROW_METHODS["dppo"], score="loss")', score=get_args(RowScore))
 
     @property
     def biases(self) -> tuple[str, ...]:
         """Reasons why a step's expected gradient is not that of all its rows; empty if it is."""
-        if not self.rows.rate:
-            return ()
-        rows = [f"row pruning is biased: {self.rows.bias}"] if self.rows.bias else []
-        if self.over_kept:
-            rows.append(
-                "a step is a mean over the rows kept, a quotient of two random numbers (bias O(1/n)), and larger than "
-                "the mean over all its rows by the inverse of the share kept"
-            )
-        if self.router_coef:
-            rows.append(
-                "the router loss is biased under pruning: it is a product of two means over tokens, and both are "
-                "weighted means over the rows kept (bias O(1/n))"
-            )
-        return tuple(rows)
+        kept = (
+            "a step is a mean over the rows kept, a quotient of two random numbers (bias O(1/n)), and larger than the "
+            "mean over all its rows by the inverse of the share kept"
+        )
+        reasons = {
+            f"row pruning is biased: {self.rows.bias}": bool(self.rows.bias),
+            kept: self.over_kept,
+            f"{ROUTER_BIAS} (bias O(1/n))": self.router_coef > 0,
+        }
+        return tuple(reason for reason, holds in reasons.items() if holds and self.rows.rate)
 
     def at(self, done: float) -> "RowMethod":
         """The method at a point of a run, its rate multiplied by the schedule's factor."""
@@ -83,12 +78,13 @@ class RowMethod:
     def describe(self) -> str:
         """Lines that describe the method, its biases and its deviations."""
         score = {"norm": "the norm of its gradient", "loss": "its loss"}[self.score]
-        words = self.rows.words(f"{score} when last seen") or "nothing pruned"
-        lines = [f"rows: {words}", f"one draw {'for an epoch' if self.per_epoch else 'for each step'}"]
-        if self.schedule is not constant:
-            lines.append(f"rate by schedule {in_words(self.schedule)}")
         biased = "; ".join(self.biases)
-        lines.append(f"biased: {biased}" if biased else "unbiased: the gradient of all rows, expected")
+        lines = [
+            f"rows: {self.rows.words(f'{score} when last seen') or 'nothing pruned'}",
+            f"one draw {'for an epoch' if self.per_epoch else 'for each step'}",
+            *([] if self.schedule is constant else [f"rate by schedule {in_words(self.schedule)}"]),
+            f"biased: {biased}" if biased else "unbiased: the gradient of all rows, expected",
+        ]
         return "\n".join([*lines, *(f"deviation: {each}" for each in self.deviations)])
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -16,7 +16,7 @@ from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule,
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
 from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
-from dppo.typed import mismatch
+from dppo.typed import mismatch, within
 
 CHOICES: dict[str, Collection[str]] = {
     "method": METHODS,
@@ -57,39 +57,28 @@ def setting_problems(
             continue
         example = _number_in(value) or (each.default if told.example is None else told.example)
         advice = "leaving it out" if example is None else f"{name}: {example}"
-        interval, allowed = told.range, choices.get(name, told.choices)
+        allowed = choices.get(name, told.choices)
         if wrong := mismatch(name, value, hints[name], f"{advice}."):
             problems.append(wrong)
         elif value is None or value in allowed or (name == "method" and is_own(value)):
             continue
-        elif interval and not _within(value, interval):
-            shown = f"{value:g}" if isinstance(value, Real) else value
-            words = "".join(f", or {word}" for word in allowed)
-            problems.append(f"{name}={shown} must be in {interval}{words}. Try {advice}.")
-        elif allowed and not interval:
-            all_of_them = f"The {len(allowed)} there are: dppo docs methods."
-            if len(allowed) <= FEW:
-                all_of_them = f"Write one of {', '.join(map(repr, allowed))}."
-            problems.append(f"{name}={value!r} is not known. {did_you_mean(value, allowed)}{all_of_them}")
+        elif told.range and not within(value, told.range):
+            shown, words = f"{value:g}" if isinstance(value, Real) else value, "".join(f", or {w}" for w in allowed)
+            problems.append(f"{name}={shown} must be in {told.range}{words}. Try {advice}.")
+        elif allowed and not told.range:
+            known = f"Write one of {', '.join(map(repr, allowed))}."
+            if len(allowed) > FEW:
+                known = f"The {len(allowed)} there are: dppo docs methods."
+            problems.append(f"{name}={value!r} is not known. {did_you_mean(value, allowed)}{known}")
     return problems
 
 
 def _number_in(value: Any) -> str:
-    """The number that a text reads as, else ""."""
+    """The finite number that a text reads as, else ""."""
     try:
-        number = float(value) if isinstance(value, str) else math.nan
+        return f"{float(value):g}" if isinstance(value, str) and math.isfinite(float(value)) else ""
     except ValueError:
         return ""
-    return f"{number:g}" if math.isfinite(number) else ""
-
-
-def _within(value: Any, interval: str) -> bool:
-    """True for a number in an interval such as ``[0, 1)``; NaN is in none."""
-    if not isinstance(value, Real):
-        return False
-    number, (low, high) = float(value), map(float, interval[1:-1].split(", "))
-    above = low <= number if interval[0] == "[" else low < number
-    return above and (number <= high if interval[-1] == "]" else number < high)
 
 
 # -- settings and the method they go with -----------------------------------------------------------------------------
@@ -100,13 +89,10 @@ def fill_in(args: Any, base: Method) -> None:
     if args.token_prune_rate and args.completion_prune_rate is None and not base.completions.bias:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
     drawn = base.drawn or Pruning()
-    own = {
+    own = own_settings(replace(base, completions=drawn)) | {
         "prompt_prune_rate": base.prompts.rate,
         "completion_prune_rate": AUTO if drawn == METHODS["dppo"].completions else base.completions.rate,
         "token_prune_rate": base.tokens.rate,
-        "head_prune_rate": base.tokens.head_rate,
-        "completion_budget": drawn.budget,
-        "sampling_design": drawn.design.name if drawn.design.unbiased else PIVOTAL.name,
     }
     for name, value in own.items():
         if getattr(args, name) is None:
@@ -114,7 +100,7 @@ def fill_in(args: Any, base: Method) -> None:
 
 
 def completed(args: Any, base: Method) -> list[str]:
-    """Give settings that were left out the values of a method; one sentence for each that contradicts it.
+    """Fill in settings that were left out; one sentence for each that contradicts the method.
 
     For engines that set the objective themselves: a method of one's own decides its pruning alone.
     """
@@ -144,24 +130,20 @@ def method_problems(args: Any, base: Method) -> list[str]:
     problems, prunes, pruned = [], prunes_anything(base), f"dppo_{args.method.removesuffix('_loss')}"
     for name in (*RATES, "head_prune_rate"):
         rate = getattr(args, name)
-        text = rate if rate == AUTO else f"{rate:g}"
+        text = f"{name}={rate if rate == AUTO else f'{rate:g}'}"
         if rate and not prunes:
             instead = pruned if pruned in METHODS else "dppo"
-            problems.append(
-                f"method={args.method!r} prunes nothing, but {name}={text}. Use method={instead!r}, or {name}: 0."
-            )
+            problems.append(f"method={args.method!r} prunes nothing, but {text}. Use method={instead!r}, or {name}: 0.")
         elif args.prune_floor is not None:
             # A floor that is asked for is kept: of the rates that are looked at, the smallest must have room for it.
             taken, keeps = ((1 + GRID) / 2, "has room for") if rate == AUTO else (rate, "keeps")
-            problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{name}={text} {keeps}")
+            problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{text} {keeps}")
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
-            problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
+            problems.append(f"{text}: {reason}. Use method='dppo', or write a rate, {name}: 0.")
     cuts, most = args.token_prune_rate, stated(base.tokens.cut_rule).largest_rate
     if cuts != AUTO and cuts > most:
-        problems.append(
-            f"method={args.method!r} leaves out at most {most:g} of a completion, not token_prune_rate={cuts:g}. Write "
-            f"token_prune_rate: {most}."
-        )
+        leaves = f"method={args.method!r} leaves out at most {most:g} of a completion, not token_prune_rate={cuts:g}"
+        problems.append(f"{leaves}. Write token_prune_rate: {most}.")
     return problems + _unread_problems(args, base)
 
 
@@ -180,17 +162,16 @@ def not_chosen(name: str, base: Method) -> str:
 
 def _unread_problems(args: Any, base: Method) -> list[str]:
     """One sentence per setting of draws that the method does not make."""
-    level, prunes = base.drawn, prunes_anything(base)
+    level, prunes = base.drawn if prunes_anything(base) else None, prunes_anything(base)
     any_level = prunes and (level is not None or args.prompt_prune_rate)
-    why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
     unread = {
-        "completion_score": args.completion_score != AUTO and (level is None or not prunes),
-        "completion_budget": args.completion_budget == "tokens"
-        and (level is None or not prunes or not spends_budget(level.rule)),
+        "completion_score": args.completion_score != AUTO and level is None,
+        "completion_budget": args.completion_budget == "tokens" and (level is None or not spends_budget(level.rule)),
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
         "prune_floor": args.prune_floor is not None and not (any_level and base.tokens.reads_floor),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
+    why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
     problems = [
         f"{why}, but {name}={getattr(args, name)!r}. Leave {name} out, or use method='dppo'."
         for name, is_unread in unread.items()
@@ -201,30 +182,23 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
 
 def fill_problems(args: Any) -> list[str]:
     """The sentence that refuses longer blocks if no prompt is pruned."""
-    if args.prompt_mode != "fill" or args.prompt_prune_rate:
-        return []
-    return ["prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto, or leave it out."]
+    wrong = args.prompt_mode == "fill" and not args.prompt_prune_rate
+    return ["prompt_mode='fill', and no prompts are pruned. Write prompt_prune_rate: auto, or leave it out."] * wrong
 
 
 def _schedule_problems(args: Any, own: Schedule) -> list[str]:
     """The sentence that refuses an end of constant rates."""
-    if args.prune_until == FULL_SHARE or schedule_of(args, own) is not constant:
-        return []
-    return [
-        f"prune_until={args.prune_until:g}, and the rates are constant. Write prune_schedule: stop, or leave it out."
-    ]
+    wrong = args.prune_until != FULL_SHARE and schedule_of(args, own) is constant
+    until = f"prune_until={args.prune_until:g}"
+    return [f"{until}, and the rates are constant. Write prune_schedule: stop, or leave it out."] * wrong
 
 
 def row_problems(args: Any) -> list[str]:
     """One sentence per setting of draws among rows that has no effect."""
-    base = ROW_METHODS[args.method]
-    problems = _schedule_problems(args, base.schedule)
-    if base.per_epoch and args.sampling_design != PIVOTAL.name:
-        problems.append(
-            f"method={args.method!r} draws each row of an epoch by itself, and sampling_design="
-            f"{args.sampling_design!r} is another draw. Leave it out."
-        )
-    return problems
+    base, design = ROW_METHODS[args.method], f"sampling_design={args.sampling_design!r}"
+    each = f"method={args.method!r} draws each row of an epoch by itself, and {design} is another draw. Leave it out."
+    unread = base.per_epoch and args.sampling_design != PIVOTAL.name
+    return _schedule_problems(args, base.schedule) + [each] * unread
 
 
 def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
@@ -237,10 +211,7 @@ def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
 
 
 def start_lines(method: Method, reasons: Collection[str], prompts: str) -> list[str]:
-    """Lines about a method that every engine prints at the start of a run.
-
-    ``reasons`` are for a biased gradient, ``prompts`` words about the prompts that are rolled out.
-    """
+    """Lines for the start of a run, from ``reasons`` for a biased gradient and words about the ``prompts``."""
     kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
     if method.drawn is not None and method.drawn.auto is not None:
         kept = f"at least {kept}, chosen in each step"

@@ -7,7 +7,6 @@ from dppo.objective.advantages import (
     GROUP_SCALED,
     HISTORY_CENTRED,
     HISTORY_SCALED,
-    WHOLE_GROUPS,
     AdvantageRule,
     Statistics,
     deviation,
@@ -48,46 +47,9 @@ from dppo.objective.reduce import (
     weighted_sum,
 )
 
-__all__ = [
-    "ADVANTAGE_RULES",
-    "BATCH_SCALED",
-    "BNPO",
-    "CENTRED",
-    "DAPO_TOKENS",
-    "DR_GRPO",
-    "GROUP_SCALED",
-    "GRPO_MEAN",
-    "HISTORY_CENTRED",
-    "HISTORY_SCALED",
-    "LUSPO",
-    "NORMALISERS",
-    "WHOLE_GROUPS",
-    "AdvantageRule",
-    "Divergence",
-    "Normaliser",
-    "Ratio",
-    "Statistics",
-    "TokenLoss",
-    "Tokens",
-    "binary_kl",
-    "binary_tv",
-    "cispo",
-    "clipped_surrogate",
-    "clipped_tokens",
-    "deviation",
-    "divergence_ppo",
-    "emphasised",
-    "group_advantages",
-    "history_advantages",
-    "history_scaled_advantages",
-    "k3",
-    "margin_weights",
-    "mixes_tokens",
-    "off_policy_masked",
-    "powered",
-    "sapo",
-    "sequence_ratio",
-    "token_ratio",
-    "vespo",
-    "weighted_sum",
-]
+__all__ = ["ADVANTAGE_RULES", "BATCH_SCALED", "BNPO", "CENTRED", "DAPO_TOKENS", "DR_GRPO", "GROUP_SCALED", "GRPO_MEAN"]
+__all__ += ["HISTORY_CENTRED", "HISTORY_SCALED", "LUSPO", "NORMALISERS", "AdvantageRule", "Divergence"]
+__all__ += ["Normaliser", "Ratio", "Statistics", "TokenLoss", "Tokens", "binary_kl", "binary_tv", "cispo"]
+__all__ += ["clipped_surrogate", "clipped_tokens", "deviation", "divergence_ppo", "emphasised", "group_advantages"]
+__all__ += ["history_advantages", "history_scaled_advantages", "k3", "margin_weights", "mixes_tokens"]
+__all__ += ["off_policy_masked", "powered", "sapo", "sequence_ratio", "token_ratio", "vespo", "weighted_sum"]

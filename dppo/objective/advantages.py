@@ -1,6 +1,5 @@
 """Advantages from the rewards of whole groups, taken before anything is pruned."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,70 +9,51 @@ import torch
 from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
-from dppo.errors import ConfigError, ShapeError, require
+from dppo.errors import ConfigError, ShapeError
 from dppo.groups import ROUNDINGS, each_group, group_sums
+from dppo.typed import check_range
 from dppo.types import Rewards
 
 Scale = Literal["group", "batch", "none"]
+EPS = 1e-4
+"""Added to a standard deviation, as in TRL and CPPO; verl adds 1e-6."""
 DEVIATION_FLOOR = 0.1
 """Added to a standard deviation from history, which is 0 for a prompt that was always solved."""
 
 
-def group_advantages(
-    rewards: Rewards,
-    context: StepContext = NOTHING_KNOWN,
-    *,
-    scale: Scale = "group",
-    ddof: int = 1,
-    eps: float = 1e-4,
-) -> Tensor:
-    """(N,) float64 advantages: total reward minus the group's mean, over a standard deviation plus ``eps``.
+def group_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, scale: Scale = "group") -> Tensor:
+    """(N,) float64 advantages: total reward minus the group's mean, over a standard deviation plus ``EPS``.
 
     A completion without a reward counts in no statistic; its advantage is 0. Zero-variance groups and groups with one
-    reward have advantages of exactly 0.
-
-    Args:
-        rewards: of whole groups, of any sizes.
-        context: not read.
-        scale: standard deviation of each ``"group"`` or of the whole ``"batch"``; ``"none"`` does not divide.
-        ddof: 1 divides the squares by n - 1, as TRL, verl and CPPO do; 0 divides by n.
-        eps: added to the standard deviation, >= 0. TRL and CPPO use 1e-4, verl 1e-6.
-
-    Raises:
-        ConfigError: ``scale``, ``ddof`` or ``eps`` out of range.
+    reward have advantages of exactly 0. ``scale`` is the standard deviation of each ``"group"`` or of the whole
+    ``"batch"``; ``"none"`` does not divide. ``context`` is not read.
 
     Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2; undivided, Dr. GRPO (arXiv:2503.20783); over the batch, Lite
         PPO (arXiv:2508.08221).
     """
-    scales = f"scale={scale!r} must be 'group', 'batch' or 'none'. Write scale='group'."
-    ddofs = f"ddof={ddof!r} must be 0 or 1. Write ddof=1, as TRL and verl do."
-    positive = f"eps={eps!r} must be >= 0. Write eps=1e-4."
-    require("group_advantages", {scales: scale in get_args(Scale), ddofs: ddof in (0, 1), positive: eps >= 0})
+    check_range("group_advantages", "scale", scale, get_args(Scale), "scale='group'")
     total_N, group_N = rewards.total_N, rewards.group_N
     advantage_N = total_N - rewards.mean_Q[group_N]
     if scale == "group":
-        advantage_N = advantage_N / (each_group(partial(deviation, ddof=ddof), group_N, total_N)[group_N] + eps)
+        advantage_N = advantage_N / (each_group(deviation, group_N, total_N)[group_N] + EPS)
     elif scale == "batch":
-        advantage_N = advantage_N / (deviation(total_N[None], ddof=ddof) + eps)
+        advantage_N = advantage_N / (deviation(total_N[None]) + EPS)
     return advantage_N.masked_fill(total_N.isnan() | rewards.zero_variance_Q[group_N], 0.0)
 
 
-def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
-    """(Q,) standard deviation of each line without its NaN entries; 0 with at most ``ddof`` entries."""
+def deviation(value_QG: Tensor) -> Tensor:
+    """(Q,) standard deviation (ddof 1) of each line without its NaN entries; 0 with at most one entry."""
     count_Q = (~value_QG.isnan()).sum(1)
     square_Q = (value_QG - value_QG.nanmean(1, keepdim=True)).square().nansum(1)
-    return (square_Q / (count_Q - ddof).clamp(min=1)).sqrt()
+    return (square_Q / (count_Q - 1).clamp(min=1)).sqrt()
 
 
 def powered(advantage: Tensor, *, power: float) -> Tensor:
-    """``A * abs(A)^power``, of the shape given: powers above 0 stress rare outcomes, right or wrong.
+    """``A * abs(A)^power``, of the shape given, ``power`` > -1: above 0 it stresses rare outcomes, right or wrong.
 
     Advantages of a group then no longer sum to 0, so the objective is not that of the rewards.
-
-    Raises:
-        ConfigError: ``power`` is not finite and > -1.
     """
-    require("powered", {f"power={power!r} must be finite and > -1. Write power=0.5.": -1 < power < math.inf})
+    check_range("powered", "power", power, "(-1, inf)", "power=0.5")
     return advantage.sign() * advantage.abs() ** (1 + power)
 
 
@@ -85,7 +65,7 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     baseline does not depend on completion i, and ``m``, ``strength`` and n are fixed before the rollout. So the
     expected gradient is that of the mean reward for every n, 1 included.
 
-    Each function has its own baseline; the advantages are summed with the functions' weights, without missing rewards.
+    Each function has its own baseline; advantages are summed with the functions' weights, without missing rewards.
     Without history the baseline is the siblings' mean, and a group of one has an advantage of 0.
 
     Source: leave-one-out, Kool et al. (2019), Ahmadian et al. (arXiv:2402.14740); a tracker per prompt, SPO
@@ -108,21 +88,17 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
 
 
-def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: float = DEVIATION_FLOOR) -> Tensor:
-    """(N,) float64 ``history_advantages`` over a standard deviation that history expects of the prompt, plus ``eps``.
+def history_scaled_advantages(rewards: Rewards, context: StepContext) -> Tensor:
+    """(N,) float64 ``history_advantages`` over ``DEVIATION_FLOOR`` plus the deviation that history expects of a prompt.
 
     It is fixed before the rollout, while a group's own deviation depends on its size. Functions are taken as
     independent: their weighted variances are added. Without history it does not divide.
-
-    Raises:
-        ConfigError: ``eps`` is not > 0.
     """
-    positive = f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."
-    require("history_scaled_advantages", {positive: 0 < eps < math.inf})
     advantage_N = history_advantages(rewards, context)
     if context.expected is None:
         return advantage_N
-    return advantage_N / (context.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
+    spread_Q = context.expected.total_variance_Q(rewards.weight_F).sqrt()
+    return advantage_N / (spread_Q[rewards.group_N] + DEVIATION_FLOOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +127,7 @@ class AdvantageRule:
         return self.from_history or self.from_values
 
     def __call__(self, rewards: Rewards, context: StepContext) -> Tensor:
-        """(N,) advantages of whole groups.
-
-        Raises:
-            ShapeError: ``compute`` did not return one number per completion.
-            ConfigError: it returned NaN, or an infinite advantage.
-        """
+        """(N,) advantages of whole groups; an error if ``compute`` returns another shape, NaN or an infinite number."""
         advantage_N = self.compute(rewards, context)
         if not isinstance(advantage_N, Tensor) or advantage_N.shape != (len(rewards),):
             shown = getattr(advantage_N, "shape", advantage_N)
@@ -205,12 +176,8 @@ ADVANTAGE_RULES = {rule.name: rule for rule in (GROUP_SCALED, BATCH_SCALED, CENT
 class Statistics:
     """Completions whose rewards give the advantages that kept completions are trained with."""
 
-    compute: Callable[[AdvantageRule, Rewards, StepContext, Tensor], Tensor] | None = None
+    compute: Callable[[AdvantageRule, Rewards, StepContext, Tensor], Tensor]
     """``compute(rule, rewards, context, keep_N) -> advantage_N``; ``keep_N`` (N,) bool marks completions that any draw
-    of the rollout keeps. None for advantages of whole groups."""
-    bias: str = ""
-    """Why advantages depend on the draw, one clause; empty if they do not."""
-
-
-WHOLE_GROUPS = Statistics()
-"""Dropped completions still count in means and deviations."""
+    of the rollout keeps."""
+    bias: str
+    """Why advantages depend on the draw, one clause."""

@@ -59,10 +59,7 @@ def token_ratio(tokens: Tokens) -> Tensor:
 
 
 def sequence_ratio(tokens: Tokens) -> Tensor:
-    """(B, 1) geometric mean of the token ratios of each completion.
-
-    Source: GSPO (arXiv:2507.18071), equation 7.
-    """
+    """(B, 1) geometric mean of the token ratios of each completion: GSPO (arXiv:2507.18071), equation 7."""
     return (_log_ratio(tokens).sum(1, keepdim=True) / _counted(tokens)).exp()
 
 
@@ -77,9 +74,8 @@ def clipped_surrogate(
     """(B, T) loss of each token, ``-min(ratio * A, clip(ratio) * A)``.
 
     The ratio is clipped to ``[1 - clip_low, 1 + clip_high]``, with ``clip_low`` in [0, 1] and ``clip_high`` >= 0.
-    ``delta`` caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap. With
-    ``sequence_ratio`` all tokens of a completion have the same value, so use the ``grpo`` normaliser, a mean over
-    tokens.
+    ``delta`` caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap.
+    ``sequence_ratio`` goes with the ``grpo`` normaliser, because all tokens of a completion have one value.
 
     Source: PPO (arXiv:1707.06347), equation 7; two bounds, DAPO (arXiv:2503.14476); ratios of completions, GSPO
         (arXiv:2507.18071), equation 5; the cap, INTELLECT-2 (arXiv:2505.07291).
@@ -93,7 +89,7 @@ def clipped_surrogate(
 def cispo(tokens: Tokens, *, ratio: Ratio = token_ratio, ratio_max: float = 5.0) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp``, with the capped ratio held constant.
 
-    ``ratio_max`` > 0 is the cap itself, not an addition to 1. TRL calls it ``epsilon_high``.
+    ``ratio_max`` > 0 is the cap itself, not an addition to 1: TRL's ``epsilon_high``.
 
     Source: MiniMax-M1 (arXiv:2506.13585), section 3.1; the cap is one-sided as in TRL.
     """
@@ -117,17 +113,9 @@ def sapo(
 
 
 def vespo(
-    tokens: Tokens,
-    *,
-    k_pos: float = 2.0,
-    lambda_pos: float = 3.0,
-    k_neg: float = 3.0,
-    lambda_neg: float = 2.0,
+    tokens: Tokens, *, k_pos: float = 2.0, lambda_pos: float = 3.0, k_neg: float = 3.0, lambda_neg: float = 2.0
 ) -> Tensor:
-    """(B, T) loss of each token, ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant.
-
-    Source: VESPO (arXiv:2602.10693), as in TRL.
-    """
+    """(B, T) ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant: VESPO (arXiv:2602.10693)."""
     phi_B1 = vespo_weight(tokens, k_pos=k_pos, lambda_pos=lambda_pos, k_neg=k_neg, lambda_neg=lambda_neg)
     return -phi_B1 * tokens.advantage_B[:, None] * _masked(tokens.logp_BT, tokens)
 
@@ -136,9 +124,8 @@ def vespo(
 def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: float, lambda_neg: float) -> Tensor:
     """(B, 1) ``phi(w) = exp(lambda) w^k exp(-lambda w)`` of each completion, 1 if the policy has not moved.
 
-    ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction.
-
-    Source: VESPO (arXiv:2602.10693), with the clamps of TRL.
+    ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction. Clamps are
+    TRL's.
     """
     smallest = math.log(1e-8)
     log_w_B1 = _log_ratio(tokens).clamp(-20.0, 20.0).sum(1, keepdim=True)
@@ -168,10 +155,7 @@ def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> T
 
 
 def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
-    """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1].
-
-    Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
-    """
+    """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1] (arXiv:2602.04879)."""
     return (logp.exp() - behaviour_logp.exp()).abs()
 
 
@@ -179,9 +163,7 @@ def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
 
     ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))`` with ``mu`` the policy that sampled and ``pi`` the one in
-    training; infinite only if a policy has become certain.
-
-    Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
+    training; infinite only if a policy has become certain (arXiv:2602.04879).
     """
     mu, other, other_now = behaviour_logp.exp(), -torch.expm1(behaviour_logp), -torch.expm1(logp)
     rest = torch.where(other > 0, other * (other.log() - other_now.log()), 0.0)
@@ -198,16 +180,14 @@ def divergence_ppo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
 
-    It is 0 for an advantage above 0 if the token has become more likely by more than ``delta_high``, and for another
-    advantage if it has become less likely by more than ``delta_low``. Both are >= 0, in the unit of ``divergence``;
-    ``ratio_max`` is > 0. The mask is by a difference of probabilities, not by a quotient: a rare token may have a large
-    ratio and hardly move the distribution. The paper's masks over the sampler's most likely tokens need
-    log-probabilities that no trainer records.
-
-    The ratio is to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
+    It is 0 for an advantage above 0 if the token has become more likely by more than ``delta_high`` >= 0 in
+    ``divergence``, and for another advantage if it has become less likely by more than ``delta_low`` >= 0. A difference
+    of probabilities decides, not a quotient: a rare token may have a large ratio and hardly move the distribution. The
+    ratio is to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
     correction between the two, so ``correction_B1`` is not applied.
 
-    Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05.
+    Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05. Its
+        masks over the sampler's most likely tokens need log-probabilities that no trainer records.
     """
     with torch.no_grad():
         behaviour_BT = _behaviour(tokens)
@@ -233,18 +213,14 @@ def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
 
     Its expected gradient over on-policy tokens is that of KL(reference || policy). Multiplied by ``ratio``, gradient
     included, it is that of KL(policy || reference), also for tokens of an older policy: TRL's
-    ``use_bias_correction_kl``. Derived in docs/estimators.md.
-
-    Raises:
-        ConfigError: ``ref_logp_BT`` is missing.
+    ``use_bias_correction_kl``. A missing ``ref_logp_BT`` is a ``ConfigError``. Derived in docs/estimators.md.
 
     Source: Schulman, "Approximating KL divergence" (2020); DeepSeekMath (arXiv:2402.03300), equation 4; multiplied by
         the ratio, DeepSeek-V3.2 (arXiv:2512.02556).
     """
     if tokens.ref_logp_BT is None:
         raise ConfigError(
-            "a KL term (beta above 0) needs ref_logp_BT, the reference policy's log-probabilities: pass them, or set "
-            "beta=0.0."
+            "a KL term needs the reference policy's log-probabilities, ref_logp_BT. Pass them, or beta=0.0."
         )
     d_BT = _masked(tokens.ref_logp_BT - tokens.logp_BT, tokens)
     kl_BT = d_BT.expm1() - d_BT

@@ -1,5 +1,4 @@
-"""From per-token losses to one number: a weighted sum over a denominator that was fixed before pruning. Weights of
-pairs."""
+"""A weighted sum of token losses over a denominator that was fixed before pruning; and weights of pairs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dppo.errors import ShapeError, require
+from dppo.errors import ShapeError
+from dppo.typed import check_range
 
 Denominator = Callable[[int, float, int], float]
 """``denominator(sequences, tokens, max_tokens)``, all counted before pruning, over the whole optimizer step."""
@@ -26,8 +26,7 @@ class Normaliser:
     prompt_exact: bool
     """True if the denominator is known although pruned prompts are never rolled out."""
     counts_tokens: bool = False
-    """True if the denominator is a number of tokens. If prompts are pruned it is the expected one, of all candidates.
-    """
+    """True if the denominator is a number of tokens: if prompts are pruned, the expected one of all candidates."""
     reason: str = ""
     """Why it is not exact under prompt pruning, one sentence; empty if it is."""
 
@@ -40,21 +39,14 @@ def weighted_sum(
     Divide it by a denominator fixed before pruning: a division by what survived is a biased ratio of two random
     numbers. The weight multiplies the whole loss of a completion, so pass policy and KL terms added.
 
-    Args:
-        loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
-        mask_BT: (B, T) bool or 0/1, true for tokens that carry loss.
-        weight: (B,) one over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too.
-        per_sequence: divide each completion's token sum by its own token count (at least 1) first.
-        counted_B: (B,) that count, fixed before tokens were drawn; None if the mask has all of them.
-
-    Raises:
-        ShapeError: the shapes do not belong together.
+    ``loss_BT`` (B, T) is the loss per token; values at masked tokens are ignored, NaN included. ``weight`` (B,) is one
+    over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too. ``per_sequence`` divides
+    each completion's token sum by its own tokens (at least 1) first, ``counted_B`` (B,) if they were fixed before
+    tokens were drawn.
     """
     if mask_BT.shape != loss_BT.shape or weight.shape not in (loss_BT.shape, loss_BT.shape[:1]):
-        raise ShapeError(
-            f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)} do not "
-            "match: expected (B, T), (B, T) and (B,)."
-        )
+        shapes = f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)}"
+        raise ShapeError(f"{shapes} do not match: expected (B, T), (B, T) and (B,).")
     carried_BT, weight = loss_BT.masked_fill(mask_BT == 0, 0.0), weight.to(loss_BT)
     by_token = weight.dim() == 2
     sum_B = (carried_BT * weight if by_token else carried_BT).sum(1)
@@ -69,16 +61,13 @@ def margin_weights(
     """(B,) weights of preference pairs, ``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``.
 
     ``margin_B`` is the reward of the preferred answer less the other's, any unit. The weight is 1 at ``centre`` and
-    larger below it. ``scale`` is > 0, ``lowest`` in (0, 1] and ``highest`` >= 1.
-
-    Raises:
-        ConfigError: a number out of range.
+    larger below it. ``scale`` is > 0, ``lowest`` in (0, 1] and ``highest`` >= 1, else a ``ConfigError``.
 
     Source: in the style of Margin-Adaptive DPO (arXiv:2510.05342), whose own formula could not be seen.
     """
-    bounds = f"lowest={lowest:g}, highest={highest:g}: need 0 < lowest <= 1 <= highest. Write 0.2 and 1.8."
-    scaled = f"scale={scale:g} must be > 0. Write scale=1.0."
-    require("margin_weights", {scaled: scale > 0, bounds: 0 < lowest <= 1 <= highest})
+    ranges = {"scale": (scale, "(0, inf]"), "lowest": (lowest, "(0, 1]"), "highest": (highest, "[1, inf]")}
+    for name, (value, allowed) in ranges.items():
+        check_range("margin_weights", name, value, allowed, "scale=1.0, lowest=0.2, highest=1.8")
     return (2 * torch.sigmoid(-(margin_B - centre) / scale)).clamp(lowest, highest)
 
 

@@ -28,7 +28,7 @@ from dppo.pruning.designs import (
     relative_added_variance,
 )
 from dppo.pruning.history import PromptHistory
-from dppo.pruning.level import Pruning, Selection
+from dppo.pruning.level import SCHEDULES, Pruning, Schedule, Selection, constant, fade, stop
 from dppo.pruning.prior import PromptPrior, PromptValues
 from dppo.pruning.probabilities import (
     RULES,
@@ -40,10 +40,9 @@ from dppo.pruning.probabilities import (
     threshold,
     uniform,
 )
-from dppo.pruning.prompts import PromptPruning
+from dppo.pruning.prompts import GroupSizes, PromptPruning, PromptStream
 from dppo.pruning.recorded import RecordedScores, mean_loss
 from dppo.pruning.rounds import RoundRequest, Rounds, Skipping
-from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
 from dppo.pruning.scores import (
     SCORES,
     Score,
@@ -55,81 +54,15 @@ from dppo.pruning.scores import (
     uncertainty,
     uniform_score,
 )
-from dppo.pruning.sizes import GroupSizes
-from dppo.pruning.stream import PromptStream
-from dppo.pruning.tokens import (
-    TOKEN_AUTO,
-    SampledTokens,
-    TokenPruning,
-    all_alike,
-    random_prefix,
-)
+from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, TokenPruning, all_alike, random_prefix
 
-__all__ = [
-    "COMPLETION_AUTO",
-    "DESIGNS",
-    "DETERMINISTIC",
-    "INVERSE_PROBABILITY",
-    "KEPT_MEAN",
-    "PIVOTAL",
-    "POISSON",
-    "PROMPT_AUTO",
-    "RULES",
-    "SCHEDULES",
-    "SCORES",
-    "SYSTEMATIC",
-    "TOKEN_AUTO",
-    "UNWEIGHTED",
-    "WEIGHTINGS",
-    "Auto",
-    "Budget",
-    "Ceiling",
-    "Design",
-    "GroupSizes",
-    "MomentSamples",
-    "PromptHistory",
-    "PromptPrior",
-    "PromptPruning",
-    "PromptStream",
-    "PromptValues",
-    "Pruning",
-    "RecordedScores",
-    "RoundRequest",
-    "Rounds",
-    "Rule",
-    "SampledTokens",
-    "Schedule",
-    "Score",
-    "Selection",
-    "Skipping",
-    "TokenDraw",
-    "TokenPruning",
-    "Weighting",
-    "absolute_advantage",
-    "advantage_with_length",
-    "advantage_with_uncertainty",
-    "all_alike",
-    "best_cuts",
-    "by_uncertainty",
-    "ceiling_of",
-    "choose",
-    "constant",
-    "effective_sample_size",
-    "efficiency",
-    "fade",
-    "inclusion_probabilities",
-    "mean_loss",
-    "needs_log_probs",
-    "of_sums",
-    "proportional",
-    "random_prefix",
-    "relative_added_variance",
-    "selection_ceiling",
-    "spends_budget",
-    "stated",
-    "stop",
-    "threshold",
-    "uncertainty",
-    "uniform",
-    "uniform_score",
-]
+__all__ = ["COMPLETION_AUTO", "DESIGNS", "DETERMINISTIC", "INVERSE_PROBABILITY", "KEPT_MEAN", "PIVOTAL", "POISSON"]
+__all__ += ["PROMPT_AUTO", "RULES", "SCHEDULES", "SCORES", "SYSTEMATIC", "TOKEN_AUTO", "UNWEIGHTED", "WEIGHTINGS"]
+__all__ += ["Auto", "Budget", "Ceiling", "Design", "GroupSizes", "MomentSamples", "PromptHistory", "PromptPrior"]
+__all__ += ["PromptPruning", "PromptStream", "PromptValues", "Pruning", "RecordedScores", "RoundRequest", "Rounds"]
+__all__ += ["Rule", "SampledTokens", "Schedule", "Score", "Selection", "Skipping", "TokenDraw", "TokenPruning"]
+__all__ += ["Weighting", "absolute_advantage", "advantage_with_length", "advantage_with_uncertainty", "all_alike"]
+__all__ += ["best_cuts", "by_uncertainty", "ceiling_of", "choose", "constant", "effective_sample_size", "efficiency"]
+__all__ += ["fade", "inclusion_probabilities", "mean_loss", "needs_log_probs", "of_sums", "proportional"]
+__all__ += ["random_prefix", "relative_added_variance", "selection_ceiling", "spends_budget", "stated", "stop"]
+__all__ += ["threshold", "uncertainty", "uniform", "uniform_score"]

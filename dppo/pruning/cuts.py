@@ -1,8 +1,8 @@
 """Tokens inside a completion: where it is cut, and which tokens before the cut reach the head.
 
-A *cut* keeps the first tokens of a completion; the rest is neither forwarded nor back-propagated. A completion that is
-cut at 0 is dropped. *Head sampling* sends all kept tokens through the body of the model and some of them through the
-head. Both fix a probability for each token before anything is drawn, and weight a token's loss by one over it. So the
+A *cut* keeps the first tokens of a completion; the rest is neither forwarded nor back-propagated, and a cut at 0 drops
+the completion. *Head sampling* sends all kept tokens through the body of the model and some of them through the head.
+Both fix a probability for each token before anything is drawn, and weight a token's loss by one over it. So the
 expected gradient of a loss that is a sum over tokens is that of the full batch.
 """
 
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError, in_words
 from dppo.pruning.designs import SYSTEMATIC, Design
-from dppo.pruning.probabilities import finite, inclusion_probabilities
-from dppo.pruning.stated import Stated
+from dppo.pruning.probabilities import Stated, finite, inclusion_probabilities
 from dppo.types import each_tensor
 
 TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
@@ -45,7 +44,7 @@ def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tens
     """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token of probability 1 has no gradient.
 
     Advantages (N,) are those of whole groups, divided by the completion's tokens if the loss takes a mean within it.
-    Log-probabilities of the sampled tokens are in nats, with any value where the mask is 0.
+    Log-probabilities are in nats, with any value where the mask is 0.
     """
     one_minus_p_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
     return (advantage_N.double()[:, None] * one_minus_p_NT).square()
@@ -55,13 +54,9 @@ def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) ->
     """(N, T) float64 probabilities of reaching each token, in [floor, 1], with the least added variance; 0 elsewhere.
 
     They minimise ``sum moment_t / reach_t`` for a given mean of ``reach_t``, over probabilities that never rise along a
-    completion. The optimum pools neighbouring tokens until their moment never rises (isotonic regression). It is
-    proportional to the root of the pooled moment, with one constant for all completions. Moments [[4, 1, 1], [1, 1,
-    0]] with a rate of 1/3 and a floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
-
-    Raises:
-        ShapeError: shapes do not match, or a completion has a gap.
-        DesignError: negative or non-finite moments, or a rate above ``1 - floor``.
+    completion. The optimum pools neighbouring tokens until their moment never rises, and is proportional to the root of
+    the pooled moment. Moments [[4, 1, 1], [1, 1, 0]] with a rate of 1/3 and a floor of 0.1 give [[1, .72, .72], [.72,
+    .72, .1]], rounded.
 
     Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
     """
@@ -79,9 +74,8 @@ def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) ->
 def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Moment and cost of each pool, and the pool of each token: moment over cost never rises along a completion.
 
-    ``moment`` >= 0, ``cost`` > 0 and the completion ``owner``, ascending, are those of each token.
-
-    Source: pool adjacent violators. Neighbours that violate the order have one value at the optimum.
+    ``moment`` >= 0, ``cost`` > 0 and the completion ``owner``, ascending, are those of each token (pool adjacent
+    violators).
     """
     block = np.arange(len(moment))
     while True:
@@ -124,12 +118,10 @@ class TokenDraw:
         """Draw that keeps the tokens of ``keep_NT``. ``prob_NT`` is ``reach_NT`` times the probability of the head."""
         weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
         count, width = keep_NT.shape
-        if not width:
-            nothing_N = torch.zeros(count, dtype=torch.float64)
-            return cls(length_N=nothing_N.long(), reach_N=nothing_N, prob_NT=prob_NT, weight_NT=weight_NT)
-        # No token after the last drawn one has a loss, so none is forwarded.
-        length_N = (keep_NT * torch.arange(1, width + 1)).amax(1)
-        return cls(length_N=length_N, reach_N=reach_NT[:, 0].double(), prob_NT=prob_NT, weight_NT=weight_NT)
+        length_N, reach_N = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.float64)
+        if width:  # no token after the last drawn one has a loss, so none is forwarded
+            length_N, reach_N = (keep_NT * torch.arange(1, width + 1)).amax(1), reach_NT[:, 0].double()
+        return cls(length_N=length_N, reach_N=reach_N, prob_NT=prob_NT, weight_NT=weight_NT)
 
     def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
         """Draw over all ``size`` completions from this one of some; the others are dropped, with probability 0."""
@@ -143,9 +135,6 @@ def draw_tokens(
 
     ``reach_NT`` (N, T) are the probabilities of reaching each token, and ``head_NT`` (N, T), in (0, 1] at tokens, those
     of a reached token to reach the head; None for 1. A token's probability is the product of both.
-
-    Raises:
-        DesignError: a token that can be reached has probability 0, or the design is biased.
     """
     mask_NT = reach_NT > 0
     if head_NT is not None and not bool((head_NT > 0)[mask_NT].all()):
@@ -154,13 +143,10 @@ def draw_tokens(
         raise DesignError(f"design={design.name!r} is biased: {design.reason}. Use design=SYSTEMATIC.")
     keep_NT = torch.arange(reach_NT.shape[1]) < draw_cuts(reach_NT, rng)[:, None]
     if head_NT is None:
-        prob_NT = reach_NT
-    else:
-        prob_NT, head = reach_NT * head_NT, head_NT[mask_NT].double()
-        drawn_NT = torch.zeros_like(mask_NT)
-        drawn_NT[mask_NT] = design.draw(head, head, rng)
-        keep_NT = keep_NT & drawn_NT
-    return TokenDraw.of(keep_NT, reach_NT, prob_NT)
+        return TokenDraw.of(keep_NT, reach_NT, reach_NT)
+    head, drawn_NT = head_NT[mask_NT].double(), torch.zeros_like(mask_NT)
+    drawn_NT[mask_NT] = design.draw(head, head, rng)
+    return TokenDraw.of(keep_NT & drawn_NT, reach_NT, reach_NT * head_NT)
 
 
 def _by_uncertainty(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
@@ -179,10 +165,8 @@ by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_mo
 def check_mask(name: str, value_NT: Tensor, mask_NT: Tensor) -> None:
     """Raise ``ShapeError`` unless value and mask are (N, T) of one shape, the mask bool."""
     if value_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool or mask_NT.dim() != 2:
-        raise ShapeError(
-            f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of "
-            "one shape, the mask bool. Pass mask_NT.bool()."
-        )
+        shapes = f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}"
+        raise ShapeError(f"{shapes}: expected (N, T) of one shape, the mask bool. Pass mask_NT.bool().")
 
 
 def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.pruning.probabilities import Stated
 from dppo.types import Completions
 
 DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
@@ -19,16 +20,14 @@ WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """Way to draw units. Units of probability 1 are always kept, units of probability 0 never.."""
+    """Way to draw units. Units of probability 1 are always kept, units of probability 0 never."""
 
     name: str
-    unbiased: bool
+    unbiased: bool = True
     """True if each unit is kept with exactly its probability."""
-    fixed_size: bool
+    fixed_size: bool = True
     """True if the number of units kept is always the sum of the probabilities, rounded down or up."""
-    min_prob: float
-    """``unbiased`` holds for units with probability above this (or exactly 0 if the gradient is 0), in [0, 1]."""
-    reason: str
+    reason: str = ""
     """Why it is biased, one clause; empty if it is not."""
     draw: DrawRows
 
@@ -36,10 +35,10 @@ class Design:
 def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
     """Fixed-size draw by duels between neighbours: one of two units is decided, the other carries the rest.
 
-    Neighbours exclude each other. So the variance is lower than that of independent draws if like units are neighbours.
+    Neighbours exclude each other, so the variance is below that of independent draws if like units are neighbours.
 
-    Source: Deville and Tille, Unequal probability sampling without replacement through a splitting method (1998);
-        the ordered form is that of Chauvet, On a characterization of ordered pivotal sampling (2012).
+    Source: Deville and Tille, Unequal probability sampling without replacement through a splitting method (1998); the
+        ordered form is that of Chauvet, On a characterization of ordered pivotal sampling (2012).
     """
     prob, uniform = prob_N.tolist(), rng.random(len(prob_N) + 1).tolist()
     keep = [False] * len(prob)
@@ -74,9 +73,9 @@ def _last_prob(open_prob: float, prob: list[float]) -> float:
 
 
 def neighbours(completions: Completions) -> Tensor:
-    """(R,) completions with a gradient, by prompt and within a prompt by the advantage's sign.
+    """(R,) completions with a gradient, by prompt and then sign of the advantage, so that a draw is spread over both.
 
-    Neighbours exclude each other in a pivotal draw, so this order spreads the sample over prompts and signs.
+    Neighbours exclude each other in a pivotal draw.
     """
     order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
     return order_N[completions.live_N[order_N]]
@@ -97,8 +96,7 @@ def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -
         total = float(end[-1])
         near = round(total)
         marks = near if abs(total - near) < WHOLE else math.floor(total) + (start < total % 1.0)
-        mark = start + np.arange(marks)
-        hit = np.searchsorted(end, mark, side="right")
+        hit = np.searchsorted(end, start + np.arange(marks), side="right")
         keep[open_rows[np.minimum(hit, len(open_rows) - 1)]] = True
     return torch.from_numpy(keep)
 
@@ -126,14 +124,12 @@ def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator
     return torch.from_numpy(keep & (prob > 0.0))
 
 
-PIVOTAL = Design(name="pivotal", unbiased=True, fixed_size=True, min_prob=0.0, reason="", draw=draw_pivotal)
-SYSTEMATIC = Design(name="systematic", unbiased=True, fixed_size=True, min_prob=0.0, reason="", draw=draw_systematic)
-POISSON = Design(name="poisson", unbiased=True, fixed_size=False, min_prob=0.0, reason="", draw=draw_poisson)
+PIVOTAL = Design(name="pivotal", draw=draw_pivotal)
+SYSTEMATIC = Design(name="systematic", draw=draw_systematic)
+POISSON = Design(name="poisson", fixed_size=False, draw=draw_poisson)
 DETERMINISTIC = Design(
     name="deterministic",
     unbiased=False,
-    fixed_size=True,
-    min_prob=1.0,
     reason="nothing is left to chance (deterministic), and no weight makes up for what is never drawn",
     draw=draw_deterministic,
 )
@@ -142,17 +138,11 @@ DESIGNS: dict[str, Design] = {design.name: design for design in (PIVOTAL, SYSTEM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighting:
-    """Weights of kept units, and their bias. Call it as a function."""
+class Weighting(Stated):
+    """Weights of kept units: ``weighting(keep_N, prob_N) -> weight_N``, (N,) float64, 0 where not kept."""
 
-    name: str
-    compute: Callable[[Tensor, Tensor], Tensor]
-    """``compute(keep_N, prob_N) -> weight_N``: (N,) bool and (N,) float64 to (N,) float64, 0 where not kept."""
     bias: str = ""
     """Why it is biased under every design, one clause; empty if it is ``1 / prob`` on average."""
-
-    def __call__(self, keep_N: Tensor, prob_N: Tensor) -> Tensor:
-        return self.compute(keep_N, prob_N)
 
 
 def _inverse(keep_N: Tensor, prob_N: Tensor) -> Tensor:
@@ -164,18 +154,14 @@ def _mean(keep_N: Tensor, prob_N: Tensor) -> Tensor:
 
 
 INVERSE_PROBABILITY = Weighting(name="inverse_probability", compute=_inverse)
-"""``1 / prob``: the only weight that is unbiased for every loss.
-
-Source: Horvitz and Thompson, A generalization of sampling without replacement from a finite universe (1952)."""
+"""``1 / prob``: the only weight that is unbiased for every loss (Horvitz and Thompson, 1952)."""
 UNWEIGHTED = Weighting(
     name="unweighted",
     compute=lambda keep_N, prob_N: keep_N.double(),
     bias="what is kept is not weighted (unweighted), so nothing stands for what was dropped",
 )
 KEPT_MEAN = Weighting(
-    name="kept_mean",
-    compute=_mean,
-    bias="the mean is over what is kept (kept_mean), whatever its probability",
+    name="kept_mean", compute=_mean, bias="the mean is over what is kept (kept_mean), whatever its probability"
 )
 """``N / kept``, as in a mean over the survivors. Source: CPPO, arXiv:2503.22342."""
 
@@ -183,10 +169,7 @@ WEIGHTINGS: dict[str, Weighting] = {each.name: each for each in (INVERSE_PROBABI
 
 
 def effective_sample_size(weight_N: Tensor) -> float:
-    """``(sum w)^2 / sum w^2``: number of units with equal weights of the same variance; 0 if none was kept.
-
-    Source: Kish, Survey Sampling (1965).
-    """
+    """``(sum w)^2 / sum w^2``: units of equal weight with the same variance, 0 if none is kept (Kish, 1965)."""
     square = weight_N.double().square().sum().item()
     return weight_N.double().sum().item() ** 2 / square if square > 0 else 0.0
 
@@ -194,8 +177,8 @@ def effective_sample_size(weight_N: Tensor) -> float:
 def relative_added_variance(prob_N: Tensor, score_N: Tensor) -> float:
     """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
 
-    It is exact for independent draws; fixed-size draws usually add less. Scores (N,) >= 0 stand for gradient norms. It
-    is infinite if a unit with a gradient has probability 0, and 0 without gradients.
+    Exact for independent draws; fixed-size draws usually add less. Scores (N,) >= 0 stand for gradient norms. Infinite
+    if a unit with a gradient has probability 0, and 0 without gradients.
     """
     square = score_N.double().square()
     unit = torch.where(square > 0, (prob_N.double().reciprocal() - 1) * square, 0.0)

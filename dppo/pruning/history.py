@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import CheckpointError, DataError, ShapeError, require
+from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.groups import each_group, group_sums
-from dppo.pruning.history_file import dataset_rows, matches, read_history, write_arrays
+from dppo.pruning.recorded import dataset_rows, matches, read_arrays, write_arrays
+from dppo.typed import range_problems
 from dppo.types import Candidates, Rewards
 
 FORMAT = 3
@@ -25,6 +26,8 @@ FIELDS = {
     "streak": np.int16,
 }
 """Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
+OTHERS = ("totals", "identities", "reward_moments", "reward_totals")
+"""Other arrays of the saved file."""
 LONGEST_STREAK = np.iinfo(np.int16).max
 TOTALS = ("count", "signal_square_sum", "tokens_sum")
 """Fields that are also summed over all observations: the prior is the mean of these."""
@@ -54,24 +57,17 @@ class PromptHistory:
         decay: factor on older observations of a prompt at each new one, in (0, 1].
         strength: observations that the prior, the mean over all prompts, counts as, > 0.
         half_life: steps after which a prompt's own observations count half, > 0; at least those of an epoch.
-
-    Raises:
-        ConfigError: a setting out of range.
-        ShapeError: if ``identities`` is not a flat uint64 array.
-        DataError: a method gets rows outside of the dataset.
     """
 
     def __init__(
         self, identities: np.ndarray, *, decay: float = 0.8, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
-        decays = f"decay={decay:g} must be in (0, 1]. Try decay=0.8."
-        strong = f"strength={strength:g} must be > 0 observations. Try strength=1."
-        halved = f"half_life={half_life:g} must be > 0 steps. Try half_life=1000."
-        require("PromptHistory", {decays: 0 < decay <= 1, strong: strength > 0, halved: half_life > 0})
-        if identities.dtype != np.uint64 or identities.ndim != 1:
-            raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self.identities = identities
         self.decay, self.strength, self.half_life = decay, strength, half_life
+        ranges = {"decay": "(0, 1]", "strength": "(0, inf]", "half_life": "(0, inf]"}
+        raise_problems("PromptHistory", range_problems(self, "PromptHistory(identities, decay=0.8)", **ranges))
+        if identities.dtype != np.uint64 or identities.ndim != 1:
+            raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self._arrays = {name: np.zeros(len(identities), dtype) for name, dtype in FIELDS.items()}
         self._totals = np.zeros(len(TOTALS))
         self.forget_rewards()
@@ -82,8 +78,8 @@ class PromptHistory:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, identities included."""
-        arrays = (self.identities, self._reward_moments, self._reward_totals, *self._arrays.values())
-        return sum(array.nbytes for array in arrays)
+        others = (self.identities, self._reward_moments, self._reward_totals)
+        return sum(array.nbytes for array in (*others, *self._arrays.values()))
 
     @property
     def seen_share(self) -> float:
@@ -120,52 +116,45 @@ class PromptHistory:
             rows: (Q,) integer, positions in the dataset.
             rewards: of the groups, by number; a group without any reward is not recorded.
             signal_Q: (Q,) signal of each group, finite and >= 0, any unit.
-            tokens_N: (N,) completion tokens, >= 0.
+            tokens_N: (N,) completion tokens, finite and >= 0.
             step: of the rollout, >= 0 and below 2^31, on the clock of ``candidates``.
             outcome_Q: (Q,) integer for ``streak``: 1 easy, -1 hard, 0 neither; None if no streaks are kept.
-
-        Raises:
-            DataError: a negative or non-finite signal or token count.
         """
-        row = self._rows(rows)
+        row = dataset_rows(rows, len(self))
         tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double()).numpy()
-        signal = signal_Q.double().numpy()
-        for name, value in (("signal", signal), ("tokens", tokens_N.double().numpy())):
-            if not (np.isfinite(value) & (value >= 0)).all():
+        for name, value in (("signal", signal_Q), ("tokens", tokens_N)):
+            if not (value.isfinite() & (value >= 0)).all():
                 raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs(), tokens.")
         known = ~rewards.mean_Q.isnan().numpy()
-        observed = dict(zip(TOTALS, (np.ones(len(row)), np.square(signal), tokens_Q), strict=True))
+        observed = dict(zip(TOTALS, (np.ones(len(row)), np.square(signal_Q.double().numpy()), tokens_Q), strict=True))
         self._totals += [value[known].sum() for value in observed.values()]
         if not len(row):
             return
-        turn, moments = _occurrence(row), _moments_of(rewards)
-        functions = rewards.reward_NF.shape[1]
+        turn, moments, functions = _occurrence(row), _moments_of(rewards), rewards.reward_NF.shape[1]
         if not self.functions:
             self._begin_rewards(functions)
         if functions != self.functions:
-            raise ShapeError(
-                f"the history has rewards of {self.functions} functions; now there are {functions}. Use the reward "
-                "functions of the run's start, or start a new run."
-            )
+            kept = f"the history has rewards of {self.functions} functions; now there are {functions}"
+            raise ShapeError(f"{kept}. Use the reward functions of the run's start, or start a new run.")
         self._reward_totals *= PRIOR_DECAY
+        decay = np.float32(self.decay)
         for repeat in range(turn.max() + 1):
             now = known & (turn == repeat)
+            at = row[now]
             for name, value in observed.items():
-                array = self._arrays[name]
-                array[row[now]] = array[row[now]] * np.float32(self.decay) + value[now].astype(np.float32)
-            before = self._reward_moments[:, row[now]]
-            self._reward_moments[:, row[now]] = before * np.float32(self.decay) + moments[:, now].astype(np.float32)
+                self._arrays[name][at] = self._arrays[name][at] * decay + value[now].astype(np.float32)
+            self._reward_moments[:, at] = self._reward_moments[:, at] * decay + moments[:, now].astype(np.float32)
             self._reward_totals += moments[:, now].sum(1)
-            self._arrays["last_step"][row[now]] = step
-            self._arrays["rollouts"][row[now]] += 1
+            self._arrays["last_step"][at] = step
+            self._arrays["rollouts"][at] += 1
             if outcome_Q is not None:  # a group of another kind begins a new streak
-                before, outcome = self._arrays["streak"][row[now]].astype(np.int64), outcome_Q.numpy()[now]
+                before, outcome = self._arrays["streak"][at].astype(np.int64), outcome_Q.numpy()[now]
                 after = np.where(np.sign(before) == outcome, before, 0) + outcome
-                self._arrays["streak"][row[now]] = np.clip(after, -LONGEST_STREAK, LONGEST_STREAK)
+                self._arrays["streak"][at] = np.clip(after, -LONGEST_STREAK, LONGEST_STREAK)
 
     def streak(self, rows: Tensor | np.ndarray) -> Tensor:
         """(P,) int64 length of each prompt's latest run of groups of one kind: z easy, -z hard, 0 for neither."""
-        return torch.from_numpy(self._arrays["streak"][self._rows(rows)].astype(np.int64))
+        return torch.from_numpy(self._arrays["streak"][dataset_rows(rows, len(self))].astype(np.int64))
 
     @property
     def observations(self) -> float:
@@ -174,7 +163,7 @@ class PromptHistory:
 
     def visited(self, rows: Tensor | np.ndarray) -> Tensor:
         """(P,) bool, prompts with an observation."""
-        return torch.from_numpy(self._arrays["rollouts"][self._rows(rows)] > 0)
+        return torch.from_numpy(self._arrays["rollouts"][dataset_rows(rows, len(self))] > 0)
 
     def candidates(self, rows: Tensor | np.ndarray, step: int, prior: SignalPrior | None = None) -> Candidates:
         """Expected signal and tokens of a block of prompts at ``step``.
@@ -183,7 +172,7 @@ class PromptHistory:
         ``count * 2^(-age / half_life)`` to ``strength``. It fades with age, so no prompt stays skipped. The expected
         signal is the root of the mean square. A prompt with a ``prior`` counts as seen before its first visit.
         """
-        row = self._rows(rows)
+        row = dataset_rows(rows, len(self))
         seen = self._arrays["rollouts"][row] > 0
         count = self._arrays["count"][row].astype(np.float64)
         weight = count * self._fading(row, step)
@@ -215,15 +204,15 @@ class PromptHistory:
     def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected | None:
         """Expected rewards of a block of prompts at ``step``, from earlier steps alone.
 
-        ``prior`` is that of each prompt before its first visit; default: the recent mean over all prompts, which counts
-        as ``strength`` completions. The result is None without a prior and before the first completion. For rewards of
-        0 and 1 it is the Beta distribution updated by decayed counts, with the strength ``a + b + 1``: ``variance /
-        strength`` is the variance of the mean.
+        ``prior`` is that of each prompt before its first visit; by default the recent mean over all prompts, which
+        counts as ``strength`` completions. None without a prior and before the first completion. For rewards of 0 and 1
+        it is the Beta distribution updated by decayed counts, with the strength ``a + b + 1``: ``variance / strength``
+        is the variance of the mean.
 
         Source: SPO, arXiv:2509.13232, section 3 (a Beta tracker per prompt); discounted Beta-Bernoulli,
             arXiv:2603.18444.
         """
-        row = self._rows(rows)
+        row = dataset_rows(rows, len(self))
         if not self._reward_totals.any():
             return prior
         prior = self._recent_rewards(len(row)) if prior is None else prior
@@ -255,42 +244,33 @@ class PromptHistory:
 
     def save(self, path: str | Path) -> None:
         """Write everything to ``path`` as npz, without pickle; the file appears complete or not at all."""
-        write_arrays(
-            path,
-            format=np.int64(FORMAT),
-            totals=self._totals,
-            identities=self.identities,
-            reward_moments=self._reward_moments,
-            reward_totals=self._reward_totals,
-            **self._arrays,
-        )
+        others = (self._totals, self.identities, self._reward_moments, self._reward_totals)
+        write_arrays(path, format=np.int64(FORMAT), **dict(zip(OTHERS, others, strict=True)), **self._arrays)
 
     def load(self, path: str | Path) -> int:
         """Read a file of ``save``; return the number of prompts of this dataset in it. Settings stay as they are.
 
-        In a changed dataset known prompts keep their history, and new ones start without.
-
-        Raises:
-            CheckpointError: if the file is missing or damaged, or has no prompt of this dataset.
+        In a changed dataset known prompts keep their history, and new ones start without. A file that is missing,
+        damaged or of other prompts alone is a ``CheckpointError``.
         """
-        saved = read_history(Path(path), FORMAT, FIELDS, len(TOTALS))
+        saved = read_arrays(Path(path), "history", ("format", *OTHERS, *FIELDS))
+        if saved["format"] != FORMAT:
+            raise CheckpointError(
+                f"the history at {path} is of format {saved['format']}, not {FORMAT}. Start a new run."
+            )
         target, source = matches(self.identities, saved["identities"])
         if not len(target) and len(self):
-            raise CheckpointError(
-                f"{path} has the history of {len(saved['identities'])} other prompts, not of the {len(self)} of this "
-                "dataset. Resume with the dataset of the checkpoint, or start a new run."
+            others = (
+                f"{path} has the history of {len(saved['identities'])} other prompts, not of the {len(self)} of this"
             )
+            raise CheckpointError(f"{others} dataset. Resume with the dataset of the checkpoint, or start a new run.")
         for name, array in self._arrays.items():
             array[:] = 0
             array[target] = saved[name][source]
-        self._totals = saved["totals"]
         self._begin_rewards(saved["reward_totals"].shape[1])
-        self._reward_totals = saved["reward_totals"]
+        self._totals, self._reward_totals = saved["totals"], saved["reward_totals"]
         self._reward_moments[:, target] = saved["reward_moments"][:, source]
         return len(target)
-
-    def _rows(self, rows: Tensor | np.ndarray) -> np.ndarray:
-        return dataset_rows(rows, len(self))
 
 
 def _occurrence(row: np.ndarray) -> np.ndarray:
@@ -304,8 +284,6 @@ def _occurrence(row: np.ndarray) -> np.ndarray:
 
 def _moments_of(rewards: Rewards) -> np.ndarray:
     """(3, Q, F) count, sum and squares of the rewards of each group, without missing ones."""
-    reward_NF = rewards.reward_NF.double()
-    known_NF = (~reward_NF.isnan()).double()
-    filled_NF = reward_NF.nan_to_num(0.0)
-    parts = [group_sums(value_NF, rewards.group_N) for value_NF in (known_NF, filled_NF, filled_NF.square())]
-    return torch.stack(parts).numpy()
+    reward_NF, known_NF = rewards.reward_NF.double().nan_to_num(0.0), (~rewards.reward_NF.isnan()).double()
+    parts = (group_sums(value_NF, rewards.group_N) for value_NF in (known_NF, reward_NF, reward_NF.square()))
+    return torch.stack([*parts]).numpy()

@@ -1,5 +1,6 @@
-"""One stage of pruning for prompts, completions and rows: rate, floor, rule, design and weights."""
+"""One stage of pruning for prompts, completions and rows: rate and its schedule, floor, rule, design and weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
@@ -13,8 +14,33 @@ from dppo.pruning.ceiling import Auto, Choice, choose
 from dppo.pruning.designs import INVERSE_PROBABILITY, PIVOTAL, Design, Weighting, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
-from dppo.typed import check_fields
+from dppo.settings import FULL_SHARE
+from dppo.typed import check_fields, range_problems, within
 from dppo.types import Completions, Draw
+
+Schedule = Callable[[float], float]
+"""``schedule(done) -> factor``: from the share of training done to the factor of the rate, both in [0, 1]."""
+
+
+def constant(done: float, *, until: float = FULL_SHARE) -> float:
+    """1, for an unchanged rate."""
+    return 1.0
+
+
+def stop(done: float, *, until: float = FULL_SHARE) -> float:
+    """1 before ``until``, a share of training in [0, 1], then 0: the last part of the run is not pruned.
+
+    Source: InfoBatch, arXiv:2303.04947, section 3.3, with delta = 0.875 of the epochs.
+    """
+    return 1.0 if done < until else 0.0
+
+
+def fade(done: float, *, until: float = FULL_SHARE) -> float:
+    """1 up to ``until``, a share of training in [0, 1], then linear to 0 at the end of the run."""
+    return 1.0 if done <= until else max(0.0, (1.0 - done) / (1.0 - until))
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {"constant": constant, "stop": stop, "fade": fade}
 
 
 def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
@@ -51,15 +77,10 @@ class Level:
 
     def __post_init__(self) -> None:
         check_fields(self, "Pruning(rate=0.5)")
-        problems = []
-        if not 0 <= self.rate < 1:
-            problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
-        else:
+        ranges = {"rate": "[0, 1)", "least": "(0, 1]", "budget": ("rows", "tokens")}
+        problems = range_problems(self, "Pruning(rate=0.5, budget='rows')", **ranges)
+        if within(self.rate, "[0, 1)"):
             problems += floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
-        if self.least is not None and not 0 < self.least <= 1:
-            problems.append(f"least={self.least:g} must be in (0, 1]. Try least=0.02.")
-        if self.budget not in ("rows", "tokens"):
-            problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
         if self.auto is not None and (reasons := self._reasons):
             problems.append(f"auto weighs variance, and this level has a bias: {reasons}. Write auto=None.")
         raise_problems(type(self).__name__, problems)
@@ -83,10 +104,7 @@ class Level:
         return replace(self, rate=rate, floor=floor)
 
     def choice(self, samples: MomentSamples) -> Choice:
-        """The rate that samples make worthwhile, by this level's rule and floor. Only for levels with ``auto``.
-
-        The draw has no part in the samples, so it is unbiased at the chosen rate.
-        """
+        """The rate that samples make worthwhile, by this level's rule and floor. Only for levels with ``auto``."""
         assert self.auto is not None
         score_N, cost_N = self._foreseen(samples), samples.expected_cost_N
         return choose(self.auto, samples, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), self.rate)
@@ -97,14 +115,11 @@ class Level:
 
     def words(self, scored: str) -> str:
         """Description of the stage; empty if nothing is dropped."""
-        if not self.rate:
-            return ""
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
         least = "" if self.least is None else f" ({self.least:g} where nothing is lost)"
-        return (
-            f"{share} of the {self.budget} pruned, {in_words(self.rule)} rule on {scored}, {self.design.name} "
-            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
-        )
+        rules = f"{in_words(self.rule)} rule on {scored}, {self.design.name} draw"
+        weights = f"{self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
+        return f"{share} of the {self.budget} pruned, {rules}, {weights}" if self.rate else ""
 
     def _chosen(self, rate: float) -> Self:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
@@ -123,10 +138,10 @@ class Level:
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
         if not self.bias and bool((prob_R <= 0).any()):
-            raise DesignError(
-                f"{int((prob_R <= 0).sum())} units with a gradient have probability 0, so no weight can make up for "
-                "them. Use rule=proportional with floor > 0, or a selection of your own that says its bias."
+            units = (
+                f"{int((prob_R <= 0).sum())} units with a gradient have probability 0, and no weight makes up for them"
             )
+            raise DesignError(f"{units}. Use rule=proportional with floor > 0, or a selection that states its bias.")
         keep_R = self.design.draw(prob_R, score_R, rng)
         return scattered(unit_R, size, keep_R, prob_R, self.weighting(keep_R, prob_R))
 
@@ -166,22 +181,13 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning(Level):
-    """Pruning of completions. The defaults drop only those without a gradient.
-
-    Raises:
-        ConfigError: at construction, listing every field that is out of range.
-    """
+    """Pruning of completions. The defaults drop only those without a gradient."""
 
     score: Score = absolute_advantage
     """Score of each completion."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
-        """Choose the completions to train on. Those without a gradient are dropped, which is exact.
-
-        Raises:
-            ConfigError: the score needs log-probabilities that are not there.
-            DesignError: a live completion has probability 0 and the pruning does not say that it is biased.
-        """
+        """Choose the completions to train on. Those without a gradient are dropped, which is exact."""
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw.whole(live_N)

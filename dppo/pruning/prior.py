@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import DataError, require
+from dppo.errors import DataError
 from dppo.files import json_lines
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import PROMPT_AUTO, gain_of
 from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.prompts import PromptPruning
-from dppo.typed import check_fields, is_number
+from dppo.typed import check_fields, check_range, is_number
 from dppo.types import check_lengths
 
 SHARED_STRENGTH = 2.0
@@ -34,12 +34,7 @@ ADVICE = "Write it anew: python examples/prompt_values.py CONFIG.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrior:
-    """Pass rates of prompts, and their strength in completions.
-
-    Raises:
-        DataError: a rate outside [0, 1], or no rate at all.
-        ConfigError: ``completions`` is not above 0.
-    """
+    """Pass rates of prompts, and their strength in completions."""
 
     rate_P: Tensor
     """(P,) float64 pass rate of each prompt, in [0, 1]; NaN if unknown."""
@@ -53,12 +48,9 @@ class PromptPrior:
         outside_P = self.known_P & ~((self.rate_P >= 0) & (self.rate_P <= 1))
         if bool(outside_P.any()):
             row = int(outside_P.nonzero()[0])
-            raise DataError(
-                f"the pass rate of row {row} is {self.rate_P[row]:g}; rates are in [0, 1]. Divide the column by 100, "
-                f"or by the answers that it counts, or name another: {EXAMPLE}."
-            )
-        positive = f"completions={self.completions:g} must be > 0. Try {EXAMPLE}."
-        require("prompt_prior", {positive: 0 < self.completions < math.inf})
+            wrong = f"the pass rate of row {row} is {self.rate_P[row]:g}, and rates are in [0, 1]"
+            raise DataError(f"{wrong}. Divide the column by 100, or by its answers, or name another: {EXAMPLE}.")
+        check_range("prompt_prior", "completions", self.completions, "(0, inf)", EXAMPLE)
 
     def __len__(self) -> int:
         return len(self.rate_P)
@@ -71,11 +63,7 @@ class PromptPrior:
     def expected(self, rows: Tensor) -> Expected:
         """Prior of the rewards of some rows: a Beta distribution of each, of the mean rate if its own is unknown."""
         rate_Q, own_Q = self._mean_P()[rows], self.known_P[rows].double() * self.completions
-        return Expected(
-            mean_QF=rate_Q[:, None],
-            variance_QF=(rate_Q * (1 - rate_Q))[:, None],
-            strength_QF=(own_Q + SHARED_STRENGTH + 1.0)[:, None],
-        )
+        return _one_function(rate_Q, rate_Q * (1 - rate_Q), own_Q + SHARED_STRENGTH)
 
     def signal_chance_P(self, generations: int) -> Tensor:
         """(P,) float64 probability of a group with signal, under the Beta distribution of the rate; NaN if unknown.
@@ -84,13 +72,12 @@ class PromptPrior:
         """
         right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
         wrong_P = self.completions + SHARED_STRENGTH - right_P
-        zero_variance_P = torch.zeros_like(right_P)
+        chances = []
         for one_P in (right_P, wrong_P):
-            chance_P = torch.ones_like(right_P)
+            chances.append(torch.ones_like(right_P))
             for k in range(max(generations, 2)):
-                chance_P = chance_P * (one_P + k) / (right_P + wrong_P + k)
-            zero_variance_P = zero_variance_P + chance_P
-        return (1 - zero_variance_P).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
+                chances[-1] = chances[-1] * (one_P + k) / (right_P + wrong_P + k)
+        return (1 - (chances[0] + chances[1])).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
 
     def _mean_P(self) -> Tensor:
         """(P,) mean of each prompt's Beta distribution."""
@@ -157,29 +144,19 @@ def prior_problems(given: Any) -> list[str]:
 
 
 def prior_of_column(values: Iterable[Any], completions: float, column: str) -> PromptPrior:
-    """Prior from a column of a dataset: numbers in [0, 1], None for rows without a rate.
-
-    Raises:
-        DataError: a value is no number or outside [0, 1], or no row has one.
-    """
+    """Prior from a column of a dataset: numbers in [0, 1], None for rows without a rate; else a ``DataError``."""
     rates = []
     for row, value in enumerate(values):
         if value is not None and not is_number(value):
-            raise DataError(
-                f"prompt_prior: row {row} of column {column!r} is {value!r:.40}; pass rates are numbers in [0, 1]. "
-                f"Name another column: {EXAMPLE}."
-            )
+            wrong = f"prompt_prior: row {row} of column {column!r} is {value!r:.40}; pass rates are numbers in [0, 1]"
+            raise DataError(f"{wrong}. Name another column: {EXAMPLE}.")
         rates.append(math.nan if value is None else float(value))
     return PromptPrior(rate_P=torch.tensor(rates, dtype=torch.float64), completions=float(completions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptValues:
-    """Values and reference rewards of the prompts of a dataset, row by row.
-
-    Raises:
-        DataError: a value or a moment is not finite, or a prompt has no samples.
-    """
+    """Values and reference rewards of the prompts of a dataset, row by row."""
 
     value_P: Tensor
     """(P,) float64 the best value of each prompt within reach of the reference, in the unit of rewards."""
@@ -211,12 +188,15 @@ class PromptValues:
             shared = (self.count_P * moment_P).sum() / total
             return (count_Q * moment_P[rows] + strength * shared) / (count_Q + strength)
 
-        mean_Q, square_Q = mixed(self.mean_P), mixed(self.square_P)
-        return Expected(
-            mean_QF=mean_Q[:, None],
-            variance_QF=(square_Q - mean_Q.square()).clamp_min(0.0)[:, None],
-            strength_QF=(count_Q + strength + 1.0)[:, None],
-        )
+        mean_Q = mixed(self.mean_P)
+        variance_Q = (mixed(self.square_P) - mean_Q.square()).clamp_min(0.0)
+        return _one_function(mean_Q, variance_Q, count_Q + strength)
+
+
+def _one_function(mean_Q: Tensor, variance_Q: Tensor, count_Q: Tensor) -> Expected:
+    """Expected rewards of one function, of which the mean counts as so many completions."""
+    strength_Q = count_Q + 1.0
+    return Expected(mean_QF=mean_Q[:, None], variance_QF=variance_Q[:, None], strength_QF=strength_Q[:, None])
 
 
 def prompt_key(identity: int) -> str:
@@ -232,10 +212,11 @@ def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
         if line.get("prompt") in wanted:
             found[line["prompt"]] = _moments(line, f"{path}, line {number}")
     if missing := [row for row, key in enumerate(keys) if key not in found]:
+        lacks = (
+            f"{path} has no value of {len(missing)} of {len(keys)} prompts as the model reads them, template included"
+        )
         raise DataError(
-            f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
-            "to prompts as the model reads them, template included. Add what is missing: python "
-            "examples/prompt_values.py CONFIG.yaml"
+            f"{lacks}; the first is row {missing[0]}. Add them: python examples/prompt_values.py CONFIG.yaml"
         )
     columns = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
     value_P, count_P, mean_P, square_P = columns.unbind(1)

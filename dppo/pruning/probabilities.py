@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning.stated import Stated
 from dppo.typed import check_fields
 
 ROUNDING = 1e-9
@@ -31,10 +31,6 @@ def inclusion_probabilities(
         floor: lowest probability of a unit, in (0, 1]; no weight exceeds ``1 / floor``. Or (N,), that of each.
         cost_N: (N,) cost of keeping each, in any scale, finite and > 0; None means 1 each.
 
-    Raises:
-        DesignError: negative or non-finite sizes or costs, or a budget that no ``c`` can meet.
-        ShapeError: ``cost_N`` is not of the length of ``size_N``.
-
     Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation.
     """
     size = finite("size", size_N)
@@ -46,10 +42,8 @@ def _allocated(size: np.ndarray, cost: np.ndarray, budget: float, prob: np.ndarr
     total, least = float(cost.sum()), float((prob * cost).sum())
     if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
         mean = least / total
-        raise DesignError(
-            f"cannot spend {budget:g} of {total:g} with floor={mean:g}: every unit has at least the floor and at most "
-            f"probability 1. Use a budget in [{least:g}, {total:g}] or a lower floor."
-        )
+        why = f"cannot spend {budget:g} of {total:g} with floor={mean:g}: probabilities are from the floor to 1"
+        raise DesignError(f"{why}. Use a budget in [{least:g}, {total:g}] or a lower floor.")
     budget = min(max(budget, least), total)
     sized = size > 0
     spared = float((prob * cost)[~sized].sum())
@@ -68,7 +62,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
     """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``.
 
     The cost is linear in ``c`` between the values at which some unit leaves the floor or reaches 1: bisection among
-    these finds the piece, and the units inside are then scaled to what is left for them.
+    these finds the piece, and the units inside are scaled to what is left for them.
     """
     leaves_floor, reaches_one = np.log(floor) - log_slope, -log_slope
     bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
@@ -90,11 +84,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of a rule: the share to drop, the floors and the costs.
-
-    Raises:
-        DesignError: a rate out of range, or a floor above what it keeps.
-    """
+    """Limits of a rule: the share to drop, the floors and the costs."""
 
     rate: float
     """Share of the cost to drop on average, in [0, 1)."""
@@ -106,16 +96,10 @@ class Budget:
     """(N,) cost of keeping a unit, > 0; None means 1 each, so that ``rate`` is a share of units."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Budget(rate=0.5, floor=0.1)")
-        if not 0 <= self.rate < 1:
-            raise DesignError(f"rate={self.rate:g} must be in [0, 1). To drop half, use rate=0.5.")
+        check_fields(self, "Budget(rate=0.5, floor=0.1)", rate="[0, 1)", floor="[0, 1]", least=f"(0, {self.floor:g}]")
         if self.floor > 1 - self.rate + ROUNDING:
-            raise DesignError(
-                f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average. "
-                f"Use floor={(1 - self.rate) / 2:g}, or a lower rate."
-            )
-        if self.least is not None and not 0 < self.least <= self.floor:
-            raise DesignError(f"least={self.least:g} must be in (0, {self.floor:g}], the floor. Use least=None.")
+            kept = f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average"
+            raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
         """(N,) float64 lowest probability of each unit, of (N,) finite scores >= 0 and costs > 0.
@@ -128,6 +112,21 @@ class Budget:
         if self.least is None or not mean > 0:
             return np.full(len(score), self.floor if self.least is None else self.least)
         return np.minimum(self.least + (self.floor - self.least) * (score / mean), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """A named function with stated properties, those of a subclass: its needs are data on it, not its identity."""
+
+    name: str
+    compute: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compute(*arguments)
+
+    @property
+    def __name__(self) -> str:  # what reports call a function
+        return self.name
 
 
 Rule = Callable[[Tensor, Budget], Tensor]

@@ -1,27 +1,30 @@
-"""Pruning of prompts before rollout: one stage, scored by the history."""
+"""Prompts before rollout: a stage of pruning scored by the history, the stream of candidates, and sizes of groups."""
 
 import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError
+from dppo.context import Expected
+from dppo.errors import DataError, DesignError
 from dppo.moment_samples import MomentSamples
-from dppo.pruning.calibration import Calibration, by_others
+from dppo.pruning.ceiling import Calibration, by_others
 from dppo.pruning.designs import WHOLE
+from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.level import Level
+from dppo.rng import Purpose, generator
+from dppo.typed import check_fields
 from dppo.types import Candidates, Draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPruning(Level):
-    """How candidate prompts are dropped before rollout, ranked by the signal in their history.
-
-    Raises:
-        ConfigError: at construction, listing every field that is out of range.
-    """
+    """How candidate prompts are dropped before rollout, ranked by the signal in their history."""
 
     calibration: Calibration | None = None
     """Correction of the signal that history expects; ``auto`` sets it with the rate. None for no correction."""
@@ -29,32 +32,20 @@ class PromptPruning(Level):
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many.
-        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
-
-        Args:
-            candidates: the block, from history alone.
-            rng: equal on every rank.
-            multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
-            owed: prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0.
-
-        Raises:
-            DesignError: no multiple of ``multiple`` is within reach, or the design's size is random, or a prompt has
-                probability 0 and the pruning does not say that it is biased.
+        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many. It
+        is raised to a ``multiple``, for equal shares per rank, whose ``rng`` is equal on every rank. ``owed`` are
+        prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0. With ``auto``
+        nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
         """
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
         pruned = self._prunes(candidates)
         if multiple > 1 and pruned and not self.design.fixed_size:
-            raise DesignError(
-                f"design={self.design.name!r} keeps a random number of prompts, which cannot be a multiple of "
-                f"{multiple}. Use design=PIVOTAL."
-            )
+            sized = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
+            raise DesignError(f"{sized}. Use design=PIVOTAL.")
         total = math.ceil((self._total(candidates, owed) if pruned else size) / multiple) * multiple
         if total > size:
-            raise DesignError(
-                f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}: the "
-                f"block has {size}. Use a block size that is a multiple of {multiple}."
-            )
+            least = f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}"
+            raise DesignError(f"{least}: the block has {size}. Use a block size that is a multiple of {multiple}.")
         if not pruned:
             return Draw.whole(torch.ones(size, dtype=torch.bool))
         prob_P = torch.ones(size, dtype=torch.float64)
@@ -85,11 +76,7 @@ class PromptPruning(Level):
         return _unseen(candidates) + self._seen_sum(candidates, 1 - self.floor)
 
     def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
-        """The same pruning with the rate at which ``total`` prompts of this block are expected to be rolled out.
-
-        Raises:
-            DesignError: no rate gives that number, because it is below ``fewest``.
-        """
+        """The same pruning at the rate that keeps ``total`` prompts of this block, at least ``fewest``, on average."""
         seen = int(candidates.seen_P.sum())
         wanted = total - _unseen(candidates)
         low, high = (0.0, float(seen)), (1 - self.floor, self._seen_sum(candidates, 1 - self.floor))
@@ -102,10 +89,8 @@ class PromptPruning(Level):
             if abs(kept - wanted) <= WHOLE / 10:
                 return replace(self, rate=rate)
             low, high = ((rate, kept), high) if kept > wanted else (low, (rate, kept))
-        raise DesignError(
-            f"no rate keeps {total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with "
-            f"floor={self.floor:g}: at least {self.fewest(candidates):g} are. Use a lower floor."
-        )
+        seen_of = f"{total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with floor={self.floor:g}"
+        raise DesignError(f"no rate keeps {seen_of}: at least {self.fewest(candidates):g} are. Use a lower floor.")
 
     def expected(self, candidates: Candidates) -> float:
         """Expected number of prompts that are rolled out of a block, before it is made an integer."""
@@ -138,3 +123,142 @@ class PromptPruning(Level):
 def _unseen(candidates: Candidates) -> int:
     """Prompts without a history, which are always rolled out."""
     return int((~candidates.seen_P).sum())
+
+
+class PromptStream:
+    """Rows of a dataset of ``size`` >= 1 prompts, epoch after epoch.
+
+    The order of an epoch is a function of ``seed`` (>= 0) and its number; without ``shuffle`` it is 0, 1, 2, ...
+    """
+
+    def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
+        if size < 1:
+            raise DataError(f"the dataset has {size} prompts. Give one with at least 1.")
+        self.size, self.seed, self.shuffle = size, seed, shuffle
+        self.epoch, self.offset = 0, 0
+
+    @property
+    def epochs(self) -> float:
+        """Epochs taken so far, fractions included."""
+        return self.epoch + self.offset / self.size
+
+    def take(self, count: int) -> Tensor:
+        """Return the next ``count`` rows, (count,) int64, and move past them. They may span several epochs."""
+        rows = self.peek(count)
+        epochs, self.offset = divmod(self.offset + count, self.size)
+        self.epoch += epochs
+        return rows
+
+    def peek(self, count: int) -> Tensor:
+        """The next ``count`` >= 0 rows, (count,) int64, without moving."""
+        epoch, start, parts = self.epoch, self.offset, []
+        while count > 0:
+            parts.append(self._order(epoch)[start : start + count])
+            count -= len(parts[-1])
+            epoch, start = epoch + 1, 0
+        return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]))
+
+    def state_dict(self) -> dict[str, int]:
+        """Place of the stream: ``epoch`` and ``offset`` within it."""
+        return {"epoch": self.epoch, "offset": self.offset}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go to the place of ``state_dict``, or to the next epoch if the dataset has become shorter than its offset."""
+        self.epoch, self.offset = state["epoch"], state["offset"]
+        if self.offset >= self.size:
+            stood = f"the run stood at prompt {self.offset} of an epoch, and the dataset has {self.size} now"
+            warnings.warn(f"{stood}: the next epoch begins.", stacklevel=2)
+            self.epoch, self.offset = self.epoch + 1, 0
+
+    def _order(self, epoch: int) -> np.ndarray:
+        return _order(self.size, self.seed, epoch) if self.shuffle else np.arange(self.size)
+
+
+@lru_cache(maxsize=4)  # a block may span epochs, and a run has streams for training and for a look ahead
+def _order(size: int, seed: int, epoch: int) -> np.ndarray:
+    return generator(seed, Purpose.PROMPT_ORDER, epoch).permutation(size)
+
+
+def fill_block(
+    stream: PromptStream,
+    history: PromptHistory,
+    pruning: PromptPruning,
+    prompts: int,
+    step: int,
+    prior: SignalPrior | None = None,
+    *,
+    part: int = 0,
+    parts: int = 1,
+) -> tuple[Tensor, PromptPruning]:
+    """Take the next rows, (M,) int64, and the pruning that keeps ``prompts`` of them on average.
+
+    The block is the longest one whose smallest expected size is within ``prompts``, at most ``prompts / (1 - rate)``
+    rows and one epoch. History fixes it before any draw, because taking rows until enough are kept is biased (inverse
+    sampling). ``part`` is the number of the block among ``parts``.
+    """
+    whole, prompts = min(round(prompts / (1 - pruning.rate)), stream.size), prompts // parts
+    longest = whole * (part + 1) // parts - whole * part // parts
+    ahead = stream.peek(longest)
+    fits, over = prompts, longest + 1
+    while over - fits > 1:
+        length = (fits + over) // 2
+        fewest = pruning.fewest(history.candidates(ahead[:length], step, prior))
+        fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
+    row_P = stream.take(fits)
+    return row_P, pruning.at_total(history.candidates(row_P, step, prior), prompts)
+
+
+TINY = 1e-9
+"""Smallest number wanted, as a share of the largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSizes:
+    """Completions in proportion to ``sqrt(V / c)`` of each prompt: V the variance of its reward, c its tokens.
+
+    Sizes are fixed before the rollout. With a baseline that is exact for every size, one over the size is the only
+    weight: each prompt counts alike.
+
+    Source: Neyman (1934), optimal allocation; VIP, arXiv:2602.01601, for completions of prompts.
+    """
+
+    evenness: float = 0.3
+    """Share of the completions that is spread evenly, in [0, 1], so a prompt that becomes learnable is noticed."""
+    most: int = 16
+    """Most completions of one prompt, >= 1; raised to the mean if that is larger."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "GroupSizes(evenness=0.3, most=16)", evenness="[0, 1]", most="[1, inf)")
+
+    def __call__(
+        self, expected: Expected, tokens_Q: Tensor, generations: int, weight_F: Tensor | None = None
+    ) -> Tensor:
+        """(Q,) int64 completions of each prompt, >= 1, with the sum ``generations * Q``.
+
+        ``tokens_Q`` (Q,) > 0 are the expected tokens of a completion, ``weight_F`` (F,) weights of reward functions.
+        """
+        size_Q = (expected.total_variance_Q(weight_F) / tokens_Q.double()).sqrt()
+        total, most = generations * len(size_Q), max(self.most, generations)
+        if not bool((size_Q > 0).any()):
+            return torch.full((len(size_Q),), generations)
+        share_Q = self.evenness / len(size_Q) + (1 - self.evenness) * size_Q / size_Q.sum()
+        return whole_numbers(share_Q * total, total, least=1, most=most)
+
+
+def whole_numbers(wanted_Q: Tensor, total: int, *, least: int, most: int) -> Tensor:
+    """(Q,) int64 numbers in proportion to ``wanted_Q``, each from ``least`` to ``most``, with the sum ``total``.
+
+    The largest remainders are rounded up, the first of equal ones.
+    """
+    wanted_Q = (wanted_Q / wanted_Q.max()).clamp_min(TINY)
+    low, high = 0.0, max(most, 1) / TINY
+    for _ in range(100):  # the factor at which the limited numbers have the right sum
+        factor = (low + high) / 2
+        below = float((wanted_Q * factor).clamp(least, most).sum()) < total
+        low, high = (factor, high) if below else (low, factor)
+    real_Q = (wanted_Q * high).clamp(least, most)
+    whole_Q = (real_Q + 1e-9).floor().long()
+    rest = total - int(whole_Q.sum())
+    open_Q = torch.where(whole_Q < most, real_Q - whole_Q, -math.inf)
+    whole_Q[torch.sort(open_Q, descending=True, stable=True).indices[:rest]] += 1
+    return whole_Q

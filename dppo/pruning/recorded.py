@@ -1,15 +1,60 @@
-"""The score of each row of a dataset at its last visit: supervised and preference training draw rows by it."""
+"""Files of arrays about rows, and the score of each row at its last visit: training on rows draws them by it."""
 
+import zipfile
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError, ShapeError
-from dppo.pruning.history_file import dataset_rows, matches, read_arrays, write_arrays
+from dppo.files import replacing
 from dppo.pruning.scores import at_least_float32
 from dppo.types import Candidates
+
+
+def dataset_rows(rows: Tensor | np.ndarray, size: int) -> np.ndarray:
+    """(P,) int64 indices into a dataset of ``size`` rows, checked."""
+    row = np.asarray(rows, np.int64)
+    if row.ndim != 1:
+        raise ShapeError(f"rows have shape {row.shape}, expected (P,)")
+    if len(row) and not 0 <= row.min() <= row.max() < size:
+        raise DataError(f"rows {row.min()} to {row.max()} are not all within the dataset's 0 to {size - 1}")
+    return row
+
+
+def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of ``wanted`` that are in ``saved``, and their indices there; the first of equal identities."""
+    if np.array_equal(wanted, saved):
+        return np.arange(len(wanted)), np.arange(len(saved))
+    order = np.argsort(saved, kind="stable")
+    place = np.searchsorted(saved[order], wanted)
+    found = place < len(saved)
+    found[found] = saved[order[place[found]]] == wanted[found]
+    return np.flatnonzero(found), order[place[found]]
+
+
+def write_arrays(path: str | Path, **arrays: Any) -> None:
+    """Write arrays as npz, without pickle; the file appears complete or not at all."""
+    with replacing(path) as file:
+        np.savez(file, **arrays)
+
+
+def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The arrays of those ``names`` in a saved npz; ``CheckpointError`` if one is missing or a byte is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Before numpy reads: it trusts the header of an array, and may stop before the checksum is compared.
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} fails its checksum")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        which = f"the {what} at {path} is missing, damaged or of another version"
+        raise CheckpointError(f"{which} ({error}). Resume from an older checkpoint.") from error
 
 
 class RecordedScores:
@@ -18,19 +63,14 @@ class RecordedScores:
     Args:
         identities: (size,) uint64, a hash of each row's content. Saved scores find their rows by it.
         tokens: (size,) tokens of each row, > 0: the cost of keeping it.
-
-    Raises:
-        DataError: there are no rows, or a method is given one outside of the dataset.
     """
 
     def __init__(self, identities: np.ndarray, tokens: np.ndarray) -> None:
         if not len(identities):
             raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
         if identities.dtype != np.uint64 or identities.ndim != 1 or tokens.shape != identities.shape:
-            raise ShapeError(
-                f"identities are {identities.dtype} {identities.shape} and tokens {tokens.shape}, expected uint64 "
-                "(size,) and (size,)."
-            )
+            shapes = f"identities are {identities.dtype} {identities.shape} and tokens {tokens.shape}"
+            raise ShapeError(f"{shapes}, expected uint64 (size,) and (size,).")
         self.identities, self.tokens = identities, tokens.astype(np.float64)
         self.score = np.full(len(identities), np.nan, np.float32)
         """(size,) NaN for a row without a score."""
@@ -65,21 +105,14 @@ class RecordedScores:
         write_arrays(path, identities=self.identities, score=self.score)
 
     def load(self, path: str | Path) -> int:
-        """Replace all scores by those of a file; return the number of rows of this dataset in it.
-
-        Raises:
-            CheckpointError: the file is missing or damaged, or has no row of this dataset.
-        """
+        """Replace all scores by those of a file; return the number of rows of this dataset in it, at least 1."""
         saved = read_arrays(Path(path), "recorded scores", ("identities", "score"))
-        kinds = {name: (array.dtype, array.ndim) for name, array in saved.items()}
-        if kinds != {"identities": (np.uint64, 1), "score": (np.float32, 1)} or len(set(map(len, saved.values()))) > 1:
-            raise CheckpointError(f"the recorded scores at {path} are damaged. Resume from an older checkpoint.")
         target, source = matches(self.identities, saved["identities"])
         if not len(target):
-            raise CheckpointError(
-                f"{path} has the scores of {len(saved['identities'])} rows, none of them among the {len(self)} of this "
-                "dataset. Give the dataset that they were recorded on, or start without them."
+            others = (
+                f"{path} has the scores of {len(saved['identities'])} rows, none of the {len(self)} of this dataset"
             )
+            raise CheckpointError(f"{others}. Give the dataset that they were recorded on, or start without them.")
         self.score[:] = np.nan
         self.score[target] = saved["score"][source]
         return len(target)

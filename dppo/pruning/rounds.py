@@ -1,6 +1,5 @@
 """Rounds of rollouts: prompts are rolled out until enough groups have a signal. Biased by design."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, RoundsError, in_words, require
+from dppo.errors import DesignError, RoundsError, in_words
 from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
@@ -40,7 +39,7 @@ class Skipping(Protocol):
         ...
 
     def chances(self, streak_P: Tensor, learned: Any, /) -> Tensor:
-        """(P, coins) probabilities of independent coins. A prompt is rolled out if all of its coins are heads.
+        """(P, coins) probabilities of independent coins; a prompt is rolled out if all of its coins are heads.
 
         ``streak_P`` (P,) int64 counts a prompt's last groups of one kind: z easy ones, -z hard ones, or 0.
         """
@@ -80,14 +79,8 @@ class Collected:
     def after(self, counts_P: Tensor) -> "Collected":
         """Numbers after one more round, of which the groups of ``counts_P`` count."""
         groups, counted = len(counts_P), int(counts_P.sum())
-        return replace(
-            self,
-            counted=self.counted + counted,
-            rounds=self.rounds + 1,
-            rolled_out=self.rolled_out + groups,
-            last_rolled_out=groups,
-            last_counted=counted,
-        )
+        last = {"last_rolled_out": groups, "last_counted": counted, "rounds": self.rounds + 1}
+        return replace(self, counted=self.counted + counted, rolled_out=self.rolled_out + groups, **last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +100,7 @@ def fixed(collected: Collected) -> RoundRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """Rounds in which the prompts of a step are rolled out, and the groups that it trains on.
-
-    Raises:
-        ConfigError: fields out of range, all of them listed.
-    """
+    """Rounds in which the prompts of a step are rolled out, and the groups that it trains on."""
 
     counts: Counts
     size: RoundSize = fixed
@@ -125,12 +114,8 @@ class Rounds:
     """Rule that skips prompts by their past; None to skip none."""
 
     def __post_init__(self) -> None:
-        check_fields(self, 'replace(METHODS["dapo"].rounds, limit=10)')
-        factor = f"factor={self.factor:g} must be > 0. Try factor=1.0."
-        limit = f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10."
-        at_limit = f"at_limit={self.at_limit!r} must be 'stop' or 'train'. Try at_limit='stop'."
-        known = self.at_limit in ("stop", "train")
-        require("Rounds", {factor: 0 < self.factor < math.inf, limit: self.limit >= 0, at_limit: known})
+        ranges = {"factor": "(0, inf)", "limit": "[0, inf)", "at_limit": ("stop", "train")}
+        check_fields(self, 'replace(METHODS["dapo"].rounds, factor=1.0, limit=10, at_limit="stop")', **ranges)
 
     @property
     def bias(self) -> str:
@@ -144,21 +129,17 @@ class Rounds:
     def __str__(self) -> str:
         ending = {"stop": "an error there", "train": "then a step on those there are"}[self.at_limit]
         limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
+        wants = f"{in_words(self.size)} rounds of {self.factor:g} times what a step wants"
         skipped = "" if self.skipping is None else f", {self.skipping}"
-        return (
-            f"{in_words(self.size)} rounds of {self.factor:g} times what a step wants until as many groups have "
-            f"rewards that differ, {limit}{skipped}"
-        )
+        return f"{wants} until as many groups have rewards that differ, {limit}{skipped}"
 
 
 def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> tuple[Tensor, Collected]:
     """Roll out rounds until ``wanted`` groups count; return (Q,) bool, True for the first of them, and the numbers.
 
     ``roll_out(number, prompts)`` returns the rewards of round ``number`` (from 0) of about ``prompts`` prompts, or None
-    if no prompts are left; the step then trains on the groups there are.
-
-    Raises:
-        RoundsError: the limit is reached with too few groups, or there was no prompt.
+    if no prompts are left; the step then trains on the groups there are. At the limit with too few groups it is a
+    ``RoundsError``.
     """
     collected, parts = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1)), []
     while True:
@@ -173,10 +154,10 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
         if rounds.limit and collected.rounds >= rounds.limit:
             if rounds.at_limit == "train" and collected.counted:
                 break
+            found = f"{collected.counted} of {collected.rolled_out} groups have rewards that differ"
+            needed = f"a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: {2 * rounds.limit}"
             raise RoundsError(
-                f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups have rewards "
-                f"that differ; a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: "
-                f"{2 * rounds.limit} (0 for no limit), or train on prompts that are sometimes solved."
+                f"after {collected.rounds} rounds {found}; {needed} (0: no limit), or take easier prompts."
             )
     if not parts:
         raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
@@ -196,10 +177,10 @@ def take_round(
     while missing and len(ahead_P := stream.peek(missing if chances is None else 2 * missing)):
         chance = torch.ones(len(ahead_P), 0, dtype=torch.float64) if chances is None else chances(ahead_P)
         if bool((chance <= 0).any()):
-            raise DesignError(
-                f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0; rounds of such prompts never "
-                "end. Give every prompt a probability above 0, such as 0.05."
+            never = (
+                f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0, and their rounds never end"
             )
+            raise DesignError(f"{never}. Give every prompt a probability above 0, such as 0.05.")
         keep_P = torch.ones(len(ahead_P), dtype=torch.bool)
         if chance.numel():  # without coins nothing is random, and frozen comparisons tell by the generator
             coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()

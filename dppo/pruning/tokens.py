@@ -35,11 +35,7 @@ MOST_OF_PREFIX = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class SampledTokens:
-    """The tokens of completions as the rollout engine sampled them.
-
-    Raises:
-        ShapeError: shapes that differ, or a mask that is not bool.
-    """
+    """The tokens of completions as the rollout engine sampled them."""
 
     logp_NT: Tensor
     """(N, T) log-probabilities of the sampled tokens, in nats; NaN, if the engine gave none, is probability 0."""
@@ -88,11 +84,7 @@ all_alike = TokenRule(name="all_alike", compute=_all_alike)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPruning:
-    """Pruning of tokens within kept completions. The defaults leave out nothing.
-
-    Raises:
-        ConfigError: a rate or a floor is out of range.
-    """
+    """Pruning of tokens within kept completions. The defaults leave out nothing."""
 
     rate: float = 0.0
     """Share of the tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on."""
@@ -108,19 +100,13 @@ class TokenPruning:
     head_rule: TokenProbabilities = by_uncertainty
 
     def __post_init__(self) -> None:
-        check_fields(self, "TokenPruning(rate=0.5)")
-        problems = []
-        for name, floor_name in (("rate", "floor"), ("head_rate", "head_floor")):
-            rate, floor = getattr(self, name), getattr(self, floor_name)
-            if not 0 <= rate < 1:
-                problems.append(f"{name}={rate:g} must be in [0, 1). Try {name}=0.5.")
-            else:
-                problems += floor_problems(floor, rate, floor_name, f"{name}={rate:g} keeps")
+        check_fields(self, "TokenPruning(rate=0.5)", rate="[0, 1)", head_rate="[0, 1)")
+        problems = floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
+        problems += floor_problems(self.head_floor, self.head_rate, "head_floor", f"head_rate={self.head_rate:g} keeps")
         rule, name = stated(self.cut_rule), in_words(self.cut_rule)
         if self.auto is not None and not rule.chooses_rate:
             problems.append(f"a rate is chosen for best_cuts alone, not for {name}. Use auto=None, rate=0.5.")
-        elif self.rate > rule.largest_rate:
-            most = rule.largest_rate
+        elif self.rate > (most := rule.largest_rate):
             problems.append(f"{name} leaves out at most {most:g}, not rate={self.rate:g}. Use rate={most:g}.")
         raise_problems("TokenPruning", problems)
 
@@ -196,10 +182,8 @@ class TokenPruning:
         if self.rate:
             parts.append(f"{share} of the tokens behind a cut ({in_words(self.cut_rule)}, floor {self.floor:g})")
         if self.head_rate:
-            rule = f"{in_words(self.head_rule)}, floor {self.head_floor:g}"
-            parts.append(
-                f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head ({rule})"
-            )
+            share = f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head"
+            parts.append(f"{share} ({in_words(self.head_rule)}, floor {self.head_floor:g})")
         return "; ".join(parts)
 
 

@@ -7,24 +7,6 @@ from dppo.step.records import RolledOut, StepPrompts, StepSizes, completions_of,
 from dppo.step.rows import RowSource, row_metrics
 from dppo.step.schedule import UpdateSchedule
 
-__all__ = [
-    "ONCE",
-    "DraftPlan",
-    "PromptSource",
-    "RolledOut",
-    "RowSource",
-    "StepPlan",
-    "StepPrompts",
-    "StepSizes",
-    "UpdateSchedule",
-    "completions_of",
-    "drafted",
-    "drawn",
-    "drawn_block",
-    "micro_batch_loss",
-    "other_terms",
-    "plan_step",
-    "row_metrics",
-    "signals",
-    "whole_block",
-]
+__all__ = ["ONCE", "DraftPlan", "PromptSource", "RolledOut", "RowSource", "StepPlan", "StepPrompts", "StepSizes"]
+__all__ += ["UpdateSchedule", "completions_of", "drafted", "drawn", "drawn_block", "micro_batch_loss", "other_terms"]
+__all__ += ["plan_step", "row_metrics", "signals", "whole_block"]

@@ -5,7 +5,7 @@ probability of its draw and the size of its block, both fixed when it was reques
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError, ShapeError
 from dppo.step.records import StepPrompts
-from dppo.typed import Checked
-from dppo.types import Candidates, Draw
+from dppo.types import Block, Candidates, Draw
 
 OPTIONS = {
     "prompts": "data.train_batch_size",
@@ -48,8 +47,8 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Checked):
-    """A prompt of a block before the draw, with its probability and its weight in the draw."""
+class Flight:
+    """A prompt of a block as it was drawn: in flight, or left out."""
 
     row: int
     """Row of the dataset."""
@@ -63,28 +62,21 @@ class Candidate(Checked):
     """Expected completion tokens from history, > 0."""
     seen: bool
     """True if it had a history."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flight(Checked):
-    """A prompt that was requested and has not been trained on."""
-
-    uid: str
-    """Engine's name of the prompt."""
-    candidate: Candidate
-    size: int
-    """Completions requested, >= 1."""
+    uid: str = ""
+    """Engine's name of the prompt; empty if it was left out."""
+    size: int = 0
+    """Completions requested; 0 if it was left out."""
     block: int
     """Prompts of its block before the draw: its share of a sum is one over this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due(Checked):
+class Due:
     """A block with updates that have not been made."""
 
     kept: int
     """Prompts of it that were requested."""
-    left_out: tuple[Candidate, ...]
+    left_out: tuple[Flight, ...]
     updates_made: int = 0
 
 
@@ -107,11 +99,7 @@ class InFlight:
 
     @property
     def groups(self) -> int:
-        """Groups that the next update waits for, fixed when their block was requested.
-
-        Raises:
-            ShapeError: no block is due.
-        """
+        """Groups that the next update waits for, fixed when their block was requested."""
         if not self.due:
             raise ShapeError("an update has no block to take groups of. Request one first: session.request_ahead(...).")
         return len(self._part(range(self.due[0].kept)))
@@ -127,48 +115,33 @@ class InFlight:
         return items[len(items) * made // self.updates : len(items) * (made + 1) // self.updates]
 
     def after_block(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> "InFlight":
-        """Add a block whose kept prompts were requested under the engine's names ``uid_Q``.
-
-        Raises:
-            ShapeError: fewer prompts are kept than the block has updates; one of these would train on nothing.
-        """
+        """Add a block whose kept prompts, at least one for each update, were requested under the names ``uid_Q``."""
         draw = prompts.draw
         records = _records(prompts.candidates, prob=draw.prob_N, weight=draw.weight_N)
-        drawn = [Candidate(**record) for record in records]
+        drawn = [Flight(**record, block=len(records)) for record in records]
         kept, left_out = ([drawn[row] for row in side.nonzero()[:, 0]] for side in (draw.keep_N, ~draw.keep_N))
         if len(kept) < self.updates:
-            raise ShapeError(
-                f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one. Draw a "
-                f"multiple: source.block(method, number, generations={self.generations}, multiple={self.updates})."
-            )
+            few = f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one"
+            raise ShapeError(f"{few}. Draw a multiple: session.prompts(multiple={self.updates}).")
         sizes = [self.generations] * len(kept) if prompts.size_Q is None else prompts.size_Q.tolist()
-        flights = (
-            Flight(uid=uid, candidate=candidate, size=size, block=len(drawn))
-            for uid, candidate, size in zip(uid_Q, kept, sizes, strict=True)
-        )
+        named = zip(kept, uid_Q, sizes, strict=True)
+        flights = (*self.flights, *(replace(flight, uid=uid, size=size) for flight, uid, size in named))
         due = (*self.due, Due(kept=len(kept), left_out=tuple(left_out)))
-        return replace(self, asked=self.asked + 1, flights=(*self.flights, *flights), due=due)
+        return replace(self, asked=self.asked + 1, flights=flights, due=due)
 
     def after_replacing(self, gone: Sequence[str], others: Candidates, uid_Q: Sequence[str]) -> "InFlight":
         """Put ``others``, named ``uid_Q``, in place of the prompts named ``gone``, which the engine has dropped.
 
         A replacement is requested only if the first prompt was: it takes over its probability, size and block.
         """
-        new = {old: (uid, record) for old, uid, record in zip(gone, uid_Q, _records(others), strict=True)}
-
-        def renewed(flight: Flight) -> Flight:
-            uid, record = new.get(flight.uid, (flight.uid, {}))
-            return replace(flight, uid=uid, candidate=replace(flight.candidate, **record))
-
-        return replace(self, flights=tuple(map(renewed, self.flights)))
+        news = zip(gone, uid_Q, _records(others), strict=True)
+        new = {old: record | {"uid": uid} for old, uid, record in news}
+        return replace(self, flights=tuple(replace(each, **new.get(each.uid, {})) for each in self.flights))
 
     def after_update(self, uids: Collection[str]) -> tuple[Requested, "InFlight"]:
-        """Take the groups of an update out, by the engine's names; return their prompts and the rest.
+        """Take the groups that an update waits for out, by the engine's names; return their prompts and the rest.
 
         The prompts are in the order of the requests, so draws do not depend on which came back first.
-
-        Raises:
-            ShapeError: a group of no prompt in flight, or another number of groups than the update waits for.
         """
         taken = self.taken(uids)
         if len(taken) != self.groups:
@@ -184,34 +157,28 @@ class InFlight:
         return requested, replace(self, flights=tuple(f for f in self.flights if f.uid not in names), due=rest)
 
     def taken(self, uids: Collection[str]) -> list[Flight]:
-        """Prompts of some groups in the order of the requests.
-
-        Raises:
-            ShapeError: a group is of no prompt in flight.
-        """
+        """Prompts of some groups in the order of the requests; ``ShapeError`` if one is not in flight."""
         names = set(uids)
         if unknown := sorted(names - set(self.uids)):
             raise ShapeError(f"groups {unknown[:3]} came back, and no such prompt is in flight.")
         return [flight for flight in self.flights if flight.uid in names]
 
-    def _step(self, taken: Sequence[Flight], left_out: Sequence[Candidate]) -> StepPrompts:
+    def _step(self, taken: Sequence[Flight], left_out: Sequence[Flight]) -> StepPrompts:
         """Prompts of an update. Its sum is over P / S prompts; a group's share of it is that of its own block."""
-        drawn = [flight.candidate for flight in taken] + list(left_out)
-        row_P, prob_P, weight_P, signal_P, tokens_P, seen_P = (
-            torch.from_numpy(np.array(column)) for column in zip(*map(astuple, drawn), strict=True)
+
+        def column(name: str, of: Sequence[Flight] = (*taken, *left_out)) -> Tensor:
+            return torch.from_numpy(np.array([getattr(flight, name) for flight in of]))
+
+        found = {f"{name}_P": column(name) for name in ("row", "signal", "tokens", "seen")}
+        keep_P = torch.arange(len(taken) + len(left_out)) < len(taken)
+        draw = Draw(keep_N=keep_P, prob_N=column("prob"), weight_N=column("weight"))
+        size_Q, share_Q = column("size", taken), self.prompts / column("block", taken).double()
+        weight_Q = draw.weight_N[keep_P] * share_Q * self.generations / size_Q
+        block, sequences = (
+            Block(candidates=Candidates(**found), draw=draw),
+            self.prompts // self.updates * self.generations,
         )
-        keep_P = torch.arange(len(drawn)) < len(taken)
-        size_Q = torch.tensor([flight.size for flight in taken])
-        share_Q = torch.tensor([self.prompts / flight.block for flight in taken], dtype=torch.float64)
-        return StepPrompts(
-            candidates=Candidates(row_P=row_P, signal_P=signal_P, tokens_P=tokens_P, seen_P=seen_P),
-            draw=Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P),
-            row_Q=row_P[keep_P],
-            prob_Q=prob_P[keep_P],
-            weight_Q=weight_P[keep_P] * share_Q * self.generations / size_Q,
-            sequences=self.prompts // self.updates * self.generations,
-            size_Q=size_Q,
-        )
+        return StepPrompts.of(block, weight_Q, sequences, size_Q=size_Q)
 
     def saved(self, identities: np.ndarray) -> dict[str, Any]:
         """All fields as JSON values, with the hashes of their prompts: ``identities`` (rows,) of the dataset."""
@@ -219,50 +186,36 @@ class InFlight:
 
     def _identities(self, known: np.ndarray) -> list[int]:
         """Hash of each prompt in flight, -1 for a row that the dataset does not have."""
-        rows = [flight.candidate.row for flight in self.flights]
-        return [int(known[row]) if row < len(known) else -1 for row in rows]
+        return [int(known[flight.row]) if flight.row < len(known) else -1 for flight in self.flights]
 
     def resumed(self, saved: Mapping[str, Any], identities: np.ndarray) -> "InFlight":
-        """State of ``saved()`` for a run with this one's numbers, and a dataset with these ``identities``.
-
-        Raises:
-            CheckpointError: it is damaged, or has blocks in flight with other numbers or other rows than this run's.
+        """State of ``saved()`` for a run with the same numbers, and a dataset in which prompts in flight have the same
+        rows.
         """
-        try:
-            flights = [Flight(**each | {"candidate": Candidate(**each["candidate"])}) for each in saved["flights"]]
-            blocks = [
-                Due(**each | {"left_out": tuple(Candidate(**one) for one in each["left_out"])}) for each in saved["due"]
-            ]
-            numbers = {name: saved[name] for name in (*OPTIONS, "asked")}
-            found = InFlight(**numbers, flights=tuple(flights), due=tuple(blocks))
-            due = sum(block.kept - block.kept * block.updates_made // found.updates for block in blocks)
-            if len(flights) != due:
-                raise ValueError(f"updates that are due take {due} groups, {len(flights)} in flight")
-        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise CheckpointError(
-                f"the state of what is in flight is damaged in the checkpoint ({error!r}). Resume from an earlier one: "
-                "trainer.resume_mode=resume_path trainer.resume_from_path=.../global_step_N."
-            ) from error
+        flights = _flights(saved["flights"])
+        blocks = tuple(Due(**each | {"left_out": _flights(each["left_out"])}) for each in saved["due"])
+        found = replace(self, asked=saved["asked"], flights=flights, due=blocks)
         changed = [
-            f"{option}={getattr(self, name)} where it has {getattr(found, name)}"
+            f"{option}={getattr(self, name)} where it has {saved[name]}"
             for name, option in OPTIONS.items()
-            if flights and getattr(self, name) != getattr(found, name)
+            if flights and getattr(self, name) != saved[name]
         ]
+        have = f"the checkpoint has {len(flights)} prompts in flight, whose"
         if changed:
-            raise CheckpointError(
-                f"the checkpoint has {len(flights)} prompts in flight, whose weights were fixed when they were "
-                f"requested, and this run has {', '.join(changed)}. Resume with the numbers of the checkpoint."
-            )
-        if saved.get("identities") != found._identities(identities):
-            raise CheckpointError(
-                f"the checkpoint has {len(flights)} prompts in flight, whose rows are other prompts in this dataset: "
-                "these would be requested in their place. Resume with the dataset of the checkpoint, in its order."
-            )
-        return replace(self, asked=found.asked, flights=found.flights, due=found.due)
+            fixed = f"{have} weights were fixed when they were requested, and this run has {', '.join(changed)}"
+            raise CheckpointError(f"{fixed}. Resume with the numbers of the checkpoint.")
+        if saved["identities"] != found._identities(identities):
+            others = f"{have} rows are other prompts in this dataset: these would be requested in their place"
+            raise CheckpointError(f"{others}. Resume with the dataset of the checkpoint, in its order.")
+        return found
 
 
 def _records(found: Candidates, **more: Tensor) -> list[dict[str, Any]]:
-    """Fields of ``Candidate`` of each prompt, those of ``more`` included."""
+    """Fields of ``Flight`` of each prompt, those of ``more`` included."""
     columns = {"row": found.row_P, "signal": found.signal_P, "tokens": found.tokens_P, "seen": found.seen_P} | more
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _flights(saved: Sequence[Mapping[str, Any]]) -> tuple[Flight, ...]:
+    return tuple(Flight(**each) for each in saved)

@@ -22,16 +22,10 @@ def micro_batch_loss(
 ) -> Tensor:
     """() this micro-batch's part of the loss of a whole pass: parts of all micro-batches and ranks add up to it.
 
-    Args:
-        method: gives the loss, the normaliser, and the entropy bonus.
-        tokens: of some completions.
-        weight: (B,) their weights in this optimizer step, or (B, T) those of their tokens.
-        sizes: ``StepPlan.sizes``.
-        entropy_BT: (B, T) nats, with its gradient; needed for an entropy bonus.
-        router_loss: () of the weighted tokens of this micro-batch, prompts included, times the sum of their weights.
-
-    Raises:
-        ConfigError: the method has an entropy bonus or a router loss, and its argument is missing.
+    ``weight`` (B,) are the weights of completions in this optimizer step, or (B, T) those of their tokens; ``sizes``
+    are those of the ``StepPlan``. An entropy bonus needs ``entropy_BT`` (B, T) in nats, with its gradient. A router
+    loss needs ``router_loss``, () of the weighted tokens of this micro-batch, prompts included, times the sum of their
+    weights.
 
     Source: docs/estimators.md.
     """
@@ -67,13 +61,8 @@ def other_terms(
     term. An entropy bonus has the slope ``coef * (log p + H)``: its mean over all tokens is the bonus's gradient, so
     its square is at least the gradient's.
 
-    Args:
-        method: gives the loss, the normaliser and the coefficients.
-        tokens: of some completions that were forwarded.
-        weight: (B,) their weights, one over the probability of having been kept; (B, T) of their tokens.
-        entropy_BT: (B, T) nats; needed for an entropy bonus.
-        entropy_scale: denominator of the loss over the number of tokens that the bonus is a mean of, > 0; (B, 1) where
-            it differs by completion.
+    Arguments are those of ``micro_batch_loss``. ``entropy_scale`` > 0 is the denominator of the loss over the number of
+    tokens that the bonus is a mean of; (B, 1) if it differs by completion.
     """
     mask_BT = tokens.mask_BT != 0
     whole_B = mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B

@@ -4,14 +4,10 @@ import torch
 from torch import Tensor
 
 from dppo.groups import each_group
-from dppo.pruning import (
-    SampledTokens,
-    TokenDraw,
-    TokenPruning,
-    effective_sample_size,
-    relative_added_variance,
-    selection_ceiling,
-)
+from dppo.pruning.ceiling import selection_ceiling
+from dppo.pruning.cuts import TokenDraw
+from dppo.pruning.designs import effective_sample_size, relative_added_variance
+from dppo.pruning.tokens import SampledTokens, TokenPruning
 from dppo.step.records import StepPrompts
 from dppo.types import Completions, Rewards
 

@@ -117,12 +117,11 @@ class StepPlan(DraftPlan):
         score_N = self.score_N * self.prompts.weight_Q[found.group_N]
         for index, row_N in enumerate(self.share_UN):
             given = found.live_N, self.weight_UN[index], self.prob_UN[index], score_N, found.tokens_N
-            metrics = draw_metrics(*(value_N[row_N] for value_N in given))
+            made.append(draw_metrics(*(value_N[row_N] for value_N in given)))
             if self.sampled is not None and self.moment_NT is not None:
-                live_N, all_tokens = found.live_N & row_N, int(self.sampled.span_NT[row_N].sum())
-                of_live = self.moment_NT[live_N], self.sampled.take(live_N), live_N
-                metrics |= token_metrics(self.method.tokens, self.token_draws[index], *of_live, all_tokens=all_tokens)
-            made.append(metrics)
+                live_N, draw = found.live_N & row_N, self.token_draws[index]
+                tokens = self.method.tokens, draw, self.moment_NT[live_N], self.sampled.take(live_N), live_N
+                made[-1] |= token_metrics(*tokens, all_tokens=int(self.sampled.span_NT[row_N].sum()))
         return made
 
 
@@ -139,18 +138,10 @@ def plan_step(
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
 
-    Args:
-        method: what is computed and dropped.
-        rolled_out: of all ranks; groups may differ in size.
-        prompts: of the step, in the order of the groups.
-        streams: random numbers of the step, the same on every rank.
-        max_tokens: longest completion allowed, for denominators that count it.
-        passes: how many optimizer steps train on it.
-        done: share of training done, in [0, 1], for schedules.
-        live: which completions are worth a forward pass, from their advantages (N,); default: ``method.live``.
-
-    Raises:
-        ShapeError: the groups are not those of the prompts, or the completions not those that a denominator counts.
+    ``rolled_out`` are rollouts of all ranks, in groups of any sizes and in the order of ``prompts``. ``streams`` are
+    the random numbers of the step, the same on every rank, ``max_tokens`` is the longest completion allowed, ``passes``
+    tells how many optimizer steps train on it, and ``done`` is the share of training done, in [0, 1]. ``live`` gives
+    the completions that are worth a forward pass from their advantages (N,); default: ``method.live``.
 
     Source: docs/estimators.md, the proof.
     """
@@ -195,7 +186,7 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
     prompt_weight_N, advantage_N = draft.prompts.weight_Q[rewards.group_N], completions.advantage_N
     share_UN = shares_of(passes, rewards.group_N, completions.process_N, draft.prompts.part_Q, streams)
     weight_UN, prob_UN = _draws(method, completions, prompt_weight_N, share_UN, streams)
-    if method.completions.rate and method.statistics.compute is not None:
+    if method.completions.rate and method.statistics is not None:
         keep_N = (weight_UN > 0).any(0)
         advantage_N = method.statistics.compute(method.advantages, rewards, draft.prompts.context, keep_N)
     # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
@@ -205,8 +196,9 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
         reach_UN = torch.stack([each.reach_N for each in token_draws])
         prob_UN = torch.where(weight_UN > 0, prob_UN * reach_UN, prob_UN)  # cuts are drawn of what is kept
         weight_UN = weight_UN * torch.stack([each.length_N > 0 for each in token_draws])
+    fixed = {field.name: getattr(draft, field.name) for field in fields(DraftPlan)}
     return StepPlan(
-        **{field.name: getattr(draft, field.name) for field in fields(DraftPlan)},
+        **fixed,
         advantage_N=advantage_N,
         weight_UN=weight_UN,
         prob_UN=prob_UN,
@@ -231,27 +223,20 @@ def _at_chosen_rate(
 
 def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: RolledOut) -> tuple[Method, Tensor | None]:
     """The method at the rate of cuts that it chooses, and (N, T) moments of all tokens; None if all are kept."""
-    level, sampled = method.tokens, rolled_out.sampled
+    level, sampled, live_N = method.tokens, rolled_out.sampled, completions.live_N
     if not level.active:
         return method, None
     if sampled is None:
-        raise ConfigError(
-            f"tokens are left out by the sampler's log-probabilities ({level}), and these rollouts have none. Use an "
-            "engine that returns them (use_vllm: true, or a rollout_func), or write token_prune_rate: 0."
-        )
-    factor_N, live_N = absolute_advantage(completions), completions.live_N
+        needs = f"tokens are left out by the sampler's log-probabilities ({level}), and these rollouts have none"
+        raise ConfigError(f"{needs}. Use an engine with them (use_vllm, rollout_func), or token_prune_rate: 0.")
+    factor_N = absolute_advantage(completions)
     if completions.weight_N is not None:
         factor_N = factor_N * completions.weight_N
     if completions.averaged_N is not None:
         factor_N = factor_N / completions.averaged_N.double()
-    moment_NT = sampled.moments(factor_N)
-    chosen = level.at_chosen_rate(
-        moment_NT[live_N],
-        sampled.span_NT[live_N],
-        completions.group_N[live_N],
-        rolled_out=float(completions.tokens_N.sum()),
-    )
-    return replace(method, tokens=chosen), moment_NT
+    moment_NT, tokens = sampled.moments(factor_N), float(completions.tokens_N.sum())
+    of_live = (value_N[live_N] for value_N in (moment_NT, sampled.span_NT, completions.group_N))
+    return replace(method, tokens=level.at_chosen_rate(*of_live, rolled_out=tokens)), moment_NT
 
 
 def _token_draws(draft: DraftPlan, weight_UN: Tensor, streams: Streams) -> tuple[TokenDraw, ...]:
@@ -270,20 +255,15 @@ def _token_draws(draft: DraftPlan, weight_UN: Tensor, streams: Streams) -> tuple
 
 def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
     """Refuse groups that are not those of the prompts, or another number of completions than was asked for."""
-    if rewards.groups != len(prompts.row_Q):
-        raise ShapeError(
-            f"{rewards.groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each."
-        )
-    expected = prompts.context.expected
-    if expected is not None and expected.mean_QF.shape != (shape := (rewards.groups, rewards.reward_NF.shape[1])):
+    groups, expected = rewards.groups, prompts.context.expected
+    if groups != len(prompts.row_Q):
+        raise ShapeError(f"{groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each.")
+    if expected is not None and expected.mean_QF.shape != (shape := (groups, rewards.reward_NF.shape[1])):
         raise ShapeError(f"expected has shape {tuple(expected.mean_QF.shape)}, and there are {shape} rewards.")
     if prompts.size_Q is not None:
-        found_Q = group_sizes(rewards.group_N)
-        if not torch.equal(found_Q, prompts.size_Q):
-            raise ShapeError(
-                f"groups of {found_Q.tolist()!s:.60} completions were rolled out where "
-                f"{prompts.size_Q.tolist()!s:.60} were asked for. Roll out prompts.size_Q of each."
-            )
+        if not torch.equal(found_Q := group_sizes(rewards.group_N), prompts.size_Q):
+            asked = f"{prompts.size_Q.tolist()!s:.60} were asked for. Roll out prompts.size_Q of each"
+            raise ShapeError(f"groups of {found_Q.tolist()!s:.60} completions were rolled out where {asked}.")
         return
     used, counted = int((prompts.weight_Q > 0)[rewards.group_N].sum()), prompts.sequences
     if used > counted or (used < counted and prompts.draw.keep_N.all()):  # more count where prompts were pruned

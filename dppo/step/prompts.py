@@ -5,7 +5,7 @@ Everything follows from the run's seed, the step and earlier steps: ranks and a 
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,15 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
-from dppo.files import finite_numbers
+from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.methods import Method
-from dppo.pruning import (
-    MomentSamples,
-    PromptHistory,
-    PromptPrior,
-    PromptPruning,
-    PromptStream,
-    PromptValues,
-    Skipping,
-    spends_budget,
-)
+from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import FEWEST, point_ceiling
-from dppo.pruning.prior import CheckedPrior
-from dppo.pruning.rounds import take_round
-from dppo.pruning.stream import fill_block
+from dppo.pruning.history import PromptHistory
+from dppo.pruning.prior import CheckedPrior, PromptPrior, PromptValues
+from dppo.pruning.probabilities import spends_budget
+from dppo.pruning.prompts import PromptPruning, PromptStream, fill_block
+from dppo.pruning.rounds import Skipping, take_round
 from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
 from dppo.step.records import StepPrompts, drawn_block, in_rounds, side_by_side
@@ -54,11 +46,6 @@ class PromptSource:
         weight_F: (F,) of the reward functions, for group sizes; None for 1 each.
         prior: pass rates that the dataset carries, used until the rewards show that they mislead.
         values: of each prompt under a reference policy: baselines of some methods, and the prior of histories.
-
-    Raises:
-        ConfigError: both ``values`` and ``prior``, which are two priors.
-        DataError: fewer rows than a block has.
-        ShapeError: values or pass rates of another number of rows.
     """
 
     def __init__(
@@ -73,10 +60,8 @@ class PromptSource:
         prior: PromptPrior | None = None,
     ) -> None:
         if stream.size < prompts:
-            raise DataError(
-                f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation. "
-                f"Set generation_batch_size to at most {stream.size} * num_generations."
-            )
+            few = f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation"
+            raise DataError(f"{few}. Set generation_batch_size to at most {stream.size} * num_generations.")
         for name, given in (("values", values), ("a prior", prior)):
             if given is not None and len(given) != stream.size:
                 raise ShapeError(f"{name} of {len(given)} prompts; the dataset has {stream.size}. Give one for each.")
@@ -171,12 +156,8 @@ class PromptSource:
         """Prompts of a step, rolled out in rounds until enough groups count.
 
         ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns the rewards of
-        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``.
-
-        Raises:
-            RoundsError: the limit of rounds is reached; the stream has moved on nevertheless.
-            ConfigError: the method has no rounds.
-            ShapeError: ``roll_out`` returns another number of groups than prompts.
+        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``. At the
+        limit of rounds it is a ``RoundsError``; the stream has moved on nevertheless.
         """
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
@@ -258,35 +239,19 @@ class PromptSource:
             "prior_rejected": self.checked_prior.rejected,
         }
 
-    def load(self, method: Method, folder: Path, state: dict[str, Any], *, history: bool = True) -> None:
-        """Read the files and the state of ``save``, for a run of ``method``; without ``history`` the state alone.
-
-        Raises:
-            CheckpointError: the history is missing, damaged or of another dataset, or the state is damaged.
-        """
+    def load(self, method: Method, folder: Path, state: Mapping[str, Any], *, history: bool = True) -> None:
+        """Read the files and the state of ``save``, for a run of ``method``; without ``history`` the state alone."""
         found = self.history.load(folder / HISTORY_FILE) if history else len(self.history)
         if found < len(self.history):
-            warnings.warn(
-                f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset: they "
-                "start without a history.",
-                stacklevel=2,
-            )
+            new = f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset"
+            warnings.warn(f"{new}: they start without a history.", stacklevel=2)
         if self.weight_F is not None and self.history.functions not in (0, len(self.weight_F)):
-            warnings.warn(
-                f"the checkpoint has rewards of {self.history.functions} functions; this run has "
-                f"{len(self.weight_F)}. Expected rewards of prompts are learned anew.",
-                stacklevel=2,
-            )
+            before = f"the checkpoint has rewards of {self.history.functions} functions; this run has"
+            warnings.warn(f"{before} {len(self.weight_F)}. Expected rewards of prompts are learned anew.", stacklevel=2)
             self.history.forget_rewards()
         self.stream.load_state_dict(state)
-        self.visits = MomentSamples.of_saved(state.get("visits"))
-        self.checked_prior.first_visits = MomentSamples.of_saved(state.get("first_visits"))
-        self.learned, skipping = None, method.rounds and method.rounds.skipping
-        try:
-            self.checked_prior.rejected, learned = bool(state["prior_rejected"]), state["learned"]
-            if skipping is not None and learned is not None:
-                self.learned = finite_numbers(type(skipping.start()), learned)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the state of the prompts is damaged in {folder} ({error}). Resume from an earlier checkpoint folder."
-            ) from error
+        self.visits = MomentSamples.of_saved(state["visits"])
+        self.checked_prior.first_visits = MomentSamples.of_saved(state["first_visits"])
+        self.checked_prior.rejected, learned = state["prior_rejected"], state["learned"]
+        skipping = method.rounds and method.rounds.skipping
+        self.learned = None if skipping is None or learned is None else type(skipping.start())(**learned)

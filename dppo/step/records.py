@@ -1,8 +1,8 @@
 """Records of a step: its prompts, of one block, of rounds or of a stream of data; and its rollouts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from dppo.pruning import Rounds, SampledTokens
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
-from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_lengths, each_tensor
-
-Record = TypeVar("Record", Candidates, Draw)
+from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_lengths, concatenated, each_tensor
 
 
 class StepSizes(NamedTuple):
@@ -34,11 +32,7 @@ class StepSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrompts:
-    """Prompts of one step: the candidates, those rolled out, and their weights.
-
-    Raises:
-        ShapeError: numbers of prompts that do not belong together.
-    """
+    """Prompts of one step: the candidates, those rolled out, and their weights."""
 
     candidates: Candidates
     """(P,) in each field, of all rounds."""
@@ -71,10 +65,15 @@ class StepPrompts:
             raise ShapeError(f"{len(self.row_Q)} rows and {self.context.groups} in context: context.take(keep_P)?")
         candidates, drawn, kept = len(self.candidates.row_P), len(self.draw.keep_N), int(self.draw.keep_N.sum())
         if candidates != drawn or kept != len(self.row_Q) or self.sequences < 0:
-            raise ShapeError(
-                f"{candidates} candidates, a draw of {drawn} that keeps {kept}, {len(self.row_Q)} rows, sequences="
-                f"{self.sequences}: they do not fit. Try whole_block(groups=4, completions=32)."
-            )
+            numbers = f"{candidates} candidates, a draw of {drawn} that keeps {kept}, {len(self.row_Q)} rows"
+            more = f"sequences={self.sequences}: they do not fit"
+            raise ShapeError(f"{numbers}, {more}. Try whole_block(groups=4, completions=32).")
+
+    @classmethod
+    def of(cls, block: Block, weight_Q: Tensor, sequences: int, **more: Any) -> "StepPrompts":
+        """The kept prompts of a block; ``more`` are further fields."""
+        more |= {"row_Q": block.row_Q, "prob_Q": block.draw.prob_N[block.draw.keep_N]}
+        return cls(candidates=block.candidates, draw=block.draw, weight_Q=weight_Q, sequences=sequences, **more)
 
     @property
     def kept_share(self) -> float:
@@ -98,8 +97,7 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
         raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
     one_Q, unseen_Q = torch.ones(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.bool)
     candidates = Candidates(row_P=torch.full((groups,), -1), signal_P=one_Q, tokens_P=one_Q, seen_P=unseen_Q)
-    block = Block(candidates=candidates, draw=Draw.whole(~unseen_Q))
-    return replace(drawn_block(block, 1), sequences=completions)
+    return replace(drawn_block(Block(candidates=candidates, draw=Draw.whole(~unseen_Q)), 1), sequences=completions)
 
 
 def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
@@ -107,16 +105,12 @@ def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
 
     The first kept prompts come first, then the second ones, so a slice has prompts of every block.
     """
-    kept = [block.draw.keep_N for block in blocks]
+    kept, whole = [block.draw.keep_N for block in blocks], joined(blocks)
     part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor([len(keep_P) for keep_P in kept]))
     place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
     order_P = place_P.argsort(stable=True)
-    whole = joined(blocks)
-
-    def ordered(record: Record) -> Record:
-        return each_tensor(record, lambda value_P: value_P[order_P])
-
-    return Block(candidates=ordered(whole.candidates), draw=ordered(whole.draw)), part_P[order_P]
+    candidates = each_tensor(whole.candidates, lambda value_P: value_P[order_P])
+    return Block(candidates=candidates, draw=each_tensor(whole.draw, lambda value_P: value_P[order_P])), part_P[order_P]
 
 
 def drawn_block(
@@ -124,13 +118,10 @@ def drawn_block(
 ) -> StepPrompts:
     """Prompts of a step that is one block, or one block for each share of a pass.
 
-    Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``.
-    ``generations`` is G, or the mean of the sizes; a denominator counts it. ``size_Q`` (Q,) are the completions of each
-    kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each candidate;
-    None if one draw is for all.
-
-    Raises:
-        ShapeError: sizes of another number of groups, or below 1.
+    Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``,
+    with ``generations`` G or the mean of the sizes, which a denominator counts. ``size_Q`` (Q,) are the completions of
+    each kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each
+    candidate; None if one draw is for all.
     """
     keep_P = block.draw.keep_N
     weight_Q = block.draw.weight_N[keep_P]
@@ -139,30 +130,18 @@ def drawn_block(
             raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
         weight_Q = weight_Q * generations / size_Q
     estimated = size_Q is not None or bool((block.draw.prob_N < 1).any())
-    return StepPrompts(
-        candidates=block.candidates,
-        draw=block.draw,
-        row_Q=block.row_Q,
-        prob_Q=block.draw.prob_N[keep_P],
-        weight_Q=weight_Q,
-        sequences=generations * len(keep_P),
-        size_Q=size_Q,
-        expected_tokens=generations * float(block.candidates.tokens_P.double().sum()) if estimated else None,
-        part_Q=None if part_P is None else part_P[keep_P],
-    )
+    expected_tokens = generations * float(block.candidates.tokens_P.double().sum()) if estimated else None
+    part_Q = None if part_P is None else part_P[keep_P]
+    more = {"size_Q": size_Q, "expected_tokens": expected_tokens, "part_Q": part_Q}
+    return StepPrompts.of(block, weight_Q, generations * len(keep_P), **more)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
     """Concatenate the candidates and draws of blocks."""
     return Block(
-        candidates=_concatenated([block.candidates for block in blocks]),
-        draw=_concatenated([block.draw for block in blocks]),
+        candidates=concatenated(*(block.candidates for block in blocks)),
+        draw=concatenated(*(block.draw for block in blocks)),
     )
-
-
-def _concatenated(records: Sequence[Record]) -> Record:
-    names = [field.name for field in fields(records[0])]
-    return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
 
 
 OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]
@@ -183,26 +162,13 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
         return found[1]
 
     keep_Q, collected = fill(rounds, wanted, roll_out)
-    whole = joined(blocks)
-    return StepPrompts(
-        candidates=whole.candidates,
-        draw=whole.draw,
-        row_Q=whole.row_Q,
-        prob_Q=whole.draw.prob_N[whole.draw.keep_N],
-        weight_Q=keep_Q.double(),
-        sequences=int(torch.cat(sizes)[keep_Q].sum()),
-        collected=collected,
-    )
+    sequences = int(torch.cat(sizes)[keep_Q].sum())
+    return StepPrompts.of(joined(blocks), keep_Q.double(), sequences, collected=collected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledOut:
-    """Rollouts of all ranks for a step: whole groups, completion after completion.
-
-    Raises:
-        ShapeError: a tensor is not of one entry per completion.
-        DataError: a number of tokens is negative.
-    """
+    """Rollouts of all ranks for a step: whole groups, completion after completion."""
 
     rewards: Rewards
     tokens_N: Tensor
@@ -234,8 +200,8 @@ def completions_of(
 ) -> Completions:
     """Completions as pruning sees them: advantages of whole groups, and which completions have a gradient.
 
-    ``live`` is that of ``plan_step``. ``weight_N`` (N,) is a factor of each completion's loss: 0 for groups that the
-    step does not train on, None for 1.
+    ``live`` is that of ``plan_step``; ``weight_N`` (N,) a factor of each completion's loss, 0 for groups that the step
+    does not train on, None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
     advantage_N, used_N = method.advantages(rewards, context), torch.ones(len(rewards), dtype=torch.bool)

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import CheckpointError
 from dppo.methods import RowMethod
 from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
-from dppo.pruning.history_file import read_arrays, write_arrays
+from dppo.pruning.recorded import read_arrays, write_arrays
 from dppo.rng import Purpose, step_streams
 from dppo.types import Candidates, Draw, each_tensor
 
@@ -28,9 +27,6 @@ class RowSource:
 
         ``step`` is the key of the draw, or ``epoch`` for a method with one draw per epoch. ``done`` is the share of
         training done, in [0, 1].
-
-        Raises:
-            DataError: a row outside of the dataset.
         """
         method, candidates = self.method.at(done), self.scores.candidates(row_N)
         # A rate of 0 holds at once: the draw made before the schedule ended would hold until the end of the epoch.
@@ -54,19 +50,13 @@ class RowSource:
             write_arrays(folder / EPOCH_FILE, **arrays)
 
     def load(self, folder: Path) -> int:
-        """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or of another dataset.
-        """
+        """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one."""
         known = self.scores.load(folder / SCORES_FILE)
         self._epoch = None
         path = folder / EPOCH_FILE
         if not (self.method.per_epoch and path.exists()):
             return known
         saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
-        if len(saved) < 3 or saved["prob"].shape != saved["weight"].shape or saved["prob"].ndim != 1:
-            raise CheckpointError(f"{path} is damaged. Resume from an earlier checkpoint folder.")
         if len(saved["prob"]) == len(self.scores):  # else the dataset has grown or shrunk, and the epoch is drawn again
             prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
             self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)

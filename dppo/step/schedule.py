@@ -6,18 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import ShapeError, require
+from dppo.errors import ShapeError
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSchedule:
-    """Passes over the completions of a rollout, and optimizer steps of each pass.
-
-    Raises:
-        ConfigError: a number is below 1.
-    """
+    """Passes over the completions of a rollout, and optimizer steps of each pass."""
 
     passes: int = 1
     """Passes over all completions, >= 1; TRL's ``num_iterations``."""
@@ -25,9 +21,7 @@ class UpdateSchedule:
     """Optimizer steps of a pass, >= 1; each trains on a share of the completions."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "UpdateSchedule(passes=2)")
-        counts = {"passes": self.passes, "shares": self.shares}
-        require("UpdateSchedule", {f"{name}={n} must be >= 1. Write {name}=1.": n >= 1 for name, n in counts.items()})
+        check_fields(self, "UpdateSchedule(passes=2, shares=1)", passes="[1, inf)", shares="[1, inf)")
 
     @property
     def steps(self) -> int:
@@ -50,19 +44,14 @@ def shares_of(
 
     They are of the prompts drawn for it, by ``part_Q`` (Q,) and ``group_N`` (N,). Without ``part_Q`` completions are
     dealt, evenly on each process of ``process_N`` (N,); None is a single process.
-
-    Raises:
-        ShapeError: prompts were drawn for more shares than a pass has.
     """
     if part_Q is None:
         share_N = deal(torch.zeros_like(group_N) if process_N is None else process_N, passes.shares, streams)
     elif bool((part_Q < passes.shares).all()):
         share_N = part_Q[group_N]
     else:
-        raise ShapeError(
-            f"prompts were drawn for {int(part_Q.max()) + 1} shares, and a pass has {passes.shares}. Draw them with "
-            "parts=passes.parts(prompts)."
-        )
+        drawn = f"prompts were drawn for {int(part_Q.max()) + 1} shares, and a pass has {passes.shares}"
+        raise ShapeError(f"{drawn}. Draw them with parts=passes.parts(prompts).")
     return torch.stack([share_N == index % passes.shares for index in range(passes.steps)])
 
 

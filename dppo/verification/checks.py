@@ -21,9 +21,8 @@ from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import parity
 from dppo.verification.controls import wrong_cuts, wrong_kernels, wrong_methods
-from dppo.verification.draws import draw_errors, full_batch
+from dppo.verification.draws import deviance, deviance_bound, draw_errors, estimate_bias, full_batch
 from dppo.verification.enumerate import outcomes
-from dppo.verification.estimate import Bias, deviance, deviance_bound, estimate_bias
 from dppo.verification.parity import LOSSES, Script, TrainerStep, one_step, relative_difference
 from dppo.verification.subject import Subject
 from dppo.verification.tiny import exact_bias
@@ -117,12 +116,12 @@ def at_level(method: Method, level: str) -> Method:
     if level == "completions":
         return method.with_rates(prompt=0.0, completion=completion)
     if method.prompts.rate == 0:
-        normaliser = method.normaliser if method.normaliser.prompt_exact else DR_GRPO
-        advantages = method.advantages if method.advantages.prompt_exact else CENTRED
-        other = [f"{normaliser.name} normaliser"] * (normaliser is not method.normaliser)
-        other += [f"{advantages.name} advantages"] * (advantages is not method.advantages)
-        name = method.name + (f" with {' and '.join(other)}" if other else "")
-        method = replace(method, name=name, normaliser=normaliser, advantages=advantages)
+        other = []
+        if not method.normaliser.prompt_exact:
+            method, other = replace(method, normaliser=DR_GRPO), [f"{DR_GRPO.name} normaliser"]
+        if not method.advantages.prompt_exact:
+            method, other = replace(method, advantages=CENTRED), [*other, f"{CENTRED.name} advantages"]
+        method = replace(method, name=name + (f" with {' and '.join(other)}" if other else ""))
     return method.with_rates(prompt=prompt, completion=completion if level == "both levels" else 0.0)
 
 
@@ -182,9 +181,13 @@ def round_checks(methods: Sequence[Method]) -> Iterator[Check]:
         yield above(f"5 control: declared bias of rounds, {method.name}: every outcome", bias, EXACT, BIAS)
 
 
-def _measured(subject: Subject, method: Method, draws: int, seed: int) -> Bias:
-    error_MN = draw_errors(subject, method, draws, seed)
-    return estimate_bias(error_MN, subject.gram_NN, full_batch(subject, method))
+def _measured(
+    subject: Subject, method: Method, settings: Settings, methods: int, draws: int
+) -> tuple[float, float, str]:
+    """Squared bias of a method by draws, its bound, and what it is."""
+    error_MN = draw_errors(subject, method, draws, settings.seed)
+    bias = estimate_bias(error_MN, subject.gram_NN, full_batch(subject, method))
+    return bias.squared, bias.bound(settings.share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
 
 
 def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings) -> Iterator[Check]:
@@ -192,28 +195,26 @@ def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings)
     for level, claim in CLAIMS.items():
         for method in of_level(methods, level):
             checked = at_level(method, level)
-            bias = _measured(subject, checked, settings.draws, settings.seed)
             name = f"{claim} {level}, {checked.name}, {checked.normaliser.name}: {settings.draws} draws on the model"
-            what = f"{SQUARED} +- {bias.standard_error:.1e}"
-            yield at_most(name, bias.squared, bias.bound(settings.share(len(methods))), what)
+            yield at_most(name, *_measured(subject, checked, settings, len(methods), settings.draws))
 
 
 def parity_checks(script: Script) -> Iterator[Check]:
     """Our trainer with nothing pruned against TRL, and with half pruned against the weighted sum of completions."""
-    theirs: dict[str, TrainerStep] = {}
-    ours: dict[str, TrainerStep] = {}
+    steps: dict[str, tuple[TrainerStep, TrainerStep]] = {}
     for name, options in LOSSES.items():
-        theirs[name] = one_step(GRPOTrainer, GRPOConfig, script, **options)
-        ours[name] = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
-        losses = abs(ours[name].loss - theirs[name].loss) / max(abs(theirs[name].loss), 1.0)
-        figure = float(np.max([relative_difference(ours[name].gradient, theirs[name].gradient), losses]))  # NaN stays
+        theirs = one_step(GRPOTrainer, GRPOConfig, script, **options)
+        ours = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
+        steps[name] = theirs, ours
+        losses = abs(ours.loss - theirs.loss) / max(abs(theirs.loss), 1.0)
+        figure = float(np.max([relative_difference(ours.gradient, theirs.gradient), losses]))  # NaN stays
         yield at_most(f"3 nothing pruned, equal to TRL: {name}, on {script.title}", figure, SINGLE, DIFFERENCE)
     for name in ("grpo", "dr_grpo"):
         pruned = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=USUAL_RATE, **LOSSES[name])
         figure = relative_difference(pruned.gradient, parity.weighted_sum_of_completions(pruned, pruned.trainer.method))
         title = f"3 half pruned, equal to the weighted sum: {name}, on {script.title}"
         yield at_most(title, figure, SINGLE, DIFFERENCE)
-    figure = relative_difference(ours["dr_grpo"].gradient, theirs["grpo"].gradient)
+    figure = relative_difference(steps["dr_grpo"][1].gradient, steps["grpo"][0].gradient)
     yield above("5 control: another loss is not equal to TRL's", figure, SINGLE, DIFFERENCE)
 
 
@@ -247,12 +248,10 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
         off_size += _off_size(keep_MN, prob_N) if DESIGNS[name].fixed_size else 0
     yield at_most("4 designs of fixed size: draws of another size", float(off_size), 0.0, "draws")
     few_N = torch.tensor([0.2, 0.5, 0.9, 0.65, 0.75], dtype=torch.float64)
-    off = [
-        sum((chance * keep_N.double() for keep_N, chance in outcomes(DESIGNS[name], few_N)), -few_N) / few_N
-        for name in RANDOM_DESIGNS
-    ]
+    every = {name: outcomes(DESIGNS[name], few_N) for name in RANDOM_DESIGNS}
+    off = [sum((chance * keep_N.double() for keep_N, chance in found), -few_N) / few_N for found in every.values()]
     largest = float(torch.stack(off).abs().max())
-    yield at_most(f"4 {', '.join(RANDOM_DESIGNS)}: every outcome for 5 rows", largest, EXACT, BIAS)
+    yield at_most(f"4 {', '.join(every)}: every outcome for 5 rows", largest, EXACT, BIAS)
     # With equal probabilities, so that each completion has a probability below 1.
     keep_MN, prob_N = _kept(subject, method, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
     yield above("5 control: frequencies of a draw without chance", deviance(keep_MN, prob_N), bound, DEVIATION)
@@ -305,7 +304,6 @@ def control_checks(subject: Subject, method: Method, settings: Settings, methods
     """Methods that are known to be biased, by draws on the model and by enumeration."""
     draws = settings.draws // 4
     for name, control in wrong(method).items():
-        bias = _measured(subject, control, draws, settings.seed)
-        bound, what = bias.bound(settings.share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
-        yield above(f"5 control: {name}: {draws} draws on the model", bias.squared, bound, what)
+        found = _measured(subject, control, settings, methods, draws)
+        yield above(f"5 control: {name}: {draws} draws on the model", *found)
         yield above(f"5 control: {name}: every outcome", exact_bias(control), EXACT, BIAS)

@@ -1,6 +1,7 @@
 """Controls, which the checks must find wrong: methods and cuts that are biased on any rollouts, and wrong layouts."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,7 @@ class TopOfLive(Ranking):
 
 def top_of_live(score: Score, rate: float) -> TopOfLive:
     """CPPO's rule among completions with a gradient: the largest scores of each prompt, and a mean over them."""
-    cppo = METHODS["cppo"].completions
-    assert isinstance(cppo, Ranking)
+    cppo: Any = METHODS["cppo"].completions
     own = {field.name: getattr(cppo, field.name) for field in fields(cppo)}
     return TopOfLive(**own | {"score": score, "rate": rate})
 

@@ -1,9 +1,10 @@
-"""Draws of any method on fixed rollouts, by the code that a trainer runs.
+"""Draws of any method on fixed rollouts, by the code that a trainer runs, and a test for a bias of what they give.
 
 A gradient is ``sum_i c_i h_i`` with ``h_i`` that of completion i's log-probability. So a draw is N numbers, and
 thousands of draws need no pass of the model.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -43,13 +44,12 @@ def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
     weight_N, advantage_N = torch.zeros(2, len(subject.rewards), dtype=torch.float64)
     keep_P = torch.zeros(subject.rewards.groups, dtype=torch.bool)
     keep_P[: len(prompts.draw.keep_N)] = prompts.draw.keep_N  # rounds may end before all candidates were taken
-    used = int((prompts.weight_Q > 0).sum())
-    if not used:
-        return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=1.0, prompts=0)
-    plan = session_of(subject, method).plan(prompts, subject.rolled_out(keep_P), streams=streams)
-    keep_N = keep_P.repeat_interleave(subject.generations)
-    weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
-    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=plan.denominator, prompts=used)
+    used, denominator = int((prompts.weight_Q > 0).sum()), 1.0
+    if used:
+        plan = session_of(subject, method).plan(prompts, subject.rolled_out(keep_P), streams=streams)
+        keep_N, denominator = keep_P.repeat_interleave(subject.generations), plan.denominator
+        weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
+    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=denominator, prompts=used)
 
 
 def session_of(subject: Subject, method: Method) -> Session:
@@ -62,26 +62,22 @@ def session_of(subject: Subject, method: Method) -> Session:
 def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
     """Prompts of a draw: of one block, or of rounds until ``subject.wanted`` groups count.
 
-    All groups have as many completions: sizes that a method sets by history are left out.
+    All groups have one size: sizes that a method sets by history are left out.
     """
     # Not by ``session.prompts``: its source draws from its own streams, and its stream of prompts begins anew.
-    if method.rounds is None:
-        drawn = method.prompts.draw(subject.candidates, streams(Purpose.PROMPT_DRAW))
-        prompts = drawn_block(Block(candidates=subject.candidates, draw=drawn), subject.generations)
-        if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
-            prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
-    else:
-        wanted = subject.wanted or subject.rewards.groups
-        given = (subject.candidates, subject.rewards, subject.earlier_rewards)
-        prompts = known_rounds(method.rounds, *given, wanted, streams)
+    candidates = subject.candidates
+    if method.rounds is not None:
+        known, wanted = (candidates, subject.rewards, subject.earlier_rewards), subject.wanted or subject.rewards.groups
+        return with_context(known_rounds(method.rounds, *known, wanted, streams), subject.context)
+    drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
+    prompts = drawn_block(Block(candidates=candidates, draw=drawn), subject.generations)
+    if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
+        prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
     return with_context(prompts, subject.context)
 
 
 def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
-    """The prompts with the context of those rolled out.
-
-    The candidates are the first of the P prompts of ``context``, in order.
-    """
+    """The prompts, whose candidates are the first of those of ``context``, with the context of those rolled out."""
     return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
 
@@ -149,10 +145,7 @@ def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tens
 
 
 def slopes(method: Method, advantage_N: Tensor) -> Tensor:
-    """(N,) factor of the gradient of each token's log-probability: the slope of the method's own loss at ratio 1.
-
-    It is minus the advantage for every loss that ``dppo`` has.
-    """
+    """(N,) slope of the method's own loss of a token at ratio 1: minus the advantage for every loss of this library."""
     logp_N1 = torch.zeros(len(advantage_N), 1, dtype=torch.float64, requires_grad=True)
     same_N1, mask_N1 = logp_N1.detach(), torch.ones(len(advantage_N), 1, dtype=torch.bool)
     tokens = Tokens(logp_BT=logp_N1, old_logp_BT=same_N1, advantage_B=advantage_N, mask_BT=mask_N1, ref_logp_BT=same_N1)
@@ -163,3 +156,90 @@ def slopes(method: Method, advantage_N: Tensor) -> Tensor:
 def _per_token(subject: Subject, method: Method) -> Tensor:
     tokens_N = subject.tokens_N.double().clamp_min(1)
     return tokens_N.reciprocal() if method.normaliser.per_sequence else torch.ones_like(tokens_N)
+
+
+ROUNDING = 1e-12
+"""Relative squared errors below this are rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bias:
+    """Estimate of a squared bias, relative to the squared norm of the full gradient ``g``."""
+
+    squared: float
+    """Unbiased estimate of ``|E[g_hat] - g|^2 / |g|^2``: near 0, above or below, if there is no bias."""
+    standard_error: float
+    """Of ``squared`` if there is no bias."""
+    variance: float
+    """``E|g_hat - g|^2 / |g|^2`` of a single draw, its bias included."""
+    spectrum: tuple[float, float]
+    """``|lambda|_2 / M`` and ``max lambda / M``, of the eigenvalues of the error's covariance over ``|g|^2``."""
+
+    def bound(self, failure_rate: float) -> float:
+        """A bound that ``squared`` exceeds with at most this probability if there is no bias.
+
+        Without bias, ``M`` times the squared norm of a mean of M errors is close to ``sum_j lambda_j chi2_j`` with the
+        eigenvalues of their covariance (central limit), and ``squared`` is that minus its mean, over M. Such a sum
+        exceeds its mean by more than ``2 |lambda|_2 sqrt(x) + 2 max(lambda) x`` with probability at most exp(-x).
+        """
+        x = math.log(1 / failure_rate)
+        spread, largest = self.spectrum
+        return max(2 * spread * math.sqrt(x) + 2 * largest * x, ROUNDING)
+
+    @property
+    def chance(self) -> float:
+        """The failure rate whose ``bound`` is ``squared``: at most the p-value of no bias."""
+        if self.squared <= ROUNDING:
+            return 1.0
+        spread, largest = self.spectrum
+        if largest == 0:
+            return 0.0
+        root = (math.sqrt(spread**2 + 2 * largest * self.squared) - spread) / (2 * largest)
+        return math.exp(-(root**2))
+
+
+def estimate_bias(error_MN: Tensor, gram_NN: Tensor, full_N: Tensor) -> Bias:
+    """The squared bias from M >= 2 independent draws, whose rows in ``error_MN`` are coefficients of errors.
+
+    ``mean over a != b of <e_a, e_b>`` has the mean ``|E e|^2``, for any variance.
+    """
+    draws = len(error_MN)
+    norm = float(full_N @ gram_NN @ full_N)
+    square_M = ((error_MN @ gram_NN) * error_MN).sum(1)
+    total_N = error_MN.sum(0)
+    across = float(total_N @ gram_NN @ total_N - square_M.sum()) / (draws * (draws - 1))
+    centred_MN = (error_MN - error_MN.mean(0)) @ root(gram_NN)
+    eigenvalue_N = torch.linalg.eigvalsh(centred_MN.T @ centred_MN / (draws - 1)).clamp_min(0)
+    spread = float(eigenvalue_N.norm())
+    return Bias(
+        squared=across / norm,
+        standard_error=math.sqrt(2) * spread / (draws * norm),
+        variance=float(square_M.mean()) / norm,
+        spectrum=(spread / (draws * norm), float(eigenvalue_N.max()) / (draws * norm)),
+    )
+
+
+def root(gram_NN: Tensor) -> Tensor:
+    """(N, N) matrix R with ``R R^T = gram``: coefficients times R have the inner products of the gradients."""
+    values, vectors = torch.linalg.eigh(gram_NN)
+    return vectors * values.clamp_min(0).sqrt()
+
+
+def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
+    """Largest deviation of an inclusion frequency from its probability over N units, in standard deviations.
+
+    A unit kept in a share f of M draws deviates by ``sqrt(2 M KL(f || prob))``. For every M it exceeds t with
+    probability at most ``2 exp(-t^2 / 2)``. It is infinite if a unit of probability 0 was kept, or one of probability 1
+    was not.
+    """
+    draws, prob = len(keep_MN), prob_N.numpy()
+    share = keep_MN.double().mean(0).numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.where(share > 0, share * np.log(share / prob), 0.0)
+        dropped = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - prob)), 0.0)
+    return float(np.sqrt(2 * draws * np.maximum(kept + dropped, 0.0)).max(initial=0.0))
+
+
+def deviance_bound(units: int, failure_rate: float) -> float:
+    """A bound that ``deviance`` over ``units`` units of all designs exceeds with at most this probability."""
+    return math.sqrt(2 * math.log(2 * units / failure_rate))

@@ -3,6 +3,7 @@
 The code under test runs unchanged, with a random generator that goes through every choice.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, permutations
@@ -54,8 +55,7 @@ class Tape:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise DesignError(
-            f"rng.{name} has ways that cannot be gone through. Draw by rng.random(n) < prob_N.numpy(), a comparison "
-            "with numpy's numbers alone."
+            f"rng.{name} cannot be enumerated. Draw by rng.random(n) < prob_N.numpy(), a comparison alone."
         )
 
 
@@ -91,12 +91,10 @@ def _on_a_line(design: Design, prob_N: Tensor, score_N: Tensor) -> Iterator[tupl
     for order in permutations(range(len(open_prob))):
         ends = np.cumsum([open_prob[row] for row in order]) % 1.0
         for low, high in pairwise(sorted({0.0, 1.0, *ends.tolist()})):
-            yield design.draw(prob_N, score_N, _line(order, (low + high) / 2)), (high - low) / factorial(len(order))
-
-
-def _line(order: tuple[int, ...], start: float) -> Any:
-    """A random generator of a systematic draw: this order and this start."""
-    return SimpleNamespace(permutation=lambda size: np.array(order, int), random=lambda: start)
+            rng: Any = SimpleNamespace(
+                permutation=lambda size, order=order: np.array(order, int), random=lambda start=(low + high) / 2: start
+            )
+            yield design.draw(prob_N, score_N, rng), (high - low) / factorial(len(order))
 
 
 def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
@@ -107,13 +105,11 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     elif design.name == SYSTEMATIC:
         found = _on_a_line(design, prob_N, score_N)
     else:
-        able = ", ".join((*BY_COINS, SYSTEMATIC))
-        raise DesignError(f"design={design.name!r} cannot be enumerated, only {able} can")
-    chance: dict[tuple[bool, ...], float] = {}
-    for keep_N, part in found:
-        mask = tuple(keep_N.tolist())
-        chance[mask] = chance.get(mask, 0.0) + part
-    return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
+        raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join((*BY_COINS, SYSTEMATIC))} can")
+    chances: defaultdict[tuple[bool, ...], float] = defaultdict(float)
+    for keep_N, chance in found:
+        chances[tuple(keep_N.tolist())] += chance
+    return [(torch.tensor(mask, dtype=torch.bool), chance) for mask, chance in chances.items()]
 
 
 AnyPruning = TypeVar("AnyPruning")

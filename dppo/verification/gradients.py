@@ -33,8 +33,8 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 class Folding:
     """Makes gradients short enough to store: above ``EXACT_COORDINATES`` they are folded to ``FOLDED_COORDINATES``.
 
-    Folding adds pieces of that length with random signs. It is linear: an unbiased estimate stays unbiased, and a
-    biased one biased. Inner products are right on average over the signs.
+    Folding adds pieces of that length with random signs. It is linear, so an unbiased estimate stays unbiased and a
+    biased one biased; inner products are right on average over the signs.
 
     Source: Charikar, Chen, Farach-Colton, Finding frequent items in data streams (2002), with signs per piece.
     """
@@ -79,8 +79,8 @@ def score_gradients(
     """(n, K) gradients of the log-probability of each completion, ``grad sum_t log p_t``, and n log-probabilities (T,).
 
     Gradients are float32, folded if there are too many parameters; the model is left without gradients. ``pairs`` are
-    token ids of (prompt, completion), in groups of ``group`` completions of a prompt. The logits are divided by
-    ``temperature``. No further group begins after ``limit_seconds``; at least two are done.
+    token ids of (prompt, completion), ``group`` completions of each prompt. The logits are divided by ``temperature``.
+    No further group begins after ``limit_seconds``; at least two are done.
     """
     parameters = trained_parameters(model)
     folding, start = Folding(parameters), time.perf_counter()
@@ -102,6 +102,5 @@ def gram(gradient_NK: Tensor) -> Tensor:
     """(N, N) float64 inner products of the rows of ``gradient_NK``."""
     total = torch.zeros(len(gradient_NK), len(gradient_NK), dtype=torch.float64)
     for part in gradient_NK.split(AT_ONCE, dim=1):
-        wide = part.double()
-        total += wide @ wide.T
+        total += part.double() @ part.double().T
     return total

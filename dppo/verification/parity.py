@@ -98,15 +98,15 @@ def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
     """Random completions of random lengths on the untrained embedded model."""
     rng = generator(0, Purpose.CHECK, 4)
 
-    def words(least: int, most: int) -> list[int]:
-        return rng.integers(4, len(TOKENS), int(rng.integers(least, most))).tolist()
+    def words(count: int, least: int, most: int) -> tuple[list[int], ...]:
+        return tuple(rng.integers(4, len(TOKENS), int(rng.integers(least, most))).tolist() for _ in range(count))
 
     return Script(
         title="a tiny Qwen3",
         model=build_model(0),
         tokenizer=build_tokenizer(),
-        prompt_tokens=tuple(words(3, 9) for _ in range(prompts)),
-        completion_tokens=tuple(words(2, 16) for _ in range(prompts * generations)),
+        prompt_tokens=words(prompts, 3, 9),
+        completion_tokens=words(prompts * generations, 2, 16),
         reward_N=tuple(rng.integers(0, 3, prompts * generations).astype(float).tolist()),
     )
 
@@ -180,8 +180,7 @@ def _gradient(model: torch.nn.Module) -> Gradient:
 class _Recorder(TrainerCallback):
     """Keeps a copy of the gradient before the optimizer uses it."""
 
-    def __init__(self) -> None:
-        self.gradient: Gradient = {}
+    gradient: Gradient
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.gradient = _gradient(model)
@@ -215,16 +214,11 @@ def _scripted(script: Script, names: list[str]) -> tuple[Callable[..., Any], Cal
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Neither trainer prints, warns, or uses torch's global generator."""
-    level = transformers_logging.get_verbosity()
+    level, nowhere = transformers_logging.get_verbosity(), io.StringIO()
     transformers_logging.set_verbosity_error()
+    streams = contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-            torch.random.fork_rng(),
-        ):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), streams[0], streams[1], torch.random.fork_rng():
             yield
     finally:
         transformers_logging.set_verbosity(level)
@@ -246,8 +240,6 @@ def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: 
     prepared = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     base = unwrapped(prepared)
     use_rows(base)
-    if unsupported_head(base):
-        add_fused_lm_head(base, temperature=temperature)
-    else:
-        add_scored_head(base, temperature=temperature)
+    add_head = add_fused_lm_head if unsupported_head(base) else add_scored_head
+    add_head(base, temperature=temperature)
     return check_rows(prepared, temperature=temperature, kernel=kernel)

@@ -93,15 +93,13 @@ class Subject:
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""
         live, mean_tokens = int((group_advantages(self.rewards) != 0).sum()), self.tokens_N.double().mean()
-        folded = "folded" if self.folded else "whole"
-        return " ".join(
-            [
-                f"{self.title}: {sum(p.numel() for p in trained_parameters(self.model)):,} trained parameters,",
-                f"{self.rewards.groups} prompts x {self.generations} completions of {mean_tokens:.0f} tokens",
-                f"(at most {self.max_tokens}), {live} of them with a gradient, which is kept {folded}.",
-                *self.notes,
-            ]
+        lines = (
+            f"{self.title}: {sum(p.numel() for p in trained_parameters(self.model)):,} trained parameters,",
+            f"{self.rewards.groups} prompts x {self.generations} completions of {mean_tokens:.0f} tokens",
+            f"(at most {self.max_tokens}), {live} of them with a gradient, which is kept",
+            f"{'folded' if self.folded else 'whole'}.",
         )
+        return " ".join([*lines, *self.notes])
 
 
 def lengths(completions: Sequence[list[int]]) -> Tensor:
@@ -141,12 +139,12 @@ def remembered(subject: Subject, method: Method) -> Candidates:
     """Candidates by the history of a method's own training after the earlier set of rollouts."""
     uncertainty_N = None
     if method.score not in WITHOUT_UNCERTAINTY:
-        prompt_of = [prompt for prompt in subject.prompt_tokens for _ in range(subject.generations)]
+        prompts = [prompt for prompt in subject.prompt_tokens for _ in range(subject.generations)]
+        found = []
         with one_thread(subject.model), torch.no_grad():
-            logp_N = [
-                log_probs(subject.model, *pair, subject.temperature).cpu()
-                for pair in zip(prompt_of, subject.earlier_tokens, strict=True)
-            ]
-        uncertainty_N = torch.cat([uncertainty(logp_T[None], torch.ones(1, len(logp_T))) for logp_T in logp_N])
+            for pair in zip(prompts, subject.earlier_tokens, strict=True):
+                logp_1T = log_probs(subject.model, *pair, subject.temperature).cpu()[None]
+                found.append(uncertainty(logp_1T, torch.ones_like(logp_1T)))
+        uncertainty_N = torch.cat(found)
     values = StepContext(value_Q=subject.context.value_Q)  # of a reference, so they are known before training
     return candidates_after(subject.earlier_rewards, lengths(subject.earlier_tokens), method, uncertainty_N, values)

@@ -81,25 +81,17 @@ def gradient(
         counted_B=LENGTH_N[row_B],
         ref_logp_BT=REF_LOGP_NT[row_B],
     )
-    loss = _session(method).loss(sampled, weight, StepSizes(denominator, tokens), entropy_BT=entropy_BT)
+    loss = Session(method, seed=0, generations=G, max_tokens=T).loss(
+        sampled, weight, StepSizes(denominator, tokens), entropy_BT=entropy_BT
+    )
     return torch.autograd.grad(loss, theta)[0]
-
-
-def _session(method: Method) -> Session:
-    return Session(method, seed=0, generations=G, max_tokens=T)
 
 
 def full_gradient(method: Method) -> Tensor:
     """(parameters,) gradient of the full batch, computed without a plan."""
-    tokens = float(LENGTH_N.sum())
-    return gradient(
-        method,
-        torch.arange(N),
-        torch.ones(N, dtype=torch.float64),
-        method.advantages(REWARDS, CONTEXT),
-        denominator=method.normaliser.denominator(N, tokens, T),
-        tokens=tokens,
-    )
+    tokens, weight_N = float(LENGTH_N.sum()), torch.ones(N, dtype=torch.float64)
+    sizes = {"denominator": method.normaliser.denominator(N, tokens, T), "tokens": tokens}
+    return gradient(method, torch.arange(N), weight_N, method.advantages(REWARDS, CONTEXT), **sizes)
 
 
 def pruned_gradient(method: Method, tape: Tape) -> Tensor:
@@ -124,7 +116,7 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         uncertainty_N=uncertainty(OLD_LOGP_NT, MASK_NT)[row_N],
         sampled=SampledTokens(logp_NT=OLD_LOGP_NT[row_N], mask_NT=MASK_NT[row_N]),
     )
-    plan = _session(method).plan(prompts, rolled_out, streams=streams)
+    plan = Session(method, seed=0, generations=G, max_tokens=T).plan(prompts, rolled_out, streams=streams)
     weight_N = plan.weight_UN[0]
     kept = weight_N.nonzero()[:, 0]
     weight = weight_N[kept]

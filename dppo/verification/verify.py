@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
@@ -44,18 +45,14 @@ def verify(
         raise ConfigError(f"methods={methods!r:.80} must be one Method or more. Write methods=[METHODS['dppo']].")
     settings = settings or Settings()
     first, count = replace(methods[0], tokens=ALL_TOKENS), len(methods)
+    enumerated = (checks.enumeration_checks, checks.token_checks, checks.round_checks)
     parts = {
-        "every outcome of small draws": lambda: (
-            *checks.enumeration_checks(methods),
-            *checks.token_checks(methods),
-            *checks.round_checks(methods),
-        ),
+        "every outcome of small draws": lambda: chain.from_iterable(each(methods) for each in enumerated),
         "many draws on the model": lambda: checks.draw_checks(subject, methods, settings),
         "one step beside TRL": lambda: checks.parity_checks(script_of(subject)),
         "rows beside padding": lambda: checks.row_checks(subject),
-        "inclusion frequencies": lambda: (
-            *checks.frequency_checks(subject, first, settings, count),
-            *checks.token_frequency_checks(settings, count),
+        "inclusion frequencies": lambda: chain(
+            checks.frequency_checks(subject, first, settings, count), checks.token_frequency_checks(settings, count)
         ),
         "controls": lambda: checks.control_checks(subject, first, settings, count),
     }
@@ -68,8 +65,5 @@ def verify(
     notes = [subject.describe()]
     notes += [f"Its training is padded, without dense rows: {reason}."] * bool(reason)
     notes += [f"Group sizes were not varied, all groups are of one size: {', '.join(sized)}."] * bool(sized)
-    return Findings(
-        subject=" ".join(notes),
-        checks=tuple(sorted(found, key=lambda check: check.name[0])),
-        failure_rate=settings.failure_rate,
-    )
+    ordered = tuple(sorted(found, key=lambda check: check.name[0]))
+    return Findings(subject=" ".join(notes), checks=ordered, failure_rate=settings.failure_rate)

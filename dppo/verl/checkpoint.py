@@ -12,8 +12,8 @@ from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
 from dppo.methods.own import is_own, parts_in_words
 from dppo.session import Session
-from dppo.step.in_flight import Checked
 from dppo.step.resumed import changed, remembered, warn_of
+from dppo.typed import Checked
 from dppo.verl.settings import PruningSettings
 from dppo.verl.support import ACTOR, ROLLOUT, Get
 

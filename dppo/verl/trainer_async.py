@@ -113,7 +113,7 @@ class RequestsAhead(PrunedTrainer):
         if not self.ahead.asked:  # the checkpoint is of a trainer that requests none
             self.session.in_flight = replace(self.ahead, asked=self.global_steps)
         folder = resumed_folder(self.global_steps, self.config.trainer)
-        weighted = [flight for flight in self.ahead.flights if flight.candidate.weight != 1]
+        weighted = [flight for flight in self.ahead.flights if flight.weight != 1]
         if weighted and keeps_all(self.method):
             raise CheckpointError(
                 f"{folder} has {len(weighted)} prompts in flight that were drawn, and method={self.method.name!r} "
@@ -129,7 +129,7 @@ class RequestsAhead(PrunedTrainer):
         """verl's, for prompts in its queue; the others are requested again here."""
         again = super()._reissue_inflight_prompts(partition_id)
         if lost := self._gone:
-            row_Q = torch.tensor([each.candidate.row for each in self.ahead.taken(lost)])
+            row_Q = torch.tensor([each.row for each in self.ahead.taken(lost)])
             again += self._submit_batch_to_rollout(self._request_instead(lost, len(lost), row_Q))
         return again
 

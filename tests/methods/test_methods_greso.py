@@ -1,15 +1,11 @@
 """GRESO: what is easy and hard, what it is skipped at, how much is explored, and how large its rounds are."""
 
-from fractions import Fraction
-
 import pytest
 import torch
 from arrays import rewards_of
-from refusals import refused
 
-from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.methods.greso import EASY, HARD, NEITHER, Exploration, StreakSkipping, by_mean, by_variance, mixed
+from dppo.methods.greso import EASY, HARD, NEITHER, Exploration, by_mean, by_variance, mixed
 from dppo.pruning import RoundRequest
 from dppo.pruning.rounds import Collected
 from dppo.types import Rewards
@@ -72,15 +68,6 @@ def test_in_the_compatible_variant_groups_of_zeros_leave_the_tally():
     assert variance.hard == pytest.approx(0.49)
     _, formatted = COMPAT_SKIPPING.learn(START, rewards_of(*[[0.1, 0.1]] * 12), epochs=2)
     assert formatted.hard == pytest.approx(0.49)
-
-
-def test_bad_settings_are_refused_together():
-    with refused(ConfigError, "2 problems", "target=0", "floor=2"):
-        StreakSkipping(target=Fraction(0), floor=2.0)
-    assert StreakSkipping(easy_part=Fraction(0), highest=1.0, floor=1.0, change=0.0).target == Fraction(1, 4)
-    for wrong in ({"lowest": 0.6}, {"highest": 0.4}, {"change": 1.0}, {"easy_part": Fraction(2)}):
-        with refused(ConfigError, f"{next(iter(wrong))}="):
-            StreakSkipping(**wrong)
 
 
 def test_only_groups_whose_rewards_differ_count():

@@ -280,7 +280,7 @@ def test_gradients_over_all_tokens_are_those_of_the_docstrings():
 
 
 def test_a_term_without_a_reference_says_what_to_pass():
-    with pytest.raises(ConfigError, match=r"needs ref_logp_BT.*beta=0\.0"):
+    with pytest.raises(ConfigError, match=r"ref_logp_BT.*beta=0\.0"):
         k3(one_of_each(LOGITS, None))
 
 

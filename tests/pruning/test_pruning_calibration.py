@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from dppo.pruning import PROMPT_AUTO, Auto, MomentSamples, PromptHistory, PromptPruning, efficiency
-from dppo.pruning.calibration import Calibration, by_others
-from dppo.pruning.ceiling import PROMPT_FLOOR, choose
+from dppo.pruning.ceiling import PROMPT_FLOOR, Calibration, by_others, choose
 from dppo.types import Candidates, Rewards
 
 

@@ -4,10 +4,8 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from refusals import refused
 
 from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
-from dppo.errors import CheckpointError
 from dppo.rng import Purpose, generator
 from dppo.types import Work
 
@@ -56,13 +54,7 @@ def test_nothing_is_known_without_passes():
 def test_a_checkpoint_fixes_them_and_gives_them_back():
     early = recorded(4).settled()
     assert early.fixed and early.known and early.rollout_cost == 0.5
-    saved = json.loads(json.dumps(asdict(early)))
-    assert TokenCosts.of_saved(saved) == early
-    of_another_version = {"generations": 4, "seconds": [1, 0, 0], "tokens": [1, 1, 1], "fixed": True}
-    short, negative = ({"training": asdict(early.training) | each} for each in ({"unpruned": [1]}, {"products": [-1]}))
-    for damaged in ({}, {"seconds": [1]}, of_another_version, saved | short, saved | negative, saved | {"seconds": -1}):
-        with refused(CheckpointError, "damaged"):
-            TokenCosts.of_saved(damaged)
+    assert TokenCosts.of_saved(json.loads(json.dumps(asdict(early)))) == early
 
 
 def passes_of(live, *, budget, idle=0):

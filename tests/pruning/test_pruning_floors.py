@@ -8,7 +8,7 @@ import torch
 from pruning_enumeration import mean_weight
 from refusals import refused
 
-from dppo.errors import ConfigError, DesignError
+from dppo.errors import ConfigError
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import (
     PIVOTAL,
@@ -130,5 +130,5 @@ def test_what_other_terms_weighed_is_a_faded_mean_that_ignores_what_is_not_finit
 def test_impossible_floors_are_refused():
     with refused(ConfigError, "least=1.5"):
         Pruning(rate=0.5, least=1.5)
-    with refused(DesignError, "least=0.3"):
+    with refused(ConfigError, "least=0.3"):
         Budget(rate=0.5, floor=0.2, least=0.3)

@@ -12,7 +12,6 @@ from refusals import refused
 
 from dppo.errors import CheckpointError, ConfigError, ShapeError
 from dppo.pruning import PromptHistory
-from dppo.pruning.history import FORMAT
 from dppo.types import Rewards
 
 GROUP = 4
@@ -249,10 +248,8 @@ def test_a_file_damaged_anywhere_is_refused_or_read_in_full(tmp_path: Path):
 WHOLE = arrays(filled())
 DAMAGED = {
     "another archive": ({"something": np.ones(3)}, "damaged"),
-    "another type": (WHOLE | {"count": np.zeros(50)}, "count"),
     "a missing array": ({name: array for name, array in WHOLE.items() if name != "streak"}, "streak"),
-    "another format": (WHOLE | {"format": np.int64(99)}, f"format {FORMAT}"),
-    "moments of another shape": (WHOLE | {"reward_moments": np.zeros((3, 50, 1), np.float32)}, "reward_moments"),
+    "another format": (WHOLE | {"format": np.int64(99)}, "format 99"),
     "a pickle": (WHOLE | {"count": np.array([{"a": 1}] * 50, object)}, "damaged"),
 }
 

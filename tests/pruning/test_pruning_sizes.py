@@ -10,7 +10,7 @@ from refusals import refused
 from dppo.context import Expected
 from dppo.errors import ConfigError
 from dppo.pruning import GroupSizes
-from dppo.pruning.sizes import whole_numbers
+from dppo.pruning.prompts import whole_numbers
 
 
 def expected(variance):

@@ -11,8 +11,8 @@ from arrays import tensor
 from dppo.errors import ConfigError, DesignError
 from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, WEIGHTINGS, Budget, Design, Weighting
 from dppo.pruning import designs as designs_module
+from dppo.pruning import level as level_module
 from dppo.pruning import probabilities as probabilities_module
-from dppo.pruning import schedules as schedules_module
 from dppo.pruning import scores as scores_module
 from dppo.pruning.probabilities import StatedRule
 from dppo.pruning.scores import StatedScore
@@ -86,7 +86,7 @@ def test_every_public_part_has_an_example(registry, examples):
 def test_every_part_that_exists_is_registered_under_its_name():
     assert records(probabilities_module, StatedRule) == RULES
     assert {*records(scores_module, StatedScore).values()} == {*SCORES.values()}
-    assert public_functions(schedules_module, ["done"]) == set(SCHEDULES.values())
+    assert public_functions(level_module, ["done"]) == set(SCHEDULES.values())
     assert records(designs_module, Weighting) == WEIGHTINGS
     assert records(designs_module, Design) == DESIGNS
     draws = {design.draw for design in DESIGNS.values()}
@@ -116,7 +116,7 @@ def test_scores(name):
     score = SCORES[name](ROWS)
     assert score.tolist() == SCORE_EXAMPLES[name] and score.dtype == torch.float64
     if name == "uncertainty":
-        with pytest.raises(ConfigError, match=r"log-probabilities.*Use score=advantage_with_length"):
+        with pytest.raises(ConfigError, match=r"log-probabilities.*Use advantage_with_length"):
             SCORES[name](SILENT)
     else:
         assert SCORES[name](SILENT).shape == (1,)

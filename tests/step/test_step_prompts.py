@@ -201,14 +201,10 @@ def test_prompts_that_a_checkpoint_does_not_know_are_counted_in_a_warning(tmp_pa
     assert other.history.seen_share == pytest.approx(19 / 24)
 
 
-def test_a_damaged_place_is_refused(tmp_path):
+def test_a_missing_history_is_refused(tmp_path):
     run = source(GRESO)
     taught(run, 2, rounds=True)
     position = run.save(tmp_path)
-    damaged = [{"temperature": 1}, *(position["learned"] | {"easy": value} for value in ("0.5", float("nan"), [0.5]))]
-    for change in (*({"learned": learned} for learned in damaged), {"offset": -1}):
-        with pytest.raises(CheckpointError):
-            run.load(tmp_path, position | change)
     (tmp_path / HISTORY_FILE).unlink()
     with refused(CheckpointError, HISTORY_FILE):
         run.load(tmp_path, position)

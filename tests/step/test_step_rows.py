@@ -50,10 +50,9 @@ def test_a_damaged_draw_is_refused_and_that_of_another_dataset_is_made_anew(tmp_
     rows = source("infobatch")
     walk(rows, range(6))
     rows.save(tmp_path)
-    for prob, weight in ((np.ones(3), np.ones(SIZE)), (np.ones((SIZE, 1)), np.ones((SIZE, 1)))):
-        np.savez(tmp_path / "dppo_epoch.npz", epoch=np.int64(1), prob=prob, weight=weight)
-        with refused(CheckpointError, "damaged"):
-            source("infobatch").load(tmp_path)
+    np.savez(tmp_path / "dppo_epoch.npz", epoch=np.int64(1), prob=np.ones(3))
+    with refused(CheckpointError, "damaged"):
+        source("infobatch").load(tmp_path)
     rows.save(tmp_path)
     grown = source("infobatch", size=SIZE + 8)
     assert grown.load(tmp_path) == SIZE

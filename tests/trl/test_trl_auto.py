@@ -13,6 +13,7 @@ from trl_recorder_runs import lines, make
 
 from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
 from dppo.errors import ConfigError, DataError
+from dppo.files import sealed, unsealed
 from dppo.lab.runs.ceilings import run_ceilings
 from dppo.lab.runs.reader import read_run
 from dppo.methods import METHODS
@@ -91,7 +92,9 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
         assert alike(tmp_path / "a", tmp_path / str(stop)), stop
     file = tmp_path / "a" / "checkpoint-6" / "dppo_state.json"
     state = json.loads(file.read_text())
-    state["session"]["source"]["visits"] = MomentSamples.none().saved()
+    session = unsealed(state["session"])
+    session["source"]["visits"] = MomentSamples.none().saved()
+    state["session"] = sealed(session)
     file.write_text(json.dumps(state))
     with warned("dppo_state.json"):
         trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
@@ -230,7 +233,7 @@ def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_pa
     file = tmp_path / "a" / "checkpoint-3" / "dppo_state.json"
     state = json.loads(file.read_text())
     assert state["session"]["others"]["unit"] > 0
-    state["session"]["others"] = asdict(OtherTerms())
+    state["session"] = sealed(unsealed(state["session"]) | {"others": asdict(OtherTerms())})
     file.write_text(json.dumps(state))
     with warned("dppo_state.json"):
         forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)

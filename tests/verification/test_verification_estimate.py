@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dppo.verification.estimate import deviance, deviance_bound, estimate_bias
+from dppo.verification.draws import deviance, deviance_bound, estimate_bias
 
 VECTORS = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 GRAM = VECTORS @ VECTORS.T

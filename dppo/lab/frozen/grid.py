@@ -10,7 +10,7 @@ from dppo.errors import ConfigError
 from dppo.lab.frozen.lines import FrozenLine, PrunedLevel
 from dppo.lab.frozen.sample import DrawFigures, bias_of, figures, sample
 from dppo.methods import Method
-from dppo.verification.estimate import Bias, root
+from dppo.verification.draws import Bias, root
 
 FORMAT = 2
 FEWEST_DRAWS = 100

@@ -17,8 +17,7 @@ from torch import Tensor
 from dppo.methods import Method
 from dppo.pruning import Budget, PromptPruning, Pruning
 from dppo.rng import Purpose, generator
-from dppo.verification.draws import FrozenDraw, draw, full_batch, gradients
-from dppo.verification.estimate import Bias, estimate_bias
+from dppo.verification.draws import Bias, FrozenDraw, draw, estimate_bias, full_batch, gradients
 from dppo.verification.subject import Subject
 
 NORMAL_95 = 1.959964

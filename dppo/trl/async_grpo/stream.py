@@ -63,7 +63,7 @@ class GroupStream:
                 self.worker.rollout_buffer.get_nowait()
         self.next_id = max([self.next_id, *(int(flight.uid) + 1 for flight in self.in_flight.flights)])
         for flight in self.in_flight.flights:
-            self._request(int(flight.uid), flight.candidate.row, version)
+            self._request(int(flight.uid), flight.row, version)
 
     def next_groups(self, version: int, number: int, done: float) -> tuple[Requested, list[RolledGroup]]:
         """Prompts and groups of the next step, in the order of the requests.
@@ -119,7 +119,7 @@ class GroupStream:
         return self.next_id - 1
 
     def _row_of(self, uid: int) -> int:
-        return self.in_flight.taken([str(uid)])[0].candidate.row
+        return self.in_flight.taken([str(uid)])[0].row
 
     def _renew_overdue(self, version: int, patience: int) -> None:
         """Request again what was requested more than ``patience`` updates ago and has not come back: it may be lost."""

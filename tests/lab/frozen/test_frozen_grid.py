@@ -14,7 +14,7 @@ from dppo.lab.frozen.methods import as_configured, configured, embedded_training
 from dppo.lab.frozen.sample import bias_of, sample
 from dppo.pruning import uniform
 from dppo.verification import draws
-from dppo.verification.estimate import root
+from dppo.verification.draws import root
 from dppo.verification.subject import remembered
 
 BUILD = embedded_training().build_other

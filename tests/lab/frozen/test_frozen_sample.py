@@ -13,9 +13,8 @@ from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, DAPO_TOKENS
 from dppo.rng import Purpose, generator
 from dppo.types import Candidates, Rewards
-from dppo.verification.draws import draw, full_batch, gradients
+from dppo.verification.draws import draw, estimate_bias, full_batch, gradients, root
 from dppo.verification.enumerate import enumerated, every_way
-from dppo.verification.estimate import estimate_bias, root
 from dppo.verification.subject import known_after
 
 CPPO, DPPO, GRESO, GRPO = (METHODS[name] for name in ("cppo", "dppo", "greso", "grpo"))
