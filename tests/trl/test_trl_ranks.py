@@ -131,17 +131,19 @@ def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
 
 def test_two_ranks_write_one_record(folder):
     """Counts of both ranks, files of the first."""
+    rolled_out = {}
     for name in ("dppo", "trl"):
         seen = [json.loads((folder / f"{name}_{rank}.json").read_text()) for rank in range(2)]
         totals = lines(folder / name, "metrics.jsonl")[-1]
-        assert totals["total/rollouts"] == sum(rank["rollouts"] for rank in seen) > 0
+        rolled_out[name] = sum(rank["rollouts"] for rank in seen)
+        assert totals["total/rollouts"] == rolled_out[name] > 0
         assert totals["total/rollout_tokens"] == sum(rank["tokens"] for rank in seen)
         assert totals["total/tokens_trained"] == seen[0]["trained"] == seen[1]["trained"] > 0
-        assert [record["step"] for record in lines(folder / name, "prompts.jsonl")] == [1, 2, 3]
-        for record in lines(folder / name, "prompts.jsonl"):
-            assert sum(record["rolled_out"]) * 4 <= sum(rank["rollouts"] for rank in seen)
-            assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
         assert run_file(folder / name)["environment"]["processes"] == 2
+    assert [record["step"] for record in lines(folder / "dppo", "prompts.jsonl")] == [1, 2, 3]
+    for record in lines(folder / "dppo", "prompts.jsonl"):
+        assert sum(record["rolled_out"]) * 4 <= rolled_out["dppo"]
+        assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
 
 
 def alone_and_together(kind, folder, path, tmp_path):

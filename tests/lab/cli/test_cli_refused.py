@@ -85,7 +85,7 @@ REFUSED = [
     ("plan train.yaml --pilot 3", "must be an even number of prompts >= 4"),
     ("plan train.yaml --pilot 12", "--pilot 12", "10 prompts", "Try --pilot 10"),
     ("verify --prompts 4", "--prompts is for the model of a configuration"),
-    ("report nowhere", "nowhere is not a folder"),
+    ("report nowhere", "nowhere"),
 ]
 
 
