@@ -72,6 +72,7 @@ def main() -> None:
         str(given.folder / "run"),
         vllm_server_base_url=given.server,
         completion_prune_rate=0.3,
+        log_metrics="all",
         num_generations=GROUP,
         per_device_train_batch_size=2 * GROUP,
         gradient_accumulation_steps=2,
