@@ -34,9 +34,9 @@ TAKEN = {
     "tokens_trained": "tokens trained on",
 }
 """Work of a side in its seconds: fields of ``curves.Point`` and their names."""
-SECONDS, MODEL_SECONDS = 12.0, 300.0
+SECONDS, MODEL_SECONDS = 10.0, 300.0
 """Seconds of one core that each side trains for: the built-in model, and one of the user's own."""
-BESIDE = {SECONDS: 40.0, MODEL_SECONDS: 360.0}
+BESIDE = {SECONDS: 50.0, MODEL_SECONDS: 360.0}
 """Seconds that loading, the warm start and evaluations take beside them, on a core with AVX2."""
 MEANING = (
     "trl: TRL's own GRPOTrainer. grpo: the control, plain GRPO that leaves out completions without a gradient and "
