@@ -1,9 +1,10 @@
-"""The machine: its description for measurements, threads for small models, and the installed vLLM."""
+"""The machine: its description for measurements, threads for small models, and versions of installed engines."""
 
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +59,38 @@ def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def check_version(package: str, installed: str, *, oldest: str, before: str, changed: Callable[[], list[str]]) -> None:
+    """Raise ``ConfigError`` for a version of an engine before the tested range, or after it with changed methods.
+
+    Args:
+        package: its name for pip, with extras.
+        installed: its version; a development build or a candidate counts as the release that it leads to.
+        oldest: the first version that was tested.
+        before: the first one that was not.
+        changed: gives the names of overridden methods that are not as they were tested.
+    """
+    from packaging.version import Version  # comes with every engine, and not with torch alone
+
+    number, name = Version(Version(installed).base_version), package.partition("[")[0]
+    if Version(oldest) <= number < Version(before):
+        return
+    tested, advice = f"{oldest} <= {name} < {before}", f"Install one: pip install '{package}>={oldest},<{before}'"
+    if number < Version(oldest):
+        raise ConfigError(
+            f"{name} {installed} is not supported: the overridden methods were checked on {tested} only. {advice}"
+        )
+    if others := changed():
+        raise ConfigError(
+            f"{name} {installed} is newer than the tested {tested}, and methods that are overridden have changed: "
+            f"{', '.join(others[:4])}{' and others' * (len(others) > 4)}. {advice}"
+        )
+    warnings.warn(
+        f"{name} {installed} is newer than the tested {tested}. It is used, since the methods that are overridden are "
+        "the same.",
+        stacklevel=3,
+    )
 
 
 def load_vllm(setting: str, otherwise: str) -> Any:

@@ -3,22 +3,22 @@
 A test compares ``REFUSED``, and the served methods in ``tests/trl/trl_methods.json``, with all that TRL defines.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import trl
 from datasets import Dataset
-from packaging.version import Version
 from transformers.training_args import OptimizerNames
 from trl.data_utils import is_conversational
 from trl.trainer.grpo_config import GRPOConfig
 
+from dppo.environment import check_version
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods import Method
 from dppo.trl.hooked import changed_methods
 
-OLDEST, OLDEST_ASYNC, BEFORE = Version("1.15"), Version("1.16"), Version("1.17")
+OLDEST, OLDEST_ASYNC, BEFORE = "1.15", "1.16", "1.17"
 """The supported range of TRL, tested at both ends: our hooks use private names. The asynchronous trainer changed."""
 
 RANGES: Mapping[str, str] = {
@@ -61,23 +61,8 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
 
     ``experimental``: the methods of its asynchronous trainer in place of the others.
     """
-    oldest = OLDEST_ASYNC if experimental else OLDEST
-    if oldest <= Version(installed) < BEFORE:
-        return
-    advice = f"pip install 'trl>={oldest},<{BEFORE}'"
-    if Version(installed) < oldest:
-        part = "the asynchronous trainer" if experimental else "any trainer"
-        raise ConfigError(f"TRL {installed} is too old for {part}: private methods are overridden. {advice}")
-    if changed := changed_methods(experimental=experimental):
-        raise ConfigError(
-            f"TRL {installed} is newer than those that were tested, and methods that are overridden have changed: "
-            f"{', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
-        )
-    warnings.warn(
-        f"TRL {installed} is newer than those that were tested. It is used, since the methods that are "
-        "overridden are the same.",
-        stacklevel=2,
-    )
+    oldest, changed = OLDEST_ASYNC if experimental else OLDEST, partial(changed_methods, experimental=experimental)
+    check_version("trl", installed, oldest=oldest, before=BEFORE, changed=changed)
 
 
 def unsupported_options(args: GRPOConfig) -> list[str]:

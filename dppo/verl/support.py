@@ -1,10 +1,10 @@
 """The supported range of verl, and each refused option with the reason and a line that works."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from dppo.errors import ConfigError
+from dppo.environment import check_version
 from dppo.methods import Method
 from dppo.pruning import needs_log_probs
 from dppo.verl.hooked import changed_methods
@@ -14,9 +14,9 @@ Get = Callable[[str], Any]
 Rule = tuple[str, tuple[Any, ...], str, Any]
 """An option, its served values, the reason why no other is served, and a value that works."""
 
-OLDEST, BEFORE = (0, 9, 0), (0, 10, 0)
+OLDEST, BEFORE = "0.9.0", "0.10.0"
 """The supported range of verl: the bodies of the overridden methods were compared within it."""
-OLDEST_ASYNC = (0, 9, 1)
+OLDEST_ASYNC = "0.9.1"
 """The first verl whose asynchronous trainers count prompts in flight when they resume."""
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -92,27 +92,8 @@ def check_verl_version(installed: str, mode: str = "sync", *, megatron: bool = F
 
     ``mode`` is that of verl's trainer. ``megatron``: it is the engine.
     """
-    numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
-    first = OLDEST if mode == "sync" else OLDEST_ASYNC
-    if first <= numbers < BEFORE:
-        return
-    oldest, before = (".".join(map(str, each)) for each in (first, BEFORE))
-    advice = f"Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
-    if numbers < first:
-        raise ConfigError(
-            f"verl {installed} is not supported: the overridden methods were checked on {oldest} <= verl < {before} "
-            f"only. {advice}"
-        )
-    if changed := changed_methods(megatron=megatron):
-        raise ConfigError(
-            f"verl {installed} is newer than the tested {oldest} <= verl < {before}, and methods that are overridden "
-            f"have changed: {', '.join(changed[:4])}{' and others' * (len(changed) > 4)}. {advice}"
-        )
-    warnings.warn(
-        f"verl {installed} is newer than the tested {oldest} <= verl < {before}. It is used, since the methods that "
-        "are overridden are the same.",
-        stacklevel=2,
-    )
+    oldest, changed = OLDEST if mode == "sync" else OLDEST_ASYNC, partial(changed_methods, megatron=megatron)
+    check_version("verl[verl-core]", installed, oldest=oldest, before=BEFORE, changed=changed)
 
 
 def waits_for(get: Get) -> str:

@@ -178,8 +178,9 @@ def test_a_newer_trl_is_decided_by_its_methods(monkeypatch, experimental):
     with pytest.warns(UserWarning):  # the other part of TRL is as it was
         check_trl_version("1.17.0", experimental=not experimental)
     monkeypatch.delattr(owner, name)
-    with refused(ConfigError, f"{owner.__name__}.{name}"):
-        check_trl_version("1.17.0", experimental=experimental)
+    for version in ("1.17.0", "1.17.0.dev0"):  # a development build is newer too
+        with refused(ConfigError, f"{owner.__name__}.{name}"):
+            check_trl_version(version, experimental=experimental)
 
 
 class Plain:
