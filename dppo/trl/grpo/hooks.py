@@ -27,10 +27,10 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         """As ``TrainingLoop.start_loop``."""
-        if self._is_vlm and self.args.ddp_find_unused_parameters is None:
-            self.args.ddp_find_unused_parameters = True  # the pass that synchronizes gradients may have no picture
         if self._is_vlm:
             self._tokenizer.padding_side = "left"  # TRL pads prompts so, and the processor the kinds of their tokens
+            if self.args.ddp_find_unused_parameters is None:
+                self.args.ddp_find_unused_parameters = True  # the pass that synchronizes may have no picture
         super().start_loop(padded_forward)
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
