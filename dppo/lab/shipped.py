@@ -1,13 +1,18 @@
-"""The examples that come with the library: beside the packages in a clone, inside this package in a wheel."""
+"""Examples and pages that come with the library: beside the packages in a clone, inside this package in a wheel."""
 
 import shutil
 from pathlib import Path
 
 from dppo.errors import ConfigError, did_you_mean
 
-INSIDE = Path(__file__).with_name("examples")
-EXAMPLES = INSIDE if INSIDE.is_dir() else Path(__file__).parents[2] / "examples"
-"""The folder of the examples of this installation."""
+
+def _shipped(name: str) -> Path:
+    inside = Path(__file__).with_name(name)
+    return inside if inside.is_dir() else Path(__file__).parents[2] / name
+
+
+EXAMPLES, PAGES = _shipped("examples"), _shipped("docs")
+"""Folders of this installation."""
 NOT_SHIPPED = {"sample_compare", "first_look", "results"}
 """Parts of a clone's folder that are in no wheel; pyproject.toml leaves them out."""
 

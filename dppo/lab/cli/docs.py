@@ -4,17 +4,13 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markdown import Markdown
 
 from dppo.errors import ConfigError, did_you_mean
 from dppo.lab.cli.words import print_names
-
-INSIDE = Path(__file__).parents[1] / "docs"
-PAGES = INSIDE if INSIDE.is_dir() else Path(__file__).parents[3] / "docs"
-"""The folder of the pages: inside the package in a wheel, beside it in a clone."""
+from dppo.lab.shipped import PAGES
 
 
 def main(words: Sequence[str]) -> int:

@@ -7,7 +7,8 @@ from refusals import refused
 
 import dppo
 from dppo.errors import ConfigError
-from dppo.lab.cli.docs import PAGES, main
+from dppo.lab.cli.docs import main
+from dppo.lab.shipped import PAGES
 
 NAMED = re.compile(r"dppo docs ([a-z_]+)")
 
