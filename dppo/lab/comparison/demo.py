@@ -22,7 +22,7 @@ from dppo.lab.statistics import FEWEST, seed_interval
 
 CONFIG = Path(__file__).with_name("demo.yaml")
 CHAT_MODEL = EXAMPLES / "smollm2" / "train.yaml"
-"""Of a model of one's own, which learns sums."""
+"""The configuration for a chat model, which learns sums."""
 NARROWEST = 90
 """Columns that the table needs."""
 CONTROL, OURS = "grpo", "dppo"
@@ -36,8 +36,8 @@ TAKEN = {
 """Work of a side in its seconds: fields of ``curves.Point`` and their names."""
 SECONDS, MODEL_SECONDS = 10.0, 300.0
 """Seconds of one core that each side trains for: the built-in model, and one of the user's own."""
-BESIDE = {SECONDS: 50.0, MODEL_SECONDS: 360.0}
-"""Seconds that loading, the warm start and evaluations take beside them, on a core with AVX2."""
+BESIDE, MODEL_BESIDE = 50.0, 360.0
+"""Seconds of a seed that loading, the warm start and evaluations take beside them, on a core with AVX2."""
 MEANING = (
     "trl: TRL's own GRPOTrainer. grpo: the control, plain GRPO that leaves out completions without a gradient and "
     "packs the others without padding. dppo: the changed import, with nothing else set. All generate in the same way."
@@ -71,7 +71,8 @@ def _flags(fields: Mapping[str, str]) -> list[str]:
 def first_words(comparison: Comparison) -> str:
     """A sentence about what is trained, and for how long."""
     assert comparison.seconds is not None
-    whole = len(comparison.order()) * comparison.seconds + len(comparison.seeds) * BESIDE[comparison.seconds]
+    beside = BESIDE if comparison.scratch else MODEL_BESIDE
+    whole = len(comparison.order()) * comparison.seconds + len(comparison.seeds) * beside
     sides = f"{', '.join(SIDES[:-1])} and {SIDES[-1]}"
     return (
         f"{sides} train for {comparison.seconds:.0f} seconds of one core each, {len(comparison.seeds)} seed(s): about "

@@ -29,7 +29,6 @@ def run(tmp_path, tmp_path_factory, untrained, monkeypatch, capsys):
         config.write_text(yaml.safe_dump(given | sides, sort_keys=False))
         monkeypatch.setattr(demo, "CONFIG", config)
         monkeypatch.setattr(demo, "SECONDS", seconds)
-        monkeypatch.setitem(demo.BESIDE, seconds, 0.0)
         assert command.main(["--output", str(tmp_path), *words]) == 0
         return *capsys.readouterr(), json.loads((tmp_path / "results.json").read_text())
 
