@@ -23,7 +23,7 @@ def fingerprint(method: Any) -> str:
 
 
 def fingerprints(hooked: Hooked) -> dict[str, str]:
-    """Of each method as it is installed; empty text for one that is not there."""
+    """Fingerprints of the installed methods by name, with empty text for a method that is not there."""
     found = {}
     for path, names in hooked.items():
         module, _, kind = path.rpartition(".")
@@ -42,7 +42,7 @@ def changed(hooked: Hooked, file: Path) -> list[str]:
 
 
 def write_fingerprints(hooked: Hooked, file: Path) -> None:
-    """Write those of the installed version."""
+    """Write the fingerprints of the installed version."""
     file.write_text(json.dumps(fingerprints(hooked), indent=1) + "\n", encoding="utf-8")
 
 

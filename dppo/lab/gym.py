@@ -176,7 +176,7 @@ class GymScorer:
         found: list[float | None] = []
         while len(found) < len(texts):
             if self._pool is None:
-                # Spawned, not forked: a fork would copy torch's threads in whatever state they are.
+                # A forked worker would inherit locks that threads of torch hold, so workers are spawned.
                 self._pool = multiprocessing.get_context("spawn").Pool(self.workers, _registered, ("",))
                 self._pool.apply(_registered, ("",))  # the import takes seconds, which are no completion's
             left = list(zip(texts, rows, strict=True))[len(found) :]

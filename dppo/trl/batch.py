@@ -76,7 +76,7 @@ class RankBatch(Padded):
     token_weight_UBT: Tensor | None = None
     """(U, B, T) float32 weight of each token's loss beside ``weight_UB``, 0 if it was not drawn; None for 1 each."""
     pictures: Pictures | None = None
-    """Of each row, for a vision-language model."""
+    """Pictures of each row, for a vision-language model."""
     uncut: "RankBatch | None" = None
     """The batch that it was cut from; None for a whole one."""
     draws: tuple[int, ...] = ()

@@ -132,7 +132,7 @@ def end_to_end(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _by_row(output: Mapping[str, Any], count_B: Sequence[int]) -> dict[str, tuple[Tensor, ...]]:
-    """For each input of pictures a tensor for each row."""
+    """Each input of pictures, by name, as one tensor for each row."""
     found: dict[str, Any] = {name: output[name] for name in OF_PICTURES if name in output}
     # With a mask and no tiles an entry is all pictures of a row, even if there are as many pictures as rows.
     if "pixel_attention_mask" not in found or "spatial_shapes" in found:

@@ -169,7 +169,7 @@ class Bias:
     squared: float
     """Unbiased estimate of ``|E[g_hat] - g|^2 / |g|^2``: near 0, above or below, if there is no bias."""
     standard_error: float
-    """Of ``squared`` if there is no bias."""
+    """Standard error of ``squared`` if there is no bias."""
     variance: float
     """``E|g_hat - g|^2 / |g|^2`` of a single draw, its bias included."""
     spectrum: tuple[float, float]

@@ -20,7 +20,7 @@ class PatternExample:
 
 
 EXAMPLES: list[PatternExample] = []
-"""Of every expression made here, for ``tests/grading/test_grading_answers.py``."""
+"""Examples of every expression made here, for ``tests/grading/test_grading_answers.py``."""
 
 
 def pattern(regex: str, examples: Mapping[str, str] | tuple[str, ...], flags: int = 0) -> re.Pattern[str]:

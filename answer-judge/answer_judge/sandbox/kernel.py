@@ -158,7 +158,7 @@ def become_nobody() -> bool:
 
 
 def library_is_public() -> bool:
-    """True if nobody may read Python's own library."""
+    """True if every user of the machine can reach Python's own library."""
     library = Path(sysconfig.get_path("stdlib")).resolve()
     return all(place.stat().st_mode & 0o001 for place in (library, *library.parents[:-1]))
 

@@ -71,7 +71,7 @@ def test_judging_compiles_nothing():
     answers += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\log_2 8", r"\sqrt[3]{2}", r"\sin(2x)"]
     answers += [text[14:-3] for kind, text in hostile_answers(300) if kind.startswith(("code", "unicode"))]
     tasks = [{"answer": answer, "gold": gold} for answer in answers for gold in (r"\frac{1}{2}", "x+1", answer or "0")]
-    # In a process of its own, since a hook stays for ever.
+    # A process of its own: an audit hook cannot be removed.
     done = subprocess.run([sys.executable, "-c", AUDIT], input=json.dumps(tasks), text=True, capture_output=True)
     assert done.stdout == "[]\n", done.stderr
 

@@ -128,13 +128,13 @@ SILENT = ArithmeticTask(
     table=(2, 3, 4, 5, 6, 7),
     wrong_golds=True,
 )
-"""Of 10 problems 5 are mastered and 2 have wrong gold answers. The other 3 have a signal for epochs: each depends on
+"""5 of 10 problems are mastered, and 2 have wrong gold answers. The other 3 have a signal for epochs: each depends on
 one of 78 entries of a table without a rule. Measured in docs/tasks.md."""
 
 RARE = replace(
     FULL, easy=(3, 4), middle=(9, 10), hard=(6, 7), shares=(12, 3, 5), held_out_shares=(0, 1, 0), wrong_golds=True
 )
-"""Of 20 problems 12 are nearly mastered, 5 have wrong gold answers, and 3 are solved once in 8 to 25 answers at the
+"""12 of 20 problems are nearly mastered, 5 have wrong gold answers, and 3 are solved once in 8 to 25 answers at the
 start. Measured in docs/tasks.md."""
 
 

@@ -23,13 +23,13 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
-    """What exact skipping would have saved."""
+    """Savings that exact skipping would have brought to a logged run."""
 
     source: str
     phases: Mapping[str, float]
     """Share of a step by phase; empty if the log has no seconds of phases."""
     seconds: float
-    """Of a step; NaN if the log has none."""
+    """Seconds of a step; NaN if the log has none."""
     zero_variance: Bounds
     """Share of zero-variance groups."""
     pass_rate: float

@@ -48,14 +48,14 @@ class PlanLine:
     option: Option
     work: Work
     seconds: Seconds
-    """Of an optimizer step whose prompts have a history; ``per_step`` is their sum."""
+    """Seconds of an optimizer step whose prompts have a history; ``per_step`` is their sum."""
     per_step: Estimate
     speedup: Estimate
     """Seconds of a step of TRL over these, at the same number of steps and so at another noise."""
     noise: Estimate
     """Variance of the gradient over that of TRL's step, at its largest: second moments."""
     hours: Estimate
-    """Of the run, its first epoch unpruned; ``equal_hours`` for as many steps as give the noise of TRL's run."""
+    """Hours of the run, its first epoch unpruned; ``equal_hours`` for as many steps as give the noise of TRL's run."""
     equal_hours: Estimate
 
 

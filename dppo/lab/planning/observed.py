@@ -14,7 +14,7 @@ from dppo.lab.runs.reader import Log, RunRecord, number, sequence
 from dppo.rng import Purpose, generator
 
 RESAMPLES = 100
-"""Of an interval: each is a plan of its own."""
+"""Resamples for an interval: each is a plan of its own."""
 MOST = 200
 """Timed steps and logs used: the latest, since a policy moves on."""
 GENERATIONS = 8
@@ -24,7 +24,7 @@ NEEDED = (*("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "num_tokens", "time/rollo
 NEEDED += ("rows/tokens", "rows/padded_tokens")
 """Figures that a log needs to be a timed step."""
 REWARD, ZERO_VARIANCE = ("candidates/reward", "reward"), ("candidates/zero_variance_groups", "frac_reward_zero_std")
-"""Of all candidates if prompts were pruned, and TRL's own."""
+"""Names of these metrics: over all candidate prompts first, then TRL's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

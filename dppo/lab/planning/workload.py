@@ -46,9 +46,9 @@ class Shares:
     """The two shares of some groups that fix a Beta distribution of pass rates."""
 
     mean: float
-    """Of right completions, in (0, 1)."""
+    """Share of right completions, in (0, 1)."""
     zero_variance: float
-    """Of groups that are all right or all wrong, in [0, 1]."""
+    """Share of groups that are all right or all wrong, in [0, 1]."""
     size: int
     """Completions of a group, >= 2."""
 

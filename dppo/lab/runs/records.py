@@ -1,4 +1,4 @@
-"""What goes into the files of a run: its facts before anything is trained, and generations as lines."""
+"""Records in the files of a run: its facts before anything is trained, and generations as lines."""
 
 from collections.abc import Mapping, Sized
 from dataclasses import MISSING, fields
@@ -73,7 +73,7 @@ def changed_fields(args: Any) -> dict[str, Any]:
 
 
 def prompt_line(trainer: DPPOTrainer, plan: StepPlan) -> PromptLine:
-    """What became of each candidate prompt of a generation; rows are null where they are not known."""
+    """The record of a generation's candidate prompts, with null for rows that are not known."""
     prompts, expected, group_N = plan.prompts, plan.prompts.candidates, plan.completions.group_N
     source = trainer.session.source
     found = {"mean_reward": each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, plan.rewards.total_N)}

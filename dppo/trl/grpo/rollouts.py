@@ -30,7 +30,7 @@ class GeneratedBatch(Padded):
     """Completions that TRL rolled out on this rank, and the rewards of all ranks."""
 
     pictures: Pictures | None = None
-    """Of each row, for a vision-language model."""
+    """Pictures of each row, for a vision-language model."""
     tool_mask: Tensor | None
     """(B, T), 0 if a tool wrote the token; None without tools."""
     sampler_logp: Tensor | None
