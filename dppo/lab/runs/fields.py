@@ -13,7 +13,7 @@ POSITIVE = "(0, inf)"
 
 @dataclass
 class RunArguments:
-    """What to train on, and how it is judged; training fields are TRL's and ours."""
+    """Data, rewards and evaluation of a run; training fields are TRL's and ours."""
 
     dataset_name: str = setting(
         "",

@@ -79,7 +79,7 @@ class CompletionLine:
     """0 where it is not trained on."""
     kept: bool
     why: str
-    """What became of it: a word of ``WHY``."""
+    """Outcome, a word of ``WHY``."""
     tokens: int
     """Completion tokens that carry loss."""
 

@@ -57,7 +57,7 @@ def load_tokenizer(run: "AnyRun", name: str) -> Any:
 
 
 def hub_options(run: "AnyRun") -> dict[str, Any]:
-    """What ``from_pretrained`` is told besides the name."""
+    """Arguments of ``from_pretrained`` besides the name."""
     return {"revision": run.model.model_revision, "trust_remote_code": run.training.trust_remote_code}
 
 

@@ -80,7 +80,7 @@ class RunRecord(RunFacts):
     completions: tuple[CompletionLine, ...] = ()
     prompts: tuple[PromptLine, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was wrong with the files, one sentence each."""
+    """Faults of the files, one sentence each."""
 
     def series(self, name: str, over: str = "step") -> Series:
         """The metric ``name`` over updates or a total; of several records of one update the last one counts."""

@@ -31,7 +31,7 @@ from dppo.trl.metrics import RECORD, logs_at, wall
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
 STATE = "dppo_totals"
-"""Where a checkpoint of TRL keeps the totals."""
+"""Key of the totals among the callbacks in a checkpoint's trainer state."""
 
 
 class RunRecorder(TrainerCallback):
