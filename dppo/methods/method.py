@@ -192,6 +192,8 @@ class Method:
     def loss(self, tokens: Tokens) -> Tensor:
         """(B, T) loss of each token, policy and KL term, for ``weighted_sum``."""
         loss_BT = self.token_loss(tokens)
+        if tokens.policy_BT is not None:
+            loss_BT = loss_BT.masked_fill(tokens.policy_BT == 0, 0.0)
         return loss_BT + self.beta * self.kl(tokens) if self.beta else loss_BT
 
     def describe(self, optimizer_steps: int = 1) -> str:

@@ -38,6 +38,8 @@ class Tokens:
     """(B, T) as the rollout engine reported them, NaN where missing; None if it reports none."""
     correction_B1: Tensor | None = None
     """(B, T), or (B, 1) for whole completions: truncated ratio of the old policy to the rollout engine's; None: 1."""
+    policy_BT: Tensor | None = None
+    """(B, T) bool or 0/1, true for tokens that have a policy loss beside the KL term; None for all."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Tokens(logp_BT=logp, old_logp_BT=logp.detach(), advantage_B=advantage, mask_BT=mask)")

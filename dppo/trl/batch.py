@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError
 from dppo.objective import Tokens
-from dppo.packing.forward import Scored
 from dppo.packing.rows import Row
 from dppo.step import StepSizes
 from dppo.trl.correction import Correction
@@ -71,6 +70,8 @@ class RankBatch(Padded):
     """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; or None."""
     sampler_logp: Tensor | None = None
     """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
+    policy_mask: Tensor | None = None
+    """(B, T) bool, tokens of high entropy, which alone have a policy loss; None for all."""
     length_UB: Tensor | None = None
     """(U, B) int64 tokens of each completion that are forwarded in each optimizer step; None for all."""
     token_weight_UBT: Tensor | None = None
@@ -235,6 +236,7 @@ class MicroBatch:
             ref_logp_BT=cut(whole.ref_logp),
             sampler_logp_BT=sampler,
             correction_B1=ratio,
+            policy_BT=cut(whole.policy_mask),
             counted_B=self.counted_B,
         )
 
@@ -254,11 +256,12 @@ class MicroBatch:
 
 
 @torch.no_grad()
-def fill_log_probs(
-    rank_batch: RankBatch, micro_batches: Iterable[MicroBatch], forward: Callable[[MicroBatch], Scored]
+def fill_tokens(
+    rank_batch: RankBatch, micro_batches: Iterable[MicroBatch], value: Callable[[MicroBatch], Tensor]
 ) -> Tensor:
-    """(B, T) log-probabilities of the rows in ``micro_batches``, 0 elsewhere."""
-    logp_BT = torch.zeros(rank_batch.completion_ids.shape, dtype=torch.float32, device=rank_batch.completion_ids.device)
+    """(B, T) float32 values of the tokens of the rows in ``micro_batches``, each (b, width) there; 0 elsewhere."""
+    ids = rank_batch.completion_ids
+    found_BT = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     for batch in micro_batches:
-        logp_BT[batch.rows, : batch.completion_width] = forward(batch).logp_BT.float()
-    return logp_BT
+        found_BT[batch.rows, : batch.completion_width] = value(batch).float()
+    return found_BT

@@ -14,7 +14,7 @@ from dppo.packing import Kernel, first_passing
 from dppo.packing.check import attempted, check_head, problem_of_rows
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
-from dppo.trl.batch import MicroBatch, RankBatch, fill_log_probs
+from dppo.trl.batch import MicroBatch, RankBatch, fill_tokens
 from dppo.trl.correction import Correction, CorrectionMetrics
 from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
@@ -74,11 +74,36 @@ class ForwardPasses:
 
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities without gradient of the rows of positive weight; 0 elsewhere."""
+        return self._filled(rank_batch, weight_B, lambda batch: self(model, batch).logp_BT)
+
+    def with_policy_mask(self, batch: RankBatch, calls: int) -> RankBatch:
+        """The batch with TRL's ``top_entropy_quantile``: tokens of high entropy among those of their micro-batch.
+
+        Below 1 every completion is forwarded for it, without gradient. All ranks call together.
+        """
+        trainer = self._trainer
+        if trainer.top_entropy_quantile >= 1.0:
+            return batch
+
+        def entropy(part: MicroBatch) -> Tensor:
+            found = self(trainer.model, part, entropy=True).entropy_BT
+            assert found is not None
+            return found
+
+        mask_BT, threshold = batch.loss_mask, 1 - trainer.top_entropy_quantile
+        entropy_BT = self._filled(batch, torch.ones_like(batch.weight_UB[0]), entropy)
+        high_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
+        for call in range(calls):
+            here = batch.call_B == call
+            high_BT[here] = trainer.get_high_entropy_mask(entropy_BT[here], mask_BT[here], threshold)
+        return replace(batch, policy_mask=high_BT)
+
+    def _filled(self, rank_batch: RankBatch, weight_B: Tensor, value: Callable[[MicroBatch], Tensor]) -> Tensor:
         batches = self._micro_batches(rank_batch, weight_B)
         if self._sharded:
             batches += [self.idle_pass()] * (self._largest(len(batches)) - len(batches))
         with self.memory.explained():
-            return fill_log_probs(rank_batch, batches, partial(self, model))
+            return fill_tokens(rank_batch, batches, value)
 
     def with_log_probs(self, batch: RankBatch) -> RankBatch:
         """The batch with reference log-probabilities of kept rows, and old ones of rows that later draws keep.

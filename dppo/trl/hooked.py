@@ -10,7 +10,8 @@ from dppo.hooked import Hooked, changed, write_fingerprints
 HOOKED: Hooked = {
     "trl.trainer.grpo_trainer.GRPOTrainer": (
         *("_prepare_inputs", "_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_generate"),
-        *("_generate_single_turn", "_calculate_rewards", "_compute_loss", "compute_loss", "training_step", "log"),
+        *("_generate_single_turn", "_calculate_rewards", "get_high_entropy_mask", "_compute_loss", "compute_loss"),
+        *("training_step", "log"),
     ),
     "trl.trainer.sft_trainer.SFTTrainer": ("compute_loss", "log"),
     "trl.trainer.dpo_trainer.DPOTrainer": ("_compute_loss", "compute_loss", "log"),

@@ -68,12 +68,25 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
 def unsupported_options(args: GRPOConfig) -> list[str]:
     """One sentence per TRL option in ``args`` that would be silently wrong here; empty if all are served."""
     served = served_in_rows(args) | {
-        f"top_entropy_quantile={args.top_entropy_quantile:g} needs the entropies of all tokens of the batch, most of "
-        "which are not forwarded here. Use top_entropy_quantile: 1.0.": args.top_entropy_quantile >= 1.0,
+        **_high_entropies(args),
         "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
         "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.": not args.use_adaptive_entropy,
     }
     return [sentence for sentence, fine in served.items() if not fine]
+
+
+def _high_entropies(args: Any) -> dict[str, bool]:
+    """Conditions of a ``top_entropy_quantile`` below 1: a threshold over all tokens of the batch, of one policy."""
+    value, whole = args.top_entropy_quantile, args.top_entropy_quantile >= 1.0
+    one_step = args.num_iterations == 1 and args.steps_per_generation == args.gradient_accumulation_steps
+    begins = f"top_entropy_quantile={value:g}"
+    return {
+        f"{begins} has its threshold over the tokens of all prompts, and some are not rolled out. Write "
+        "prompt_prune_rate: 0.": whole or not args.prompt_prune_rate,
+        f"{begins} is by entropies of the policy that generated: each generation is trained on in one optimizer step. "
+        "Write num_iterations: 1, and leave steps_per_generation out.": whole or one_step,
+        f"{begins} with an entropy bonus is not served. Write entropy_coef: 0.": whole or not args.entropy_coef,
+    }
 
 
 def served_in_rows(args: Any) -> dict[str, bool]:
@@ -123,7 +136,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "_prepare_inputs": "a call of the loss trains on completions that were drawn. Change examples in the dataset, "
         "and completions in _generate or a rollout_func.",
         **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_GRPO),
-        **dict.fromkeys(("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights"), _LOSS_OF_GRPO),
+        **dict.fromkeys(("get_off_policy_mask", "get_gamma_weights"), _LOSS_OF_GRPO),
         **dict.fromkeys(LOADER, _LOADER_OF_GRPO),
     },
     "SFTTrainer": _OF_ROWS,

@@ -52,6 +52,8 @@ CASES = {
     "batch std": dict(scale_rewards="batch"),
     "checkpointing": dict(gradient_checkpointing=True),
     "clip-higher and delta": dict(epsilon=0.1, epsilon_high=0.3, delta=1.5, num_iterations=2, max_steps=2),
+    "high entropies": dict(top_entropy_quantile=0.3, loss_type="vespo"),
+    "high entropies, kl": split(dict(top_entropy_quantile=0.3, beta=0.1, shuffle_dataset=False), 4),
     "masked truncation": dict(mask_truncated_completions=True),
 }
 

@@ -34,7 +34,8 @@ class ManyDraws(DPPOTrainer):
         for index in range(draws):
             self.session.number = index
             plan = self.drawn(self._plan(prompts, generated))
-            batch = self.forwards.with_log_probs(rank_batch(generated, plan, self.accelerator, self.schedule.calls))
+            batch = rank_batch(generated, plan, self.accelerator, self.schedule.calls)
+            batch = self.forwards.with_log_probs(self.with_policy_mask(batch))
             self.model.zero_grad()
             calls, _ = self.forwards.calls(batch, batch.weight_UB[0], 1)
             self.loss_of(self.model, {"batch": batch, "micro_batches": calls[0]}).backward()
@@ -42,6 +43,9 @@ class ManyDraws(DPPOTrainer):
 
     def drawn(self, plan):
         return plan
+
+    def with_policy_mask(self, batch):
+        return self.forwards.with_policy_mask(batch, self.schedule.calls)
 
 
 def many_draws(path, tmp_path, trainer=ManyDraws, **options):
@@ -59,7 +63,10 @@ def squared_bias_over_variance(draws, full):
     return float((mean - full).square().sum() / (draws - mean).square().sum(1).mean())
 
 
-@pytest.mark.parametrize("options", [{}, {"beta": 0.1}], ids=["plain", "kl"])
+OPTIONS = {"plain": {}, "kl": {"beta": 0.1}, "high entropies": {"top_entropy_quantile": 0.2}}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_mean_over_draws_is_the_full_gradient(options, tiny_path, tmp_path):
     full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0, **options)[0]
     draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, **options)
@@ -74,6 +81,18 @@ def test_forgotten_weights_are_caught(tiny_path, tmp_path):
 
     full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0)[0]
     draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, trainer=Forgets)
+    assert squared_bias_over_variance(draws, full) > 40 / DRAWS
+
+
+def test_a_threshold_over_kept_tokens_is_caught(tiny_path, tmp_path):
+    class OfKept(ManyDraws):
+        def with_policy_mask(self, batch):
+            kept = batch.loss_mask * (batch.weight_UB[0] > 0)[:, None]
+            return replace(batch, policy_mask=super().with_policy_mask(replace(batch, loss_mask=kept)).policy_mask)
+
+    options = OPTIONS["high entropies"]
+    full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0, **options)[0]
+    draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, trainer=OfKept, **options)
     assert squared_bias_over_variance(draws, full) > 40 / DRAWS
 
 

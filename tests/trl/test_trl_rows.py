@@ -8,7 +8,7 @@ from tiny_runs import PADDED_TOO, logged, scripted
 from trl_gradients import TOLERANCE, compare, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.batch import fill_log_probs
+from dppo.trl.batch import fill_tokens
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import PaddedLayout
 
@@ -45,8 +45,8 @@ class TestSameLayout:
             layout = PaddedLayout(padded_forward=self._padded_forward, reason="")
             places = layout.places(whole, weight_B.nonzero().flatten().tolist(), 10_000)
             batches = layout.micro_batches(whole, weight_B, places)
-            return fill_log_probs(
-                whole, batches, lambda batch: layout.forward(model, batch, entropy=False, router=False)
+            return fill_tokens(
+                whole, batches, lambda batch: layout.forward(model, batch, entropy=False, router=False).logp_BT
             )
 
         monkeypatch.setattr(ForwardPasses, "log_probs", by_padding)

@@ -189,7 +189,7 @@ NOWHERE = -1
 PARTS_OF_A_RANK = 2
 """A group is dealt in parts if it costs more than a rank's mean over this number."""
 OF_PROMPTS = ("prompt_ids", "prompt_mask")
-PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "token_weight_UBT")
+PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "policy_mask", "token_weight_UBT")
 """Tensors with a value for each token of a completion."""
 PER_ROW = ("advantage_B", "call_B", "weight_UB", "length_UB", "share_UB4")
 PER_STEP = ("weight_UB", "length_UB", "token_weight_UBT", "share_UB4")

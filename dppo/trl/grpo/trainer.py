@@ -223,6 +223,8 @@ class DPPOTrainer(GRPOHooks):
             if self.method.rounds is None:  # TRL's table has the rounds in another order
                 self.show_advantages(plan.advantage_N)
             ours = rollouts.rank_batch(generated, plan, self.accelerator, self.schedule.calls)
+            with self.clock("log_probs"):
+                ours = self.forwards.with_policy_mask(ours, self.schedule.calls)
             batch = rollouts.over_ranks(
                 ours, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts
             )
