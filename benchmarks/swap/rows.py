@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from trl.chat_template_utils import qwen3_chat_template
 
 from benchmarks.scale.models import tiny
+from benchmarks.swap import pictures
 
 ROWS = 9
 
@@ -42,6 +43,11 @@ def row(name: str, i: int) -> dict[str, Any]:
         "message_pairs_without_prompt": {"chosen": both, "rejected": [question, other]},
         "long_prompt_pairs": {"prompt": "Hi" + asked * 2 * bool(i), "chosen": " there", "rejected": " bye"},
         "prompts": {"prompt": asked},
+        "pictures": {"prompt": [{"role": "user", "content": f"w{i} w{i + 1}"}], "image": pictures.picture(i)},
+        "several_pictures": {
+            "prompt": [{"role": "user", "content": f"w{i} w{i + 1}"}],
+            "images": [pictures.picture(3 * i + j) for j in range(i % 3)],
+        },
         "message_prompts": {"prompt": [question]},
         "numbered_prompts": {"prompt": asked, "some_values": i},
     }
@@ -83,6 +89,9 @@ def tokenizer() -> Any:
 def model_folder(name: str) -> str:
     """A folder with a model of a type, or a reward model, and its tokenizer."""
     folder, encode = tempfile.mkdtemp(prefix=f"{name}-"), tokenizer()
+    if name in pictures.KINDS:
+        pictures.seeded(name)[0].save_pretrained(folder)
+        return folder
     ids = dict(vocab_size=len(encode), eos_token_id=encode.eos_token_id, pad_token_id=encode.pad_token_id)
     kind = "qwen2" if name == "reward" else name
     model = tiny(kind, max_position_embeddings=2048, bos_token_id=None, **ids)
@@ -111,6 +120,17 @@ def near(completions: list[Any], some_values: list[int], **_: Any) -> list[float
     return [float(abs(len(each) - value)) for each, value in zip(completions, some_values, strict=True)]
 
 
+def said_length(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
+    return [float(len(each[0]["content"])) for each in completions]
+
+
+def state(completions: list[Any], trainer_state: Any, **_: Any) -> list[float]:
+    return [float(len(str(each)) * trainer_state.global_step) for each in completions]
+
+
+REWARDS = {each.__name__: each for each in (length, letters, nothing, near, said_length, state)}
+
+
 def reward(name: str) -> Any:
     """A reward function, or the folder of a reward model."""
-    return {"length": length, "letters": letters, "nothing": nothing, "near": near}.get(name) or model_folder("reward")
+    return REWARDS.get(name) or model_folder("reward")

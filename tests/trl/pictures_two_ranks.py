@@ -9,9 +9,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from tiny_pictures import KINDS, mine
+from tiny_pictures import mine
 from tiny_runs import GENERATIONS, relative_difference
 
+from benchmarks.swap.pictures import KINDS
 from dppo.trl.grpo import rollouts
 
 if __name__ == "__main__":

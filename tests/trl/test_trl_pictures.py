@@ -9,11 +9,12 @@ import pytest
 import torch
 from datasets import Dataset, Features, Image, List
 from peft import LoraConfig
-from tiny_pictures import KINDS, mine, picture, saved_model, seen_problems, stock, words_reward
+from tiny_pictures import mine, saved_model, seen_problems, stock, words_reward
 from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 from trl_gradients import TOLERANCE
 
+from benchmarks.swap.pictures import KINDS, picture
 from dppo.errors import ConfigError, DataError
 from dppo.trl.grpo import rollouts
 from dppo.trl.grpo.prompts import check_prompts, stream_and_history
