@@ -1,3 +1,3 @@
 """Dynamic pruning policy optimization: GRPO that skips what teaches nothing, with the gradient left unbiased."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -3,4 +3,4 @@
 Knows nothing of training, and needs torch only to generate answers.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
