@@ -97,6 +97,20 @@ def bias() -> str:
     )
 
 
+def scores_on_the_chat_model() -> str:
+    """Added variance of each rule and score with half of the completions kept, on the real model and on the small one."""
+    of_model = read("smollm2_verify")
+    sources = (of_model["no_kl"], of_model["kl"], read("verify"))
+    rows: dict[tuple[str, str], list[str]] = {}
+    for source in sources:
+        for row in source["variance"]:
+            if row["normaliser"] == "dr_grpo" and row["keep"] == 0.5:
+                figure = f"{row['added_variance']:.2f}" + (", biased" if row["biased"] else "")
+                rows.setdefault((row["rule"], row["score"]), []).append(figure)
+    headings = ("rule", "score", "SmolLM2, no KL term", "SmolLM2, `beta: 0.04`", "`embedded`")
+    return table(headings, [[*name, *figures] for name, figures in rows.items()])
+
+
 def map_of_regimes() -> str:
     """Every regime: gain, accuracy, what was planned, and against TRL; and the median error of the plans."""
     rows, errors = [], {"planned": dict[str, float](), "from_logs": dict[str, float]()}
