@@ -98,7 +98,7 @@ def bias() -> str:
 
 
 def scores_on_the_chat_model() -> str:
-    """Added variance of each rule and score with half of the completions kept, on the real model and on the small one."""
+    """Added variance of each rule and score with half of the completions kept, on both models."""
     of_model = read("smollm2_verify")
     sources = (of_model["no_kl"], of_model["kl"], read("verify"))
     rows: dict[tuple[str, str], list[str]] = {}

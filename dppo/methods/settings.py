@@ -212,13 +212,15 @@ def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
 
 def start_lines(method: Method, reasons: Collection[str], prompts: str) -> list[str]:
     """Lines for the start of a run, from ``reasons`` for a biased gradient and words about the ``prompts``."""
-    kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
+    kept = f"{1 - method.completions.rate:.0%} of the others are kept, by {method.score_name}"
     if method.drawn is not None and method.drawn.auto is not None:
-        kept = f"at least {kept}, chosen in each step"
+        kept = f"at least {kept}; each step chooses the share"
+    elif not method.completions.rate:
+        kept = "all others are kept"
     lines = [
         f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}",
         f"prompts: {prompts}",
-        f"completions: {kept}, score {method.score_name}",
+        f"completions: those without a gradient are skipped; {kept}",
     ]
     if method.tokens.active:
         lines.append(f"tokens: {method.tokens}")

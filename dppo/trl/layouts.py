@@ -164,8 +164,8 @@ class RowLayout(Layout):
             return row_log_probs(model, batch.row, batch.completion_width, kernel=self.kernel, **measured)
 
     def __str__(self) -> str:
-        prompts = "" if self.shares_prompts else ", prompts not shared"
-        return f"layout: rows of segments{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
+        prompts = "" if self.shares_prompts else ", each completion with its own prompt"
+        return f"layout: packed rows{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
 
 
 def choose_layout(

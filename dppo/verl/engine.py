@@ -139,7 +139,7 @@ class RowsEngine(FSDPEngineWithLMHead):
             with torch.no_grad(), self._autocast():  # shards can only be differentiated in a training step
                 self.kernel = self._checked_kernel()
             if self.rank == 0:
-                print(f"dppo | layout: rows of segments, attention by {self.kernel.name} ({self.kernel.reason})")
+                print(f"dppo | layout: packed rows, attention by {self.kernel.name} ({self.kernel.reason})")
 
     def _checked_kernel(self) -> Kernel:
         """The first kernel with which rows agree with the model's own padded forward on all ranks."""

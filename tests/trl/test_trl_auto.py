@@ -69,7 +69,7 @@ def trained(path, folder, resume=None, **options):
 def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_path, capsys):
     """The wrong twin: a checkpoint that has lost what prompts gave goes on without pruning."""
     trainer = trained(tiny_path, tmp_path / "a")
-    said = [line for line in capsys.readouterr().out.splitlines() if "at most" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if " gain" in line]
     assert [line.split(":")[0] for line in said] == ["dppo | completions", "dppo | prompts"] * 2
     assert "completion_prune_rate: auto dropped " in said[2]
     assert "prompt_prune_rate: auto dropped " in said[3] and "dropped none" not in said[3]

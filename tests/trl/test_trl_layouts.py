@@ -18,7 +18,7 @@ from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
 from dppo.trl.served import unserved_models
 
-ROWS_LINE = f"dppo | layout: rows of segments, attention by sdpa per segment ({DEVICE} and float32)"
+ROWS_LINE = f"dppo | layout: packed rows, attention by sdpa per segment ({DEVICE} and float32)"
 
 
 class TestWhichLayout:
@@ -29,7 +29,7 @@ class TestWhichLayout:
         for layout, line in {
             "rows": ROWS_LINE,
             "auto": ROWS_LINE,
-            "packed": "dppo | layout: rows of segments, prompts not shared, attention by",
+            "packed": "dppo | layout: packed rows, each completion with its own prompt, attention by",
             "padded": "dppo | layout: length-sorted padding (as set)",
         }.items():
             forwarded.clear()
@@ -183,7 +183,7 @@ class TestModelsInTraining:
         exact, _ = trl_run(tiny_path, tmp_path)
         padded, _ = trl_run(tiny_path, tmp_path, bf16=True)
         rows, _ = dppo_run(tiny_path, tmp_path, bf16=True, completion_prune_rate=0.0)
-        line = "layout: rows of segments, attention by "
+        line = "layout: packed rows, attention by "
         assert line + "sdpa per segment (cpu and bfloat16)" * ON_CPU in capsys.readouterr().out
         noise = relative_difference(padded[0], exact[0])
         assert 1e-3 < relative_difference(rows[0], exact[0]) < 1.5 * noise < 0.1

@@ -68,7 +68,7 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     assert found.metrics(COSTS)["saved/share"] == pytest.approx(flat * 0.5 / (60 + flat * 0.5))
     assert found.completions == (48.0, 32.0, 32.0) and found.prompts == (12.0, 12.0)
     pruned, _ = found.lines(COSTS)
-    assert "33% of 48 not trained on (33% without a gradient" in pruned and "prompts" not in pruned
+    assert "33% of 48 completions were not trained on (33% had no gradient" in pruned and "prompts" not in pruned
     early = replace(COSTS, fixed=False)
     assert found.metrics(early) == {} and "not yet known" in found.lines(early)[1], "no guess before it is known"
     never = TokenCosts(fixed=True)  # of a checkpoint before anything was measured
@@ -124,7 +124,11 @@ def savings_of(kept=32.0, rolled_out=12.0):
 
 @pytest.mark.parametrize(
     ("cost", "samples", "why"),
-    [(1.0, ALIKE, "at most 1.00x"), (1e6, VARIED, "rollouts are paid for"), (9.0, VARIED, "auto begins at 1.05x")],
+    [
+        (1.0, ALIKE, "at most 1.00x"),
+        (1e6, VARIED, "rollouts are paid for"),
+        (9.0, VARIED, "once that is at least 1.05x"),
+    ],
 )
 def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use(cost, samples, why):
     auto = replace(COMPLETION_AUTO, rollout_cost=cost)

@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 from dppo import __version__
@@ -32,6 +33,19 @@ def usage() -> str:
     return f"usage: dppo COMMAND [ARGUMENTS]\n\n{lines}\n\nEach command has its own --help. Version {__version__}."
 
 
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """A context in which a warning is one line without code, and those of libraries about each other are left out."""
+    whole = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        warnings.formatwarning = whole
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default the one on the command line, and return its exit code.
 
@@ -49,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dppo: unknown command {words[0]!r}. {meant}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # libraries warn about each other
+        with short_warnings():
             return import_module(f"dppo.lab.cli.{words[0]}").main(words[1:])
     except KeyboardInterrupt:
         print(f"dppo {words[0]}: stopped", file=sys.stderr)

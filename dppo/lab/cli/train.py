@@ -106,6 +106,7 @@ def _train(run: "Run") -> int:
     trainer = train_with(DPPOTrainer, run, warm_up if first else None, follow)
     if trainer.accelerator.is_main_process:
         folder = run.training.output_dir or "."
-        print(f"trained {trainer.state.global_step} steps; model and records are in {folder}")
+        state = trainer.state
+        print(f"trained for {state.global_step} of {state.max_steps} steps; model and records are in {folder}")
         print(f"one page about it: dppo report {shlex.quote(folder)}")
     return 0

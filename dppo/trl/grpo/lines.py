@@ -58,15 +58,14 @@ def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampli
         if nothing:
             no_gain = f"adds noise and gains nothing here (at most {ceiling.value:.2f}x)"
             return f"{field}: {level.rate:g} {no_gain}. Set {field}: 0"
-        return f"{field}: {level.rate:g} is in use; choosing gains at most {ceiling}"
+        return f"{field}: {level.rate:g} is in use; {sampling} gains at most {ceiling}"
     if chosen is None and not nothing:
         return f"{sampling} would gain at most {ceiling}"
     if chosen is not None and chosen.rate:
-        gain = f"{chosen.gain:.2f}x, at least {chosen.low:.2f}x (at most {ceiling.value:.2f}x)"
-        return f"{sampling} gains {gain}; {chosen.rate:.0%} are dropped"
+        return f"{sampling} gains {chosen.gain:.2f}x (at least {chosen.low:.2f}x); {chosen.rate:.0%} are dropped now"
     if chosen is not None and f"{chosen.gain:.2f}" != "1.00":
-        gain = f"{chosen.gain:.2f}x here, at least {chosen.low:.2f}x"
-        return f"{sampling} would gain {gain}; {field}: auto begins at {level.auto.least_gain:g}x"
+        begins = f"{field}: auto begins once that is at least {level.auto.least_gain:g}x for sure"
+        return f"{sampling} would gain {chosen.gain:.2f}x (at least {chosen.low:.2f}x); {begins}"
     if nothing:
         return f"{sampling} would gain nothing here (at most {ceiling.value:.2f}x)"
     paid = "since rollouts are paid for by then" if level.auto.rollout_cost else "at any rate"
@@ -111,9 +110,9 @@ def _closing(name: str, level: Any, samples: MomentSamples, dropped: float) -> s
             why = _gain(name, level, chosen, ceiling, DROPPING[name])
         return f"{field}: auto dropped none of {UNITS[name]}; {why}"
     if not level.rate:
-        return f"choosing can gain at most {ceiling}. Try {field}: auto" if ceiling.low >= WORTH else ""
+        return f"{DROPPING[name]} could gain at most {ceiling}. Try {field}: auto" if ceiling.low >= WORTH else ""
     if level.auto is None and ceiling.value < WORTH:
         return _gain(name, level, None, ceiling, DROPPING[name])
     share = "less than 1%" if dropped < 0.005 else f"{dropped:.0%}"
     setting = f"{field}: {'auto' if level.auto is not None else f'{level.rate:g}'}"
-    return f"{setting} dropped {share} of {UNITS[name]}; choosing can gain at most {ceiling}"
+    return f"{setting} dropped {share} of {UNITS[name]}; the best choice could gain at most {ceiling}"

@@ -186,9 +186,16 @@ class Savings:
                 f"the savings of the checkpoint are damaged ({error}). Resume from an earlier one."
             ) from error
 
+    @property
+    def nothing_trained(self) -> bool:
+        """True if every training pass was skipped."""
+        return bool(self.unpruned[1].passes and not self.run[1].passes)
+
     def saved_seconds(self, costs: TokenCosts) -> float | None:
         """Seconds that were saved; None before costs are known."""
         if not costs.known:
+            return None
+        if self.nothing_trained:  # then no pass was timed
             return None
         passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]
         return costs.saved(self.unpruned_tokens - self.generated, passes)
@@ -204,15 +211,17 @@ class Savings:
         rolled, live, kept = self.completions
         if not rolled:
             return []
-        parts = [f"{1 - live / rolled:.0%} without a gradient, which is exact"] if live < rolled else []
-        parts += [f"{(live - kept) / rolled:.0%} not drawn"] if kept < live else []
-        found = [f"completions: {1 - kept / rolled:.0%} of {rolled:,.0f} not trained on ({', '.join(parts) or 'none'})"]
+        parts = [f"{1 - live / rolled:.0%} had no gradient, which is exact"] if live < rolled else []
+        parts += [f"{(live - kept) / rolled:.0%} were not drawn"] if kept < live else []
+        found = [f"{1 - kept / rolled:.0%} of {rolled:,.0f} completions were not trained on ({', '.join(parts)})"]
+        if kept == rolled:
+            found = [f"all {rolled:,.0f} completions were trained on"]
         candidates, rolled_out = self.prompts
         if rolled_out < candidates:
-            found.append(f"prompts: {1 - rolled_out / candidates:.0%} of {candidates:,.0f} not rolled out")
+            found.append(f"{1 - rolled_out / candidates:.0%} of {candidates:,.0f} prompts were not rolled out")
         tokens, forwarded = self.live_tokens
         if tokens:
-            found.append(f"tokens: {1 - forwarded / tokens:.0%} of those of completions with a gradient not forwarded")
+            found.append(f"{1 - forwarded / tokens:.0%} of the tokens with a gradient were not forwarded")
         return [f"pruned: {'; '.join(found)}", f"saved: {self._saved_line(costs)}"]
 
     def _saved_line(self, costs: TokenCosts) -> str:
@@ -220,12 +229,14 @@ class Savings:
         if found:
             saved, whole = found["saved/seconds"], found["saved/seconds"] + self.seconds
             return (
-                f"{found['saved/share']:.0%}, about {duration(max(saved, 0.0))} of the {duration(whole)} of steps that "
-                "prune nothing, by the costs of passes and tokens in this run"
+                f"{found['saved/share']:.0%}, about {duration(max(saved, 0.0))} of the {duration(whole)} that steps "
+                "without pruning would have taken, by what passes and tokens cost in this run"
             )
+        if self.nothing_trained:
+            return "not known in seconds: nothing was trained on, so no pass was timed"
         if costs.fixed:
             return (
-                "in seconds not known: the first checkpoint, or the end, came before generation 2 had ended. In a "
+                "not known in seconds: the first checkpoint, or the end, came before generation 2 had ended. In a "
                 "longer run raise save_steps"
             )
         return (

@@ -115,23 +115,23 @@ def describe_steps(
 
 
 def _prompts(args: Any, method: Method, block: int) -> str:
-    """Words about the prompts that a generation rolls out of a block."""
+    """Words about the prompts that a generation rolls out."""
     rate, auto, known = method.prompts.rate, method.prompts.auto, args.prompt_prior is not None
     if method.rounds is not None:
         return f"{method.rounds}; a step wants {block} groups of {args.num_generations} completions"
     if not rate:
         each = "on average" if method.sizes is not None else "each"
-        return f"all {block} of a block are rolled out, {args.num_generations} completions {each}"
+        return f"all {block} of a generation are rolled out, with {args.num_generations} completions {each}"
     if auto is not None:
         until = f"{auto.fewest} prompts have been visited" if known else "prompts have come back"
         return (
-            f"all {block} of a block until {until} (prompt_prune_rate: auto starts unpruned, without a history to "
-            f"choose from), then up to {rate:g} of them pruned where that pays"
+            f"all {block} of a generation are rolled out until {until} (prompt_prune_rate: auto needs a history to "
+            f"choose by), then up to {rate:.0%} of them are skipped where that pays"
         )
     if args.prompt_mode == "fill":
-        return f"blocks of up to {round(block / (1 - rate))}, about {block} rolled out"
-    return f"of a block of {block}, about {max(1, round(block * (1 - rate)))} are rolled out" + (
-        "" if known else " once all have a history"
+        return f"of up to {round(block / (1 - rate))} for a generation about {block} are rolled out"
+    return f"about {max(1, round(block * (1 - rate)))} of the {block} of a generation are rolled out" + (
+        "" if known else ", once all have a history"
     )
 
 
@@ -143,7 +143,7 @@ def _optimizer_lines(schedule: AccumulationSchedule, accumulated: int) -> list[s
             f"{schedule.length}: a step may end one generation and begin the next (completions drawn anew every "
             f"{schedule.calls} calls)"
         ]
-    lines = [f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")]
+    lines = [f"optimizer steps per generation: {steps} (completions are drawn anew for each)"] if steps > 1 else []
     if accumulated != schedule.calls:
         lines.append(
             f"an optimizer step takes {accumulated // calls} generations: gradient_accumulation_steps={accumulated} "
