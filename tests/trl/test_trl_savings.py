@@ -127,7 +127,7 @@ def savings_of(kept=32.0, rolled_out=12.0):
     [
         (1.0, ALIKE, "at most 1.00x"),
         (1e6, VARIED, "rollouts are paid for"),
-        (9.0, VARIED, "once that is at least 1.05x"),
+        (9.0, VARIED, "once 1.05x is sure"),
     ],
 )
 def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use(cost, samples, why):

@@ -64,7 +64,7 @@ def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampli
     if chosen is not None and chosen.rate:
         return f"{sampling} gains {chosen.gain:.2f}x (at least {chosen.low:.2f}x); {chosen.rate:.0%} are dropped now"
     if chosen is not None and f"{chosen.gain:.2f}" != "1.00":
-        begins = f"{field}: auto begins once that is at least {level.auto.least_gain:g}x for sure"
+        begins = f"{field}: auto begins once {level.auto.least_gain:g}x is sure"
         return f"{sampling} would gain {chosen.gain:.2f}x (at least {chosen.low:.2f}x); {begins}"
     if nothing:
         return f"{sampling} would gain nothing here (at most {ceiling.value:.2f}x)"
