@@ -1,4 +1,4 @@
-"""``dppo verify [CONFIG.yaml [--prompts N] | RUN] [--output FILE.json]``."""
+"""``dppo verify [CONFIG.yaml [--prompts N]] [--output FILE.json]``."""
 
 import argparse
 import sys
@@ -36,8 +36,6 @@ TABLE_LEGEND = (
     "oracle: the true gradient norms. Scores are per token where the normaliser takes a mean over tokens.",
     "A dash: the rule keeps more than that at any rate. *: with a bias, which no number of draws removes.",
 )
-UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
-"""The records that a ceiling is computed from, by level."""
 DRAWS = 1000
 NARROWEST = 130
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -47,10 +45,9 @@ def main(words: Sequence[str]) -> int:
     """Verify and print every check. 0 if all checks passed, 1 if one failed."""
     parser = argparse.ArgumentParser(
         prog="dppo verify",
-        usage="dppo verify [CONFIG.yaml [--prompts N] [--any_field value] | RUN] [--output FILE.json]",
+        usage="dppo verify [CONFIG.yaml [--prompts N] [--any_field value]] [--output FILE.json]",
         description="Check that pruning leaves the expected gradient unchanged, and estimate the most that it can "
-        "save: on the built-in model, or on the model, problems and rewards of a configuration for dppo train. "
-        "For a run, named by its output_dir, only the saving is estimated, from its records.",
+        "save: on the built-in model, or on the model, problems and rewards of a configuration for dppo train.",
     )
     parser.add_argument("--prompts", type=int, help=PROMPTS)
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"of each kind on the model (default {DRAWS})")
@@ -61,10 +58,6 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(
             f"--draws {options.draws}: a bias is estimated from 8 or more. Try dppo verify --draws {DRAWS}"
         )
-    if config is not None and Path(config).is_dir():
-        if fields:
-            raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {config}")
-        return _of_run(Path(config), options.output)
     if config is None and options.prompts is not None:
         raise ConfigError("--prompts is for the model of a configuration: dppo verify CONFIG.yaml --prompts 16")
     return _verify(config, fields, options)
@@ -135,24 +128,6 @@ def _subject(
     subject = subject_from_run(run, prompts)
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=subject.model.config)
     return subject, (method,), steps
-
-
-def _of_run(folder: Path, output: Path | None) -> int:
-    """Print the most that pruning could have saved in a run, from its records; 1 if they do not tell, else 0."""
-    from dppo.lab.runs.ceilings import run_ceilings
-    from dppo.lab.runs.reader import read_run
-
-    rows = run_ceilings([read_run(folder)])
-    lines = [f"  {row}, from {row.units:,} {UNITS[row.level]}" for row in rows]
-    if not any(row.level == "prompts" for row in rows):
-        lines.append(
-            "  pruning prompts: not known. It takes prompts.jsonl with prompts that came back, so more than one epoch."
-        )
-    for line in lines:
-        wide_console(NARROWEST).print(line, markup=False)
-    if output is not None:
-        write_json(output, {"run": str(folder), "ceilings": [asdict(row) for row in rows]})
-    return 0 if rows else 1
 
 
 def _checks(checks: "Sequence[Check]") -> Table:

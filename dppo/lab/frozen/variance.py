@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.lab.runs.ceilings import CeilingRow
 from dppo.methods import Method
 from dppo.pruning import (
+    Ceiling,
     MomentSamples,
     Pruning,
     Selection,
@@ -142,6 +142,34 @@ def figures_of(subject: Subject, method: Method, pruning: Selection, draws: int,
         "largest_weight": float(weight_MN.max()),
         "biased": bool(pruning.bias),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingRow:
+    """The ceiling of one level."""
+
+    level: str
+    """``prompts`` or ``completions``."""
+    value: float
+    """Largest factor that can be saved, >= 1: of rollout and update for prompts, of the update for completions."""
+    low: float
+    """Lower end of the 95% interval."""
+    high: float
+    units: int
+    """Number of visits of prompts with a history, or of completions with a gradient."""
+    free: float | None = None
+    """Share of the completions without a gradient, in [0, 1], which are skipped at no cost; None for prompts."""
+
+    @classmethod
+    def of(cls, level: str, found: Ceiling, free: float | None = None) -> "CeilingRow":
+        """The row of a ceiling."""
+        return cls(level=level, value=found.value, low=found.low, high=found.high, units=found.units, free=free)
+
+    def __str__(self) -> str:
+        said = f"pruning {self.level} can save at most {self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
+        if self.free is None:
+            return f"{said} of rollout and update"
+        return f"{said} of the update, beside the {self.free:.0%} without a gradient, which are free"
 
 
 def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:

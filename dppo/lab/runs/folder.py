@@ -100,14 +100,6 @@ class PromptLine:
     rolled_out: Sequence[bool]
     mean_reward: Sequence[float | None]
     """Of the group; None where it was not rolled out."""
-    expected_signal: Sequence[float | None] = ()
-    """Size of the group's gradient as history expected it, any unit; None where there was no history."""
-    expected_tokens: Sequence[float | None] = ()
-    """Mean tokens of a completion, the same."""
-    signal: Sequence[float | None] = ()
-    """Size of the group's gradient as its scores tell, in the same unit; None where it was not rolled out."""
-    tokens: Sequence[float | None] = ()
-    """Mean tokens of its completions, the same."""
 
 
 Record = TypeVar("Record", RunFacts, CompletionLine, PromptLine)

@@ -74,24 +74,16 @@ def changed_fields(args: Any) -> dict[str, Any]:
 
 def prompt_line(trainer: DPPOTrainer, plan: StepPlan) -> PromptLine:
     """The record of a generation's candidate prompts, with null for rows that are not known."""
-    prompts, expected, group_N = plan.prompts, plan.prompts.candidates, plan.completions.group_N
-    source = trainer.session.source
-    found = {"mean_reward": each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, plan.rewards.total_N)}
-    history: dict[str, list[float | None]] = {}
-    if plan.signal_Q is not None:
-        tokens_N = plan.completions.tokens_N.double()
-        found |= {"signal": plan.signal_Q, "tokens": each_group(lambda t_QG: t_QG.mean(1), group_N, tokens_N)}
-        history["expected_signal"] = _known(expected.signal_P, expected.seen_P)
-        history["expected_tokens"] = _known(expected.tokens_P, expected.seen_P)
+    prompts, source = plan.prompts, trainer.session.source
+    reward_Q = each_group(lambda reward_QG: reward_QG.nanmean(1), plan.completions.group_N, plan.rewards.total_N)
     return PromptLine(
         step=trainer.state.global_step + 1,
         generation=trainer.session.number - 1,
         epoch=None if source is None else source.stream.epochs,
-        rows=[_row(row) for row in expected.row_P.tolist()],
+        rows=[_row(row) for row in prompts.candidates.row_P.tolist()],
         probability=prompts.draw.prob_N.tolist(),
         rolled_out=prompts.draw.keep_N.tolist(),
-        **{name: _of_candidates(plan, value_Q) for name, value_Q in found.items()},
-        **history,
+        mean_reward=_of_candidates(plan, reward_Q),
     )
 
 
@@ -103,12 +95,6 @@ def _of_candidates(plan: StepPlan, value_Q: Tensor) -> list[float | None]:
         values.setdefault(row, []).append(value)
     pairs = zip(plan.prompts.candidates.row_P.tolist(), plan.prompts.draw.keep_N.tolist(), strict=True)
     return [values[row].pop(0) if keep else None for row, keep in pairs]
-
-
-def _known(value_P: Tensor, seen_P: Tensor) -> list[float | None]:
-    """Figures to 6 digits, None where nothing was known."""
-    pairs = zip(value_P.tolist(), seen_P.tolist(), strict=True)
-    return [float(f"{value:.6g}") if seen else None for value, seen in pairs]
 
 
 def completion_lines(trainer: DPPOTrainer, plan: StepPlan, batch: Padded, most: int) -> list[CompletionLine]:

@@ -71,47 +71,6 @@ def test_the_table_of_variances_and_few_draws_are_asked_for(quick, capsys):
     assert main(["verify", "--draws", "4"]) == 2 and "--draws 1000" in capsys.readouterr().err
 
 
-def test_of_a_run_the_ceilings_are_read_from_its_records(tmp_path, capsys):
-    folder, output = tmp_path / "run", tmp_path / "ceilings.json"
-    records = [{"step": n, "prune/completion_ceiling": 1.2 + n / 50, "prune/live_share": 0.5} for n in range(10)]
-    write_lines(folder / "metrics.jsonl", records)
-    write_lines(folder / "prompts.jsonl", [visits(n) for n in range(8)])
-    assert main(["verify", str(folder), "--output", str(output)]) == 0
-    text, saved = capsys.readouterr().out, json.loads(output.read_text())["ceilings"]
-    assert "pruning prompts can save at most 2.00x" in text and "from 32 visits of prompts with a history" in text
-    assert "pruning completions can save at most 1.29x" in text and "beside the 50% without a gradient" in text
-    assert [row["level"] for row in saved] == ["prompts", "completions"] and saved[0]["value"] == pytest.approx(2.0)
-    assert saved[1]["low"] < 1.29 < saved[1]["high"] and "checks" not in text, "nothing is proved of a run"
-
-    write_lines(folder / "prompts.jsonl", [])
-    assert main(["verify", str(folder)]) == 0
-    assert "pruning prompts: not known. It takes prompts.jsonl with prompts that came back" in capsys.readouterr().out
-    write_lines(folder / "metrics.jsonl", [{"step": 1}])
-    assert main(["verify", str(folder)]) == 1
-    assert main(["verify", str(tmp_path)]) == 2 and "is no run" in capsys.readouterr().err
-    assert main(["verify", str(folder), "--beta", "0.1"]) == 2
-    assert "--beta: a run is read as it is" in capsys.readouterr().err
-
-
-def visits(number):
-    """A line of prompts.jsonl: two of four prompts with a history gave nothing, as expected, and one has none."""
-    known = {"expected_signal": [1.0, 0.5, 1.0, 0.5, None], "expected_tokens": [5.0] * 4 + [None]}
-    found = {"signal": [2.0, 0.0, 2.0, 0.0, 7.0], "tokens": [6.0] * 5, "probability": [1.0] * 5}
-    return {
-        "step": number,
-        "rows": [0, 1, 2, 3, 4],
-        "rolled_out": [True] * 5,
-        "mean_reward": [0.5] * 5,
-        **known,
-        **found,
-    }
-
-
-def write_lines(path, records):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
 def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys):
     checks = (at_most("1 right", 0.1, 1.0, "a distance"), at_most("1 wrong", 2.0, 1.0, "a distance"))
     found = Findings(subject="", checks=checks, failure_rate=0.1)

@@ -31,8 +31,7 @@ COMPLETION = CompletionLine(
 )  # fmt: skip
 PROMPT = PromptLine(
     step=5, generation=4, epoch=1.5, rows=[1, None], probability=[0.5, 1.0], rolled_out=[True, False],
-    mean_reward=[0.25, None], expected_signal=[0.5, None], expected_tokens=[7.0, None], signal=[1.5, None],
-    tokens=[8.0, None],
+    mean_reward=[0.25, None],
 )  # fmt: skip
 LOGS = [{"step": 5, "loss": 1.0}, {"step": 10, "eval/average/pass@1": 0.5}]
 
