@@ -48,6 +48,8 @@ class Board:
             return
         self._said[name] = now if done < total else math.inf
         texts = [f"{done:.0%}" if total == 1 else f"{done:.0f}/{total:.0f} steps", *shown(figures or {})]
+        if done >= total:  # a run prints at its end what it saved in all
+            texts = [text for text in texts if not text.startswith("saved")]
         if before < done < total:
             texts.append(f"{timedelta(seconds=round((now - since) * (total - done) / (done - before)))} left")
         print(f"{name}: {', '.join(texts)}", file=sys.stderr, flush=True)

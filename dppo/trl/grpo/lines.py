@@ -69,7 +69,7 @@ def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampli
     if nothing:
         return f"{sampling} would gain nothing here (at most {ceiling.value:.2f}x)"
     paid = "since rollouts are paid for by then" if level.auto.rollout_cost else "at any rate"
-    return f"{sampling} would gain nothing here {paid} (else at most {ceiling.value:.2f}x)"
+    return f"{sampling} would gain nothing here {paid}"
 
 
 def closing_lines(

@@ -22,7 +22,7 @@ def test_lines_come_now_and_then_and_at_the_end(capsys):
     assert capsys.readouterr().err.splitlines() == [
         "train: 15/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:00:50 left",
         "train: 30/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:00:20 left",
-        "train: 40/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet",
+        "train: 40/40 steps, reward 0.500, kept 48% of completions",
         "other: 100%",
     ]
 
