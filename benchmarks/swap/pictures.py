@@ -77,10 +77,11 @@ def qwen():
 
 def gemma():
     """Gemma 3: one entry for each picture, and kinds of tokens that change attention."""
+    tokens: dict[str, Any] = {"image_token_id": IMAGE, "boi_token_id": 3, "eoi_token_id": 5, "eos_token_id": 1}
     config = Gemma3Config(
         text_config=TEXT | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
         vision_config=TOWER | {"image_size": 16},
-        mm_tokens_per_image=4, image_token_id=IMAGE, boi_token_id=3, eoi_token_id=5, eos_token_id=1,
+        mm_tokens_per_image=4, **tokens,
     )  # fmt: skip
     words = tokenizer(image_token=PAD_OF_PICTURE, boi_token=START, eoi_token=END)
     pictures = Gemma3ImageProcessorPil(size={"height": 16, "width": 16})
