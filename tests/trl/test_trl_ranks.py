@@ -24,43 +24,59 @@ from trl_recorder_runs import lines, run_file
 from dppo.trl.grpo.rollouts import gathered_order
 
 
-@pytest.fixture(scope="module")
-def folder(tiny_path, tmp_path_factory):
-    """What ``two_ranks.py`` wrote."""
-    folder = tmp_path_factory.mktemp("two_ranks")
-    two_processes("two_ranks.py", tiny_path, str(folder))
+def part_of_script(part):
+    """A fixture with the folder of what a part of ``two_ranks.py`` wrote."""
+
+    @pytest.fixture(scope="module")
+    def folder(tiny_path, tmp_path_factory):
+        folder = tmp_path_factory.mktemp(part)
+        two_processes("two_ranks.py", tiny_path, str(folder), part)
+        return folder
+
     return folder
+
+
+folder, further = part_of_script("often"), part_of_script("further")
 
 
 @pytest.fixture(scope="module")
 def results(folder):
-    return json.loads((folder / "two_ranks.json").read_text())
+    return json.loads((folder / "often.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def more(further):
+    return json.loads((further / "further.json").read_text())
 
 
 def test_two_ranks(results):
     assert results["dapo"] < 1e-5 and results["grpo"] < 1e-5
-    assert results["apart"] == 0.0 and results["odd_apart"] == 0.0
-    assert results["steps_without_rows"] == 2
+    assert results["apart"] == 0.0 and results["steps_without_rows"] == 2
     assert results["kept"][0] > 0
-    assert results["odd"][-1] == 4 / 6  # three of six would be nine rows, which two ranks cannot share
 
 
-def test_ranks_choose_the_same_rate(results):
-    assert results["auto apart"] == 0.0
-    assert results["auto rates"][:2] == [0.0, 0.0] and min(results["auto rates"][2:]) > 0
+@pytest.mark.slow
+def test_a_selection_of_an_odd_number_of_groups_is_rounded(more):
+    assert more["odd"][-1] == 4 / 6 and more["odd_apart"] == 0.0  # three of six would be nine rows on two ranks
 
 
-def test_ranks_resume_bit_for_bit_while_prompts_are_pruned_by_auto(results):
-    assert results["auto resumed"]["alike"] and min(results["auto resumed"]["kept"]) < 1
+@pytest.mark.slow
+def test_ranks_choose_the_same_rate(more):
+    assert more["auto apart"] == 0.0
+    assert more["auto rates"][:2] == [0.0, 0.0] and min(more["auto rates"][2:]) > 0
 
 
-def test_ranks_share_groups_of_any_size(results):
+@pytest.mark.slow
+def test_ranks_resume_bit_for_bit_while_prompts_are_pruned_by_auto(more):
+    assert more["auto resumed"]["alike"] and min(more["auto resumed"]["kept"]) < 1
+
+
+@pytest.mark.slow
+def test_ranks_share_groups_of_any_size(more):
     """Equal numbers of completions on each, whatever the sizes, and the same history."""
-    assert (
-        results["ranks expect alike"] and results["groups of one"]["apart"] == 0.0 == results["uneven groups"]["apart"]
-    )
-    assert sum(results["uneven groups"]["sizes"]) == 18 and len(set(results["uneven groups"]["sizes"])) > 1
-    assert len(results["groups of one"]["rows"]) == 6 and results["groups of one"]["sizes"] is None
+    assert more["ranks expect alike"] and more["groups of one"]["apart"] == 0.0 == more["uneven groups"]["apart"]
+    assert sum(more["uneven groups"]["sizes"]) == 18 and len(set(more["uneven groups"]["sizes"])) > 1
+    assert len(more["groups of one"]["rows"]) == 6 and more["groups of one"]["sizes"] is None
 
 
 def of_ranks(folder, name):
@@ -96,52 +112,57 @@ def test_only_the_last_call_needs_a_pass_on_every_rank(results, folder, tiny_pat
     assert min(as_alone(folder, "first calls", tiny_path, tmp_path, **options)[0]) > 0.1
 
 
-def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(results, folder, tiny_path, tmp_path):
-    assert results["two generations"][0].count([True, False]) == results["two generations"][1].count([True, False]) == 2
-    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **two_generations())[0]) < TOLERANCE
+@pytest.mark.slow
+def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(more, further, tiny_path, tmp_path):
+    assert more["two generations"][0].count([True, False]) == more["two generations"][1].count([True, False]) == 2
+    assert max(as_alone(further, "two generations", tiny_path, tmp_path, **two_generations())[0]) < TOLERANCE
 
 
-def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(results, folder, tiny_path, tmp_path):
-    apart, trainer = as_alone(folder, "tokens", tiny_path, tmp_path, **CUT)
-    assert max(apart) < TOLERANCE and results["tokens trained on"] == logged(trainer, "prune/tokens_trained")
+@pytest.mark.slow
+def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(more, further, tiny_path, tmp_path):
+    apart, trainer = as_alone(further, "tokens", tiny_path, tmp_path, **CUT)
+    assert max(apart) < TOLERANCE and more["tokens trained on"] == logged(trainer, "prune/tokens_trained")
     uncut = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
-    assert min(as_alone(folder, "tokens", tiny_path, tmp_path, **uncut)[0]) > 0.01, "the wrong twin"
+    assert min(as_alone(further, "tokens", tiny_path, tmp_path, **uncut)[0]) > 0.01, "the wrong twin"
 
 
-def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(folder, tiny_path, tmp_path):
+@pytest.mark.slow
+def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(further, tiny_path, tmp_path):
     """Not so where completions are dealt, which every process does by itself."""
     options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
-    assert max(as_alone(folder, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE
-    for steps in of_ranks(folder, "shares"):
+    assert max(as_alone(further, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE
+    for steps in of_ranks(further, "shares"):
         assert relative_difference(*steps[-2:]) > 0.1, "steps of one generation"
 
 
-def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
+@pytest.mark.slow
+def test_ranks_agree_on_rounds(more, further, tiny_path, tmp_path):
     """What a step is made of is the same on both ranks, and the same as in one process where rounds are as large."""
     for method in ("dapo", "greso"):
-        assert results[f"{method} apart"] == 0.0 and max(results[f"{method} rounds"]) > 1
-        assert len(results[f"{method} rows"]) % 2 == 0
+        assert more[f"{method} apart"] == 0.0 and max(more[f"{method} rounds"]) > 1
+        assert len(more[f"{method} rows"]) % 2 == 0
     options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
-    apart, trainer = as_alone(folder, "dapo", tiny_path, tmp_path, **options)
+    apart, trainer = as_alone(further, "dapo", tiny_path, tmp_path, **options)
     rows = trainer.in_use.plan.prompts.row_Q
     order = gathered_order([4] * (len(rows) // 4), 2)
-    assert results["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
+    assert more["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
     assert max(apart) < TOLERANCE
 
 
-def test_two_ranks_write_one_record(folder):
+@pytest.mark.slow
+def test_two_ranks_write_one_record(further):
     """Counts of both ranks, files of the first."""
     rolled_out = {}
     for name in ("dppo", "trl"):
-        seen = [json.loads((folder / f"{name}_{rank}.json").read_text()) for rank in range(2)]
-        totals = lines(folder / name, "metrics.jsonl")[-1]
+        seen = [json.loads((further / f"{name}_{rank}.json").read_text()) for rank in range(2)]
+        totals = lines(further / name, "metrics.jsonl")[-1]
         rolled_out[name] = sum(rank["rollouts"] for rank in seen)
         assert totals["total/rollouts"] == rolled_out[name] > 0
         assert totals["total/rollout_tokens"] == sum(rank["tokens"] for rank in seen)
         assert totals["total/tokens_trained"] == seen[0]["trained"] == seen[1]["trained"] > 0
-        assert run_file(folder / name)["environment"]["processes"] == 2
-    assert [record["step"] for record in lines(folder / "dppo", "prompts.jsonl")] == [1, 2, 3]
-    for record in lines(folder / "dppo", "prompts.jsonl"):
+        assert run_file(further / name)["environment"]["processes"] == 2
+    assert [record["step"] for record in lines(further / "dppo", "prompts.jsonl")] == [1, 2, 3]
+    for record in lines(further / "dppo", "prompts.jsonl"):
         assert sum(record["rolled_out"]) * 4 <= rolled_out["dppo"]
         assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
 
@@ -156,9 +177,10 @@ def alone_and_together(kind, folder, path, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RUNS if kind not in RESUMED])
-def test_what_ranks_do_not_share_trains_as_one_process_does(kind, folder, tiny_path, tmp_path):
+@pytest.mark.slow
+def test_what_ranks_do_not_share_trains_as_one_process_does(kind, further, tiny_path, tmp_path):
     """Rows of a stream, and of a router loss, stay with the rank that loaded them."""
-    _, two, apart = alone_and_together(kind, folder, tiny_path, tmp_path)
+    _, two, apart = alone_and_together(kind, further, tiny_path, tmp_path)
     assert two["apart"] == 0.0 and apart < 1e-4
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.distributed as dist
 from killed_runs import auto
-from sft_two_ranks import RUNS, run_on_rows
+from sft_two_ranks import RESUMED, RUNS, run_on_rows
 from tiny_runs import (
     ACCUMULATED,
     CUT,
@@ -45,6 +45,7 @@ def rank_rollout(prompts, trainer):
 
 
 over_ranks = rollouts.over_ranks
+HALF = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
 
 
 def at_home(batch, plan, accelerator, **_):
@@ -52,26 +53,45 @@ def at_home(batch, plan, accelerator, **_):
     return batch
 
 
-def main(path: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
+def often(path: str, folder: str) -> dict:
+    """What is run with every change."""
     results = {}
     for loss_type in ("dapo", "grpo"):
-        stock, trainer = trl_run(path, Path(folder), loss_type=loss_type, **half)
+        stock, trainer = trl_run(path, Path(folder), loss_type=loss_type, **HALF)
         assert trainer.accelerator.num_processes == 2  # launchers fall back to one process without a word
-        mine, _ = dppo_run(path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **half)
+        mine, _ = dppo_run(path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **HALF)
         results[loss_type] = relative_difference(*(unwrapped(steps)[0] for steps in (mine, stock)))
 
     rates = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=6)
-    _, trainer = dppo_run(path, Path(folder), **rates, **half)
+    _, trainer = dppo_run(path, Path(folder), **rates, **HALF)
     results["apart"] = apart(trainer)
     results["kept"] = logged(trainer, "prune/kept_share")
 
     def constant(prompts, completions, **_):
         return [1.0] * len(prompts)
 
-    _, trainer = dppo_run(path, Path(folder), reward=constant, max_steps=2, **half)
+    _, trainer = dppo_run(path, Path(folder), reward=constant, max_steps=2, **HALF)
     results["steps_without_rows"] = trainer.state.global_step
+    for dealing in (over_ranks, at_home):
+        name = f"uneven {dealing.__name__}"
+        with patch.object(rollouts, "over_ranks", dealing):
+            results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **HALF)
+        save(steps, folder, name)
+    with patch.object(rollouts, "over_ranks", at_home):
+        for name, twin in {"last calls": ForwardPasses.calls, "first calls": in_first_calls}.items():
+            with patch.object(ForwardPasses, "calls", twin):
+                results[name], steps = uneven(
+                    path, folder, **ACCUMULATED | {"per_device_train_batch_size": GENERATIONS}
+                )
+            save(steps, folder, name)
+    for kind in RESUMED:
+        run_on_rows(path, Path(folder, kind), kind)
+    return results
+
+
+def further(path: str, folder: str) -> dict:
+    """What else ranks do together."""
+    results = {}
     # An odd number of prompts on two ranks with an odd group: the selection is rounded so that rows divide.
     odd = dict(prompts=6, per_device_train_batch_size=9, num_generations=3, prompt_prune_rate=0.5, max_steps=4)
     _, trainer = dppo_run(path, Path(folder), rollout=None, reward=length_reward, **odd)
@@ -79,28 +99,17 @@ def main(path: str, folder: str) -> None:
     results["odd_apart"] = apart(trainer)
     method_settings.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
     chosen = dict(prompt_prune_rate="auto", completion_prune_rate="auto", loss_type="grpo", reward=first_half_reward)
-    _, trainer = dppo_run(path, Path(folder), max_steps=4, **chosen, **half)
+    _, trainer = dppo_run(path, Path(folder), max_steps=4, **chosen, **HALF)
     results["auto apart"] = apart(trainer)
     results["auto rates"] = logged(trainer, "prune/prompt_rate")
-
     results["auto resumed"] = auto_resumed(path, Path(folder, "auto"))
-
-    for dealing in (over_ranks, at_home):
-        name = f"uneven {dealing.__name__}"
-        rollouts.over_ranks = dealing
-        results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **half)
-        save(steps, folder, name)
-    for name, twin in {"last calls": ForwardPasses.calls, "first calls": in_first_calls}.items():
-        with patch.object(ForwardPasses, "calls", twin):
-            results[name], steps = uneven(path, folder, **ACCUMULATED | {"per_device_train_batch_size": GENERATIONS})
-        save(steps, folder, name)
-    results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
+    with patch.object(rollouts, "over_ranks", at_home):
+        results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
     save(steps, folder, "two generations")
-    rollouts.over_ranks = over_ranks
-    steps, trainer = dppo_run(path, Path(folder), **CUT, **half)
+    steps, trainer = dppo_run(path, Path(folder), **CUT, **HALF)
     results["tokens trained on"] = logged(trainer, "prune/tokens_trained")
     save(steps, folder, "tokens")
-    quarter = half | {"per_device_train_batch_size": 2 * GENERATIONS}
+    quarter = HALF | {"per_device_train_batch_size": 2 * GENERATIONS}
     save(dppo_run(path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
@@ -128,9 +137,17 @@ def main(path: str, folder: str) -> None:
     results["ranks expect alike"] = both[0] == both[1]
     recorded_runs(path, folder)
     for kind in RUNS:
-        run_on_rows(path, Path(folder, kind), kind)
+        if kind not in RESUMED:
+            run_on_rows(path, Path(folder, kind), kind)
+    return results
+
+
+def main(path: str, folder: str, part: str) -> None:
+    """Run a part, and write what it found on the first rank."""
+    torch.set_num_threads(1)
+    results = {"often": often, "further": further}[part](path, folder)
     if dist.get_rank() == 0:
-        Path(folder, "two_ranks.json").write_text(json.dumps(results))
+        Path(folder, f"{part}.json").write_text(json.dumps(results))
 
 
 calls_of = ForwardPasses.calls
@@ -214,7 +231,7 @@ def gloo_threads() -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])
     assert gloo_threads() or sys.platform != "linux", "there are some to be ended"
     _end_group()
     assert not gloo_threads(), gloo_threads()
