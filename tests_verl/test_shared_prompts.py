@@ -26,6 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "packing"))
 from packing_models import float64_throughout
 
 ROWS = (f"{PRUNING}.layout=rows",)
+LORA = tuple(
+    f"actor_rollout_ref.model.{option}" for option in ("lora_rank=4", "lora_alpha=8", "target_modules=all-linear")
+)
+BF16 = (f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16",)
 TOKENS = sum(prompt - 1 + sum(sizes) for prompt, sizes in GROUPS)
 """Of a forward pass over all groups."""
 
@@ -151,17 +155,28 @@ class TestEngine:
                 torch.testing.assert_close(mine[scored], wanted[scored], rtol=1e-5, atol=1e-5)
                 assert len(mine) == len(wanted) == prompt + tokens and not mine[: prompt - 1].any()
 
-    @pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])
-    def test_an_update_has_the_gradient_of_verls_own_engine(self, toy, strategy, fsdp1):
-        found = {}
-        for rows in (False, True):
-            made, actor = worker(toy, rows=rows, strategy=strategy)
-            made.set_loss_fn(partial(weighted_ppo_loss, config=actor))
-            gradients = record_gradients(made)
-            metrics = made.train_mini_batch(batch(mini_batch=5))["metrics"]
-            found[rows] = torch.stack(gradients)
-        assert found[True].shape[0] == 2 and bias(found[True].double(), found[False].double()) < 2e-6
-        assert metrics["loss"] and actor.strategy.startswith("dppo_rows_")
+    def update(self, toy, *options, **named):
+        """(2, K) gradients of an update of two mini-batches."""
+        torch.manual_seed(0)  # of adapters
+        made, actor = worker(toy, *options, **named)
+        made.set_loss_fn(partial(weighted_ppo_loss, config=actor))
+        gradients = record_gradients(made)
+        assert made.train_mini_batch(batch(mini_batch=5))["metrics"]["loss"]
+        assert actor.strategy.startswith("dppo_rows_") == named["rows"]
+        return torch.stack(gradients).double()
+
+    @pytest.mark.parametrize(
+        ("strategy", "options"), [("fsdp", ()), ("fsdp2", ()), ("fsdp2", LORA)], ids=["fsdp", "fsdp2", "lora"]
+    )
+    def test_an_update_has_the_gradient_of_verls_own_engine(self, toy, strategy, options, fsdp1):
+        theirs, ours = (self.update(toy, *options, strategy=strategy, rows=rows) for rows in (False, True))
+        assert ours.shape[0] == 2 and bias(ours, theirs) < 2e-6
+
+    def test_half_precision_is_as_near_to_float32_as_verls_own_engine_is(self, toy):
+        exact = self.update(toy, rows=False)
+        theirs, ours = (bias(self.update(toy, *BF16, rows=rows), exact) for rows in (False, True))
+        print(f"bfloat16: verl {theirs:.1e}, rows {ours:.1e}")
+        assert 1e-6 < ours < 2 * theirs < 0.1
 
     def test_micro_batches_are_at_most_the_limit_and_keep_groups(self):
         """Counted with each prompt once: all groups fit a limit that verl would have to split."""
