@@ -2,7 +2,7 @@
 
 MODE is ``sync``, ``colocate_async`` or ``separate_async``; more options of verl may follow. Two workers train, two
 sample, a third apart in the last mode; after three steps and a checkpoint the run is killed, and resumed from there
-for two more. Too slow and too dependent on the machine for every change: what runs said is in ``ray_run.log``.
+for two more, in about five minutes. Too slow and too dependent on the machine to run with every change.
 """
 
 import os
