@@ -27,7 +27,7 @@ GENERATIONS, PRUNED, RATE = 6, 3.5, 0.5
 """Two whole ones, of which the first warms up and is not timed; two pruned ones, at this rate; two whole ones."""
 LEFT_OUT = (
     *("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method"),
-    *("prompt_values", "prune_floor", "logging_strategy"),
+    *("prompt_values", "prune_floor", "logging_strategy", "top_entropy_quantile"),
     *("steps_per_generation", "eval_benchmarks", "eval_steps", "save_steps", "processes"),
     *("lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
     *("resume", "resume_from_checkpoint", "eval_on_start", "push_to_hub", "log_completions_hub_repo"),
