@@ -56,6 +56,11 @@ def test_two_ranks(results):
 
 
 @pytest.mark.slow
+def test_a_threshold_of_entropies_is_over_the_tokens_of_both_ranks(more):
+    assert more["high entropies"] < 1e-5
+
+
+@pytest.mark.slow
 def test_a_selection_of_an_odd_number_of_groups_is_rounded(more):
     assert more["odd"][-1] == 4 / 6 and more["odd_apart"] == 0.0  # three of six would be nine rows on two ranks
 

@@ -91,7 +91,10 @@ def often(path: str, folder: str) -> dict:
 
 def further(path: str, folder: str) -> dict:
     """What else ranks do together."""
-    results = {}
+    high = dict(top_entropy_quantile=0.3, loss_type="grpo", **HALF)
+    stock, _ = trl_run(path, Path(folder), **high)
+    mine, _ = dppo_run(path, Path(folder), completion_prune_rate=0.0, **high)
+    results = {"high entropies": relative_difference(*(unwrapped(steps)[0] for steps in (mine, stock)))}
     # An odd number of prompts on two ranks with an odd group: the selection is rounded so that rows divide.
     odd = dict(prompts=6, per_device_train_batch_size=9, num_generations=3, prompt_prune_rate=0.5, max_steps=4)
     _, trainer = dppo_run(path, Path(folder), rollout=None, reward=length_reward, **odd)
