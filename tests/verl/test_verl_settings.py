@@ -257,8 +257,8 @@ def test_the_order_of_a_step_and_a_better_score_are_said():
 
 
 def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():
-    assert "chosen in each step" in said_by(method())
-    assert "completions: 50% of those" in said_by(method(completion_prune_rate=0.5))
+    assert "each step chooses the share" in said_by(method())
+    assert "50% of the others are kept" in said_by(method(completion_prune_rate=0.5))
 
 
 def test_a_score_by_probabilities_needs_them():
