@@ -7,7 +7,7 @@ PHASES = ("rollout", "forward_backward")
 REGIMES = {
     "no_kl": "no KL term",
     "kl": "`beta: 0.04`",
-    "large_groups": "groups of 16",
+    "large_groups": "groups of 16, no KL term",
     "explained": "step by step, no KL term",
     "explained_kl": "step by step, `beta: 0.04`",
 }

@@ -111,10 +111,10 @@ def test_a_filled_block_is_no_longer_than_an_epoch_whatever_its_parts():
 
 def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
     """Weights where the first prompt was kept, and where it was not. The wrong twin is one draw for both shares."""
-    run, blocks = source(prompts=8), 1500
+    run = source(prompts=8)
     taught(run, 3)
 
-    def weights(**options):
+    def weights(blocks, **options):
         """(B, 8) in the order of the stream: the first half are the candidates of the first share."""
         found, place_of = [], {row: place for place, row in enumerate(run.stream.peek(8).tolist())}
         for number in range(blocks):
@@ -123,14 +123,14 @@ def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
             found.append(prompts.draw.weight_N[place_P.argsort()])
         return torch.stack(found)
 
-    weight_BP = weights(parts=2)
+    weight_BP = weights(1500, parts=2)
     kept_B = weight_BP[:, 0] > 0
     assert 0.2 < kept_B.double().mean() < 0.8
     for mine_B in (kept_B, ~kept_B):
         second_BP = weight_BP[mine_B][:, PROMPTS:]
         error_P = second_BP.std(0) / len(second_BP) ** 0.5
         assert ((second_BP.mean(0) - 1).abs() < 4 * error_P).all() and (error_P < 0.1).all()
-    once_BP = weights()
+    once_BP = weights(200)
     assert once_BP[once_BP[:, 0] > 0][:, 0].mean() > 1.3 and not once_BP[once_BP[:, 0] == 0][:, 0].any()
 
 
