@@ -16,6 +16,6 @@ def rows() -> str:
     of_trl = {regime: seeds for regime, trainer, seeds, *_ in model if trainer == "TRL"}
     for regime, trainer, seeds, against_trl, against_plain, *_ in model:
         if trainer == "dppo, default":
-            fewer = "" if of_trl.get(regime) in (None, seeds) else f"; TRL {of_trl[regime]}"
+            fewer = "" if of_trl.get(regime) in (None, seeds) else f" (TRL: {of_trl[regime]})"
             found.append([regime, seeds + fewer, against_trl or "-", against_plain])
     return "\n".join(f"| {' | '.join(row)} |" for row in found)

@@ -8,8 +8,8 @@ REGIMES = {
     "no_kl": "no KL term",
     "kl": "`beta: 0.04`",
     "large_groups": "groups of 16, no KL term",
-    "explained": "step by step, no KL term",
-    "explained_kl": "step by step, `beta: 0.04`",
+    "explained": "longer completions, no KL term",
+    "explained_kl": "longer completions, `beta: 0.04`",
 }
 METHODS = {
     "trl": "TRL",
