@@ -71,6 +71,14 @@ def test_every_file_of_the_packages_and_all_examples_are_in_both(built):
     assert not [name for name, member in members.items() if member.issym() or member.islnk()]
 
 
+def test_a_registry_shows_the_readme_without_broken_links(built):
+    with zipfile.ZipFile(built[1]) as packed:
+        (metadata,) = [packed.read(name).decode() for name in packed.namelist() if name.endswith("METADATA")]
+    page = metadata.partition("\n\n")[2]
+    assert page.startswith("# dppo") and "method and rates" in page and "<!--" not in page
+    assert not re.findall(r"\]\((?!https:|#)", page) and len(re.findall(r"\]\(", (ROOT / "README.md").read_text())) > 20
+
+
 def test_the_judge_is_a_distribution_of_its_own(tmp_path):
     """One package in its wheel, which grades where neither dppo nor torch is."""
     _, wheel = build(ROOT / "answer-judge", tmp_path)
