@@ -92,8 +92,8 @@ def bias() -> str:
     cppo = checks["5 control: CPPO's rule: 500 draws on the model"]
     error = float(drawn["what"].rpartition(" ")[2])
     return (
-        f"Squared bias of the pruned gradient, relative: {drawn['figure']:.4f} ± {error:.4f} (0 is right). "
-        f"CPPO's rule, which is biased, has {cppo['figure']:.2f}."
+        f"Squared bias of the pruned gradient, over the squared gradient: {drawn['figure']:.4f} ± {error:.4f}, where "
+        f"unbiased is 0. CPPO's rule, which is biased, has {cppo['figure']:.2f}."
     )
 
 
