@@ -259,13 +259,6 @@ class OwnSettings(DrawSettings):
         range="(0, inf)",
         remembered="",
     )
-    record_completions: int = setting(
-        16,
-        "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (at least one if it is "
-        "not 0).",
-        range="[0, inf)",
-        remembered="",
-    )
     log_metrics: str = setting(
         "main",
         "Metrics of pruning in the log: `main`, the ten that come first in dppo docs metrics, or `all`. TRL's own are "

@@ -37,5 +37,5 @@ args = DPPOConfig(
 )
 data = load_dataset("json", data_files=sys.argv[2], split="train")
 trainer = DPPOTrainer(sys.argv[1], [right, brief], args, data)
-RunRecorder("out").attach(trainer)  # metrics.jsonl, prompts.jsonl, completions.jsonl: `dppo report out`
+RunRecorder("out").attach(trainer)  # metrics.jsonl, prompts.jsonl: `dppo report out`
 trainer.train()

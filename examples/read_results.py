@@ -15,6 +15,6 @@ print(steps[["reward", "prune/kept_share", "prune/largest_weight", "total/rollou
 
 # One line per generation, with a list over its candidates in each column.
 prompts = pd.read_json(folder / "prompts.jsonl", lines=True)
-visits = prompts[["rows", "rolled_out", "mean_reward"]].explode(["rows", "rolled_out", "mean_reward"])
-rolled_out = visits[visits["rolled_out"].astype(bool)].astype({"mean_reward": float})
-print(rolled_out.groupby("rows")["mean_reward"].agg(["count", "mean"]).sort_values("mean").round(3).head())
+visits = prompts[["rows", "rolled_out", "rewards"]].explode(["rows", "rolled_out", "rewards"])
+completions = visits[visits["rolled_out"].astype(bool)].explode("rewards").astype({"rewards": float})
+print(completions.groupby("rows")["rewards"].agg(["count", "mean"]).sort_values("mean").round(3).head())

@@ -9,7 +9,7 @@ def write_run(place, points, also=lambda step: {}, **facts):
     A rollout has 20 tokens, half of them trained on; ``also`` gives further figures of a step.
     """
     place.mkdir(parents=True, exist_ok=True)
-    about = {"format": 1, "status": "finished", "error": None, "biased": [], "paper": "p", **facts}
+    about = {"format": 1, "method": "m", "status": "finished", "error": None, "biased": [], "paper": "p", **facts}
     (place / "run.json").write_text(json.dumps(about))
     lines = [
         {

@@ -30,7 +30,7 @@ from transformers import TrainerCallback
 from benchmarks.shared import Record, options, write
 from dppo.files import json_lines
 from dppo.lab.runs import parts
-from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
+from dppo.lab.runs.folder import METRICS_FILE, PROMPTS_FILE, RUN_FILE
 from dppo.lab.runs.parsing import parse_fields
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
@@ -68,7 +68,7 @@ OF_CHECKPOINTS = (
     *("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"),
     *("dppo_state.json", "dppo_history.npz", "dppo_batch_0.safetensors", "dppo_files.json"),
 )
-RECORDS = (METRICS_FILE, PROMPTS_FILE, COMPLETIONS_FILE)
+RECORDS = (METRICS_FILE, PROMPTS_FILE)
 POINTS = (
     *("rollout:1", "rollout:2", "rollout:4", "backward:1", "backward:4", "backward:7"),
     *("optimizer:2", "optimizer:5", "optimizer:8"),

@@ -4,14 +4,13 @@ Lines are appended without flushing the disk, since a record is not worth the wa
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dppo.errors import FileError
 from dppo.files import Default, encoded, replacing
-
-Damage = tuple[int, str]
-"""Number of a line, from 1, and what is wrong with it."""
 
 
 def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, default: Default | None = None) -> None:
@@ -25,33 +24,31 @@ def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, defa
             file.write(lines)
 
 
-def read_lines(path: str | Path, damaged: list[Damage]) -> Iterator[dict[str, Any]]:
-    """The records of a file in order; lines that are cut off or no record go to ``damaged``. No file, no records."""
-    path = Path(path)
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line.decode("utf-8", errors="replace"))
-                if not isinstance(record, dict):
-                    raise ValueError("it is not an object")
-            except ValueError as error:
-                damaged.append((number, str(error)))
-            else:
-                yield record
+def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The records of a file in order, without a last line that a stop cut off. No file, no records.
+
+    Raises:
+        FileError: another line is no object with a ``step``, a finite number.
+    """
+    lines = Path(path).read_bytes().splitlines() if Path(path).is_file() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line.decode("utf-8", errors="replace"))
+            if not isinstance(record, dict) or not math.isfinite(record.get("step", math.nan)):
+                raise ValueError("it is no object with a step")
+        except (TypeError, ValueError) as error:
+            if number == len(lines):
+                return
+            raise FileError(
+                f"{path}: line {number} is damaged ({error}). Remove it, or train the run again."
+            ) from error
+        yield record
 
 
 def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove every record that ``keep`` refuses, and every damaged line.
-
-    Raises:
-        OSError: there is no room, or the disk fails. The file is as it was.
-    """
+    """Remove every record that ``keep`` refuses. ``OSError``, ``FileError``: the file is as it was."""
     if Path(path).is_file():
         with replacing(path) as file:
-            for record in read_lines(path, []):
+            for record in read_lines(path):
                 if keep(record):
                     file.write(encoded(record).encode("ascii") + b"\n")

@@ -8,7 +8,7 @@ from dppo.errors import ConfigError
 from dppo.settings import TABLE
 from dppo.trl.grpo.objective import OBJECTIVE
 
-READ_LATER = {"max_tokens_per_row", "accept_missing", "record_completions", "log_metrics"}
+READ_LATER = {"max_tokens_per_row", "accept_missing", "log_metrics"}
 """Our settings that are read at each use."""
 OF_TRL = {
     *(*OBJECTIVE, "num_generations", "num_iterations", "steps_per_generation", "reward_weights", "loss_weights"),

@@ -169,7 +169,7 @@ def test_two_ranks_write_one_record(further):
     assert [record["step"] for record in lines(further / "dppo", "prompts.jsonl")] == [1, 2, 3]
     for record in lines(further / "dppo", "prompts.jsonl"):
         assert sum(record["rolled_out"]) * 4 <= rolled_out["dppo"]
-        assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
+        assert [len(rewards) > 0 for rewards in record["rewards"]] == record["rolled_out"]
 
 
 def alone_and_together(kind, folder, path, tmp_path):

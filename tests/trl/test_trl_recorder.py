@@ -1,13 +1,12 @@
 """What a recorder leaves behind, for both trainers, and that training is the same with and without it."""
 
-import statistics
 from pathlib import Path
 
 import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
-from tiny_runs import DEVICE, GENERATIONS, length_reward, scripted
+from tiny_runs import DEVICE, length_reward, scripted
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl_recorder_runs import ROWS, lines, make, run_file
@@ -73,58 +72,24 @@ def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
     assert all(r["rows/sequence_tokens"] <= r["rows/padded_tokens"] and r["rows/forwards"] >= 1 for r in steps)
 
 
-def test_completions_are_whole_groups_with_what_was_drawn(tiny_path, tmp_path):
+def test_prompts_are_recorded_with_what_was_drawn_and_rewarded(tiny_path, tmp_path):
     seen = {}
 
     def reward(prompts, completions, answer, **_):
         rewards = length_reward(prompts, completions)
-        step = trainer.state.global_step + 1
-        for prompt, text, row, value in zip(prompts, completions, answer, rewards, strict=True):
-            seen.setdefault((step, int(row)), []).append((prompt, text, value))
+        for text, row, value in zip(completions, answer, rewards, strict=True):
+            seen.setdefault((trainer.state.global_step + 1, int(row)), []).append((value, len(text.split()) + 1))
         return rewards
 
-    trainer, _ = make(tiny_path, tmp_path, reward=reward, record_completions=100, max_steps=5)
+    trainer, _ = make(tiny_path, tmp_path, reward=reward, max_steps=5)
     trainer.train()
-    records = lines(tmp_path, "completions.jsonl")
-    assert len(records) == sum(map(len, seen.values()))
-    for place, group in enumerate(records[i : i + GENERATIONS] for i in range(0, len(records), GENERATIONS)):
-        step, row = group[0]["step"], group[0]["row"]
-        assert [(line["step"], line["row"]) for line in group] == [(step, row)] * GENERATIONS, place
-        assert [(line["prompt"], line["completion"], line["reward"]) for line in group] == seen[step, row]
-        rewards = [line["reward"] for line in group]
-        scale = statistics.stdev(rewards) + 1e-4
-        for line in group:
-            advantage = (line["reward"] - statistics.mean(rewards)) / scale if len(set(rewards)) > 1 else 0.0
-            assert line["advantage"] == pytest.approx(advantage, abs=1e-5)
-            assert line["tokens"] == len(line["completion"].split()) + 1  # and the end
-            assert line["kept"] == (line["weight"] > 0) == (line["why"] == "kept")
-            if line["kept"]:
-                assert line["weight"] == pytest.approx(1 / line["probability"])
-            if advantage == 0:
-                assert line["why"] == "zero advantage" and line["probability"] == 0
-    assert {line["why"] for line in records} == {"kept", "not drawn", "zero advantage"}
-    for record in lines(tmp_path, "prompts.jsonl"):
-        asked = [row for row, keep in zip(record["rows"], record["rolled_out"], strict=True) if keep]
-        groups = [[value for *_, value in group] for (step, _), group in seen.items() if step == record["step"]]
-        assert asked == [row for step, row in seen if step == record["step"]]
-        assert [mean for mean in record["mean_reward"] if mean is not None] == list(map(statistics.mean, groups))
-    skipped = {i for i, record in enumerate(lines(tmp_path, "prompts.jsonl"), 1) if not all(record["rolled_out"])}
-    prompts = {
-        (record["step"], row): probability
-        for record in lines(tmp_path, "prompts.jsonl")
-        for row, probability in zip(record["rows"], record["probability"], strict=True)
-    }  # the probability is that of the prompt times that of the completion
-    assert skipped and all(line["probability"] <= prompts[line["step"], line["row"]] for line in records)
-
-
-@pytest.mark.parametrize(("most", "written"), [(0, 0), (6, 4), (99, 16)])
-def test_at_most_so_many_completions_in_whole_groups(most, written, tiny_path, tmp_path):
-    options = {"prompt_prune_rate": 0.0, "record_completions": most, "logging_steps": 2}
-    trainer, _ = make(tiny_path, tmp_path, **options)
-    trainer.train()
-    path = tmp_path / "completions.jsonl"
-    found = lines(tmp_path, "completions.jsonl") if path.exists() else []
-    assert [record["step"] for record in found] == [2] * written
+    records = lines(tmp_path, "prompts.jsonl")
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
+    for record in records:
+        columns = (record[name] for name in ("rows", "rolled_out", "rewards", "tokens"))
+        for row, keep, rewards, tokens in zip(*columns, strict=True):
+            assert list(zip(rewards, tokens, strict=True)) == (seen[record["step"], row] if keep else [])
+    assert not all(all(record["rolled_out"]) for record in records), "and some were not rolled out"
 
 
 @TRAINERS

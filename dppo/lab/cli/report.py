@@ -19,11 +19,10 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     check_output(options.output)
     from dppo.lab.report import write_report
-    from dppo.lab.report.sources import visible
 
     output = options.output or options.folders[0] / "report.html"
     written = write_report(options.folders, output)
     print(f"wrote {written.page}")
     if written.missing:
-        print(f"not drawn, for lack of records (the page says which): {visible(', '.join(written.missing))}")
+        print(f"not drawn, for lack of records (the page says which): {', '.join(written.missing)}")
     return 0

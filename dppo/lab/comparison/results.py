@@ -13,7 +13,7 @@ from dppo.lab.comparison.curves import READOUTS, TO_FINAL, TO_TARGET, Curve, Ove
 from dppo.lab.comparison.plan import Comparison
 from dppo.lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo.lab.runs.folder import FORMAT, STOCK, RunFacts
-from dppo.lab.runs.reader import phases_of, read_facts, read_logs, status_of
+from dppo.lab.runs.reader import phases_of, read_facts, read_logs
 from dppo.lab.statistics import seed_interval
 
 
@@ -61,7 +61,7 @@ def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunR
     except FileError as problem:
         return RunResult(seed=seed, status="failed", error=str(problem))
     status, error = str(facts.status), facts.error
-    if status_of(facts) == "stopped":
+    if status == "stopped":
         status, error = "running", None
     if status == "finished" and not curve:
         status, error = "failed", "it logged no accuracy: eval_benchmarks gave no figures"

@@ -10,7 +10,7 @@ from dppo.errors import ConfigError
 from dppo.lab.planning.costs import Figures, Timed, fitted, free_tokens, with_noise
 from dppo.lab.planning.workload import Shares, Workload, pass_rates
 from dppo.lab.runs.folder import METRICS_FILE, STOCK, TOTALS
-from dppo.lab.runs.reader import Log, RunRecord, number, sequence
+from dppo.lab.runs.reader import Log, RunRecord, number
 from dppo.rng import Purpose, generator
 
 RESAMPLES = 100
@@ -72,7 +72,7 @@ def observed_run(run: RunRecord) -> Observed:
     processes = number(run.environment.get("processes", 1))
     shares = _shares(run, logs, size)
     # Prompts that were rolled out; without records of prompts, groups.
-    prompts = {row for line in run.prompts for row in sequence(line.rows) if row is not None}
+    prompts = {row for line in run.prompts for row in line.rows if row is not None}
     return Observed(
         shares=shares,
         groups=max(len(prompts) or int((logs[-1][ROLLOUTS] - logs[0][ROLLOUTS]) / size), 1),
@@ -80,7 +80,7 @@ def observed_run(run: RunRecord) -> Observed:
         # The first log, of warm-up, is left out.
         timed=tuple(_timed(before, after) for before, after in pairwise(logs)),
         processes=max(int(processes), 1) if math.isfinite(processes) else 1,
-        notes=(*run.notes, f"Steps of {layout} were timed: a token is taken to cost the same in the other layout."),
+        notes=(f"Steps of {layout} were timed: a token is taken to cost the same in the other layout.",),
     )
 
 
@@ -120,8 +120,8 @@ def _mean(logs: list[Log], names: tuple[str, ...]) -> float:
 
 
 def _shares(run: RunRecord, logs: list[Log], size: int) -> Shares:
-    """Shares by the logs; the range of rewards is that of recorded completions, or 0 to 1."""
-    rewards = {reward for line in run.completions if math.isfinite(reward := number(line.reward))}
+    """Shares by the logs; the range of rewards is that of the recorded ones, or 0 to 1."""
+    rewards = {reward for reward, _ in _completions(run)}
     reward, equal = _mean(logs, REWARD), _mean(logs, ZERO_VARIANCE)
     low, high = (min(rewards), max(rewards)) if len(rewards) > 1 else (0.0, 1.0)
     if not math.isfinite(equal):
@@ -134,8 +134,15 @@ def _shares(run: RunRecord, logs: list[Log], size: int) -> Shares:
     return Shares.of(reward, low, high, equal, size)
 
 
+def _completions(run: RunRecord) -> list[tuple[float, float]]:
+    """Reward and tokens of each completion on record that has a reward."""
+    groups = (pair for line in run.prompts for pair in zip(line.rewards, line.tokens, strict=True))
+    pairs = (pair for rewards, tokens in groups for pair in zip(rewards, tokens, strict=True))
+    return [(reward, float(length)) for value, length in pairs if math.isfinite(reward := number(value))]
+
+
 def _workload(run: RunRecord, logs: list[Log], shares: Shares) -> Workload:
-    """Lengths by totals of the logs; those by outcome from recorded completions, if there are some of either."""
+    """Lengths by totals of the logs; those by outcome from completions on record, if there are some of either."""
     first, last = logs[0], logs[-1]
     made, tokens, both = (last[name] - first[name] for name in (ROLLOUTS, ROLLOUT_TOKENS, "num_tokens"))
     mean = max(tokens / made, 1.0) if made > 0 else 1.0
@@ -145,8 +152,7 @@ def _workload(run: RunRecord, logs: list[Log], shares: Shares) -> Workload:
         for before, log in pairwise(logs)
         if (rows := number(log.get("prune/kept_share", 1.0)) * (log[ROLLOUTS] - before[ROLLOUTS])) > 0
     ]
-    rewards = [(number(line.reward), number(line.tokens)) for line in run.completions]
-    known = [(reward, length) for reward, length in rewards if math.isfinite(reward + length)]
+    known = _completions(run)
     middle = (min(known)[0] + max(known)[0]) / 2 if known else 0.0
     right, wrong = ([length for reward, length in known if (reward > middle) is is_right] for is_right in (True, False))
     return Workload(

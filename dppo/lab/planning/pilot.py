@@ -90,7 +90,6 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path) -> dict[
         "token_prune_rate": 0.0,
         "head_prune_rate": 0.0,
         "prompt_mode": "thin",
-        "record_completions": 10**6,
         "overwrite": True,
     }
 

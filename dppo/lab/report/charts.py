@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from dppo.lab.comparison.words import duration
 from dppo.lab.palette import FIXED, SERIES
 from dppo.lab.report.curves import averaged, band, phase_seconds
-from dppo.lab.report.sources import Contents, Group, visible
+from dppo.lab.report.sources import Contents, Group
 from dppo.lab.runs.folder import ACCURACY, TOTALS
 from dppo.lab.runs.reader import mapping, number
 
@@ -137,7 +137,7 @@ def saved(figure: Figure, kind: str) -> bytes:
 
 def short_label(label: str) -> str:
     """A method's name as it fits a legend."""
-    text = textwrap.shorten(visible(label), 30, placeholder="…")
+    text = textwrap.shorten(label, 30, placeholder="…")
     return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
 
 

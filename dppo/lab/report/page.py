@@ -28,7 +28,7 @@ from dppo.lab.report.charts import (
     saved,
 )  # fmt: skip
 from dppo.lab.report.curves import how_to_read
-from dppo.lab.report.sources import Contents, read_sources, visible
+from dppo.lab.report.sources import Contents, read_sources
 from dppo.lab.report.tables import method_line
 
 INTROS = {
@@ -70,7 +70,7 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
         panels = draw_panels(contents, look)
         page = render(contents, panels, look)
     try:
-        output.write_text(page, encoding="utf-8")
+        output.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"{output} cannot be written ({error}). Try --output report.html") from error
     charts = [chart for drawn in panels.values() for chart in drawn]
@@ -98,14 +98,9 @@ def draw_panels(contents: Contents, look: Mapping[str, Look]) -> dict[str, list[
 
 
 def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], look: Mapping[str, Look]) -> str:
-    """The page as text.
-
-    Every value is made visible and escaped by the template. Figures are images of their own, in which nothing runs.
-    """
+    """The page as text: the template escapes every value, and figures are images, in which nothing runs."""
     environment = Environment(
         loader=PackageLoader("dppo.lab.report", "."), autoescape=True, undefined=StrictUndefined,
-        # Markup of ours as it is, anything else as visible text.
-        finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"value": _value, "image": _image}

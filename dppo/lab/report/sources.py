@@ -1,6 +1,5 @@
-"""Sources of a report: the runs of the given folders, in groups that differ only in their seed."""
+"""Sources of a report: runs, and the methods of comparisons with their seeds."""
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,17 +12,10 @@ from dppo.lab.comparison.words import Compared
 from dppo.lab.runs.folder import METRICS_FILE
 from dppo.lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, read_record, read_run, sequence
 
-PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir", "resume", "resume_from_checkpoint"}
-"""Settings in which the seeds of one method may differ."""
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
-)
-"""Control characters but tab and line feed, and those that turn text around, have no width, or are half a pair."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """The runs of one method, which differ only in their seed."""
+    """The runs of one method in a comparison, by seed; or a single run."""
 
     label: str
     """The method's name in this report; no two groups share it."""
@@ -85,7 +77,7 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
                 f"{path} has none of {looked}: it is neither a run nor a comparison. Give the output_dir of a run: "
                 "dppo report runs/embedded"
             )
-    groups = _named_apart(_seeds_together(found))
+    groups = _named_apart(found)
     runs = tuple(run for group in groups for run in group.runs)
     if not any(run.logs for run in runs):
         names = ", ".join(str(run.folder) for run in runs)
@@ -93,7 +85,7 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
             f"nothing to report: no record in {METRICS_FILE} of {names}. It is written while training, every "
             "logging_steps updates: dppo train CONFIG.yaml --logging_steps 5"
         )
-    notes += [f"{run.folder}: {note}" for run in runs for note in run.notes]
+    notes += [f"{run.folder}: there are no logs" for run in runs if not run.logs]
     notes += [f"{run.folder} {run.status}: {run.error}" for run in runs if run.error]
     if len({repr(run.environment.get("processor")) for run in runs if run.environment}) > 1:
         notes.append("The runs were not measured on one machine, so seconds do not compare.")
@@ -109,7 +101,7 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
 
 def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
     """A group for each of its methods; problems are added to ``told``."""
-    about, results = (read_record(folder / name, told) for name in (COMPARISON_FILE, RESULTS_FILE))
+    about, results = (read_record(folder / name) for name in (COMPARISON_FILE, RESULTS_FILE))
     if not results:
         told.append(f"{folder}: {RESULTS_FILE} is missing. The same dppo compare command goes on where it stopped.")
     if about.get("clock") == "cpu" or number(about.get("seconds")) > 0:
@@ -136,27 +128,6 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
     return groups
 
 
-def _seeds_together(groups: list[Group]) -> list[Group]:
-    """Join runs without a comparison whose settings differ only in the seed, in the order they came."""
-    joined: list[Group] = []
-    for group in groups:
-        place = next((place for place, other in enumerate(joined) if _same_but_seed(group, other)), None)
-        if place is None:
-            joined.append(group)
-        else:
-            joined[place] = replace(joined[place], runs=joined[place].runs + group.runs)
-    return joined
-
-
-def _same_but_seed(group: Group, other: Group) -> bool:
-    if group.source or other.source or group.runs[0].method != other.runs[0].method:
-        return False
-    seeds = {run.seed for run in other.runs}
-    known = group.runs[0].seed is not None and None not in seeds
-    one, two = ({k: v for k, v in each.runs[0].config.items() if k not in PLACES} for each in (group, other))
-    return known and group.runs[0].seed not in seeds and one == two
-
-
 def _named_apart(groups: list[Group]) -> tuple[Group, ...]:
     """Tell groups of the same name apart by their folder."""
     labels = [group.label for group in groups]
@@ -177,7 +148,7 @@ def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
     for run, task in known[1:]:
         first, shared = known[0]
         if task != shared:
-            one, other = (visible(", ".join(f"{k} {v}" for k, v in each.items())) for each in (first.task, run.task))
+            one, other = (", ".join(f"{k} {v}" for k, v in each.items()) for each in (first.task, run.task))
             raise ConfigError(
                 f"{first.folder} and {run.folder} are of different tasks: {one}, and {other}. Their figures cannot "
                 f"be compared: write one report for each, dppo report {first.folder}"
@@ -190,8 +161,3 @@ def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
     model = Path(str(task.get("model", "")))
     scratch = model.name == "start" or model.parent.name == "starts"
     return {**task, "model": "made from scratch"} if scratch else dict(task)
-
-
-def visible(text: str) -> str:
-    """``text`` with every character that cannot be seen, or that moves other text about, as an escape sequence."""
-    return _HIDDEN.sub(lambda found: ascii(found.group())[1:-1], text.replace("\r\n", "\n"))

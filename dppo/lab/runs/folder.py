@@ -4,23 +4,19 @@
 |---|---|
 | ``run.json`` | ``RunFacts``: what was run, on what, and how it ended |
 | ``metrics.jsonl`` | ``step`` and figures, one line per log; docs/metrics.md has their names |
-| ``completions.jsonl`` | ``CompletionLine``: some completions of every logged step, with what was drawn and why |
-| ``prompts.jsonl`` | ``PromptLine``: every generation's candidates, with what was rolled out and what it gave |
+| ``prompts.jsonl`` | ``PromptLine``: the candidates of each generation, with rewards and lengths of those rolled out |
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
-RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
-COMPLETIONS_FILE, PROMPTS_FILE = "completions.jsonl", "prompts.jsonl"
-RECORDS = (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE, RUN_FILE)
+RUN_FILE, METRICS_FILE, PROMPTS_FILE = "run.json", "metrics.jsonl", "prompts.jsonl"
+RECORDS = (METRICS_FILE, PROMPTS_FILE, RUN_FILE)
 FORMAT = 1
 """Version of ``run.json`` and of the files of a comparison."""
 STOCK = "trl"
 """Name of TRL's own trainer among methods."""
-STATUSES = ("finished", "running", "stopped", "failed")
-"""A "stopped" run was interrupted and can go on."""
 TOTALS = {name: f"total/{name}" for name in ("seconds", "rollouts", "rollout_tokens", "tokens_trained")}
 """Metrics that count from the beginning of a run, by what they count."""
 ACCURACY = "eval/average/pass@1"
@@ -48,7 +44,7 @@ class RunFacts:
     """Settings that are not at their defaults."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     status: str
-    """``running``, ``finished``, ``stopped`` or ``failed``."""
+    """``running``, ``finished``, ``failed`` or ``stopped``: interrupted, and can go on."""
     error: str | None = None
     started: str = ""
     """ISO 8601, in UTC."""
@@ -56,32 +52,6 @@ class RunFacts:
     """Optimizer steps that were asked for, of a finished run those done; None before that is known."""
     seconds: float | None = None
     """Of training, without evaluations and checkpoints; None before the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionLine:
-    """A line of ``completions.jsonl``."""
-
-    step: int
-    """The first optimizer step that trains on its generation."""
-    row: int | None
-    """Of the dataset; None where not known."""
-    group: int
-    """Place of its group within the generation."""
-    prompt: str
-    """As the model saw it, special tokens included."""
-    completion: str
-    reward: float | None
-    advantage: float
-    probability: float
-    """Of its prompt being rolled out, times that of its being kept; 0 where it has no gradient."""
-    weight: float
-    """0 where it is not trained on."""
-    kept: bool
-    why: str
-    """Outcome, a word of ``WHY``."""
-    tokens: int
-    """Completion tokens that carry loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +68,7 @@ class PromptLine:
     probability: Sequence[float]
     """Of being rolled out."""
     rolled_out: Sequence[bool]
-    mean_reward: Sequence[float | None]
-    """Of the group; None where it was not rolled out."""
-
-
-Record = TypeVar("Record", RunFacts, CompletionLine, PromptLine)
-
-
-def record_of(kind: type[Record], read: Mapping[str, Any]) -> Record:
-    """A record as it was read, unchecked: None for missing fields, and without unknown ones."""
-    values: dict[str, Any] = {each.name: read.get(each.name) for each in fields(kind)}
-    return kind(**values)
+    rewards: Sequence[Sequence[float | None]]
+    """Of each completion of the group; empty if it was not rolled out."""
+    tokens: Sequence[Sequence[int]]
+    """Completion tokens that carry loss, in the same order."""

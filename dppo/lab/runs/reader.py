@@ -1,14 +1,8 @@
-"""Reads the folder of a run, whose files may be damaged or cut off.
-
-A report reads what it can and passes ``notes``, a list that is filled with what was wrong. A comparison must not
-compute from half of the records: without ``notes``, damage is a ``FileError``.
-"""
+"""Reads the folder of a run. A line that a stop cut off is left out, and any other damage is a ``FileError``."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +10,13 @@ import numpy as np
 
 from dppo.errors import ConfigError, FileError
 from dppo.files import read_json
-from dppo.lab.files import Damage, read_lines
-from dppo.lab.runs.folder import (
-    COMPLETIONS_FILE,
-    FORMAT,
-    METRICS_FILE,
-    PHASES,
-    PROMPTS_FILE,
-    RUN_FILE,
-    STATUSES,
-    CompletionLine,
-    PromptLine,
-    RunFacts,
-    record_of,
-)  # fmt: skip
+from dppo.lab.files import read_lines
+from dppo.lab.runs.folder import FORMAT, METRICS_FILE, PHASES, PROMPTS_FILE, RUN_FILE, PromptLine, RunFacts
 
 Log = Mapping[str, Any]
 """A record of ``metrics.jsonl``; its ``step`` is a finite number."""
 EITHER = (RUN_FILE, METRICS_FILE)
 """A folder with one of these files is a run."""
-_BENCHMARK = re.compile(r"eval/[^/]+/pass@1")
 
 
 def number(value: object) -> float:
@@ -67,20 +48,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunRecord(RunFacts):
-    """One training run as read from its folder: the valid facts of ``run.json``, and the other files.
-
-    ``status`` is one of ``STATUSES`` or "unknown", and unknown ``seconds`` are NaN.
-    """
+    """One training run as read from its folder: ``run.json`` and the other files."""
 
     folder: Path
-    last: str = ""
-    """When ``metrics.jsonl`` was last written to; empty where there is none."""
-    seconds: float = math.nan
     logs: tuple[Log, ...] = ()
-    completions: tuple[CompletionLine, ...] = ()
     prompts: tuple[PromptLine, ...] = ()
-    notes: tuple[str, ...] = ()
-    """Faults of the files, one sentence each."""
 
     def series(self, name: str, over: str = "step") -> Series:
         """The metric ``name`` over updates or a total; of several records of one update the last one counts."""
@@ -89,17 +61,6 @@ class RunRecord(RunFacts):
         x_I, value_I = np.array(whole, dtype=np.float64).reshape(-1, 2).T
         return Series(x_I=x_I, value_I=value_I, left_out=len(points) - len(whole))
 
-    @property
-    def benchmarks(self) -> frozenset[str]:
-        """Names of what accuracy was measured on."""
-        names = {name.split("/")[1] for log in self.logs for name in log if _BENCHMARK.fullmatch(name)}
-        return frozenset(names - {"average"})
-
-    @property
-    def done(self) -> int:
-        """Updates done, according to the logs."""
-        return max((int(log["step"]) for log in self.logs), default=0)
-
 
 def is_run(folder: Path) -> bool:
     """True if a folder holds the records of a run."""
@@ -107,73 +68,43 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run in a folder, its ``output_dir``, as far as its files can be read."""
+    """The run in a folder, its ``output_dir``; ``FileError`` if a file is damaged."""
     if not is_run(folder):
         raise ConfigError(f"{folder} is no run: it has neither {' nor '.join(EITHER)}.")
-    notes: list[str] = []
-    facts = read_facts(folder, notes)
-    if facts is None:
-        notes.append(f"{RUN_FILE} is missing, so method, seed, configuration and task are not known.")
-        facts = record_of(RunFacts, {})
-    logs = read_logs(folder, notes)
-    if not logs:
-        notes.append(f"There are no logs: {METRICS_FILE} is missing or has no whole record.")
-    metrics = folder / METRICS_FILE
-    written = datetime.fromtimestamp(metrics.stat().st_mtime, UTC) if metrics.is_file() else None
-    found: dict[str, Any] = {name: str(getattr(facts, name) or "") for name in ("describe", "paper", "started")}
-    found |= {name: mapping(getattr(facts, name)) for name in ("task", "config", "environment")}
-    found |= {name: each if isinstance(each := getattr(facts, name), int) else None for name in ("seed", "updates")}
-    return RunRecord(
-        folder=folder,
-        format=facts.format if isinstance(facts.format, int) else FORMAT,
-        method=str(facts.method or folder.resolve().name),
-        status=status_of(facts),
-        error=None if facts.error is None else str(facts.error),
-        biased=tuple(map(str, sequence(facts.biased))),
-        last=f"{written:%Y-%m-%d %H:%M UTC}" if written else "",
-        seconds=number(facts.seconds),
-        logs=logs,
-        completions=tuple(record_of(CompletionLine, line) for line in _records(folder / COMPLETIONS_FILE, notes)),
-        prompts=tuple(record_of(PromptLine, line) for line in _records(folder / PROMPTS_FILE, notes)),
-        notes=tuple(notes),
-        **found,
-    )
+    facts = read_facts(folder) or RunFacts(method=folder.resolve().name, status="unknown")
+    prompts = (PromptLine(**line) for line in read_lines(folder / PROMPTS_FILE))
+    known = {each.name: getattr(facts, each.name) for each in fields(RunFacts)}
+    try:
+        return RunRecord(**known, folder=folder, logs=read_logs(folder), prompts=tuple(prompts))
+    except TypeError as error:
+        raise FileError(
+            f"{folder / PROMPTS_FILE} is of another version ({error}). Remove it, or train anew."
+        ) from error
 
 
-def status_of(facts: RunFacts) -> str:
-    """One of ``STATUSES``, or "unknown" where the run does not say."""
-    return facts.status if facts.status in STATUSES else "unknown"
+def read_facts(folder: Path) -> RunFacts | None:
+    """The facts in ``run.json``; None without one."""
+    found = read_record(folder / RUN_FILE)
+    try:
+        return RunFacts(**found) if found else None
+    except TypeError as error:
+        raise FileError(f"{folder / RUN_FILE} is of another version ({error}). Train the run again.") from error
 
 
-def read_facts(folder: Path, notes: list[str] | None = None) -> RunFacts | None:
-    """The facts in ``run.json``; None where there is none."""
-    found = read_record(folder / RUN_FILE, notes)
-    return None if not found else record_of(RunFacts, found)
-
-
-def read_record(path: Path, notes: list[str] | None = None) -> Mapping[str, Any]:
-    """The object in a JSON file with a ``format``; empty where there is no file."""
+def read_record(path: Path) -> Mapping[str, Any]:
+    """The object in a JSON file with a ``format``; empty without a file."""
     if not path.is_file():
         return {}
-    try:
-        value = read_json(path, advice=f"Remove {path.parent} to start again.")
-        if number(value.get("format", FORMAT)) != FORMAT or (notes is None and "format" not in value):
-            raise FileError(f"{path} has another format than {FORMAT}. Name another --output_dir.")
-        return value
-    except FileError as error:
-        if notes is None:
-            raise
-        notes.append(f"{path.name} was not read: {error}")
-        return {}
+    value = read_json(path, advice=f"Remove {path.parent} to start again.")
+    if value.get("format") != FORMAT:
+        raise FileError(f"{path} has another format than {FORMAT}. Name another --output_dir.")
+    return value
 
 
-def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
-    """The records of ``metrics.jsonl``; empty where there is no file.
-
-    Left out are a last line that a stop cut off, and records of updates that were done again from a checkpoint.
-    """
+def read_logs(folder: Path) -> tuple[Log, ...]:
+    """The records of ``metrics.jsonl``, without updates done again from a checkpoint; empty without a file."""
     kept: list[Log] = []
-    for log in _records(folder / METRICS_FILE, notes):
+    for log in read_lines(folder / METRICS_FILE):
         if kept and log["step"] < kept[-1]["step"]:
             kept = [other for other in kept if other["step"] < log["step"]]
         kept.append(log)
@@ -190,22 +121,3 @@ def phases_of(logs: Iterable[Log]) -> dict[str, float]:
             seconds[phase] = seconds.get(phase, 0.0) + (log["step"] - before) * (mean if math.isfinite(mean) else 0.0)
         before = log["step"] if parts else before
     return seconds
-
-
-def _records(path: Path, notes: list[str] | None) -> list[Log]:
-    """The records of a file that have a step."""
-    records, wrong, whole = list[Log](), list[Damage](), 0
-    for record in read_lines(path, wrong):
-        if math.isfinite(number(record.get("step"))):
-            records.append(record)
-            whole = len(wrong)
-        else:
-            wrong.append((len(records) + len(wrong) + 1, "it has no step"))
-            whole = len(wrong)
-    wrong = wrong[: max(whole, len(wrong) - 1)]  # a stop cuts off the last line
-    if wrong:
-        said = f"line {wrong[0][0]} is damaged ({wrong[0][1]})"
-        if notes is None:
-            raise FileError(f"{path}: {said}. Train the run again with --overwrite.")
-        notes.append(f"{path.name}: {said}; {len(wrong)} left out.")
-    return records

@@ -16,18 +16,16 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
 from dppo.files import write_json
 from dppo.lab.files import append_lines, keep_lines
-from dppo.lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
-from dppo.lab.runs.records import completion_lines, describe_run, prompt_line
+from dppo.lab.runs.folder import METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
+from dppo.lab.runs.records import describe_run, prompt_line
 from dppo.lab.runs.watch import StockPhases, is_training, trained_tokens, watch
 from dppo.step import StepPlan, StepPrompts
-from dppo.trl.batch import Padded
-from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo.trl.metrics import RECORD, logs_at, wall
+from dppo.trl.metrics import RECORD, wall
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
 STATE = "dppo_totals"
@@ -37,7 +35,7 @@ STATE = "dppo_totals"
 class RunRecorder(TrainerCallback):
     """Records one run. Nothing it does changes what is trained; a full disk ends the record and not the run.
 
-    Of TRL's own trainer no completions and prompts are recorded: ``log_completions`` of TRL does that.
+    Texts of completions are recorded by ``log_completions`` of TRL, and prompts of our trainer alone.
 
     Args:
         folder: where the files go, usually the run's ``output_dir``.
@@ -110,28 +108,18 @@ class RunRecorder(TrainerCallback):
 
     def _plan(self, plan_of: Callable[..., StepPlan], prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
         plan = plan_of(prompts, generated)
-        with self.phase("record"), cast(DPPOTrainer, self._trainer).clock(RECORD):
-            self._write_generation(plan, generated)
-        return plan
-
-    def _write_generation(self, plan: StepPlan, batch: Padded) -> None:
         trainer = cast(DPPOTrainer, self._trainer)
-        if not trainer.accelerator.is_main_process:
-            return
-        self.journal.append(PROMPTS_FILE, [asdict(prompt_line(trainer, plan))])
-        first = trainer.state.global_step + 1
-        steps = range(first, first + trainer.session.passes.steps)
-        if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-            most = cast(DPPOConfig, trainer.args).record_completions
-            lines = completion_lines(trainer, plan, batch, most)
-            self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
+        with self.phase("record"), trainer.clock(RECORD):
+            if trainer.accelerator.is_main_process:
+                self.journal.append(PROMPTS_FILE, [asdict(prompt_line(trainer, plan))])
+        return plan
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock at the checkpoint's seconds, and cut off records of later steps."""
         step = int(state.global_step)
         saved: Mapping[str, Any] = ((state.stateful_callbacks or {}).get(STATE) or {}) if step else {}
         if state.is_world_process_zero:
-            for name in (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE):
+            for name in (METRICS_FILE, PROMPTS_FILE):
                 self.journal.cut(name, step or -1)
             self._write_run(updates=int(state.max_steps))
         self._counts = {name: int(saved.get(TOTALS[name]) or 0) for name in COUNTS}
@@ -220,18 +208,14 @@ class Journal:
         self._try(name, lambda path: write_json(path, value, default=str))
 
     def cut(self, name: str, step: int) -> None:
-        """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
-
-        def is_kept(record: Mapping[str, Any]) -> bool:
-            return isinstance(record.get("step"), int) and record["step"] <= step
-
-        self._try(name, lambda path: keep_lines(path, is_kept))
+        """Remove every line of a later step than ``step``, and one that was cut off; below 0 all of them."""
+        self._try(name, lambda path: keep_lines(path, lambda record: record["step"] <= step))
 
     def _try(self, name: str, write: Callable[[Path], None]) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write(self.folder / name)
-        except OSError as error:
+        except (OSError, FileError) as error:
             if not self.stopped:
                 self.stopped = True
                 warnings.warn(

@@ -48,8 +48,9 @@ def write_run(folder, steps=12, means=MEANS, **config):
         prompts.append(
             {
                 "step": step, "generation": step - 1, "rows": [step * 8 + p for p in range(8)],
-                "probability": [1.0] * 8, "rolled_out": [True] * 8, "mean_reward": list(means),
-                "tokens": [20.0 + step] * 8,
+                "probability": [1.0] * 8, "rolled_out": [True] * 8, "epoch": None,
+                "rewards": [[float(k < 4 * mean) for k in range(4)] for mean in means],
+                "tokens": [[20 + step] * 4] * 8,
             }
         )  # fmt: skip
     for name, lines in (("metrics", logs), ("prompts", prompts)):
@@ -101,16 +102,16 @@ def test_a_pilot_has_32_prompts_or_as_many_as_there_are():
 
 
 @pytest.mark.parametrize(("span", "code"), [((-1.0, 1.0), 0), ((0.0, 4.0), 2)])
-def test_the_range_of_rewards_is_that_of_recorded_completions_or_0_to_1(tmp_path, capsys, span, code):
+def test_the_range_of_rewards_is_the_recorded_one_or_0_to_1(tmp_path, capsys, span, code):
     """The wrong twin takes 0 to 1 whatever was recorded: rewards of -1 and 1, half right, are all wrong."""
     low, high = span
     folder = write_run(tmp_path / "run")
     logs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     moved = [log | {"reward": low + (high - low) * log["reward"]} for log in logs]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(log) + "\n" for log in moved))
-    if code == 0:
-        made = [{"step": 1, "reward": reward, "tokens": tokens} for reward, tokens in ((low, 30), (high, 20))]
-        (folder / "completions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
+    prompts = json.loads((folder / "prompts.jsonl").read_text().splitlines()[0])
+    made = {"rewards": [[low, high]] * 8, "tokens": [[30, 20]] * 8} if code == 0 else {"rewards": [], "tokens": []}
+    (folder / "prompts.jsonl").write_text(json.dumps(prompts | made) + "\n")
     output = tmp_path / "plan.json"
     assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == code
     if code:

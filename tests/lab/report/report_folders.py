@@ -1,19 +1,15 @@
 """Folders of runs: those of the sample comparison that comes with the library, with changes."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dppo.lab.runs.folder import PromptLine, record_of
 from dppo.lab.runs.reader import RunRecord
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "sample_compare"
 RUNS = SAMPLE / "runs"
-UPDATES, COMPLETIONS = 25, 80
-"""Of a run of the sample, and the completions that one of them recorded, in groups of 8."""
-COMPLETE = RUNS / "dppo" / "seed_0"
-"""The run that has all files."""
+UPDATES = 25
+"""Of a run of the sample."""
 
 
 def lines_of(path: Path) -> list[Any]:
@@ -40,16 +36,12 @@ def logs(method: str, seed: int, updates: int = UPDATES) -> list[dict[str, Any]]
 
 
 def write_run(folder: Path, method: str = "dppo", seed: int = 0, updates: int = UPDATES, **changes: Any) -> Path:
-    """A whole run; prompts and completions are those of one run of the sample."""
+    """A whole run, as one of the sample."""
     write_lines(folder / "metrics.jsonl", logs(method, seed, updates))
     (folder / "run.json").write_text(json.dumps(about_run(method, seed, **changes)))
-    if method != "trl":
-        for name in ("prompts.jsonl", "completions.jsonl"):
-            (folder / name).write_bytes((COMPLETE / name).read_bytes())
     return folder
 
 
-def run_of(method: str = "dppo", seed: int = 0, prompts: Iterable[dict[str, Any]] = (), **fields: Any) -> RunRecord:
-    """A finished run as it is read, of lines of prompts.jsonl and other fields."""
-    lines = tuple(record_of(PromptLine, prompt) for prompt in prompts)
-    return RunRecord(folder=Path("r"), method=method, status="finished", seed=seed, prompts=lines, **fields)
+def run_of(method: str = "dppo", seed: int = 0, **fields: Any) -> RunRecord:
+    """A finished run as it is read."""
+    return RunRecord(folder=Path("r"), method=method, status="finished", seed=seed, **fields)

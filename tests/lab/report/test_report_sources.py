@@ -1,4 +1,6 @@
-"""Sources of a report: runs and comparisons, in groups that differ only in their seed."""
+"""Sources of a report: runs and comparisons."""
+
+import shutil
 
 import report_folders as made
 from refusals import refused
@@ -37,33 +39,19 @@ def test_a_run_without_logs_is_refused_alone_and_listed_beside_others(tmp_path):
     with refused(ConfigError, "metrics.jsonl", empty, "--logging_steps 5"):
         read_sources([empty])
     contents = read_sources([made.write_run(tmp_path / "full"), empty])
-    assert any("There are no logs" in note and "empty" in note for note in contents.notes)
+    assert any("there are no logs" in note and "empty" in note for note in contents.notes)
     assert "grpo 0 of 1" in how_to_read(contents)
 
 
 def test_a_run_that_goes_on_is_in_no_mean_with_those_that_ended(tmp_path):
-    ended = [made.write_run(tmp_path / f"{seed}", seed=seed) for seed in range(3)]
-    stopped = made.write_run(tmp_path / "3", seed=3, updates=20, status="stopped")
-    failed = made.write_run(tmp_path / "4", seed=4, updates=20, status="failed", error="OutOfMemoryError: 3 GB")
-    contents = read_sources([*ended, stopped, failed])
-    (group,) = contents.groups
-    assert [run.seed for run in averaged(group)] == [0, 1, 2] and "dppo 3 of 5" in how_to_read(contents)
+    comparison = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
+    made.write_run(comparison / "runs" / "dppo" / "seed_1", seed=1, updates=20, status="stopped")
+    failed = made.write_run(
+        comparison / "runs" / "dppo" / "seed_2", seed=2, updates=20, status="failed", error="OutOfMemoryError: 3 GB"
+    )
+    contents = read_sources([comparison])
+    assert [run.seed for run in averaged(contents.groups[3])] == [0] and "dppo 1 of 3" in how_to_read(contents)
     assert f"{failed} failed: OutOfMemoryError: 3 GB" in contents.notes
-
-
-def test_lines_that_cannot_be_read_are_left_out_and_said(tmp_path):
-    folder = made.write_run(tmp_path / "run")
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 65, "prune/kept')
-    lines = (folder / "completions.jsonl").read_text().splitlines()
-    lines[3], lines[7] = "\x00\x00", "[1, 2]"
-    (folder / "completions.jsonl").write_text("\n".join(lines) + "\n")
-    run = read_run(folder)
-    assert run.done == made.UPDATES and len(run.completions) == made.COMPLETIONS - 2
-    (note,) = run.notes  # a last line that a stop cut off is no damage
-    assert note.startswith("completions.jsonl: line 4 is damaged") and "2 left out" in note
-    (folder / "metrics.jsonl").write_bytes(b'{"step": 1, "a": "\xff\xfe"}\n\xff\n{"step": 2}\n')
-    assert [log["step"] for log in read_run(folder).logs] == [1, 2], "bytes that are no text"
 
 
 def test_a_series_has_the_last_record_of_an_update_and_only_finite_figures(tmp_path):
@@ -77,13 +65,6 @@ def test_a_series_has_the_last_record_of_an_update_and_only_finite_figures(tmp_p
     assert (mixed.x_I.tolist(), mixed.value_I.tolist(), mixed.left_out) == ([20, 26], [0.5, 0.25], 5)
 
 
-def test_runs_that_differ_in_their_seed_are_one_method(tmp_path):
-    folders = [made.write_run(tmp_path / f"{seed}", "dppo", seed) for seed in (4, 5)]
-    folders.append(made.write_run(tmp_path / "other", "dppo", 6, config={"learning_rate": 1e-3}))
-    folders.append(made.write_run(tmp_path / "again", "dppo", 4))
-    groups = read_sources(folders).groups
-    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
-        (f"dppo ({tmp_path / '4'})", [4, 5]),
-        (f"dppo ({tmp_path / 'other'})", [6]),
-        (f"dppo ({tmp_path / 'again'})", [4]),
-    ]
+def test_runs_of_one_method_are_told_apart_by_their_folders(tmp_path):
+    folders = [made.write_run(tmp_path / str(seed), "dppo", seed) for seed in (4, 5)]
+    assert [group.label for group in read_sources(folders).groups] == [f"dppo ({folder})" for folder in folders]
