@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.lab.demo.decode import Rollout, sample
-from dppo.lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
+from dppo.lab.demo.rollouts import MAX_NEW_TOKENS, rewards_of
 from dppo.lab.demo.task import ArithmeticProblem
 from dppo.methods import Method
 from dppo.objective import Tokens

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo.lab.demo.decode import sample
-from dppo.lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo.lab.demo.rollouts import MAX_NEW_TOKENS
 from dppo.lab.demo.task import QUICK, ArithmeticProblem, make_split, reward
 from dppo.lab.demo.warmup import warm_up
 from dppo.lab.files import append_lines

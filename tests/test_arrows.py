@@ -44,17 +44,15 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "evaluation": {"errors", "files", "statistics", "environment", "grading", "sandbox", "problems"},
     },
     "dppo.lab": {
-        **dict.fromkeys(
-            ("palette", "statistics", "errors", "shipped", "gym", "subject", "files", "judge"), frozenset()
-        ),
+        **dict.fromkeys(("palette", "statistics", "shipped", "gym", "subject", "files", "judge"), frozenset()),
         "demo": {"palette", "statistics", "subject"},
-        "runs": {"demo", "errors", "files", "gym", "judge", "shipped", "statistics", "subject"},
-        "comparison": {"runs", "demo", "errors", "files", "shipped", "statistics"},
-        "planning": {"runs", "demo", "errors", "files", "shipped", "statistics"},
-        "report": {"runs", "comparison", "palette", "statistics", "errors"},
+        "runs": {"demo", "files", "gym", "judge", "shipped", "statistics", "subject"},
+        "comparison": {"runs", "demo", "files", "shipped", "statistics"},
+        "planning": {"runs", "demo", "files", "shipped", "statistics"},
+        "report": {"runs", "comparison", "palette", "statistics"},
         "frozen": {"runs", "comparison"},
         "cli": {
-            *("demo", "errors", "files", "gym", "judge", "shipped", "statistics"),
+            *("demo", "files", "gym", "judge", "shipped", "statistics"),
             *("runs", "comparison", "frozen", "planning", "report"),
         },
     },
@@ -62,8 +60,8 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
 """What each part of a package may import of its own package."""
 BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo.lab": {"dppo"}}
 """What a package may import of the others."""
-JUDGE = "dppo/lab/errors.py"
-"""Where the lab names the judge, which may not be installed; ``dppo/lab/judge.py`` imports what is asked for."""
+JUDGE = "dppo/lab/judge.py"
+"""Where the lab names the judge, which may not be installed, and imports what is asked for."""
 CORE = {"pruning", "packing", "objective", "methods", "step", "session"} | SHARED - {
     "install",
     "settings",

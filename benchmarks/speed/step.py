@@ -19,7 +19,7 @@ from datasets import Dataset
 
 from benchmarks.shared import options, write
 from benchmarks.speed.harness import NOTES, Contestant, Measured, Stages, compared, print_table, quiet, take_turns
-from dppo.lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo.lab.demo.rollouts import MAX_NEW_TOKENS
 from dppo.lab.demo.task import FULL, QUICK, ArithmeticTask, make_split, score
 from dppo.lab.demo.warmup import warm_up
 from dppo.verification.tiny_model import build_model

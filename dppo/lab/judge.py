@@ -3,8 +3,17 @@
 from importlib import import_module
 from typing import Any
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, DPPOError
 from dppo.install import judge_line
+
+EXPLAINED: tuple[type[Exception], ...] = (DPPOError,)
+"""Errors whose message says what to do: a command prints it and ends, a dry run lists it."""
+try:
+    from answer_judge.errors import JudgeError
+except ModuleNotFoundError:
+    pass
+else:
+    EXPLAINED += (JudgeError,)
 
 
 def judge(part: str, asked: str) -> Any:

@@ -100,8 +100,7 @@ def frozen(words: Sequence[str]) -> int:
         from dppo.lab.comparison.contestants import choose
         from dppo.lab.comparison.plan import read_config
         from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
-        from dppo.lab.frozen.lines import CONTROLS
-        from dppo.lab.frozen.methods import as_configured, configured, embedded_training, lines_of, methods_of
+        from dppo.lab.frozen.lines import CONTROLS, as_configured, configured, embedded_training, lines_of, methods_of
 
         seeded = [] if options.seed is None else ["--seed", str(options.seed)]
         fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])

@@ -10,7 +10,7 @@ from dppo import __version__
 from dppo.errors import did_you_mean
 from dppo.install import commit, install_line
 from dppo.lab.cli import INTERRUPTED
-from dppo.lab.errors import EXPLAINED
+from dppo.lab.judge import EXPLAINED
 
 COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
@@ -19,7 +19,7 @@ COMMANDS = {
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
     "example": "a configuration to begin with, written into examples/: dppo example [NAME]",
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",
-    "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
+    "report": "one page about a run or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
     "verify": "check that pruning leaves the expected gradient unchanged, on your model and data",
 }

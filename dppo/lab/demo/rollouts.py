@@ -1,15 +1,23 @@
 """A ``rollout_func`` for TRL: the demonstration's decoder in place of transformers' ``generate``."""
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from transformers import Qwen3ForCausalLM
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.errors import ConfigError, raise_problems
-from dppo.lab.demo.decode import sample
+from dppo.lab.demo.decode import Rollout, sample
+from dppo.lab.demo.task import ArithmeticProblem, reward
 from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_tokenizer import encode
 
+MAX_NEW_TOKENS = 104
+"""Longest completion of the embedded task, in tokens; 12 operands with all steps take at most 93."""
+BATCH_ROWS = 256
+"""Completions decoded at once: about 50 megabytes of keys and values."""
 SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
 """The values of TRL's sampling fields that the decoder computes: it has a temperature and nothing else."""
 
@@ -70,3 +78,9 @@ def check_embedded(model: Any, args: Any) -> None:
     if not args.temperature > 0:
         problems.append(f"temperature={args.temperature:g} must be > 0 to draw completions. Write temperature: 1.0")
     raise_problems("rollout_func: embedded", problems)
+
+
+def rewards_of(rollout: Rollout, tokenizer: PreTrainedTokenizerFast, problems: Sequence[ArithmeticProblem]) -> Tensor:
+    """(N,) rewards of completions, with the problem of each."""
+    texts = tokenizer.batch_decode(rollout.token_lists, skip_special_tokens=True)
+    return torch.tensor([reward(text, problem.answer) for text, problem in zip(texts, problems, strict=True)])

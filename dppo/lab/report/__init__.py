@@ -1,4 +1,4 @@
-"""One self-contained page about runs and comparisons: tables, figures, completions, settings."""
+"""One self-contained page about a run or a comparison: tables, figures, settings."""
 
 from dppo.lab.report.page import Written, write_accuracy, write_report
 

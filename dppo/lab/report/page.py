@@ -51,19 +51,17 @@ class Written:
     """Titles of figures that could not be drawn."""
 
 
-def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path) -> Written:
-    """Write the page ``output`` about runs or comparisons.
+def write_report(folder: str | Path, output: str | Path) -> Written:
+    """Write the page ``output``, which ends in ``.html``, about the folder of a run or of a comparison.
 
-    ``folders`` are of runs or comparisons, or a single one; ``output`` ends in ``.html``. A ``ConfigError`` says that a
-    folder is neither, that nothing was logged, that runs are of different tasks, or that the page cannot be written.
+    A ``ConfigError`` says that the folder is neither, that nothing was logged, or that the page cannot be written.
     """
     output = Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
         page = output / "report.html" if output.is_dir() else output.with_suffix(".html")
         raise ConfigError(f"--output {output} must be an HTML file. Try --output {page}")
-    paths = [folders] if isinstance(folders, str | Path) else folders
-    contents = read_sources(paths)
-    if output != Path(paths[0]) / "report.html":
+    contents = read_sources(folder)
+    if output != Path(folder) / "report.html":
         contents = replace(contents, command=f"{contents.command} --output {shlex.quote(str(output))}")
     with drawing():
         look = looks([group.label for group in contents.groups])
@@ -79,7 +77,7 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
 
 def write_accuracy(folder: Path, path: Path) -> Path:
     """Write a PNG of accuracy against seconds to ``path``, of the methods of a comparison."""
-    contents = read_sources([folder])
+    contents = read_sources(folder)
     with drawing():
         chart = metric_chart(
             contents, looks([group.label for group in contents.groups]), ACCURACY_OVER_SECONDS, width=9.6

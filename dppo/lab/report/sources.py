@@ -1,8 +1,8 @@
-"""Sources of a report: runs, and the methods of comparisons with their seeds."""
+"""Sources of a report: a run, or the methods of a comparison with their seeds."""
 
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ class Group:
     """The runs of one method in a comparison, by seed; or a single run."""
 
     label: str
-    """The method's name in this report; no two groups share it."""
+    """The method's name."""
     runs: tuple[RunRecord, ...]
     compared: Compared = field(default_factory=Compared)
     """Its figures in ``results.json`` of its comparison."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that make this method in its comparison."""
-    source: str = ""
-    """Folder of the comparison; empty for runs without one."""
     awaited: tuple[int, ...] = ()
     """Seeds that were asked for and have no run yet."""
 
@@ -59,30 +57,24 @@ class Contents:
     notes: tuple[str, ...]
 
 
-def read_sources(folders: Iterable[str | Path]) -> Contents:
-    """All runs of the given folders, each of a run or of a comparison, as one report's contents."""
-    paths = [Path(folder) for folder in folders]
-    if not paths:
-        raise ConfigError("nothing to report: no folder is named. Try: dppo report runs/embedded")
-    found, notes = list[Group](), list[str]()
-    for path in dict.fromkeys(paths):
-        if (path / COMPARISON_FILE).is_file():
-            found += _read_comparison(path, notes)
-        elif is_run(path):
-            run = read_run(path)
-            found.append(Group(label=run.method, runs=(run,)))
-        else:
-            looked = ", ".join((*EITHER, COMPARISON_FILE))
-            raise ConfigError(
-                f"{path} has none of {looked}: it is neither a run nor a comparison. Give the output_dir of a run: "
-                "dppo report runs/embedded"
-            )
-    groups = _named_apart(found)
-    runs = tuple(run for group in groups for run in group.runs)
-    if not any(run.logs for run in runs):
-        names = ", ".join(str(run.folder) for run in runs)
+def read_sources(folder: str | Path) -> Contents:
+    """The runs in the folder of a run or of a comparison, as a report's contents."""
+    path, notes = Path(folder), list[str]()
+    if (path / COMPARISON_FILE).is_file():
+        groups, task = _read_comparison(path, notes)
+    elif is_run(path):
+        run = read_run(path)
+        groups, task = (Group(label=run.method, runs=(run,)),), run.task
+    else:
+        looked = ", ".join((*EITHER, COMPARISON_FILE))
         raise ConfigError(
-            f"nothing to report: no record in {METRICS_FILE} of {names}. It is written while training, every "
+            f"{path} has none of {looked}: it is neither a run nor a comparison. Give the output_dir of a run: "
+            "dppo report runs/embedded"
+        )
+    runs = [run for group in groups for run in group.runs]
+    if not any(run.logs for run in runs):
+        raise ConfigError(
+            f"nothing to report: no run in {path} has a record in {METRICS_FILE}. It is written while training, every "
             "logging_steps updates: dppo train CONFIG.yaml --logging_steps 5"
         )
     notes += [f"{run.folder}: there are no logs" for run in runs if not run.logs]
@@ -90,22 +82,22 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
     if len({repr(run.environment.get("processor")) for run in runs if run.environment}) > 1:
         notes.append("The runs were not measured on one machine, so seconds do not compare.")
     return Contents(
-        title=" and ".join(path.resolve().name for path in paths),
-        command=shlex.join(["dppo", "report", *map(str, paths)]),
+        title=path.resolve().name,
+        command=shlex.join(["dppo", "report", str(path)]),
         groups=groups,
-        task=one_task(runs),
+        task=task,
         environment=next((run.environment for run in runs if run.environment), {}),
         notes=tuple(notes),
     )
 
 
-def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
-    """A group for each of its methods; problems are added to ``told``."""
+def _read_comparison(folder: Path, told: list[str]) -> tuple[tuple[Group, ...], Mapping[str, Any]]:
+    """A group for each of its methods, and the task of all; problems are added to ``told``."""
     about, results = (read_record(folder / name) for name in (COMPARISON_FILE, RESULTS_FILE))
     if not results:
-        told.append(f"{folder}: {RESULTS_FILE} is missing. The same dppo compare command goes on where it stopped.")
+        told.append(f"{RESULTS_FILE} is missing. The same dppo compare command goes on where it stopped.")
     if about.get("clock") == "cpu" or number(about.get("seconds")) > 0:
-        told.append(f"{folder}: seconds are CPU seconds, and not of the clock on the wall.")
+        told.append("Seconds are CPU seconds, and not of the clock on the wall.")
     asked, seeds = mapping(about.get("methods")), sequence(about.get("seeds"))
     groups = []
     for name in map(str, asked or mapping(results.get("methods"))):
@@ -117,7 +109,6 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
                 runs=tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed))),
                 compared=Compared.of(results, name),
                 overrides=mapping(asked.get(name)),
-                source=str(folder),
                 awaited=tuple(seed for seed in seeds if isinstance(seed, int) and seed not in found),
             )
         )
@@ -125,39 +116,4 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
         raise ConfigError(
             f"{folder} is a comparison without a run: nothing under {folder / RUNS}. Let it go on: dppo compare"
         )
-    return groups
-
-
-def _named_apart(groups: list[Group]) -> tuple[Group, ...]:
-    """Tell groups of the same name apart by their folder."""
-    labels = [group.label for group in groups]
-    return tuple(
-        replace(group, label=f"{group.label} ({group.source or group.runs[0].folder})")
-        if labels.count(group.label) > 1
-        else group
-        for group in groups
-    )
-
-
-def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
-    """The task all runs share; empty where none says.
-
-    Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.
-    """
-    known = [(run, _comparable(run.task)) for run in runs if run.task]
-    for run, task in known[1:]:
-        first, shared = known[0]
-        if task != shared:
-            one, other = (", ".join(f"{k} {v}" for k, v in each.items()) for each in (first.task, run.task))
-            raise ConfigError(
-                f"{first.folder} and {run.folder} are of different tasks: {one}, and {other}. Their figures cannot "
-                f"be compared: write one report for each, dppo report {first.folder}"
-            )
-    return known[0][1] if known else {}
-
-
-def _comparable(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The task without the folder of a model that was made from scratch."""
-    model = Path(str(task.get("model", "")))
-    scratch = model.name == "start" or model.parent.name == "starts"
-    return {**task, "model": "made from scratch"} if scratch else dict(task)
+    return tuple(groups), mapping(results.get("task"))

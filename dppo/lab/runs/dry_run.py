@@ -11,8 +11,7 @@ from transformers import AutoConfig
 
 from dppo.install import VLLM_LINE
 from dppo.lab.demo.scratch import SCRATCH
-from dppo.lab.errors import EXPLAINED
-from dppo.lab.judge import judge
+from dppo.lab.judge import EXPLAINED, judge
 from dppo.lab.runs.benchmarks import load_benchmarks
 from dppo.lab.runs.data import at_hand, load_dataset
 from dppo.lab.runs.models import hub_options, load_tokenizer, positions

@@ -10,7 +10,7 @@ import torch
 from dppo.errors import ConfigError
 from dppo.lab.demo import task
 from dppo.lab.demo.decode import sample
-from dppo.lab.demo.evaluate import BATCH_ROWS
+from dppo.lab.demo.rollouts import BATCH_ROWS
 from dppo.lab.gym import COLUMN, GymScorer, ReasoningGymTask, key
 from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.models import prompt_tokens

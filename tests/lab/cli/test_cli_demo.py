@@ -44,7 +44,7 @@ def test_stock_trl_the_control_and_the_default_are_trained_and_shown(run, tmp_pa
     assert re.search(r"trl +grpo +dppo", printed) and "trl, grpo and dppo train for" in printed.splitlines()[0]
     assert demo.WITHOUT_KL not in printed
     assert printed.count("one seed: no verdict") == 2 and "Not seen here:" in printed
-    assert any("CPU seconds" in note for note in read_sources([tmp_path]).notes), "a report of it says so"
+    assert any("CPU seconds" in note for note in read_sources(tmp_path).notes), "a report of it says so"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     printed, _, results = run(1e9, "--no-kl")
     assert demo.WITHOUT_KL in printed and json.loads((tmp_path / "comparison.json").read_text())["config"]["beta"] == 0

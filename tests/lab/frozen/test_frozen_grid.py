@@ -9,8 +9,15 @@ from wrong_weights import DOUBLED, FORGOTTEN
 from dppo.errors import ConfigError
 from dppo.lab.comparison.contestants import choose
 from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
-from dppo.lab.frozen.lines import EVERY_RATE, PrunedLevel
-from dppo.lab.frozen.methods import as_configured, configured, embedded_training, lines_of, methods_of
+from dppo.lab.frozen.lines import (
+    EVERY_RATE,
+    PrunedLevel,
+    as_configured,
+    configured,
+    embedded_training,
+    lines_of,
+    methods_of,
+)
 from dppo.lab.frozen.sample import bias_of, sample
 from dppo.pruning import uniform
 from dppo.verification import draws

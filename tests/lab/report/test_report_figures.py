@@ -15,7 +15,7 @@ METHODS = ["trl", "grpo", "cppo", "dppo"]
 
 
 def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes():
-    contents = read_sources([made.SAMPLE])
+    contents = read_sources(made.SAMPLE)
     with drawing():
         panels = draw_panels(contents, looks(METHODS))
     charts = [chart for drawn in panels.values() for chart in drawn]

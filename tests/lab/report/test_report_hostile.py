@@ -54,20 +54,16 @@ def hostile_run(folder, place, text):
     return folder
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("hostile")
-    return [hostile_run(base / f"run{place}", place, text) for place, text in enumerate(HOSTILE)]
+@pytest.mark.parametrize("place", range(len(HOSTILE)))
+def test_nothing_hostile_becomes_an_element_or_an_attribute(place, tmp_path):
+    folder = hostile_run(tmp_path / "run", place, HOSTILE[place])
+    found = Structure(write_report(folder, tmp_path / "page.html").page.read_text(encoding="utf-8"))
+    assert found.foreign == [] and HOSTILE[place].split("\ud800")[0] in found.text
 
 
-def test_nothing_hostile_becomes_an_element_or_an_attribute(folders, tmp_path):
-    found = Structure(write_report(folders, tmp_path / "page.html").page.read_text(encoding="utf-8"))
-    assert found.foreign == [] and [t for t in ("{{ 7 * 7 }}", "数学", f"<script>{MARK}") if t not in found.text] == []
-
-
-def test_the_check_sees_a_page_that_does_not_escape(folders, tmp_path, monkeypatch):
+def test_the_check_sees_a_page_that_does_not_escape(tmp_path, monkeypatch):
     made_by = page_module.Environment
     monkeypatch.setattr(page_module, "Environment", lambda **given: made_by(**{**given, "autoescape": False}))
-    written = write_report(folders, tmp_path / "naive.html")
+    written = write_report(hostile_run(tmp_path / "run", 0, HOSTILE[0]), tmp_path / "naive.html")
     found = Structure(written.page.read_text(encoding="utf-8"))
     assert "script" in found.foreign and any("onerror" in name for name in found.foreign)

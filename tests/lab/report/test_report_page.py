@@ -15,7 +15,7 @@ def test_a_comparison_has_every_panel_what_was_asked_for_and_needs_no_network(tm
     comparison = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
     path = comparison / "runs" / "dppo" / "seed_1" / "run.json"
     path.write_text(json.dumps(made.about_run("dppo", 1, status="failed", error="OutOfMemoryError: 3 GB short")))
-    written = write_report([comparison], tmp_path / "page.html")
+    written = write_report(comparison, tmp_path / "page.html")
     page = written.page.read_text(encoding="utf-8")
     assert written.missing == () and page.count("<img ") == 2 + 1 + 3
     panels = ["table", "accuracy", "seconds", "pruning", "settings"]
@@ -29,9 +29,9 @@ def test_a_comparison_has_every_panel_what_was_asked_for_and_needs_no_network(tm
 
 def test_one_run_has_the_same_bytes_each_time(tmp_path):
     run = made.write_run(tmp_path / "one", updates=20)
-    written = write_report([run], tmp_path / "one.html")
+    written = write_report(run, tmp_path / "one.html")
     before = written.page.read_bytes()
-    assert write_report([run], tmp_path / "one.html").page.read_bytes() == before and written.missing == ()
+    assert write_report(run, tmp_path / "one.html").page.read_bytes() == before and written.missing == ()
     assert b"dppo compare CONFIG.yaml" in before
 
 
@@ -44,7 +44,6 @@ def test_logs_alone_make_a_page_that_says_what_is_missing(tmp_path):
     assert "<img " not in page and page.count('class="missing"') == len(written.missing) + 2
     assert "No configuration" in page and f"dppo report {run} --output {tmp_path / 'page.html'}" in page
     assert "--output" not in write_report(run, run / "report.html").page.read_text()
-    refusals = (([run], "page.pdf", "page.html"), ([], "p.html", "dppo report"), ([run], ".", "report.html"))
-    for folders, output, named in refusals:
+    for output, named in (("page.pdf", "page.html"), (".", "report.html")):
         with refused(ConfigError, named):
-            write_report(folders, tmp_path / output)
+            write_report(run, tmp_path / output)

@@ -13,7 +13,7 @@ MISSED = {"median": None, "low": 0.0, "high": 1.0, "at_most": 0.8, "reached": "2
 
 def line_of(**fields):
     """The line of a method with these fields of ``Compared``."""
-    return method_line(Group(label="dppo", runs=(run_of(describe="d"),), source="c", compared=Compared(**fields)))
+    return method_line(Group(label="dppo", runs=(run_of(describe="d"),), compared=Compared(**fields)))
 
 
 def test_the_table_has_the_papers_columns():
