@@ -35,7 +35,7 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
-    from dppo.lab.frozen import methods as frozen_methods
+    from dppo.lab.frozen import lines as frozen_methods
 
     honest = frozen_methods.embedded_training()
 
