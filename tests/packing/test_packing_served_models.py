@@ -30,7 +30,7 @@ from transformers import (
 )
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from dppo.packing.attention import unsupported, use_rows
+from dppo.packing.attention import DROPOUTS, unsupported, use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.rows import build_row
 
@@ -154,6 +154,13 @@ def test_models_that_rows_cannot_serve(kind):
     with torch.no_grad():
         outcome = torch.cat([logp for _, logp in one_at_a_time(expected, batch)])
         assert (row_log_probs(model, row, batch.width)[0] - outcome[index]).abs().max() > WRONG
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropout_of_attention_weights_is_seen_under_every_name(name):
+    model = build("llama")
+    setattr(model.config, name, 0.1)
+    assert "it drops attention weights at random" in unsupported(model)
 
 
 def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
