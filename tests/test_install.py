@@ -129,6 +129,7 @@ WORDS = (
 )
 
 
+@pytest.mark.slow
 def test_the_lab_is_imported_without_the_judge():
     parts = ("runs.parts", "planning.run_plan", "comparison.runner", "cli.eval", "cli.verify")
     status, _, error = without({"answer_judge"}, "; ".join(f"import dppo.lab.{part}" for part in parts))

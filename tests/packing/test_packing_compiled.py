@@ -67,10 +67,8 @@ def test_neither_rows_nor_layers_add_graphs(model):
     assert "scaled_dot_product_attention" not in str(names(counter))
 
 
-HEAD = pytest.param(head, "_score", id="head", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("part, name", [pytest.param(attention, "_attend", id="attention"), HEAD])
+@pytest.mark.slow
+@pytest.mark.parametrize("part, name", [(attention, "_attend"), (head, "_score")], ids=["attention", "head"])
 def test_attention_or_the_head_in_the_graph_is_noticed(part, name, model, monkeypatch):
     monkeypatch.setattr(part, name, getattr(part, name)._torchdynamo_orig_callable)
     assert graphs(model).frame_count > MOST

@@ -123,14 +123,14 @@ def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
             found.append(prompts.draw.weight_N[place_P.argsort()])
         return torch.stack(found)
 
-    weight_BP = weights(1500, parts=2)
+    weight_BP = weights(600, parts=2)
     kept_B = weight_BP[:, 0] > 0
     assert 0.2 < kept_B.double().mean() < 0.8
     for mine_B in (kept_B, ~kept_B):
         second_BP = weight_BP[mine_B][:, PROMPTS:]
         error_P = second_BP.std(0) / len(second_BP) ** 0.5
         assert ((second_BP.mean(0) - 1).abs() < 4 * error_P).all() and (error_P < 0.1).all()
-    once_BP = weights(200)
+    once_BP = weights(100)
     assert once_BP[once_BP[:, 0] > 0][:, 0].mean() > 1.3 and not once_BP[once_BP[:, 0] == 0][:, 0].any()
 
 
@@ -230,7 +230,7 @@ def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where
 
 def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
     """The rule by a threshold keeps all of a part whose signals tie, and a part before it was rounded down."""
-    for seed in range(40):
+    for seed in range(20):
         run = Run(
             PromptStream(70, seed),
             PromptHistory(np.arange(70, dtype=np.uint64), half_life=np.inf),

@@ -5,6 +5,7 @@ import os
 import warnings
 
 import pytest
+from cases import parameters
 from tiny_runs import Stop, StopAfter, length_reward
 from trl_recorder_runs import lines, make, run_file
 
@@ -31,8 +32,10 @@ def stopped_and_resumed(path, folder, at, **options):
 # With two steps and two passes a generation, step 2 is in the middle of one.
 @pytest.mark.parametrize(
     "options",
-    [{}, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}],
-    ids=["once", "reused"],
+    parameters(
+        {"once": {}, "reused": {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}},
+        slow=["once"],
+    ),
 )
 def test_a_resumed_record_is_that_of_a_run_never_stopped(options, tiny_path, tmp_path):
     trainer, straight = make(tiny_path, tmp_path / "a", **SAVED, **options)

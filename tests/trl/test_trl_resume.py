@@ -9,6 +9,7 @@ import dpo_runs
 import pytest
 import sft_runs
 import torch
+from cases import parameters
 from resumed_runs import ROUNDS, SAVED, STEPS, TWO_PASSES, trainer
 from safetensors.torch import load_file, save_file
 from tiny_runs import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
@@ -44,7 +45,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("options", "stops"), CASES.values(), ids=CASES)
+SLOW = ("parts of generations", "fill", "accumulated", "groups of one", "sizes by history", "rounds, two passes")
+
+
+@pytest.mark.parametrize(("options", "stops"), parameters(CASES, SLOW))
 def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
     """From every checkpoint of a run left alone, which is what a stopped run leaves: the killed process shows that."""
     straight = []

@@ -167,6 +167,7 @@ def test_a_metric_of_one_kept_completion_in_each_micro_batch_estimates_that_of_a
     assert found == pytest.approx(true, rel=0.03)
 
 
+@pytest.mark.slow
 def test_metrics_of_a_step_are_of_all_the_generations_it_takes_parts_of(tiny_path, tmp_path):
     """Four micro-batches a step, of one generation, two or four. The wrong twin says half or a quarter."""
     options = dict(loss_type="dapo", entropy_coef=1e-4, beta=0.1, learning_rate=0.0, shuffle_dataset=False, max_steps=2)

@@ -3,6 +3,7 @@
 import dpo_runs as dpo
 import pytest
 import sft_runs as sft
+from cases import parameters
 from dpo_runs import LOSSES, PADDED, PARTS
 from sft_runs import OPTIONS, Fixed
 from tiny_runs import alike
@@ -67,7 +68,7 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize(("ours", "options", "steps"), RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize(("ours", "options", "steps"), parameters(RESUMED, ("sft, infobatch", "sft, accumulated")))
 def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(ours, options, steps, tiny_path, tmp_path):
     """From the middle of the first epoch, its end, and the middle of a pruned one."""
     saving = dict(max_steps=steps, save_strategy="steps", save_steps=1, **options)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import parameters
 from refusals import refused
 from tiny_runs import logged, relative_difference, scripted
 from trl_gradients import dppo_run
@@ -85,9 +86,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_mean_over_all_draws_is_the_full_gradient(case, tiny_path, tmp_path):
-    level, options = CASES[case]
+SLOW = ("cuts, padded", "cuts and head, kl and entropy")
+
+
+@pytest.mark.parametrize(("level", "options"), parameters(CASES, SLOW))
+def test_the_mean_over_all_draws_is_the_full_gradient(level, options, tiny_path, tmp_path):
     mean, whole, tokens = mean_of_outcomes(tiny_path, tmp_path, level, **EXACTLY | options)
     assert relative_difference(mean, whole) < EXACT
     assert len(set(tokens)) > 1 or "rate" not in level

@@ -93,6 +93,7 @@ def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
     assert failed == ["4 tokens by cuts", "4 tokens by random prefix", "4 tokens by cuts and head sampling"]
 
 
+@pytest.mark.slow
 def test_a_broken_trainer_fails(monkeypatch):
 
     class Halved(DPPOTrainer):

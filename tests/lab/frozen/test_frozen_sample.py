@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+from cases import parameters
 
 from dppo.lab.frozen.sample import NoChance, bias_interval, bias_of, figures, sample
 from dppo.methods import METHODS
@@ -111,7 +112,10 @@ def measured(small):
     return of
 
 
-@pytest.mark.parametrize("name", ENUMERATED)
+SLOW = ("history, both", "threshold, both", "rounds that skip")
+
+
+@pytest.mark.parametrize("name", parameters({name: name for name in ENUMERATED}, SLOW))
 def test_figures_agree_with_every_outcome(measured, name):
     method, (found, _, row, truth) = ENUMERATED[name], measured(name)
     assert (truth["relative_bias"] < EXACT) == (not method.biases())
