@@ -186,17 +186,6 @@ class Bias:
         spread, largest = self.spectrum
         return max(2 * spread * math.sqrt(x) + 2 * largest * x, ROUNDING)
 
-    @property
-    def chance(self) -> float:
-        """The failure rate whose ``bound`` is ``squared``: at most the p-value of no bias."""
-        if self.squared <= ROUNDING:
-            return 1.0
-        spread, largest = self.spectrum
-        if largest == 0:
-            return 0.0
-        root = (math.sqrt(spread**2 + 2 * largest * self.squared) - spread) / (2 * largest)
-        return math.exp(-(root**2))
-
 
 def estimate_bias(error_MN: Tensor, gram_NN: Tensor, full_N: Tensor) -> Bias:
     """The squared bias from M >= 2 independent draws, whose rows in ``error_MN`` are coefficients of errors.
