@@ -15,7 +15,6 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import Rounds
 from dppo.pruning.rounds import take_round
 from dppo.rng import Purpose, Streams, step_streams
 from dppo.session import Session
@@ -46,31 +45,20 @@ def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
     keep_P[: len(prompts.draw.keep_N)] = prompts.draw.keep_N  # rounds may end before all candidates were taken
     used, denominator = int((prompts.weight_Q > 0).sum()), 1.0
     if used:
-        plan = session_of(subject, method).plan(prompts, subject.rolled_out(keep_P), streams=streams)
+        # A new session: one learns from its plans, and draws must be independent.
+        session = Session(method, seed=0, generations=subject.generations, max_tokens=subject.max_tokens)
+        session.samples, session.others = subject.context.samples, subject.context.others
+        plan = session.plan(prompts, subject.rolled_out(keep_P), streams=streams)
         keep_N, denominator = keep_P.repeat_interleave(subject.generations), plan.denominator
         weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
     return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=denominator, prompts=used)
 
 
-def session_of(subject: Subject, method: Method) -> Session:
-    """A new session with the subject's context: a session learns from its plan, and draws must be independent."""
-    session = Session(method, seed=0, generations=subject.generations, max_tokens=subject.max_tokens)
-    session.samples, session.others = subject.context.samples, subject.context.others
-    return session
-
-
 def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
-    """Prompts of a draw: of one block, or of rounds until ``subject.wanted`` groups count.
-
-    All groups have one size: sizes that a method sets by history are left out.
-    """
+    """Prompts of a draw: of one block, or of rounds until ``subject.wanted`` groups count. All groups have one size."""
     # Not by ``session.prompts``: its source draws from its own streams, and its stream of prompts begins anew.
-    candidates = subject.candidates
-    if method.rounds is not None:
-        known, wanted = (candidates, subject.rewards, subject.earlier_rewards), subject.wanted or subject.rewards.groups
-        return with_context(known_rounds(method.rounds, *known, wanted, streams), subject.context)
-    drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
-    prompts = drawn_block(Block(candidates=candidates, draw=drawn), subject.generations)
+    known, wanted = (subject.candidates, subject.rewards, subject.earlier_rewards), subject.wanted
+    prompts = known_prompts(method, *known, wanted or subject.rewards.groups, streams)
     if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
         prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
     return with_context(prompts, subject.context)
@@ -97,14 +85,18 @@ class Once:
         return taken_P
 
 
-def known_rounds(
-    rounds: Rounds, candidates: Candidates, rewards: Rewards, earlier: Rewards, wanted: int, streams: Streams
+def known_prompts(
+    method: Method, candidates: Candidates, rewards: Rewards, earlier: Rewards, wanted: int, streams: Streams
 ) -> StepPrompts:
-    """Prompts of a step in rounds, if the rewards of every candidate are known; each is taken at most once, in order.
+    """Prompts of a step if the rewards of every candidate are known: of one block, or of rounds.
 
-    ``earlier`` has one group of each prompt, by which prompts are skipped. Rounds end with ``wanted`` groups that
-    count, or with the last candidate.
+    Rounds take each candidate at most once, in order, and end with ``wanted`` groups that count or the last candidate.
+    They skip prompts by ``earlier``, one group of each.
     """
+    rounds = method.rounds
+    if rounds is None:
+        drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
+        return drawn_block(Block(candidates=candidates, draw=drawn), len(rewards) // rewards.groups)
     stream, chances = Once(rewards.groups), None
     if rounds.skipping is not None:
         start = rounds.skipping.start()

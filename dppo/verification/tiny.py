@@ -16,9 +16,9 @@ from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.rng import Purpose, torch_generator
 from dppo.session import Session
-from dppo.step import RolledOut, StepSizes, drawn_block
-from dppo.types import Block, Candidates, Rewards
-from dppo.verification.draws import known_rounds, with_context
+from dppo.step import RolledOut, StepSizes
+from dppo.types import Candidates, Rewards
+from dppo.verification.draws import known_prompts, with_context
 from dppo.verification.enumerate import Tape, enumerated, every_way
 from dppo.verification.subject import known_after
 
@@ -62,9 +62,11 @@ OLD_LOGP_NT, _ = _policy(THETA + 0.3 * _normal(12, PARAMETERS), torch.arange(N))
 REF_LOGP_NT, _ = _policy(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
 
 
-def gradient(
-    method: Method, row_B: Tensor, weight: Tensor, advantage_B: Tensor, *, denominator: float, tokens: float
-) -> Tensor:
+def _session(method: Method) -> Session:
+    return Session(method, seed=0, generations=G, max_tokens=T)
+
+
+def gradient(method: Method, row_B: Tensor, weight: Tensor, advantage_B: Tensor, sizes: StepSizes) -> Tensor:
     """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
 
     ``weight`` is (B,) of completions, or (B, T) of their tokens, of which those of weight 0 are masked.
@@ -81,30 +83,21 @@ def gradient(
         counted_B=LENGTH_N[row_B],
         ref_logp_BT=REF_LOGP_NT[row_B],
     )
-    loss = Session(method, seed=0, generations=G, max_tokens=T).loss(
-        sampled, weight, StepSizes(denominator, tokens), entropy_BT=entropy_BT
-    )
+    loss = _session(method).loss(sampled, weight, sizes, entropy_BT=entropy_BT)
     return torch.autograd.grad(loss, theta)[0]
 
 
 def full_gradient(method: Method) -> Tensor:
     """(parameters,) gradient of the full batch, computed without a plan."""
     tokens, weight_N = float(LENGTH_N.sum()), torch.ones(N, dtype=torch.float64)
-    sizes = {"denominator": method.normaliser.denominator(N, tokens, T), "tokens": tokens}
-    return gradient(method, torch.arange(N), weight_N, method.advantages(REWARDS, CONTEXT), **sizes)
+    sizes = StepSizes(method.normaliser.denominator(N, tokens, T), tokens)
+    return gradient(method, torch.arange(N), weight_N, method.advantages(REWARDS, CONTEXT), sizes)
 
 
 def pruned_gradient(method: Method, tape: Tape) -> Tensor:
     """(parameters,) gradient after one outcome of all draws: of prompts or rounds, then completions and tokens."""
     rng = cast(np.random.Generator, tape)
-
-    def streams(purpose: Purpose, *key: int) -> np.random.Generator:
-        return rng
-
-    if method.rounds is None:
-        prompts = drawn_block(Block(candidates=CANDIDATES, draw=method.prompts.draw(CANDIDATES, rng)), G)
-    else:
-        prompts = known_rounds(method.rounds, CANDIDATES, REWARDS, EARLIER, P, streams)
+    prompts = known_prompts(method, CANDIDATES, REWARDS, EARLIER, P, lambda *key: rng)
     prompts = with_context(prompts, CONTEXT)
     keep_N = prompts.draw.keep_N[GROUP_N]
     row_N = keep_N.nonzero()[:, 0]
@@ -114,17 +107,15 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         rewards=REWARDS.take(keep_N),
         tokens_N=LENGTH_N[row_N],
         uncertainty_N=uncertainty(OLD_LOGP_NT, MASK_NT)[row_N],
-        sampled=SampledTokens(logp_NT=OLD_LOGP_NT[row_N], mask_NT=MASK_NT[row_N]),
+        sampled=SampledTokens(logp_NT=OLD_LOGP_NT, mask_NT=MASK_NT).take(row_N),
     )
-    plan = Session(method, seed=0, generations=G, max_tokens=T).plan(prompts, rolled_out, streams=streams)
+    plan = _session(method).plan(prompts, rolled_out, streams=lambda *key: rng)
     weight_N = plan.weight_UN[0]
     kept = weight_N.nonzero()[:, 0]
     weight = weight_N[kept]
     if plan.token_draws:
         weight = weight[:, None] * plan.token_draws[0].weight_NT[kept]
-    return gradient(
-        method, row_N[kept], weight, plan.advantage_N[kept], denominator=plan.denominator, tokens=plan.tokens
-    )
+    return gradient(method, row_N[kept], weight, plan.advantage_N[kept], plan.sizes)
 
 
 def exact_bias(method: Method) -> float:
@@ -132,14 +123,9 @@ def exact_bias(method: Method) -> float:
 
     Each prompt is taken at most once in rounds. All groups are of one size: sizes that a method sets are left out.
     """
-    method = replace(
-        method,
-        prompts=enumerated(method.prompts),
-        completions=enumerated(method.completions),
-        tokens=enumerated(method.tokens),
-    )
-    expected = torch.zeros_like(THETA)
-    for pruned, chance in every_way(lambda tape: pruned_gradient(method, tape)):
-        expected += chance * pruned
+    levels = ("prompts", "completions", "tokens")
+    method = replace(method, **{level: enumerated(getattr(method, level)) for level in levels})
+    ways = every_way(lambda tape: pruned_gradient(method, tape))
+    expected = sum((chance * pruned for pruned, chance in ways), torch.zeros_like(THETA))
     full = full_gradient(method)
     return float((expected - full).norm() / full.norm())

@@ -10,6 +10,7 @@ from dppo.context import NOTHING_KNOWN
 from dppo.methods import METHODS
 from dppo.objective import Tokens, clipped_tokens
 from dppo.pruning import PIVOTAL, UNWEIGHTED, Pruning, uniform
+from dppo.step import StepSizes
 from dppo.types import Rewards
 from dppo.verification import tiny
 from dppo.verification.tiny import exact_bias
@@ -44,8 +45,7 @@ def test_rounds_are_gone_through_by_hand(name):
             row_N,
             torch.ones(len(row_N), dtype=torch.float64),
             method.advantages(rewards, NOTHING_KNOWN)[row_N],
-            denominator=method.normaliser.denominator(len(row_N), tokens, tiny.T),
-            tokens=tokens,
+            StepSizes(method.normaliser.denominator(len(row_N), tokens, tiny.T), tokens),
         )
 
     expected = of_groups(2) if name == "dapo" else (of_groups(1) + of_groups(2)) / 2
