@@ -19,23 +19,24 @@ from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, Normaliser
 from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, TokenPruning, random_prefix, uniform
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.types import Completions
 from dppo.verification import parity
 from dppo.verification.controls import wrong_cuts, wrong_kernels, wrong_methods
 from dppo.verification.draws import deviance, deviance_bound, draw_errors, estimate_bias, full_batch
 from dppo.verification.enumerate import outcomes
-from dppo.verification.parity import LOSSES, Script, TrainerStep, one_step, relative_difference
+from dppo.verification.parity import LOSSES, Script, one_step, padded_because, relative_difference
 from dppo.verification.subject import Subject
 from dppo.verification.tiny import exact_bias
+from dppo.verification.tiny_model import build_model
 
 EXACT = 1e-12
 """Relative error of a sum in float64 over a few hundred outcomes."""
 SINGLE = 1e-4
 """Relative difference of two float32 gradients with the same terms in different orders. It is 9e-7 to 4e-6 on the
 embedded policy, and more on larger models."""
-TABLE = (8, 12)
-"""Completions, and tokens of the longest, whose draws are counted."""
 SAMPLE_MEANS = (GRPO_MEAN, DR_GRPO)
 """Normalisers that are exact under prompt pruning."""
+ALL_NORMALISERS = (*SAMPLE_MEANS, DAPO_TOKENS)
 USUAL_RATE = 0.5
 """Rate at which a level is checked if a run prunes nothing there."""
 RANDOM_DESIGNS = [name for name, design in DESIGNS.items() if design.unbiased]
@@ -57,7 +58,6 @@ LEGEND = {
     LAYERS: "layers with a sliding window in padding alone",
     DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
 }
-"""Meaning of the numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,7 @@ class Settings:
     """Draws of the checks, and their failure rate."""
 
     draws: int = 2000
-    """Draws per check on the subject, >= 8; a control has a quarter. The smallest visible bias falls with their root.
-    """
+    """Draws per check, >= 8, and a quarter for a control. The smallest visible bias falls with their root."""
     failure_rate: float = 1e-4
     """Chance that a build without faults fails any of the checks that draw, in (0, 1)."""
     seed: int = 0
@@ -101,6 +100,10 @@ class Settings:
     def share(self, methods: int) -> float:
         """The failure rate of one check: ``failure_rate`` over the number of checks that draw at random."""
         return self.failure_rate / (methods * len(CLAIMS) + len(RANDOM_DESIGNS) + len(TOKEN_LEVELS))
+
+    def generators(self) -> Iterator[np.random.Generator]:
+        """Random generators of the draws."""
+        return (generator(self.seed, Purpose.CHECK, index) for index in range(self.draws))
 
 
 def at_level(method: Method, level: str) -> Method:
@@ -116,27 +119,27 @@ def at_level(method: Method, level: str) -> Method:
     if level == "completions":
         return method.with_rates(prompt=0.0, completion=completion)
     if method.prompts.rate == 0:
-        other = []
-        if not method.normaliser.prompt_exact:
-            method, other = replace(method, normaliser=DR_GRPO), [f"{DR_GRPO.name} normaliser"]
-        if not method.advantages.prompt_exact:
-            method, other = replace(method, advantages=CENTRED), [*other, f"{CENTRED.name} advantages"]
-        method = replace(method, name=name + (f" with {' and '.join(other)}" if other else ""))
+        exact = {"normaliser": DR_GRPO, "advantages": CENTRED}
+        others = {part: rule for part, rule in exact.items() if not getattr(method, part).prompt_exact}
+        words = " and ".join(f"{rule.name} {part}" for part, rule in others.items())
+        method = replace(method, name=name + f" with {words}" * bool(words), **others)
     return method.with_rates(prompt=prompt, completion=completion if level == "both levels" else 0.0)
 
 
-def of_level(methods: Sequence[Method], level: str) -> list[Method]:
-    """The methods with a claim about a level; methods with rounds have one about completions only."""
-    return [method for method in methods if method.rounds is None or level == "completions"]
+def claims_of(methods: Sequence[Method]) -> Iterator[tuple[str, str, Method]]:
+    """Level, first words and checked method of each claim; methods with rounds have one about completions only."""
+    for level, number in CLAIMS.items():
+        for method in methods:
+            if method.rounds is None or level == "completions":
+                checked = at_level(method, level)
+                yield level, f"{number} {level}, {checked.name}", checked
 
 
 def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every outcome of both draws, on a policy of a few parameters, in float64."""
-    for level, claim in CLAIMS.items():
-        normalisers = SAMPLE_MEANS if level != "completions" else (*SAMPLE_MEANS, DAPO_TOKENS)
-        for method in of_level(methods, level):
-            own = at_level(method, level)
-            yield _exact(f"{claim} {level}, {own.name}: every outcome", own, *_variants(own, normalisers))
+    for level, name, own in claims_of(methods):
+        normalisers = ALL_NORMALISERS if level == "completions" else SAMPLE_MEANS
+        yield _exact(f"{name}: every outcome", own, *_variants(own, normalisers))
 
 
 def _variants(method: Method, normalisers: Sequence[Normaliser]) -> list[Method]:
@@ -167,7 +170,7 @@ def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
         if method.rounds is not None or not alone.can_leave_tokens_out:
             continue
         for name, level in TOKEN_LEVELS.items():
-            variants = _variants(replace(alone, tokens=level), (*SAMPLE_MEANS, DAPO_TOKENS))
+            variants = _variants(replace(alone, tokens=level), ALL_NORMALISERS)
             yield _exact(f"1 tokens, {method.name}, {name}: every outcome", *variants)
         for name, level in wrong_cuts(USUAL_RATE).items():
             bias = exact_bias(replace(alone, tokens=level))
@@ -181,53 +184,47 @@ def round_checks(methods: Sequence[Method]) -> Iterator[Check]:
         yield above(f"5 control: declared bias of rounds, {method.name}: every outcome", bias, EXACT, BIAS)
 
 
-def _measured(
-    subject: Subject, method: Method, settings: Settings, methods: int, draws: int
-) -> tuple[float, float, str]:
+def _measured(subject: Subject, method: Method, settings: Settings, methods: int) -> tuple[float, float, str]:
     """Squared bias of a method by draws, its bound, and what it is."""
-    error_MN = draw_errors(subject, method, draws, settings.seed)
+    error_MN = draw_errors(subject, method, settings.draws, settings.seed)
     bias = estimate_bias(error_MN, subject.gram_NN, full_batch(subject, method))
     return bias.squared, bias.bound(settings.share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
 
 
 def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings) -> Iterator[Check]:
     """Expectations estimated from many draws, on the subject's own model and completions."""
-    for level, claim in CLAIMS.items():
-        for method in of_level(methods, level):
-            checked = at_level(method, level)
-            name = f"{claim} {level}, {checked.name}, {checked.normaliser.name}: {settings.draws} draws on the model"
-            yield at_most(name, *_measured(subject, checked, settings, len(methods), settings.draws))
+    for _, name, checked in claims_of(methods):
+        title = f"{name}, {checked.normaliser.name}: {settings.draws} draws on the model"
+        yield at_most(title, *_measured(subject, checked, settings, len(methods)))
 
 
 def parity_checks(script: Script) -> Iterator[Check]:
     """Our trainer with nothing pruned against TRL, and with half pruned against the weighted sum of completions."""
-    steps: dict[str, tuple[TrainerStep, TrainerStep]] = {}
+    theirs, ours = {}, {}
     for name, options in LOSSES.items():
-        theirs = one_step(GRPOTrainer, GRPOConfig, script, **options)
-        ours = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
-        steps[name] = theirs, ours
-        losses = abs(ours.loss - theirs.loss) / max(abs(theirs.loss), 1.0)
-        figure = float(np.max([relative_difference(ours.gradient, theirs.gradient), losses]))  # NaN stays
+        their = theirs[name] = one_step(GRPOTrainer, GRPOConfig, script, **options)
+        our = ours[name] = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
+        losses = abs(our.loss - their.loss) / max(abs(their.loss), 1.0)
+        figure = float(np.max([relative_difference(our.gradient, their.gradient), losses]))  # NaN stays
         yield at_most(f"3 nothing pruned, equal to TRL: {name}, on {script.title}", figure, SINGLE, DIFFERENCE)
     for name in ("grpo", "dr_grpo"):
         pruned = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=USUAL_RATE, **LOSSES[name])
-        figure = relative_difference(pruned.gradient, parity.weighted_sum_of_completions(pruned, pruned.trainer.method))
+        figure = relative_difference(pruned.gradient, parity.weighted_sum_of_completions(pruned))
         title = f"3 half pruned, equal to the weighted sum: {name}, on {script.title}"
         yield at_most(title, figure, SINGLE, DIFFERENCE)
-    figure = relative_difference(steps["dr_grpo"][1].gradient, steps["grpo"][0].gradient)
+    figure = relative_difference(ours["dr_grpo"].gradient, theirs["grpo"].gradient)
     yield above("5 control: another loss is not equal to TRL's", figure, SINGLE, DIFFERENCE)
 
 
 def row_checks(subject: Subject) -> Iterator[Check]:
     """Dense rows, and wrong ones as controls, against padding on the subject's own model, in float32."""
-    title, model = parity.served_model(subject.model)
+    title, model = ("a tiny Qwen3", build_model(0)) if padded_because(subject.model) else ("the model", subject.model)
     found = parity.rows_against_padding(model, temperature=subject.temperature)
     gradient = math.nan if found.gradient_difference is None else found.gradient_difference
     name = "3 dense rows, equal to padding"
     yield at_most(f"{name}: log-probabilities, on {title}", found.logp_difference, found.logp_tolerance, NATS)
     yield at_most(f"{name}: gradient, on {title}", gradient, found.gradient_tolerance, DIFFERENCE)
-    missing = float(found.windows_missing)
-    yield at_most(f"3 dense rows, windows that they lack, on {title}", missing, 0.0, LAYERS)
+    yield at_most(f"3 dense rows, windows that they lack, on {title}", float(found.windows_missing), 0.0, LAYERS)
     for mistake, kernel in wrong_kernels().items():
         found = parity.rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
         yield above(f"5 control: {mistake}, on {title}", found.logp_difference, found.logp_tolerance, NATS)
@@ -238,14 +235,16 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
     pruning = at_level(method, "completions").completions
     if not isinstance(pruning, Pruning):  # draws no random numbers, so the designs are checked on their own
         pruning = Pruning(rate=USUAL_RATE, score=method.score)
-    rows = int(subject.completions(method).live_N.sum())
+    completions = subject.completions(method)
+    rows = int(completions.live_N.sum())
     bound = deviance_bound(rows, settings.share(methods))
     off_size = 0
     for name in RANDOM_DESIGNS:
-        keep_MN, prob_N = _kept(subject, method, replace(pruning, design=DESIGNS[name]), settings)
+        keep_MN, prob_N = _kept(completions, replace(pruning, design=DESIGNS[name]), settings)
         title = f"4 {name}: inclusion of {rows} completions in {settings.draws} draws"
         yield at_most(title, deviance(keep_MN, prob_N), bound, DEVIATION)
-        off_size += _off_size(keep_MN, prob_N) if DESIGNS[name].fixed_size else 0
+        if DESIGNS[name].fixed_size:  # the sum of the probabilities, rounded down or up
+            off_size += int(((keep_MN.sum(1) - prob_N.sum()).abs() > 1 - 1e-9).sum())
     yield at_most("4 designs of fixed size: draws of another size", float(off_size), 0.0, "draws")
     few_N = torch.tensor([0.2, 0.5, 0.9, 0.65, 0.75], dtype=torch.float64)
     every = {name: outcomes(DESIGNS[name], few_N) for name in RANDOM_DESIGNS}
@@ -253,21 +252,19 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
     largest = float(torch.stack(off).abs().max())
     yield at_most(f"4 {', '.join(every)}: every outcome for 5 rows", largest, EXACT, BIAS)
     # With equal probabilities, so that each completion has a probability below 1.
-    keep_MN, prob_N = _kept(subject, method, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
+    keep_MN, prob_N = _kept(completions, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
     yield above("5 control: frequencies of a draw without chance", deviance(keep_MN, prob_N), bound, DEVIATION)
 
 
 def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
     """Frequencies of tokens, drawn by random moments, against the stated probabilities; and a wrong draw."""
     rng = generator(settings.seed, Purpose.CHECK)
-    moment_NT = torch.from_numpy(rng.exponential(size=TABLE))
-    span_NT = torch.arange(TABLE[1]) < torch.from_numpy(rng.integers(1, TABLE[1] + 1, TABLE[0]))[:, None]
+    count, longest = 8, 12  # completions, and tokens of the longest
+    moment_NT = torch.from_numpy(rng.exponential(size=(count, longest)))
+    span_NT = torch.arange(longest) < torch.from_numpy(rng.integers(1, longest + 1, count))[:, None]
     bound = deviance_bound(int(span_NT.sum()), settings.share(methods))
     for name, level in TOKEN_LEVELS.items():
-        drawn = [
-            level.draw(moment_NT, span_NT, generator(settings.seed, Purpose.CHECK, index))
-            for index in range(settings.draws)
-        ]
+        drawn = [level.draw(moment_NT, span_NT, stream) for stream in settings.generators()]
         keep_MN = torch.stack([draw.weight_NT[span_NT] > 0 for draw in drawn])
         title = f"4 tokens by {name}: {keep_MN.shape[1]} of them in {settings.draws} draws"
         yield at_most(title, deviance(keep_MN, drawn[0].prob_NT[span_NT]), bound, DEVIATION)
@@ -278,32 +275,17 @@ def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
     yield above("5 control: cuts and the head drawn by one number", deviance(keep_MN, prob_N), bound, DEVIATION)
 
 
-def _kept(subject: Subject, method: Method, pruning: Pruning, settings: Settings) -> tuple[Tensor, Tensor]:
+def _kept(completions: Completions, pruning: Pruning, settings: Settings) -> tuple[Tensor, Tensor]:
     """(M, N) bool, kept in each draw, and (N,) their probabilities."""
-    completions = subject.completions(method)
-    drawn = [
-        pruning.draw(completions, generator(settings.seed, Purpose.CHECK, index)) for index in range(settings.draws)
-    ]
+    drawn = [pruning.draw(completions, rng) for rng in settings.generators()]
     return torch.stack([draw.keep_N for draw in drawn]), drawn[0].prob_N
-
-
-def _off_size(keep_MN: Tensor, prob_N: Tensor) -> int:
-    """Draws whose number of completions is not the sum of the probabilities, rounded down or up."""
-    total, slack = math.fsum(prob_N.tolist()), 1e-9
-    size_M = keep_MN.sum(1)
-    return int(((size_M < math.floor(total + slack)) | (size_M > math.ceil(total - slack))).sum())
-
-
-def wrong(method: Method) -> dict[str, Method]:
-    """The controls of a method, by name, with half pruned."""
-    prompts = at_level(method.with_rates(prompt=0.0), "prompts")
-    return wrong_methods(at_level(method, "completions"), prompts, USUAL_RATE)
 
 
 def control_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
     """Methods that are known to be biased, by draws on the model and by enumeration."""
-    draws = settings.draws // 4
-    for name, control in wrong(method).items():
-        found = _measured(subject, control, settings, methods, draws)
-        yield above(f"5 control: {name}: {draws} draws on the model", *found)
+    fewer = replace(settings, draws=settings.draws // 4)
+    prompts = at_level(method.with_rates(prompt=0.0), "prompts")
+    for name, control in wrong_methods(at_level(method, "completions"), prompts, USUAL_RATE).items():
+        found = _measured(subject, control, fewer, methods)
+        yield above(f"5 control: {name}: {fewer.draws} draws on the model", *found)
         yield above(f"5 control: {name}: every outcome", exact_bias(control), EXACT, BIAS)

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import io
-import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from dppo.environment import SMALL
-from dppo.methods import Method
 from dppo.packing import SEGMENT_SDPA, Kernel
 from dppo.packing.attention import unsupported, unwrapped, use_rows
 from dppo.packing.check import LayoutCheck, check_rows
@@ -40,22 +38,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
 """Compared losses, by the settings of TRL that choose them."""
-ONE_STEP: dict[str, Any] = {
-    "max_steps": 1,
-    "learning_rate": 0.0,
-    "optim": "sgd",
-    "max_grad_norm": 0.0,
-    "report_to": [],
-    "save_strategy": "no",
-    "logging_steps": 1,
-    "disable_tqdm": True,
-    "disable_dropout": True,
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-}
-"""Settings of a step that moves no weight."""
-
 Gradient = dict[str, Tensor]
 """Parameter names to gradients."""
 
@@ -94,9 +76,9 @@ def script_of(subject: Subject, prompts: int = 4) -> Script:
     )
 
 
-def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
-    """Random completions of random lengths on the untrained embedded model."""
-    rng = generator(0, Purpose.CHECK, 4)
+def tiny_script(prompts: int = 4) -> Script:
+    """Random completions of random lengths, four of each prompt, on the untrained embedded model."""
+    rng, completions = generator(0, Purpose.CHECK, 4), 4 * prompts
 
     def words(count: int, least: int, most: int) -> tuple[list[int], ...]:
         return tuple(rng.integers(4, len(TOKENS), int(rng.integers(least, most))).tolist() for _ in range(count))
@@ -106,8 +88,8 @@ def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
         model=build_model(0),
         tokenizer=build_tokenizer(),
         prompt_tokens=words(prompts, 3, 9),
-        completion_tokens=words(prompts * generations, 2, 16),
-        reward_N=tuple(rng.integers(0, 3, prompts * generations).astype(float).tolist()),
+        completion_tokens=words(completions, 2, 16),
+        reward_N=tuple(rng.integers(0, 3, completions).astype(float).tolist()),
     )
 
 
@@ -125,20 +107,32 @@ def one_step(
 ) -> TrainerStep:
     """Loss and gradient of one step over all completions of a script. The weights do not move."""
     recorder = _Recorder()
-    names = [f"prompt {index}" for index in range(len(script.prompt_tokens))]
-    rollouts, rewards = _scripted(script, names)
+    rollouts, rewards = _scripted(script)
     with tempfile.TemporaryDirectory() as folder, _quiet():
-        own = {
-            "output_dir": folder,
-            "per_device_train_batch_size": len(script.completion_tokens),
-            "num_generations": script.generations,
-            "max_completion_length": max(map(len, script.completion_tokens)),
-        }
+        args = config_class(
+            output_dir=folder,
+            per_device_train_batch_size=len(script.completion_tokens),
+            num_generations=script.generations,
+            max_completion_length=max(map(len, script.completion_tokens)),
+            max_steps=1,
+            learning_rate=0.0,
+            optim="sgd",
+            max_grad_norm=0.0,
+            report_to=[],
+            save_strategy="no",
+            logging_steps=1,
+            disable_tqdm=True,
+            disable_dropout=True,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            **options,
+        )
         trainer = trainer_class(
             model=copy.deepcopy(script.model).cpu().float(),
             reward_funcs=rewards,
-            args=config_class(**ONE_STEP | own | options),
-            train_dataset=Dataset.from_dict({"prompt": names}),
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": [str(index) for index in range(len(script.prompt_tokens))]}),
             processing_class=copy.deepcopy(script.tokenizer),
             rollout_func=rollouts,
             callbacks=[recorder],
@@ -155,7 +149,7 @@ def relative_difference(left: Gradient, right: Gradient) -> float:
     return (difference / sum(float(value.double().square().sum()) for value in right.values())) ** 0.5
 
 
-def weighted_sum_of_completions(step: TrainerStep, method: Method) -> Gradient:
+def weighted_sum_of_completions(step: TrainerStep) -> Gradient:
     """The gradient by the weights of our trainer's step, summed here one completion at a time.
 
     Every ratio must be 1, and the loss must have the slope ``-advantage`` there.
@@ -167,7 +161,7 @@ def weighted_sum_of_completions(step: TrainerStep, method: Method) -> Gradient:
         prompt = batch.prompt_ids[row][batch.prompt_mask[row].bool()].tolist()
         completion = batch.completion_ids[row][batch.completion_mask[row].bool()].tolist()
         factor = -float(batch.weight_UB[0, row] * batch.advantage_B[row] / batch.denominator)
-        if method.normaliser.per_sequence:
+        if trainer.method.normaliser.per_sequence:
             factor /= len(completion)
         (factor * log_probs(model, prompt, completion).sum()).backward()
     return _gradient(model)
@@ -186,14 +180,13 @@ class _Recorder(TrainerCallback):
         self.gradient = _gradient(model)
 
 
-def _scripted(script: Script, names: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A rollout function and a reward function that return the script's values for the prompts of these names."""
+def _scripted(script: Script) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A rollout function and a reward function that return the script's values for prompts by their numbers."""
     count = script.generations
 
     def places(prompts: list[str]) -> list[int]:
         """The completion of each place of a batch: the first, second, ... of its prompt."""
-        left = {name: itertools.count(index * count) for index, name in enumerate(names)}
-        return [next(left[prompt]) for prompt in prompts]
+        return [int(prompt) * count + prompts[:place].count(prompt) for place, prompt in enumerate(prompts)]
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
         here = places(prompts)
@@ -227,11 +220,6 @@ def _quiet() -> Iterator[None]:
 def padded_because(model: PreTrainedModel) -> str:
     """Reason why a model cannot use rows, so that its training is padded; "" if it can."""
     return unsupported(unwrapped(model))
-
-
-def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
-    """Name and model to check rows on: the model, or a tiny one if the model cannot use rows."""
-    return ("a tiny Qwen3", build_model(0)) if padded_because(model) else ("the model", model)
 
 
 def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:
