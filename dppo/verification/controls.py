@@ -1,7 +1,6 @@
 """Controls, which the checks must find wrong: methods and cuts that are biased on any rollouts, and wrong layouts."""
 
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +29,7 @@ class TopOfLive(Ranking):
 
 def top_of_live(score: Score, rate: float) -> TopOfLive:
     """CPPO's rule among completions with a gradient: the largest scores of each prompt, and a mean over them."""
-    cppo: Any = METHODS["cppo"].completions
-    own = {field.name: getattr(cppo, field.name) for field in fields(cppo)}
+    own = {field.name: getattr(METHODS["cppo"].completions, field.name) for field in fields(TopOfLive)}
     return TopOfLive(**own | {"score": score, "rate": rate})
 
 

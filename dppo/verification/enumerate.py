@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError
-from dppo.pruning import POISSON, Design, PromptPruning, Pruning, TokenDraw, TokenPruning
+from dppo.pruning import POISSON, SYSTEMATIC, Design, PromptPruning, Pruning, TokenDraw, TokenPruning
 
 T = TypeVar("T")
 Outcomes = list[tuple[Tensor, float]]
@@ -24,7 +24,6 @@ Outcomes = list[tuple[Tensor, float]]
 
 BY_COINS = ("pivotal", "poisson", "deterministic")
 """Designs that compare uniform numbers with thresholds, or draw nothing."""
-SYSTEMATIC = "systematic"
 MOST_SYSTEMATIC_ROWS = 6
 """A systematic draw has as many orders as the factorial of its open rows."""
 
@@ -54,9 +53,7 @@ class Tape:
         return np.array([Coin(self) for _ in range(size)], dtype=object)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise DesignError(
-            f"rng.{name} cannot be enumerated. Draw by rng.random(n) < prob_N.numpy(), a comparison alone."
-        )
+        raise DesignError(f"rng.{name} cannot be enumerated. Draw by rng.random(n) < prob_N.numpy(), and nothing else.")
 
 
 class Coin:
@@ -102,10 +99,10 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     score_N = torch.zeros_like(prob_N) if score_N is None else score_N
     if design.name in BY_COINS:
         found = every_way(lambda tape: design.draw(prob_N, score_N, cast(np.random.Generator, tape)))
-    elif design.name == SYSTEMATIC:
+    elif design.name == SYSTEMATIC.name:
         found = _on_a_line(design, prob_N, score_N)
     else:
-        raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join((*BY_COINS, SYSTEMATIC))} can")
+        raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join(BY_COINS)} and systematic can")
     chances: defaultdict[tuple[bool, ...], float] = defaultdict(float)
     for keep_N, chance in found:
         chances[tuple(keep_N.tolist())] += chance

@@ -14,8 +14,6 @@ EXACT_COORDINATES = 2**20
 """Gradients of up to this many parameters are kept whole."""
 FOLDED_COORDINATES = 2**17
 """Length of folded gradients. Inner products are right to about 1 / sqrt(this), 0.3%."""
-AT_ONCE = 2**16
-"""Coordinates converted to float64 at a time."""
 
 
 def log_probs(model: PreTrainedModel, prompt: list[int], completion: list[int], temperature: float = 1.0) -> Tensor:
@@ -40,16 +38,15 @@ class Folding:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], seed: int = 0) -> None:
-        self.total = sum(parameter.numel() for parameter in parameters)
-        self.exact = self.total <= EXACT_COORDINATES
-        self.length = self.total if self.exact else FOLDED_COORDINATES
+        total = sum(parameter.numel() for parameter in parameters)
+        self.exact = total <= EXACT_COORDINATES
+        self.length = total if self.exact else FOLDED_COORDINATES
         signs = torch_generator(seed, Purpose.CHECK, 1)
         self._places: list[tuple[int, Tensor]] = []
         used = 0
         for parameter in parameters:
-            start, pieces = used % self.length, 1
-            if not self.exact:
-                pieces += math.ceil(max(0, parameter.numel() - (self.length - start)) / self.length)
+            start = used % self.length
+            pieces = math.ceil((start + parameter.numel()) / self.length)
             sign = torch.randint(2, (pieces,), generator=signs).mul(2).sub(1).float()
             self._places.append((start, torch.ones(1) if self.exact else sign))
             used += parameter.numel()
@@ -101,6 +98,6 @@ def score_gradients(
 def gram(gradient_NK: Tensor) -> Tensor:
     """(N, N) float64 inner products of the rows of ``gradient_NK``."""
     total = torch.zeros(len(gradient_NK), len(gradient_NK), dtype=torch.float64)
-    for part in gradient_NK.split(AT_ONCE, dim=1):
+    for part in gradient_NK.split(2**16, dim=1):  # a copy of all in float64 would be too large
         total += part.double() @ part.double().T
     return total

@@ -6,21 +6,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_tokenizer import EOS, PAD, TOKENS
 
-LONGEST_SEQUENCE = 256
-"""In tokens; a question of 12 operands with all steps takes at most 120."""
-
 
 def model_config(
-    vocabulary: int = len(TOKENS),
-    *,
-    longest: int = LONGEST_SEQUENCE,
-    pad: int = TOKENS.index(PAD),
-    end: int = TOKENS.index(EOS),
+    vocabulary: int = len(TOKENS), *, pad: int = TOKENS.index(PAD), end: int = TOKENS.index(EOS)
 ) -> Qwen3Config:
-    """Hidden size 128, 3 layers, 4 query and 2 key-value heads of 32, tied embeddings.
-
-    ``longest`` is the longest sequence in tokens; ``pad`` and ``end`` are token ids.
-    """
+    """Hidden size 128, 3 layers, 4 query and 2 key-value heads of 32, tied embeddings; ``pad`` and ``end`` are ids."""
     return Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=128,
@@ -29,7 +19,7 @@ def model_config(
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=longest,
+        max_position_embeddings=256,  # a question of 12 operands with all steps takes at most 120 tokens
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,
         pad_token_id=pad,
