@@ -115,39 +115,35 @@ def known_prompts(
 
 
 def gradients(subject: Subject, method: Method, drawn: Sequence[FrozenDraw]) -> Tensor:
-    """(M, N) coefficients of each completion's ``grad sum_t log p_t`` in the gradient of each draw."""
+    """(M, N) coefficients of each completion's ``grad sum_t log p_t`` in the gradient of each draw.
+
+    The slope of a token's loss at ratio 1 is the method's own: minus the advantage for every loss of this library.
+    """
     weight_MN = torch.stack([one.weight_N for one in drawn])
-    slope_MN = slopes(method, torch.stack([one.advantage_N for one in drawn]).flatten()).view_as(weight_MN)
-    denominator_M1 = torch.tensor([[one.denominator] for one in drawn], dtype=torch.float64)
-    return weight_MN * slope_MN * _per_token(subject, method) / denominator_M1
+    advantage_B = torch.cat([one.advantage_N for one in drawn])
+    logp_B1 = torch.zeros(len(advantage_B), 1, dtype=torch.float64, requires_grad=True)
+    same_B1, mask_B1 = logp_B1.detach(), torch.ones(len(advantage_B), 1, dtype=torch.bool)
+    tokens = Tokens(logp_BT=logp_B1, old_logp_BT=same_B1, advantage_B=advantage_B, mask_BT=mask_B1, ref_logp_BT=same_B1)
+    (slope_B1,) = torch.autograd.grad(method.loss(tokens).sum(), logp_B1)
+    coefficient_MN = weight_MN * slope_B1.view_as(weight_MN)
+    if method.normaliser.per_sequence:
+        coefficient_MN = coefficient_MN * subject.tokens_N.double().clamp_min(1).reciprocal()
+    return coefficient_MN / torch.tensor([[one.denominator] for one in drawn], dtype=torch.float64)
 
 
 def full_batch(subject: Subject, method: Method) -> Tensor:
     """(N,) the coefficients of the full batch, computed without a plan."""
-    advantage_N = method.advantages(subject.rewards, subject.context)
-    tokens = float(subject.tokens_N.sum())
-    denominator = method.normaliser.denominator(len(advantage_N), tokens, subject.max_tokens)
-    return slopes(method, advantage_N) * _per_token(subject, method) / denominator
+    advantage_N, groups = method.advantages(subject.rewards, subject.context), subject.rewards.groups
+    sizes = len(advantage_N), float(subject.tokens_N.sum()), subject.max_tokens
+    one_N, denominator = torch.ones_like(advantage_N), method.normaliser.denominator(*sizes)
+    whole = FrozenDraw(weight_N=one_N, advantage_N=advantage_N, denominator=denominator, prompts=groups)
+    return gradients(subject, method, [whole])[0]
 
 
 def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tensor:
     """(M, N) coefficients of the pruned gradient minus those of the full batch, for independent draws."""
     drawn = [draw(subject, method, step_streams(seed, index)) for index in range(draws)]
     return gradients(subject, method, drawn) - full_batch(subject, method)
-
-
-def slopes(method: Method, advantage_N: Tensor) -> Tensor:
-    """(N,) slope of the method's own loss of a token at ratio 1: minus the advantage for every loss of this library."""
-    logp_N1 = torch.zeros(len(advantage_N), 1, dtype=torch.float64, requires_grad=True)
-    same_N1, mask_N1 = logp_N1.detach(), torch.ones(len(advantage_N), 1, dtype=torch.bool)
-    tokens = Tokens(logp_BT=logp_N1, old_logp_BT=same_N1, advantage_B=advantage_N, mask_BT=mask_N1, ref_logp_BT=same_N1)
-    (slope_N1,) = torch.autograd.grad(method.loss(tokens).sum(), logp_N1)
-    return slope_N1.squeeze(1)
-
-
-def _per_token(subject: Subject, method: Method) -> Tensor:
-    tokens_N = subject.tokens_N.double().clamp_min(1)
-    return tokens_N.reciprocal() if method.normaliser.per_sequence else torch.ones_like(tokens_N)
 
 
 ROUNDING = 1e-12
