@@ -15,6 +15,7 @@ from dppo.errors import ConfigError
 from dppo.objective import group_advantages
 from dppo.pruning import uncertainty
 from dppo.rng import Purpose, generator
+from dppo.step import RolledOut
 from dppo.types import Rewards
 from dppo.verification.gradients import Folding, gram, score_gradients, trained_parameters
 from dppo.verification.subject import Subject, candidates_after, known_after, lengths
@@ -93,7 +94,7 @@ def frozen_subject(
         generations=count,
         uncertainty_N=uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < length_N[:, None]),
         gram_NN=gram(gradient_NK),
-        candidates=candidates_after(earlier, lengths(earlier_tokens[: done * count])),
+        candidates=candidates_after(RolledOut(rewards=earlier, tokens_N=lengths(earlier_tokens[: done * count]))),
         earlier_tokens=tuple(earlier_tokens[: done * count]),
         earlier_rewards=earlier,
         max_tokens=sampling.max_new_tokens,

@@ -18,10 +18,6 @@ from dppo.step import RolledOut, completions_of, signals
 from dppo.types import Candidates, Completions, Rewards
 from dppo.verification.gradients import log_probs, trained_parameters
 
-WITHOUT_UNCERTAINTY = (absolute_advantage, advantage_with_length)
-"""Scores that need no log-probabilities."""
-VALUE_BETA = 0.5
-"""A*-PO's beta1: the earlier group stands for the samples of ``examples/prompt_values.py``."""
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 """The method of a history if none is named: its score is abs(A) times the root of the length."""
 
@@ -112,19 +108,14 @@ def known_after(earlier: Rewards) -> StepContext:
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
     expected = history.expected(torch.arange(earlier.groups), 1)
-    return StepContext(expected=expected, value_Q=optimal_value(total_PG, beta=VALUE_BETA))
+    # A*-PO's beta1: the earlier group stands for the samples of examples/prompt_values.py.
+    return StepContext(expected=expected, value_Q=optimal_value(total_PG, beta=0.5))
 
 
-def candidates_after(
-    earlier: Rewards,
-    tokens_N: Tensor,
-    method: Method = TOKEN_SUM,
-    uncertainty_N: Tensor | None = None,
-    context: StepContext = NOTHING_KNOWN,
-) -> Candidates:
+def candidates_after(made: RolledOut, method: Method = TOKEN_SUM, context: StepContext = NOTHING_KNOWN) -> Candidates:
     """Candidates by a history of one earlier set of rollouts, by a method's advantages and score."""
-    signal_P = signals(method, RolledOut(rewards=earlier, tokens_N=tokens_N, uncertainty_N=uncertainty_N), context)
-    return _history(earlier, signal_P, tokens_N).candidates(torch.arange(earlier.groups), 1)
+    history = _history(made.rewards, signals(method, made, context), made.tokens_N)
+    return history.candidates(torch.arange(made.rewards.groups), 1)
 
 
 def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:
@@ -137,14 +128,13 @@ def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHist
 
 def remembered(subject: Subject, method: Method) -> Candidates:
     """Candidates by the history of a method's own training after the earlier set of rollouts."""
-    uncertainty_N = None
-    if method.score not in WITHOUT_UNCERTAINTY:
+    made = RolledOut(rewards=subject.earlier_rewards, tokens_N=lengths(subject.earlier_tokens))
+    if method.score not in (absolute_advantage, advantage_with_length):  # others may need log-probabilities
         prompts = [prompt for prompt in subject.prompt_tokens for _ in range(subject.generations)]
-        found = []
+        pairs = zip(prompts, subject.earlier_tokens, strict=True)
         with one_thread(subject.model), torch.no_grad():
-            for pair in zip(prompts, subject.earlier_tokens, strict=True):
-                logp_1T = log_probs(subject.model, *pair, subject.temperature).cpu()[None]
-                found.append(uncertainty(logp_1T, torch.ones_like(logp_1T)))
-        uncertainty_N = torch.cat(found)
+            logp_N = [log_probs(subject.model, *pair, subject.temperature).cpu()[None] for pair in pairs]
+        found = [uncertainty(logp_1T, torch.ones_like(logp_1T)) for logp_1T in logp_N]
+        made = replace(made, uncertainty_N=torch.cat(found))
     values = StepContext(value_Q=subject.context.value_Q)  # of a reference, so they are known before training
-    return candidates_after(subject.earlier_rewards, lengths(subject.earlier_tokens), method, uncertainty_N, values)
+    return candidates_after(made, method, values)
