@@ -7,11 +7,14 @@ from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_tokenizer import EOS, PAD, TOKENS
 
 
-def model_config(
-    vocabulary: int = len(TOKENS), *, pad: int = TOKENS.index(PAD), end: int = TOKENS.index(EOS)
-) -> Qwen3Config:
-    """Hidden size 128, 3 layers, 4 query and 2 key-value heads of 32, tied embeddings; ``pad`` and ``end`` are ids."""
-    return Qwen3Config(
+def build_model(
+    seed: int, vocabulary: int = len(TOKENS), *, pad: int = TOKENS.index(PAD), end: int = TOKENS.index(EOS)
+) -> Qwen3ForCausalLM:
+    """A randomly initialised float32 policy, a function of the seed alone: normal matrices, norms of one.
+
+    ``vocabulary`` is a number of tokens; ``pad`` and ``end`` are token ids.
+    """
+    config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=128,
         intermediate_size=384,
@@ -26,12 +29,8 @@ def model_config(
         eos_token_id=end,
         bos_token_id=None,
     )
-
-
-def build_model(seed: int, config: Qwen3Config | None = None) -> Qwen3ForCausalLM:
-    """A randomly initialised float32 policy, a function of the seed alone: normal matrices, norms of one."""
     with torch.random.fork_rng(devices=[]):  # transformers initialises from the global generator: leave no trace there
-        model = Qwen3ForCausalLM(config or model_config())
+        model = Qwen3ForCausalLM(config)
     draws = torch_generator(seed, Purpose.MODEL)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -17,7 +17,7 @@ from dppo.lab.runs.data import load_dataset
 from dppo.lab.runs.dry_run import dry_run
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.preflight import check_run
-from dppo.verification.tiny_model import build_model, model_config
+from dppo.verification.tiny_model import build_model
 
 ARGUMENTS = {"max_terms": 2, "max_digits": 1, "size": 60}
 TASK = "reasoning_gym:chain_sum"
@@ -28,7 +28,7 @@ def reader(tmp_path_factory):
     """A folder with an untrained model whose tokenizer can read any text."""
     folder = tmp_path_factory.mktemp("reader") / "model"
     tokenizer = train_tokenizer([row["problem"] for row in reasoning_gym_task("chain_sum", ARGUMENTS).rows()])
-    build_model(0, model_config(len(tokenizer), pad=0, end=tokenizer.eos_token_id)).save_pretrained(folder)
+    build_model(0, len(tokenizer), pad=0, end=tokenizer.eos_token_id).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
