@@ -19,7 +19,7 @@ def group_count(group_N: Tensor) -> int:
 
 def group_sizes(group_N: Tensor) -> Tensor:
     """(Q,) int64 members of each group."""
-    return torch.bincount(group_N, minlength=group_count(group_N))
+    return torch.bincount(group_N)
 
 
 def group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
@@ -50,10 +50,8 @@ def each_group(reduce: Callable[..., Tensor], group_N: Tensor, *value_N: Tensor)
     parts = [(group_Q, reduce(*(v[row_QG] for v in value_N))) for group_Q, row_QG in groups_by_size(group_N)]
     if not parts:
         return reduce(*(v.new_empty(0, 1) for v in value_N))
-    all_Q = parts[0][1].new_empty(group_count(group_N))
-    for group_Q, found_Q in parts:
-        all_Q[group_Q] = found_Q
-    return all_Q
+    group_Q, found_Q = (torch.cat(each) for each in zip(*parts, strict=True))
+    return found_Q[group_Q.argsort()]
 
 
 def equal_within_groups(group_N: Tensor, reward_N: Tensor, *, eps: float, largest_N: Tensor | None = None) -> Tensor:
