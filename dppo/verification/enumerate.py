@@ -113,13 +113,10 @@ AnyPruning = TypeVar("AnyPruning")
 
 
 def enumerated(pruning: AnyPruning) -> AnyPruning:
-    """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design.
-
-    A selection without a design draws no random numbers and stays as it is.
-    """
+    """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design."""
     if isinstance(pruning, TokenPruning) and pruning.active:
         return cast(AnyPruning, EveryToken(**{each.name: getattr(pruning, each.name) for each in fields(TokenPruning)}))
-    if not isinstance(pruning, Pruning | PromptPruning):
+    if not isinstance(pruning, Pruning | PromptPruning):  # it draws no random numbers
         return pruning
     design = pruning.design
     if design.unbiased and design.name not in BY_COINS:
@@ -147,8 +144,7 @@ class EveryToken(TokenPruning):
         head_NT = span_NT.double() if head_NT is None else head_NT
         keep_NT = span_NT
         for each_NT in (reach_NT, head_NT):
-            edges = torch.cat([each_NT[span_NT], torch.tensor([0.0, 1.0], dtype=torch.float64)]).unique().tolist()
-            pieces = list(pairwise(edges))
+            pieces = list(pairwise(sorted({0.0, 1.0, *each_NT[span_NT].tolist()})))
             low, high = pieces[cast(Tape, rng).choose([high - low for low, high in pieces])]
             keep_NT = keep_NT & (each_NT > (low + high) / 2)
         return TokenDraw.of(keep_NT, reach_NT, reach_NT * head_NT)
