@@ -10,7 +10,7 @@ from steps import ALL_TERMS, CUTS, KL, ONE_STEP, POINTS, RATIOS, OffPolicy, all_
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-import dppo.verl.dispatched
+import dppo.verl.batch
 from dppo.errors import ConfigError
 from dppo.objective import DR_GRPO, mixes_tokens
 from dppo.verl.layout import Prefixes, place
@@ -175,7 +175,7 @@ def test_wrong_twins_means_over_the_tokens_before_the_cut_are_seen(toy, monkeypa
     assert bias(step.mean_of_cuts(), full) > SEEN
     (full,), step = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
     monkeypatch.setattr(
-        dppo.verl.dispatched, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
+        dppo.verl.batch, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
     )
     assert bias(step.mean_of_cuts(), full) > SEEN
 

@@ -10,7 +10,7 @@ from in_process import ACTOR, PRUNING, STORE, parameters, record_gradients, size
 from steps import ONE_STEP
 from tensordict import TensorDict
 
-import dppo.verl.dispatched
+import dppo.verl.batch
 from dppo.errors import ConfigError, RewardError
 from dppo.verl.layout import place
 
@@ -99,7 +99,7 @@ def test_blocks_of_fill_are_longer_and_still_a_mean_over_their_prompts(toy, monk
         seen.append((float(weight_UN.sum()), divided, place(weight_UN, rows, ranks, **divided)))
         return seen[-1][2]
 
-    monkeypatch.setattr(dppo.verl.dispatched, "place", spied)
+    monkeypatch.setattr(dppo.verl.batch, "place", spied)
     options = (f"{PRUNING}.prompt_prune_rate=0.5", f"{PRUNING}.prompt_mode=fill", f"{ACTOR}.use_kl_loss=True")
     made = trainer(toy, "dynamic_pruning", *sized(8, 2), *SIXTEEN, *options)
     train(made, 3)

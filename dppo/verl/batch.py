@@ -1,12 +1,12 @@
-"""Fields of a step in verl's queue: read for a plan, and for values over all rows that are estimated from kept ones.
+"""A step in verl's queue: read for a plan, sent to workers, and values over all rows estimated from the kept ones.
 
-``batch`` is verl's ``KVBatchMeta`` of B rows, ``actor`` its configuration of the actor, ``weight_BT`` (B, 1) weights of
-rows or (B, T) of completion tokens, ``tokens_B`` (B,) the tokens with loss of each row before a cut.
+``batch`` is verl's ``KVBatchMeta`` of B rows, and ``actor`` its configuration of the actor.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import transfer_queue  # pyright: ignore[reportMissingImports]
 from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
@@ -22,10 +22,10 @@ from dppo.groups import each_group
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, uncertainty
-from dppo.step import RolledOut, other_terms
+from dppo.step import RolledOut, StepPlan, other_terms
 from dppo.step.in_flight import Requested
 from dppo.types import Rewards
-from dppo.verl.layout import Prefixes, places
+from dppo.verl.layout import Placement, Prefixes, engine_shares, forwarded, furthest, place, places
 
 ADVANTAGES, RETURNS, MASK, ENTROPY = "advantages", "returns", "response_mask", "entropy"
 SAMPLED, OLD, REFERENCE, RATIOS = "rollout_log_probs", "old_log_probs", "ref_log_prob", "rollout_is_weights"
@@ -39,6 +39,8 @@ OF_COMPLETION = ("responses", MASK, "loss_mask", ADVANTAGES, RETURNS, SAMPLED, O
 class Returned:
     """The rollouts of the requested prompts."""
 
+    whole: Any
+    """verl's ``KVBatchMeta`` of everything that was rolled out."""
     rolled_out: RolledOut
     """All requested completions; one that failed has no tokens and no reward. Without uncertainties if neither the
     sampler's nor old log-probabilities are there."""
@@ -66,8 +68,7 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False, grouped:
         ShapeError: a session with several outputs.
         RewardError: a reward is no finite number.
     """
-    names = [MASK, ADVANTAGES, "rm_scores", "token_level_rewards", OLD, SAMPLED]
-    data = _read(batch, names)
+    data = _read(batch, [MASK, ADVANTAGES, "rm_scores", "token_level_rewards", OLD, SAMPLED])
     mask = [row.bool() for row in data[MASK].unbind()]
     rewards = data["token_level_rewards" if "token_level_rewards" in data else "rm_scores"].unbind()
     reward_B = torch.stack([reward.sum() for reward in rewards]).double()
@@ -81,11 +82,12 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False, grouped:
                 "of a group. Return 0.0 in its place, or let the session fail."
             )
     completion_B = torch.tensor([len(row) for row in mask])
+    uids = [key.rsplit("_", 2)[0] for key in batch.keys]  # verl's padding has the key of another prompt
     rows = Prefixes(
         prompt_N=torch.tensor([int(tag["seq_len"]) for tag in batch.tags]) - completion_B,
         scored_NT=pad_sequence(mask, batch_first=True),
         completion_N=completion_B,
-        group_N=_groups(batch.keys) if grouped else None,
+        group_N=torch.from_numpy(np.unique(uids, return_inverse=True)[1]) if grouped else None,
     )
     row_N = torch.tensor(places(completions, requested.uid_Q, requested.size_Q))
     missing_N = row_N < 0
@@ -109,13 +111,83 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False, grouped:
         sampled=SampledTokens(logp_NT=logp_BT[row_N], mask_NT=mask_NT) if tokens else None,
     )
     advantage_N = advantage_B[row_N].masked_fill(zero_N, 0.0)
-    return Returned(rolled_out=rolled_out, advantage_N=advantage_N, row_N=row_N, rows=rows)
+    return Returned(whole=batch, rolled_out=rolled_out, advantage_N=advantage_N, row_N=row_N, rows=rows)
 
 
-def _groups(keys: list[str]) -> Tensor:
-    """(B,) int64, equal for rows of one prompt; verl's padding has the key of another prompt."""
-    numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(key.rsplit("_", 2)[0], len(numbers)) for key in keys])
+@dataclass(frozen=True, kw_only=True)
+class Dispatched:
+    """The rows of a planned step that workers are sent, laid out for the passes over them."""
+
+    whole: Any
+    """The batch of ``Returned``: verl logs and clears all of it."""
+    passes: list[Placement]
+    """Rows of each pass of the update over the batch."""
+    forwarded: list[int]
+    """Rows that passes before the update go over."""
+    rows: Prefixes
+    """All rows, as far as passes before the update forward them, with the weights of ``furthest``."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the rows that are sent, by the names of docs/verl.md."""
+        rolled_out = sum(int(tag["seq_len"]) for tag in self.whole.tags if not tag.get("is_padding"))
+        return {
+            "rows/sent": float(sum(len(each.row_B) for each in self.passes)),
+            "rows/fillers": float(sum(each.fillers for each in self.passes)),
+            "rows/forwarded": float(len(self.forwarded)),
+            "rows/tokens_share": int(self.rows.length_N[self.forwarded].sum()) / rolled_out,
+        }
+
+    def keys(self, row_B: list[int]) -> list[str]:
+        """verl's names of some rows."""
+        return [self.whole.keys[row] for row in row_B]
+
+    def forwarded_weights(self, width: int) -> tuple[Tensor, Tensor]:
+        """Weights (B, T) or (B, 1) of forwarded rows, for at most ``width`` tokens, and their tokens (B,) before a cut.
+
+        Tokens are those with loss, and at least 1.
+        """
+        assert self.rows.weight_NT is not None, "a dispatched step has weights"
+        tokens_B = self.rows.scored_NT[self.forwarded].sum(1).clamp_min(1)
+        return self.rows.weight_NT[self.forwarded, :width], tokens_B
+
+
+def drawn_rows(found: Returned, plan: StepPlan, *, passes: int, ranks: int, counted: int | None) -> Dispatched:
+    """Rows that some draw keeps; each pass over the batch has its own draws.
+
+    The engine divides the loss by ``counted`` completions, or by the tokens that it is sent if that is None.
+    """
+    weight_UN, each = found.by_row(plan.weight_UN), len(plan.token_draws) // passes
+    rows_P = [found.rows.cut(plan.token_draws[k * each : (k + 1) * each], found.row_N) for k in range(passes) if each]
+    rows_P = rows_P or [found.rows] * passes
+    # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not change.
+    scale = 1.0 if counted is None else counted / plan.prompts.sequences
+    placements = []
+    for weight_SN, tokens_S, rows in zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), rows_P, strict=True):
+        if each and plan.method.normaliser.per_sequence:  # verl divides by the tokens before the cut
+            weight_SN = weight_SN * (rows.tokens_N / found.rows.tokens_N.clamp_min(1))
+        placements.append(place(weight_SN, rows, ranks, tokens_U=tokens_S if counted is None else None, scale=scale))
+    rows = furthest(rows_P, weight_UN.unflatten(0, (passes, -1)).sum(1))
+    return Dispatched(whole=found.whole, passes=placements, forwarded=forwarded(placements, rows, ranks), rows=rows)
+
+
+def live_rows(found: Returned, plan: StepPlan, *, ranks: int, by_tokens: bool, rows_per_step: int) -> Dispatched:
+    """verl's own mini-batches without the rows that have no gradient; the unchanged batch if all have one.
+
+    If prompts are shared, rows of a mini-batch are dealt to ranks by groups. ``rows_per_step`` are those of a
+    mini-batch on all ranks. ``by_tokens`` is True if the engine divides the loss by the tokens that it is sent.
+    """
+    count, live_N = len(found.whole.keys), found.by_row(plan.completions.live_N)
+    scattered = found.rows.group_N is not None and ranks > 1
+    if bool(plan.completions.live_N[found.row_N >= 0].all()) and not scattered:
+        every = list(range(count))
+        placement = Placement(row_B=every, weight_B=torch.ones(count), rows=found.rows, rows_per_step=rows_per_step)
+    else:
+        share_UN = engine_shares(count, rows_per_step, ranks)
+        tokens_U = (share_UN * found.rows.tokens_N).sum(1) if by_tokens else None
+        placement = place((share_UN & live_N).double(), found.rows, ranks, tokens_U=tokens_U)
+    rows = replace(found.rows, weight_NT=live_N.double()[:, None])
+    return Dispatched(whole=found.whole, passes=[placement], forwarded=placement.row_B, rows=rows)
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:
@@ -135,13 +207,13 @@ def corrected(batch: Any, settings: Any) -> dict[str, float]:
     return metrics
 
 
-def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) -> float | None:
-    """verl's mean entropy of all rows with a gradient, estimated from the kept ones; None if none has a weight."""
-    if not weight_BT.any():
-        return None
+def entropy_metric(batch: Any, sent: Dispatched, actor: Any) -> dict[str, float]:
+    """verl's mean entropy of all rows with a gradient, estimated from the kept ones; empty if none has a weight."""
     data = _read(batch, [MASK, ENTROPY]).to_padded_tensor()
-    weighted_BT = data[MASK] * weight_BT[:, : data[MASK].shape[1]].float()
-    tokens_B = tokens_B.clamp_min(1)
+    weight_BT, tokens_B = sent.forwarded_weights(data[MASK].shape[1])
+    if not weight_BT.any():
+        return {}
+    weighted_BT = data[MASK] * weight_BT.float()
     averaged = actor.loss_agg_mode == "seq-mean-token-mean"  # divides by the tokens before the cut
     share_B = data[MASK].sum(1) / tokens_B if averaged else torch.ones(len(tokens_B))
     entropy = agg_loss(
@@ -152,20 +224,19 @@ def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) ->
         batch_num_tokens=weighted_BT.sum(),
         global_batch_size=(weighted_BT.sum(1) / tokens_B).sum(),
     )
-    return float(entropy)
+    return {"actor/entropy": float(entropy)}
 
 
-def term_sizes(
-    batch: Any, weight_BT: Tensor, tokens_B: Tensor, method: Method, actor: Any
-) -> tuple[float, float] | None:
+def term_sizes(batch: Any, sent: Dispatched, method: Method, actor: Any) -> tuple[float, float] | None:
     """Sums for ``OtherTerms.after``: gradient sizes of the KL term and the entropy bonus, estimated from kept rows.
 
     None if entropies that count are missing, as in bypass mode.
     """
     data = _read(batch, [MASK, OLD, REFERENCE, ENTROPY]).to_padded_tensor()
-    if method.entropy_coef and ENTROPY not in data:
+    entropy_BT = data.get(ENTROPY, None)
+    if method.entropy_coef and entropy_BT is None:
         return None
-    weight_BT, tokens_B = weight_BT[:, : data[MASK].shape[1]].double(), tokens_B.clamp_min(1)
+    weight_BT, tokens_B = sent.forwarded_weights(data[MASK].shape[1])
     tokens = Tokens(
         logp_BT=data[OLD].double(),
         old_logp_BT=data[OLD].double(),
@@ -176,7 +247,7 @@ def term_sizes(
     )
     method = replace(method, kl=lambda tokens: kl_penalty(tokens.logp_BT, tokens.ref_logp_BT, actor.kl_loss_type))
     scale = 1 / tokens_B[:, None] if method.normaliser.per_sequence else 1.0  # verl's bonus is a mean as its loss is
-    square, unit = other_terms(method, tokens, weight_BT, data.get(ENTROPY, None), entropy_scale=scale).tolist()
+    square, unit = other_terms(method, tokens, weight_BT.double(), entropy_BT, entropy_scale=scale).tolist()
     return square, unit
 
 

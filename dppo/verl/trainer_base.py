@@ -31,7 +31,6 @@ from dppo.step import PromptSource, StepPlan, UpdateSchedule
 from dppo.step.in_flight import Requested
 from dppo.verl import batch as queue
 from dppo.verl.checkpoint import load, resumed_folder, save, settings_to_save
-from dppo.verl.dispatched import Dispatched, drawn_rows, live_rows
 from dppo.verl.layout import Placement, rows_needed
 from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import examples, prompt_source
@@ -55,7 +54,7 @@ class PrunedTrainer(PPOTrainer):
     """verl's own trainer that this one extends."""
     requested: Requested
     """The prompts that are being rolled out or trained on."""
-    dispatched: Dispatched
+    dispatched: queue.Dispatched
     """The step that is trained on, once it is planned."""
 
     def __init__(self, config: Any) -> None:
@@ -84,17 +83,14 @@ class PrunedTrainer(PPOTrainer):
                 own = config.actor_rollout_ref[role].strategy
                 config.actor_rollout_ref[role].strategy = ROW_ENGINES.get(own, own)
         super().__init__(config)
-        self._announce()
-
-    def _announce(self) -> None:
         steps = self.session.passes.steps * self.parameter_sync_step
-        sizes = {"prompts": self.config.data.train_batch_size, "generations": self.session.generations}
-        said = lines(self.method, **sizes, optimizer_steps=steps, parts=self._parts, ahead=self.blocks_ahead)
-        for line in said + order_lines(self.method, partial(OmegaConf.select, self.config)):
+        sizes = {"prompts": get("data.train_batch_size"), "generations": self.session.generations}
+        said = lines(method, **sizes, optimizer_steps=steps, parts=self._parts, ahead=self.blocks_ahead)
+        for line in said + order_lines(method, get):
             print(f"dppo | {line}")
-        for reason in biases(self.method, steps // self._parts, self.blocks_ahead):
-            if reason not in self.method.selection_bias:
-                warnings.warn(f"{reason}. Unbiased settings: dppo docs methods.", stacklevel=3)
+        for reason in biases(method, steps // self._parts, self.blocks_ahead):
+            if reason not in method.selection_bias:
+                warnings.warn(f"{reason}. Unbiased settings: dppo docs methods.", stacklevel=2)
 
     @property
     def method(self) -> Method:
@@ -176,7 +172,7 @@ class PrunedTrainer(PPOTrainer):
         def update_actor(batch: Any) -> Any:
             # verl sets both from its options. The denominators of the loss are other entries, and stay.
             batch.extra_info["mini_batch_size"] = self._placement.rows_per_step
-            batch.extra_info["epochs"] = self.dispatched.epochs
+            batch.extra_info["epochs"] //= self.session.passes.passes  # each pass with its own draws is a call
             return send(batch)
 
         self.actor_rollout_wg.update_actor = update_actor
@@ -189,23 +185,18 @@ class PrunedTrainer(PPOTrainer):
             return batch
         PPOTrainer._compute_advantage(self._uncorrected, batch, {})
         self._plan_rows(batch, metrics)
-        metrics.update(log_seqlen_unbalance(*self.dispatched.balance(self._ranks), prefix="global_seqlen"))
-        return self._copied(batch, self.dispatched.forwarded, self.dispatched.rows, "before")
+        row_B, rows = self.dispatched.forwarded, self.dispatched.rows
+        count = len(row_B) // self._ranks
+        parts = [range(start, start + count) for start in range(0, len(row_B), count)]
+        metrics.update(log_seqlen_unbalance(rows.length_N[row_B].tolist(), parts, prefix="global_seqlen"))
+        return self._copied(batch, row_B, rows, "before")
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's; its entropy becomes an estimate over all rows with a gradient."""
         batch = super()._compute_old_log_prob(batch, metrics)
         if not self.waits_for and "actor/entropy" in metrics:
-            entropy = queue.mean_entropy(batch, *self._forwarded, self.config.actor_rollout_ref.actor)
-            metrics["actor/entropy"] = metrics["actor/entropy"] if entropy is None else entropy
+            metrics.update(queue.entropy_metric(batch, self.dispatched, self.config.actor_rollout_ref.actor))
         return batch
-
-    @property
-    def _forwarded(self) -> tuple[Any, Any]:
-        """Weights of the rows that passes before the update go over, and their tokens with loss before a cut."""
-        rows, row_B = self.dispatched.rows, self.dispatched.forwarded
-        assert rows.weight_NT is not None, "a dispatched step has weights"
-        return rows.weight_NT[row_B], rows.scored_NT[row_B].sum(1)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's; if the step is planned, importance ratios of the kept rows alone."""
@@ -220,7 +211,11 @@ class PrunedTrainer(PPOTrainer):
         """verl's, once for each pass over the batch that has draws of its own."""
         if self.waits_for:
             self._plan_rows(batch, metrics)
-        self._observe_terms(batch, metrics)
+        actor, method = self.config.actor_rollout_ref.actor, self.method
+        others = bool(method.beta or method.entropy_coef) and actor.policy_loss.loss_mode != "dro"  # its beta is no KL
+        if others and not keeps_all(method):
+            sizes = queue.term_sizes(batch, self.dispatched, method, actor)
+            metrics.update({} if sizes is None else self.session.observe_terms(*sizes))
         updates: dict[str, list[Any]] = {}
         for placement in self.dispatched.passes:
             found: dict[str, Any] = {}
@@ -234,14 +229,6 @@ class PrunedTrainer(PPOTrainer):
         metrics.update(reduce_metrics(updates))
         return self.dispatched.whole
 
-    def _observe_terms(self, batch: Any, metrics: dict[str, Any]) -> None:
-        actor, method = self.config.actor_rollout_ref.actor, self.method
-        dro = actor.policy_loss.loss_mode == "dro"  # whose beta is no KL
-        if keeps_all(method) or dro or not (method.beta or method.entropy_coef):
-            return
-        if (found := queue.term_sizes(batch, *self._forwarded, method, actor)) is not None:
-            metrics.update(self.session.observe_terms(*found))
-
     def _rows_of(self, placement: Placement, batch: Any) -> Any:
         if len(self.dispatched.passes) == 1 and not self.waits_for:
             return batch.select_keys(self.dispatched.keys(placement.row_B))
@@ -250,7 +237,7 @@ class PrunedTrainer(PPOTrainer):
     def _copied(self, batch: Any, row_B: list[int], rows: Any, name: str) -> Any:
         """Some rows of a batch, copied if tokens are left out of them."""
         keys = self.dispatched.keys(row_B)
-        if not self.dispatched.cut:
+        if self.dispatched.passes[0].rows.weight_NT is None:
             return batch.select_keys(keys)
         return queue.cut_batch(batch, keys, rows.completion_N[row_B], f"{self.dispatched.whole.partition_id}_{name}")
 
@@ -264,15 +251,15 @@ class PrunedTrainer(PPOTrainer):
         plan = self._plan(found)
         for line in self.session.messages():
             print(f"dppo | {line}")
-        actor, passes = self.config.actor_rollout_ref.actor, self.session.passes
-        layout = {"ranks": self._ranks, "by_tokens": actor.loss_agg_mode == "token-mean"}
-        rows = actor.ppo_mini_batch_size * self.session.generations
+        actor, passes, ranks = self.config.actor_rollout_ref.actor, self.session.passes, self._ranks
+        rows, by_tokens = actor.ppo_mini_batch_size * self.session.generations, actor.loss_agg_mode == "token-mean"
         if keeps_all(self.method):
-            sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
+            sent = queue.live_rows(found, plan, ranks=ranks, by_tokens=by_tokens, rows_per_step=rows)
         else:
             # verl divides by the filtered groups; one whose sessions all failed is not among them.
             counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
-            sent = drawn_rows(batch, found, plan, passes=passes.passes, counted=counted, **layout)
+            counted = None if by_tokens else counted
+            sent = queue.drawn_rows(found, plan, passes=passes.passes, ranks=ranks, counted=counted)
             names = set.intersection(*map(set, plan.draw_metrics))
             metrics.update({name: statistics.fmean(each[name] for each in plan.draw_metrics) for name in sorted(names)})
         if self.waits_for:
