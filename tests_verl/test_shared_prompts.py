@@ -19,7 +19,6 @@ from dppo.packing import SEGMENT_SDPA, Kernel
 from dppo.verl import engine as engines
 from dppo.verl.layout import Prefixes, place
 from dppo.verl.loss import weighted_ppo_loss
-from dppo.verl.shared import Sequences
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "packing"))
 
@@ -181,7 +180,7 @@ class TestEngine:
     def test_micro_batches_are_at_most_the_limit_and_keep_groups(self):
         """Counted with each prompt once: all groups fit a limit that verl would have to split."""
         data = batch()
-        sequences = Sequences.of(data["prompts"].unbind(), data["responses"].unbind())
+        sequences = engines.Sequences(data["prompts"].unbind(), data["responses"].unbind())
         assert sequences.micro_batches(TOKENS) == [sequences.micro_batches(10**6)[0]]
         for limit in range(15, TOKENS):  # the longest row alone has 15
             places = sequences.micro_batches(limit)

@@ -5,8 +5,7 @@ prompt and completion, in the order of the rows. At prompt tokens, which no loss
 """
 
 import copy
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,14 +19,14 @@ from verl.workers.engine import EngineRegistry  # pyright: ignore[reportMissingI
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # pyright: ignore[reportMissingImports]
 
 from dppo.errors import ConfigError
-from dppo.packing import Kernel, first_passing, kernels_for
+from dppo.packing import Kernel, Row, build_row, first_passing, kernels_for, plan_rows, row_tokens
 from dppo.packing.attention import unsupported, use_rows
 from dppo.packing.check import attempted, check_head, problem_of_rows
 from dppo.packing.forward import row_inputs
 from dppo.packing.head import add_scored_head, unsupported_head
-from dppo.packing.rows import Row, on_device
+from dppo.packing.rows import on_device
+from dppo.verl.batch import jagged
 from dppo.verl.settings import WHERE
-from dppo.verl.shared import Sequences
 from dppo.verl.support import ROW_ENGINES
 
 PLACE = "pruning_micro_batch"
@@ -40,7 +39,7 @@ class RowsEngine(FSDPEngineWithLMHead):
     """verl's FSDP or FSDP2 engine, whose micro-batches are rows of segments.
 
     Raises:
-        ConfigError: sequence parallelism, or a model that rows cannot serve.
+        ConfigError: a model that rows cannot serve.
     """
 
     kernel: Kernel | None = None
@@ -53,11 +52,6 @@ class RowsEngine(FSDPEngineWithLMHead):
         stock = {ours: verls for verls, ours in ROW_ENGINES.items()}[engine_config.strategy]
         object.__setattr__(engine_config, "strategy", stock)  # verl reads it to wrap the model
         super().__init__(model_config, engine_config, optimizer_config, checkpoint_config)
-        if self.use_ulysses_sp:
-            raise ConfigError(
-                f"ulysses_sequence_parallel_size={self.ulysses_sequence_parallel_size}: attention over rows is not "
-                f"sharded. Write ulysses_sequence_parallel_size=1, or {WHERE}.layout=packed."
-            )
 
     def _build_module(self) -> Any:
         """verl's model, not yet wrapped, with attention over rows and a head that makes no logits."""
@@ -73,26 +67,22 @@ class RowsEngine(FSDPEngineWithLMHead):
         """verl's, over micro-batches that keep a group together. ``max_token_len_per_gpu`` counts a prompt once."""
         self._prepare(data)
         self._data = data
-        self._sequences = Sequences.of(*(_on_host(data[name]) for name in ("prompts", "responses")))
+        self._sequences = Sequences(*(data[name].cpu().unbind() for name in ("prompts", "responses")))
         self._places = self._sequences.micro_batches(data["max_token_len_per_gpu"], self._largest)
-        found = super().forward_backward_batch(self._batches(), loss_function, forward_only)
+        # verl cuts this batch into micro-batches of one row each, and counts its tokens.
+        masks = data["loss_mask"].cpu().unbind()
+        mask_B = [torch.cat([masks[row] for row in place]) for place in self._places]
+        columns = {"loss_mask": jagged(mask_B), PLACE: torch.arange(len(self._places))}
+        batches = TensorDict(columns, batch_size=len(self._places))
+        settings = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1, "force_group_size": 1}
+        kept = tensordict_utils.get_non_tensor_data(data, "return_model_output", False)
+        tensordict_utils.assign_non_tensor(batches, **settings, return_model_output=kept)
+        found = super().forward_backward_batch(batches, loss_function, forward_only)
         order = torch.tensor([row for place in self._places for row in place]).argsort().tolist()
         for name, value in found["model_output"].items():
             rows = value.unbind()
-            found["model_output"][name] = torch.nested.as_nested_tensor([rows[at] for at in order], layout=torch.jagged)
+            found["model_output"][name] = jagged([rows[at] for at in order])
         return found
-
-    def _batches(self) -> TensorDict:
-        """The batch as verl cuts it into micro-batches: one row each, with the tokens that verl counts."""
-        masks = _on_host(self._data["loss_mask"])
-        mask_B = [torch.cat([masks[row] for row in place]) for place in self._places]
-        columns = {"loss_mask": torch.nested.as_nested_tensor(mask_B, layout=torch.jagged)}
-        columns[PLACE] = torch.arange(len(self._places))
-        batches = TensorDict(columns, batch_size=len(self._places))
-        settings = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1, "force_group_size": 1}
-        kept = tensordict_utils.get_non_tensor_data(self._data, "return_model_output", False)
-        tensordict_utils.assign_non_tensor(batches, **settings, return_model_output=kept)
-        return batches
 
     def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
         """verl's, on the rows of a micro-batch."""
@@ -110,21 +100,18 @@ class RowsEngine(FSDPEngineWithLMHead):
         entropy = tensordict_utils.get_non_tensor_data(micro_batch, "calculate_entropy", False)
         inputs = row_inputs(self._row, kernel=self.kernel, entropy=entropy)
         del inputs["use_cache"]  # verl gives it
-        return inputs, {"row": self._row}
+        return inputs, {}
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        row: Row = output_args["row"]
-        ends = micro_batch["input_ids"].offsets()
+        ends, total = micro_batch["input_ids"].offsets(), len(micro_batch["input_ids"].values())
         # The output for a token is at the place before it.
         start_B = ends[:-1] + micro_batch["prompts"].offsets().diff() - 1
-        found = {"log_probs": output.log_probs, "entropy": output.entropy}
-        total = len(micro_batch["input_ids"].values())
         return {
-            name: torch.nested.nested_tensor_from_jagged(row.placed(value, start_B, total), ends)
-            for name, value in found.items()
-            if value is not None
+            name: torch.nested.nested_tensor_from_jagged(self._row.placed(value, start_B, total), ends)
+            for name in ("log_probs", "entropy")
+            if (value := getattr(output, name)) is not None
         }
 
     def _prepare(self, data: Any) -> None:
@@ -136,7 +123,9 @@ class RowsEngine(FSDPEngineWithLMHead):
             add_scored_head(self._scored_model, temperature=temperature)
             self._temperature = temperature
         if self.kernel is None:
-            with torch.no_grad(), self._autocast():  # shards can only be differentiated in a training step
+            dtype = self._autocast_dtype
+            autocast = torch.autocast(get_device_name(), dtype=dtype, enabled=dtype != torch.float32)  # as verl's
+            with torch.no_grad(), autocast:  # shards can only be differentiated in a training step
                 self.kernel = self._checked_kernel()
             if self.rank == 0:
                 print(f"dppo | layout: packed rows, attention by {self.kernel.name} ({self.kernel.reason})")
@@ -144,32 +133,67 @@ class RowsEngine(FSDPEngineWithLMHead):
     def _checked_kernel(self) -> Kernel:
         """The first kernel with which rows agree with the model's own padded forward on all ranks."""
         found, failed = attempted(partial(check_head, self.module, temperature=self._temperature))
-        if self._largest(int(found is None or not found.passed)):
-            problem = (
-                f"the scored head cannot be used ({failed})" if found is None else f"log-probabilities are {found}"
-            )
+        if self._largest(found is None or not found.passed):
+            problem = f"log-probabilities are {found}" if found else f"the scored head cannot be used ({failed})"
             raise ConfigError(f"layout=rows failed its self-check, here or on another rank: {problem}. {OTHERWISE}")
         dtype = self._scored_model.dtype if self._autocast_dtype == torch.float32 else self._autocast_dtype
         kernels = kernels_for(self._scored_model.config, torch.device(get_device_name()), dtype)
         problem_of: Callable[[Kernel], str] = partial(problem_of_rows, self.module, temperature=self._temperature)
-        kernel, problem = first_passing(kernels, problem_of, lambda here: bool(self._largest(int(here))))
+        kernel, problem = first_passing(kernels, problem_of, lambda here: self._largest(here) > 0)
         if kernel is None:
             raise ConfigError(f"layout=rows disagrees with padding on this model: {problem}. {OTHERWISE}")
         return kernel
 
-    def _autocast(self) -> Any:
-        """verl's context of a forward pass."""
-        if self._autocast_dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
-
     def _largest(self, number: int) -> int:
         """The largest number of a data-parallel rank."""
-        found = torch.tensor([number], device=get_device_id())
+        found = torch.tensor([int(number)], device=get_device_id())
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.get_data_parallel_group())
         return int(found)
 
 
-def _on_host(value: Tensor) -> tuple[Tensor, ...]:
-    """The rows of a nested tensor in the host's memory."""
-    return value.cpu().unbind()
+class Sequences:
+    """Rows of a rank in the host's memory, and the micro-batches that they are forwarded in.
+
+    A micro-batch is one row of segments (``dppo.packing.rows``): it has each prompt once. All ranks have equally many,
+    because each forward pass of FSDP is a collective operation.
+
+    Args:
+        prompts: B tensors (P_k,) of token ids, P_k >= 1.
+        completions: B tensors (C_k,) of token ids, C_k >= 1.
+    """
+
+    def __init__(self, prompts: Sequence[Tensor], completions: Sequence[Tensor]) -> None:
+        self.prompts, self.completions = prompts, completions
+        numbers: dict[tuple[int, ...], int] = {}
+        self.group_B = [numbers.setdefault(tuple(prompt.tolist()), len(numbers)) for prompt in prompts]
+        """Numbers that are equal for prompts with the same tokens."""
+        self._sizes = self.group_B, [*map(len, prompts)], [*map(len, completions)]
+
+    def tokens(self, place: Sequence[int]) -> int:
+        """Tokens of a forward pass over the rows of a micro-batch: each prompt once."""
+        return row_tokens(*self._sizes, [place])
+
+    def row(self, place: Sequence[int]) -> Row:
+        """The rows of a micro-batch as one row of segments, which scores every completion token."""
+        prompts, completions = ([values[k] for k in place] for values in (self.prompts, self.completions))
+        return build_row(prompts, completions, [self.group_B[k] for k in place])
+
+    def micro_batches(self, max_tokens: int, largest: Callable[[int], int] = int) -> list[list[int]]:
+        """Rows of each micro-batch of at most ``max_tokens``, the longest first; rows of a group are neighbours.
+
+        A group is split if it does not fit, or if other ranks need more micro-batches than this one. ``largest`` is the
+        largest number of any rank, whose ranks all call it once and have equally many rows.
+        """
+        places = plan_rows(*self._sizes, max_tokens)
+        for _ in range(largest(len(places)) - len(places)):
+            place = max((place for place in places if len(place) > 1), key=self.tokens)
+            cut = self._middle(place)
+            places.remove(place)
+            places += [place[:cut], place[cut:]]
+        return sorted(places, key=self.tokens, reverse=True)
+
+    def _middle(self, place: Sequence[int]) -> int:
+        """The cut nearest to half of the tokens: between two groups if there are several."""
+        cuts = range(1, len(place))
+        between = [cut for cut in cuts if self.group_B[place[cut - 1]] != self.group_B[place[cut]]]
+        return min(between or cuts, key=lambda cut: abs(self.tokens(place[:cut]) - self.tokens(place[cut:])))
