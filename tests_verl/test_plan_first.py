@@ -15,7 +15,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from dppo.errors import ConfigError
 from dppo.verl.trainer_base import SCHEDULE
-from dppo.verl.trainer_sync import DynamicPruningTrainer
+from dppo.verl.trainers import DynamicPruningTrainer
 
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 TERMS = {"policy": (), "KL and entropy": ALL_TERMS, "ratios": RATIOS}

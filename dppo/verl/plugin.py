@@ -6,8 +6,7 @@ verl ignores a plug-in that raises, and then reports an unknown trainer. ``pytho
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY  # pyright: ignore[reportMissingImports]
 
 import dppo.verl.engine
-import dppo.verl.trainer_async
-import dppo.verl.trainer_sync  # noqa: F401
+import dppo.verl.trainers  # noqa: F401
 from dppo.verl.checkpoint import NAME
 
 if __name__ == "__main__":
