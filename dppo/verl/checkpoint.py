@@ -10,7 +10,7 @@ from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
-from dppo.methods.own import is_own, parts_in_words
+from dppo.methods.own import is_own, method_named, parts_in_words
 from dppo.session import Session
 from dppo.step.resumed import changed, remembered, warn_of
 from dppo.typed import Checked
@@ -39,14 +39,13 @@ class VerlState(Checked):
     step: int
     """``global_steps`` done: the clock of the history."""
     session: dict[str, Any]
-    """From ``Session.save``."""
     settings: dict[str, Any]
     """From ``settings_to_save``; a resumed run warns of those that changed."""
 
 
 def settings_to_save(settings: PruningSettings, get: Get, ranks: int) -> dict[str, Any]:
     """Settings, as JSON has them, that a resumed run should share; ``ranks`` are data-parallel."""
-    own = parts_in_words(settings.base) if is_own(settings.method) else {}
+    own = parts_in_words(method_named(settings.method)) if is_own(settings.method) else {}
     return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks} | own)
 
 

@@ -26,9 +26,7 @@ class Prefixes:
     completion_N: Tensor
     """(N,) int64 completion tokens that are forwarded, >= 1."""
     weight_NT: Tensor | None = None
-    """(N, T) float64 weight of each token's gradient, beside that of its row; 0 if it is not drawn. None if no token is
-    left out."""
-
+    """(N, T) float64 weight of each token's gradient, beside that of its row; 0 if it is not drawn. None if all are."""
     group_N: Tensor | None = None
     """(N,) int64, equal for rows of one prompt if an engine forwards it once; None if each row has its own."""
 
@@ -58,7 +56,7 @@ class Prefixes:
 
 
 def furthest(passes: Sequence[Prefixes], weight_PN: Tensor) -> Prefixes:
-    """Rows as far as any of P passes forwards them, whose weights are means over the passes.
+    """Rows as far as any of P passes forwards them, with means over the passes as ``weight_NT`` (N, T).
 
     ``weight_PN`` is the weight of each row in each pass. ``weight_NT`` is (N, 1) if no token is left out.
     """
@@ -89,13 +87,10 @@ def place(
 ) -> Placement:
     """The rows with a weight, dealt to ranks: equally many to each in each optimizer step, with similar tokens.
 
-    Args:
-        weight_UN: (U, N) weight of each row in each optimizer step, 0 if it is left out; in one step at most.
-        rows: of the batch.
-        ranks: data-parallel ranks, >= 1.
-        tokens_U: (U,) tokens of each step's share of the full batch, if the engine divides the loss by the tokens that
-            it is sent: weights make up for the difference. None if it divides by a fixed number.
-        scale: factor of all weights: that fixed number over the completions that the step stands for.
+    ``weight_UN`` (U, N) is the weight of each row in each optimizer step, above 0 in one step at most. If the engine
+    divides the loss by the tokens that it is sent, ``tokens_U`` (U,) are those of each step's share of the full batch,
+    and weights make up for the difference. If it divides by a fixed number, ``scale`` is that number over the
+    completions that the step stands for, a factor of all weights.
 
     Raises:
         ShapeError: a row has weights in two steps, or there are too few rows to fill up with.
@@ -149,20 +144,15 @@ def _filled(kept_UN: Tensor, rows: Prefixes, per_step: int) -> list[list[int]]:
             "left. Pad the batch to rows_needed(completions, steps, ranks)."
         )
     for step in sorted(steps, key=len):
-        cost = _filler_cost(rows, step)
+        cost_N = rows.length_N
+        if rows.group_N is not None:  # a prompt that the step has already is not forwarded again
+            cost_N = torch.where(torch.isin(rows.group_N, rows.group_N[step]), rows.completion_N, cost_N)
+        cost = cost_N.tolist()
         idle.sort(key=lambda row: (not tokens[row], cost[row]))
         gaps = per_step - len(step)
         step += idle[:gaps]
         del idle[:gaps]
     return steps
-
-
-def _filler_cost(rows: Prefixes, step: list[int]) -> list[int]:
-    """Tokens of a forward pass that each row would add to a step: no prompt if the step has it already."""
-    if rows.group_N is None:
-        return rows.length_N.tolist()
-    there_N = torch.isin(rows.group_N, rows.group_N[step])
-    return torch.where(there_N, rows.completion_N, rows.length_N).tolist()
 
 
 def _dealt(steps: Sequence[Sequence[int]], rows: Prefixes, ranks: int) -> list[int]:

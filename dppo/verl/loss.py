@@ -50,16 +50,14 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
 
 def _weighted_terms(config: Any, model_output: Any, data: Any, metrics: dict[str, Any]) -> dict[str, Any]:
     """Means of the KL term and the entropy bonus over all rows, estimated from the kept ones as their gradients are."""
-    padded = data.select(*(name for name in ("response_mask", "ref_log_prob", TOKEN_WEIGHT) if name in data))
-    padded = padded.to_padded_tensor()
+    padded = data.select("response_mask", "ref_log_prob", TOKEN_WEIGHT, strict=False).to_padded_tensor()
     mask_BT, weight_BT = padded["response_mask"].bool(), data[WEIGHT][:, None]
     if TOKEN_WEIGHT in padded:
         weight_BT = weight_BT * padded[TOKEN_WEIGHT]
     terms = {}
     if config.use_kl_loss:
         logp_BT = no_padding_2_padding(model_output["log_probs"], data)
-        ref_BT = padded["ref_log_prob"]
-        terms["kl_loss"] = kl_penalty(logprob=logp_BT, ref_logprob=ref_BT, kl_penalty=config.kl_loss_type)
+        terms["kl_loss"] = kl_penalty(logp_BT, padded["ref_log_prob"], config.kl_loss_type)
     if config.entropy_coeff and model_output.get("entropy") is not None:
         terms["actor/entropy_loss"] = no_padding_2_padding(model_output["entropy"], data)
     found = {}

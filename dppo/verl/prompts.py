@@ -10,8 +10,6 @@ from dppo.rewards import identities
 from dppo.step import PromptSource
 from dppo.verl.settings import PruningSettings
 
-EPOCHS_REMEMBERED = 3
-"""Default half-life of the prompt history."""
 GENERATIONS = "__rollout_n__"
 """The column from which verl's agent loops read the number of completions of a prompt."""
 
@@ -39,7 +37,7 @@ def prompt_source(dataset: Any, settings: PruningSettings, data: Any) -> PromptS
             f"data.train_files has {len(table)} prompts, fewer than data.train_batch_size={prompts}. Write "
             f"data.train_batch_size={len(table)}."
         )
-    half_life = settings.history_half_life or EPOCHS_REMEMBERED * len(table) / prompts
+    half_life = settings.history_half_life or 3 * len(table) / prompts  # three epochs
     return PromptSource(
         PromptStream(len(table), seed=settings.seed, shuffle=bool(data.shuffle)),
         PromptHistory(identities(table[key]), half_life=half_life),

@@ -46,14 +46,9 @@ class PruningSettings(VerlSettings):
         checks.read_rates(self)
         raise_problems(WHERE, checks.setting_problems(self))
         self.method = self.method or DEFAULT_METHOD
-        base = self.base
+        base = method_named(self.method)
         raise_problems(WHERE, checks.completed(self, base) + self._unserved(base))
         raise_problems(WHERE, checks.bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
-
-    @property
-    def base(self) -> Method:
-        """The preset, or the method of one's own, that ``method`` names."""
-        return method_named(self.method)
 
     def drops(self, method: Method, *, sampler_log_probs: bool) -> Method:
         """A method with the run's pruning, which a method of one's own has already."""
@@ -74,9 +69,8 @@ class PruningSettings(VerlSettings):
                 f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
                 "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
             )
-        own = checks.own_objective(base)
-        if base.advantages.from_history:
-            own = [name for name in own if name != "advantages"]
+        history = base.advantages.from_history
+        own = [name for name in checks.own_objective(base) if not (history and name == "advantages")]
         if own:
             problems.append(
                 f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here verl's options set "
@@ -103,34 +97,30 @@ def method_of(settings: PruningSettings, get: Get) -> Method:
     Raises:
         ConfigError: an option of verl cannot be read, or contradicts verl's filter of groups.
     """
-    rules = [*_readable(get), *(_filter_rules(settings) if get(FILTER) else ())]
-    raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", refusals(get, rules))
-    penalty = get(KL_COEF) if get(KL) else 0.0
+    problems = refusals(get, _method_rules(settings, get))
+    raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", problems)
+    penalty, entropy = get(KL_COEF) if get(KL) else 0.0, get(ENTROPY) or 0.0
     if get(LOSS) == "dro":
         penalty += get(DRO) or 0.0  # its square pulls at completions without an advantage too
-    normaliser = NORMALISERS[get(AGGREGATION)]
-    objective = replace(
-        settings.base, normaliser=normaliser, beta=float(penalty), entropy_coef=float(get(ENTROPY) or 0.0)
-    )
+    base, normaliser = method_named(settings.method), NORMALISERS[get(AGGREGATION)]
+    objective = replace(base, normaliser=normaliser, beta=float(penalty), entropy_coef=float(entropy))
     method = settings.drops(objective, sampler_log_probs=has_log_probs(get))
     return replace(method, rounds=METHODS["dapo"].rounds) if get(FILTER) else method
 
 
-def _readable(get: Get) -> Iterator[Rule]:
-    """Rules of the options that a method is made of."""
+def _method_rules(settings: PruningSettings, get: Get) -> Iterator[Rule]:
+    """Rules of the options that a method is made of, and of verl's filter of groups."""
     yield AGGREGATION, tuple(NORMALISERS), f"it must be one of {', '.join(NORMALISERS)}", "token-mean"
     needed = [(KL_COEF, (), 0.001)] if get(KL) else []
     for name, empty, example in (*needed, (ENTROPY, (None,), 0.0), (DRO, (None,), 0.0)):
         value = get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             yield name, empty, "it must be a number", example
-
-
-def _filter_rules(settings: PruningSettings) -> Iterator[Rule]:
-    """Rules of verl's filter of groups, as our options have it."""
+    if not get(FILTER):
+        return
     if settings.prompt_prune_rate:
         yield FILTER, OFF, "it takes prompts that were not drawn, and prompt_prune_rate draws them", False
-    if settings.base.advantages.from_history:
+    if method_named(settings.method).advantages.from_history:
         yield FILTER, OFF, f"the baseline of method={settings.method} needs every group", False
     if not settings.accept_bias:
         instead = f"False, or +{WHERE}.accept_bias=True to train with it on purpose"
@@ -145,21 +135,18 @@ def keeps_all(method: Method) -> bool:
 
 
 def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
-    """Reasons why the expected gradient of a run is not the full batch's.
-
-    ``optimizer_steps`` are those of one draw of prompts. ``ahead`` is the number of blocks that are requested ahead,
-    whose groups may be trained in several steps; None without.
-    """
+    """Reasons for a biased gradient, by the optimizer steps of a draw of prompts and the blocks requested ``ahead``."""
+    # Groups that are requested ahead may be trained in several steps.
     return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
 
 
 def lines(
     method: Method, *, prompts: int, generations: int, optimizer_steps: int, parts: int = 1, ahead: float | None = None
 ) -> list[str]:
-    """Lines about a run, printed at its start. ``ahead`` is as for ``biases``.
+    """Lines about a run, printed at its start.
 
     A block of ``prompts``, each with ``generations`` completions, is drawn in ``parts`` and trained on in
-    ``optimizer_steps``.
+    ``optimizer_steps``. ``ahead`` is the number of blocks that are requested ahead; None without.
     """
     reasons = biases(method, optimizer_steps // parts, ahead)
     each = "by their history" if method.sizes is not None else f"{generations} each"

@@ -20,9 +20,8 @@ OLDEST_ASYNC = "0.9.1"
 """The first verl whose asynchronous trainers count prompts in flight when they resume."""
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-LOSS, AGGREGATION, MINI_BATCH = (
-    f"{ACTOR}.{name}" for name in ("policy_loss.loss_mode", "loss_agg_mode", "ppo_mini_batch_size")
-)
+LOSS, AGGREGATION = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode"
+MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
 ROW_ENGINES = {"fsdp": "dppo_rows_fsdp", "fsdp2": "dppo_rows_fsdp2"}
 """The engine for ``layout=rows`` by verl's own, as ``strategy`` names them."""
 LOG_PROBS, BLOCK, ESTIMATOR = f"{ROLLOUT}.calculate_log_probs", "data.train_batch_size", "algorithm.adv_estimator"
@@ -58,11 +57,8 @@ ALWAYS: tuple[Rule, ...] = (
     ("trainer.v1.sampler.sync_refill_failed_groups", OFF, "it takes prompts that were not drawn", False),
     ("trainer.v1.sampler.custom_sampler.path", OFF, "the prompts of a step are chosen here", "null"),
     ("skip.rollout_tq.enable", OFF, "it trains on the rollouts of another run", False),
-    *((f"{where}.rollout_rs", OFF, "it masks tokens that denominators still count", "null") for where in CORRECTIONS),
-    *(
-        (f"{each}.rollout_is_batch_normalize", OFF, "it divides by a mean over the batch", False)
-        for each in CORRECTIONS
-    ),
+    *((f"{at}.rollout_rs", OFF, "it masks tokens that denominators still count", "null") for at in CORRECTIONS),
+    *((f"{at}.rollout_is_batch_normalize", OFF, "it divides by a mean over the batch", False) for at in CORRECTIONS),
 )
 MEGATRON: tuple[Rule, ...] = (
     ("virtual_pipeline_model_parallel_size", (None, 1), "it needs more micro-batches than there may be rows", "null"),
@@ -109,12 +105,9 @@ def has_log_probs(get: Get) -> bool:
 def order_lines(method: Method, get: Get) -> list[str]:
     if reason := waits_for(get):
         return [f"order: verl's passes go over all rows, then the draw: {reason}"]
-    found = ["order: rewards, draw, then old log-probabilities, reference and update over the kept rows"]
-    if method.completions.rate and not get(LOG_PROBS):
-        found.append(
-            f"score {method.score_name}: samplers return no log-probabilities. {LOG_PROBS}=True gives a better one"
-        )
-    return found
+    order = "order: rewards, draw, then old log-probabilities, reference and update over the kept rows"
+    score = f"score {method.score_name}: samplers return no log-probabilities. {LOG_PROBS}=True gives a better one"
+    return [order, score] if method.completions.rate and not get(LOG_PROBS) else [order]
 
 
 def refusals(get: Get, rules: Iterable[Rule]) -> list[str]:
