@@ -143,10 +143,7 @@ class Dispatched:
         return [self.whole.keys[row] for row in row_B]
 
     def forwarded_weights(self, width: int) -> tuple[Tensor, Tensor]:
-        """Weights (B, T) or (B, 1) of forwarded rows, for at most ``width`` tokens, and their tokens (B,) before a cut.
-
-        Tokens are those with loss, and at least 1.
-        """
+        """Weights (B, width) or (B, 1) of the forwarded rows, and their tokens with loss (B,) before a cut, >= 1."""
         assert self.rows.weight_NT is not None, "a dispatched step has weights"
         tokens_B = self.rows.scored_NT[self.forwarded].sum(1).clamp_min(1)
         return self.rows.weight_NT[self.forwarded, :width], tokens_B

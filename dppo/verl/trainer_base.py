@@ -18,6 +18,7 @@ from typing import Any
 import transfer_queue  # pyright: ignore[reportMissingImports]
 from omegaconf import OmegaConf, open_dict  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # pyright: ignore[reportMissingImports]
+from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
 from verl.utils.config import omega_conf_to_dataclass  # pyright: ignore[reportMissingImports]
 from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 from verl.utils.metric import reduce_metrics  # pyright: ignore[reportMissingImports]
@@ -140,6 +141,7 @@ class PrunedTrainer(PPOTrainer):
         """Rows of the dataset as verl sends them to samplers, and verl's names of them."""
         self.train_dataloader_it = iter([collate_fn(examples(self.train_dataset, row_Q, size_Q))])
         batch = super()._fetch_one_gen_batch()
+        tensordict_utils.assign_non_tensor_data(batch, "global_steps", self.global_steps)
         return batch, [str(uid) for uid in batch["uid"]]
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:

@@ -15,7 +15,6 @@ from verl.trainer.ppo.v1 import trainer_colocate_async as colocate  # pyright: i
 from verl.trainer.ppo.v1 import trainer_separate_async as separate  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_base import register_trainer  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # pyright: ignore[reportMissingImports]
-from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
 
 from dppo.errors import CheckpointError, EngineError
 from dppo.step import StepPrompts
@@ -120,11 +119,6 @@ class RequestsAhead(PrunedTrainer):
         batch, uid_Q = self._fetch_rows(row_Q, size_Q)
         self.session.request_instead(gone, row_Q, uid_Q)
         return batch
-
-    def _fetch_rows(self, row_Q: Tensor, size_Q: Tensor | None) -> tuple[Any, list[str]]:
-        batch, uid_Q = super()._fetch_rows(row_Q, size_Q)
-        tensordict_utils.assign_non_tensor_data(batch, "global_steps", self.global_steps)
-        return batch, uid_Q
 
     @property
     def _queued(self) -> set[str]:
