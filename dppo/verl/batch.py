@@ -149,21 +149,21 @@ class Dispatched:
         return self.rows.weight_NT[self.forwarded, :width], tokens_B
 
 
-def drawn_rows(found: Returned, plan: StepPlan, *, passes: int, ranks: int, counted: int | None) -> Dispatched:
+def drawn_rows(found: Returned, plan: StepPlan, *, passes: int, ranks: int, divisor: int | None) -> Dispatched:
     """Rows that some draw keeps; each pass over the batch has its own draws.
 
-    The engine divides the loss by ``counted`` completions, or by the tokens that it is sent if that is None.
+    The engine divides the loss by ``divisor`` completions, or if None by the tokens that it is sent.
     """
     weight_UN, each = found.by_row(plan.weight_UN), len(plan.token_draws) // passes
     rows_P = [found.rows.cut(plan.token_draws[k * each : (k + 1) * each], found.row_N) for k in range(passes) if each]
     rows_P = rows_P or [found.rows] * passes
     # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not change.
-    scale = 1.0 if counted is None else counted / plan.prompts.sequences
+    scale = 1.0 if divisor is None else divisor / plan.prompts.sequences
     placements = []
     for weight_SN, tokens_S, rows in zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), rows_P, strict=True):
         if each and plan.method.normaliser.per_sequence:  # verl divides by the tokens before the cut
             weight_SN = weight_SN * (rows.tokens_N / found.rows.tokens_N.clamp_min(1))
-        placements.append(place(weight_SN, rows, ranks, tokens_U=tokens_S if counted is None else None, scale=scale))
+        placements.append(place(weight_SN, rows, ranks, tokens_U=tokens_S if divisor is None else None, scale=scale))
     rows = furthest(rows_P, weight_UN.unflatten(0, (passes, -1)).sum(1))
     return Dispatched(whole=found.whole, passes=placements, forwarded=forwarded(placements, rows, ranks), rows=rows)
 

@@ -260,8 +260,8 @@ class PrunedTrainer(PPOTrainer):
         else:
             # verl divides by the filtered groups; one whose sessions all failed is not among them.
             counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
-            counted = None if by_tokens else counted
-            sent = queue.drawn_rows(found, plan, passes=passes.passes, ranks=ranks, counted=counted)
+            divisor = None if by_tokens else counted
+            sent = queue.drawn_rows(found, plan, passes=passes.passes, ranks=ranks, divisor=divisor)
             names = set.intersection(*map(set, plan.draw_metrics))
             metrics.update({name: statistics.fmean(each[name] for each in plan.draw_metrics) for name in sorted(names)})
         if self.waits_for:
