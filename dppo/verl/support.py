@@ -84,10 +84,7 @@ ROWS: tuple[Rule, ...] = (
 
 
 def check_verl_version(installed: str, mode: str = "sync", *, megatron: bool = False) -> None:
-    """Raise ``ConfigError`` for a verl before the tested range, or after it if a method that we rely on has changed.
-
-    ``mode`` is that of verl's trainer. ``megatron``: it is the engine.
-    """
+    """Raise ``ConfigError`` for a verl before the range of a trainer ``mode``, or after it with changed methods."""
     oldest, changed = OLDEST if mode == "sync" else OLDEST_ASYNC, partial(changed_methods, megatron=megatron)
     check_version("verl[verl-core]", installed, oldest=oldest, before=BEFORE, changed=changed)
 
@@ -124,7 +121,7 @@ def unsupported_options(get: Get, method: Method, mode: str = "sync", *, rows: b
 
     ``rows`` is True for ``layout=rows``. Modes are ``sync``, ``colocate_async`` and ``separate_async``.
     """
-    rules: list[Rule] = [*ALWAYS, *_loss_rules(get), *_advantage_rules(get, method), *_step_rules(get, mode)]
+    rules: list[Rule] = [*ALWAYS, *_objective_rules(get, method), *_step_rules(get, mode)]
     if get(f"{ACTOR}.strategy") == "megatron":
         rules += [(f"{ACTOR}.megatron.{name}", served, why, instead) for name, served, why, instead in MEGATRON]
     rules += ROWS if rows else ()
@@ -135,7 +132,7 @@ def unsupported_options(get: Get, method: Method, mode: str = "sync", *, rows: b
     return refusals(get, rules)
 
 
-def _loss_rules(get: Get) -> Iterator[Rule]:
+def _objective_rules(get: Get, method: Method) -> Iterator[Rule]:
     mode = get(LOSS)
     why = OTHER_LOSSES.get(mode, "its rows are not known to be independent")
     yield LOSS, (None, "", *ROW_LOSSES), f"{why}, so no weight makes up for rows that are left out", "vanilla"
@@ -145,9 +142,6 @@ def _loss_rules(get: Get) -> Iterator[Rule]:
     if get(AGGREGATION) == "seq-mean-token-sum-norm" and get(scale := f"{ACTOR}.loss_scale_factor") is None:
         longest = get("data.max_response_length")
         yield scale, NEVER, "the loss is divided by the longest row of a micro-batch, which pruning changes", longest
-
-
-def _advantage_rules(get: Get, method: Method) -> Iterator[Rule]:
     if method.advantages.from_history:
         yield ESTIMATOR, ("grpo",), f"method={method.name} has advantages of its own", "grpo"
     else:
