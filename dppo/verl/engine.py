@@ -52,6 +52,11 @@ class RowsEngine(FSDPEngineWithLMHead):
         stock = {ours: verls for verls, ours in ROW_ENGINES.items()}[engine_config.strategy]
         object.__setattr__(engine_config, "strategy", stock)  # verl reads it to wrap the model
         super().__init__(model_config, engine_config, optimizer_config, checkpoint_config)
+        if self.use_ulysses_sp:
+            raise ConfigError(
+                f"ulysses_sequence_parallel_size={self.ulysses_sequence_parallel_size}: attention over rows is not "
+                f"sharded. Write ulysses_sequence_parallel_size=1, or {WHERE}.layout=packed."
+            )
 
     def _build_module(self) -> Any:
         """verl's model, not yet wrapped, with attention over rows and a head that makes no logits."""
