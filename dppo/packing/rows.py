@@ -247,7 +247,7 @@ def build_row(
         carries_L = torch.cat([scored[k] for k in branch_B]).bool()
         back, target_L = [index[carries_L.cpu()] for index in back], target_L[carries_L]
     tokens_T = torch.cat([part for piece in pieces for part in piece.tokens])
-    position_T = _counted(segments.past_S, segments.length_S)
+    position_T = counted(segments.past_S, segments.length_S)
     # No transfer waits for the work of the device: from memory that is not pinned this is safe.
     scored_L, completion_L, offset_L, position_T = (
         index.to(tokens_T.device, non_blocking=True) for index in (*back, position_T)
@@ -297,13 +297,13 @@ def _places(pieces: list[_Piece], segments: Segments, length_B: list[int]) -> li
     """(L,) of each completion token the place in the row that predicts it, its completion, and its number there."""
     branches = [(start, piece) for start, piece in zip(segments.start_S, pieces, strict=True) if piece.completion >= 0]
     return [
-        _counted([start + len(piece.tokens[0]) - 1 for start, piece in branches], length_B),
+        counted([start + len(piece.tokens[0]) - 1 for start, piece in branches], length_B),
         torch.tensor([piece.completion for _, piece in branches]).repeat_interleave(torch.tensor(length_B)),
-        _counted([0] * len(branches), length_B),
+        counted([0] * len(branches), length_B),
     ]
 
 
-def _counted(first_S: Sequence[int], length_S: Sequence[int]) -> Tensor:
+def counted(first_S: Sequence[int], length_S: Sequence[int]) -> Tensor:
     """Consecutive integers of each segment: ``first, first + 1, ..``, one segment after the other."""
     lengths = torch.tensor(length_S)
     start_S = torch.tensor(first_S) - lengths.cumsum(0) + lengths

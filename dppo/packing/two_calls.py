@@ -13,7 +13,6 @@ Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -26,21 +25,19 @@ from dppo.packing.rows import Attend, Segments, once_per_row
 
 
 class Pieces(NamedTuple):
-    """Consecutive queries and the consecutive keys that they see, in the arguments of variable-length kernels."""
+    """Consecutive queries and the consecutive keys that they see, by the argument names of flash-attn."""
 
-    query_ends: Tensor
+    cu_seqlens_q: Tensor
     """(N + 1,) int32 cumulative queries, beginning with 0."""
-    key_ends: Tensor
+    cu_seqlens_k: Tensor
     """(N + 1,) int32 cumulative keys, beginning with 0."""
-    most_queries: int
-    most_keys: int
+    max_seqlen_q: int
+    max_seqlen_k: int
 
     @classmethod
     def of_counts(cls, queries: Sequence[int], keys: Sequence[int], device: torch.device) -> "Pieces":
-        query_ends, key_ends = (
-            torch.tensor([0, *n]).cumsum(0).to(device, torch.int32, non_blocking=True) for n in (queries, keys)
-        )
-        return cls(query_ends, key_ends, max(queries, default=0), max(keys, default=0))
+        ends = [torch.tensor([0, *n]).cumsum(0).to(device, torch.int32, non_blocking=True) for n in (queries, keys)]
+        return cls(ends[0], ends[1], max(queries, default=0), max(keys, default=0))
 
 
 class Call(NamedTuple):
@@ -62,15 +59,12 @@ class Varlen(Protocol):
         """Output, and the natural log-sum-exp of the scaled scores of each query."""
         ...
 
-    def backward(
-        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor, call: Call
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query, key and value, with probabilities by the ``output`` and ``lse`` given."""
+    def backward(self, grad: Tensor, saved: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
+        """Gradients of query, key and value. ``saved`` is these three, and the output and log-sum-exp to use."""
         ...
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(NamedTuple):
     """The two calls of one row."""
 
     shared: slice
@@ -78,9 +72,9 @@ class Calls:
     forked: slice
     """All branches, which come next: the queries of call B."""
     own: Pieces
-    """Every segment on itself."""
+    """Call A: every segment on itself."""
     across: Pieces
-    """The branches of each trunk on it."""
+    """Call B: the branches of each trunk on it."""
 
 
 @once_per_row
@@ -113,26 +107,24 @@ class _TwoCalls(torch.autograd.Function):
     """(T, H, D) attention of a row in which prompts are shared."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, kernel: Varlen, calls: Calls, scale: float
-    ) -> Tensor:
-        output, lse = kernel.forward(query, key, value, Call(calls.own, True, scale))
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, kernel: Varlen, calls: Calls, scale: float) -> Tensor:
+        output, lse = kernel.forward(q, k, v, Call(calls.own, True, scale))
         there, here = calls.shared, calls.forked
-        other = kernel.forward(query[here], key[there], value[there], Call(calls.across, False, scale))
+        other = kernel.forward(q[here], k[there], v[there], Call(calls.across, False, scale))
         output[here], lse[:, here] = merged(output[here], lse[:, here], *other)
-        ctx.save_for_backward(query, key, value, output, lse)
+        ctx.save_for_backward(q, k, v, output, lse)
         ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        query, key, value, output, lse = ctx.saved_tensors
+        saved = q, k, v, output, lse = ctx.saved_tensors  # read once: with checkpointing a second time is an error
         kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
         there, here, grad = calls.shared, calls.forked, grad.contiguous()
-        dq, dk, dv = kernel.backward(grad, query, key, value, output, lse, Call(calls.own, True, scale))
-        part = grad[here], query[here], key[there], value[there], output[here], lse[:, here].contiguous()
-        more_q, more_k, more_v = kernel.backward(*part, Call(calls.across, False, scale))
+        dq, dk, dv = kernel.backward(grad, saved, Call(calls.own, True, scale))
+        part = q[here], k[there], v[there], output[here], lse[:, here].contiguous()
+        more_q, more_k, more_v = kernel.backward(grad[here], part, Call(calls.across, False, scale))
         dq[here] += more_q
         dk[there] += more_k
         dv[there] += more_v
@@ -152,14 +144,12 @@ def in_two_calls(kernel: Varlen, gathering: Attend) -> Attend:
     They do not serve a sliding window, which cuts through trunks, and a row in which no prompt is shared.
     """
 
-    def attend(
-        query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
-    ) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float | None, window: int | None) -> Tensor:
         if window is not None or max(segments.trunk_S) < 0:
-            return gathering(query, key, value, segments, scale, window)
-        query, key, value = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        output: Any = _TwoCalls.apply(query, key, value, kernel, two_calls(segments, query.device), scale)
+            return gathering(q, k, v, segments, scale, window)
+        q, k, v = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        output: Any = _TwoCalls.apply(q, k, v, kernel, two_calls(segments, q.device), scale)
         return output.transpose(0, 1)[None]
 
     return attend

@@ -16,10 +16,10 @@ def scores(query, key, causal, scale):
 
 def pieces_of(pieces):
     """Slices of queries and of keys."""
-    assert pieces.query_ends.dtype == pieces.key_ends.dtype == torch.int32
-    queries, keys = pieces.query_ends.tolist(), pieces.key_ends.tolist()
+    assert pieces.cu_seqlens_q.dtype == pieces.cu_seqlens_k.dtype == torch.int32
+    queries, keys = pieces.cu_seqlens_q.tolist(), pieces.cu_seqlens_k.tolist()
     for a, b, c, d in zip(queries, queries[1:], keys, keys[1:], strict=False):
-        assert b - a <= pieces.most_queries and d - c <= pieces.most_keys
+        assert b - a <= pieces.max_seqlen_q and d - c <= pieces.max_seqlen_k
         yield slice(a, b), slice(c, d)
 
 
@@ -41,9 +41,9 @@ class Exact:
             output[q] = torch.einsum("hqk,khd->qhd", piece.softmax(-1), value[k].repeat_interleave(repeat, 1))
         return output, lse
 
-    def backward(self, grad, query, key, value, output, lse, call):
-        pieces, causal, scale = call
-        assert all(x.is_contiguous() for x in (grad, query, key, value, output, lse))
+    def backward(self, grad, saved, call):
+        (query, key, value, output, lse), (pieces, causal, scale) = saved, call
+        assert all(x.is_contiguous() for x in (grad, *saved))
         repeat = query.shape[1] // key.shape[1]
         dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
         for q, k in pieces_of(pieces):
@@ -60,9 +60,9 @@ class Exact:
 class OwnSums(Exact):
     """The wrong twin: its backward takes output and log-sum-exp of its own call, as a kernel's autograd does."""
 
-    def backward(self, grad, query, key, value, output, lse, call):
-        output, lse = self.forward(query, key, value, call)
-        return super().backward(grad, query, key, value, output, lse, call)
+    def backward(self, grad, saved, call):
+        inputs = saved[:3]
+        return super().backward(grad, (*inputs, *self.forward(*inputs, call)), call)
 
 
 EXACT = Exact()
@@ -83,7 +83,7 @@ def aten_backward(
 ):  # fmt: skip
     assert dropout_p == 0 and rng_state.shape == (2,) and window_size_left is window_size_right is None
     pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
-    return EXACT.backward(grad_out, query, key, value, out, logsumexp, Call(pieces, is_causal, scale))
+    return EXACT.backward(grad_out, (query, key, value, out, logsumexp), Call(pieces, is_causal, scale))
 
 
 def flash2_forward(
@@ -101,7 +101,7 @@ def flash2_backward(
 ):  # fmt: skip
     assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and alibi_slopes is None
     pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    found = EXACT.backward(dout, q, k, v, out, softmax_lse, Call(pieces, causal, softmax_scale))
+    found = EXACT.backward(dout, (q, k, v, out, softmax_lse), Call(pieces, causal, softmax_scale))
     for into, gradient in zip((dq, dk, dv), found, strict=True):
         into.copy_(gradient)
 

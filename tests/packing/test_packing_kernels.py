@@ -14,7 +14,7 @@ from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 from dppo.packing import cuda_kernels, kernels
 from dppo.packing.attention import leave_rows, use_rows
 from dppo.packing.check import check_rows
-from dppo.packing.cuda_kernels import flash2
+from dppo.packing.cuda_kernels import flash_attn, flash_varlen
 from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after, probe, segment_sdpa
 from dppo.packing.rows import Segments
@@ -59,10 +59,10 @@ def flash(monkeypatch):
         vars(module).update(functions)
         monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
         monkeypatch.setitem(sys.modules, "flash_attn.flash_attn_interface", module)
-        flash2.cache_clear()
+        flash_attn.cache_clear()
 
     yield install
-    flash2.cache_clear()
+    flash_attn.cache_clear()
 
 
 @pytest.mark.parametrize("heads, kv_heads, head_dim", SHAPES)
@@ -93,11 +93,9 @@ def test_flash_attn_gets_what_it_documents(flash):
         )
 
     flash(flash_attn_varlen_func=function)
-    assert probe(Kernel(name="flash", attend=cuda_kernels.flash_varlen(flash2)), CPU, torch.float32, 16) == ""
+    assert probe(Kernel(name="flash", attend=flash_varlen(2)), CPU, torch.float32, 16) == ""
     flash()  # a version without the function
-    assert "flash_attn_varlen_func" in probe(
-        Kernel(name="flash", attend=cuda_kernels.flash_varlen(flash2)), CPU, torch.float32, 16
-    )
+    assert "flash_attn_varlen_func" in probe(Kernel(name="flash", attend=flash_varlen(2)), CPU, torch.float32, 16)
 
 
 def test_rows_without_a_trunk_are_not_gathered(monkeypatch):

@@ -2,7 +2,6 @@
 
 import sys
 import types
-from dataclasses import replace
 from inspect import signature
 
 import packing_varlen
@@ -79,15 +78,15 @@ def on_every_trunk(segments, device):
     """Branches see the trunks of all prompts."""
     calls = RIGHT_CALLS(segments, device)
     counts = [calls.forked.stop - calls.forked.start], [calls.shared.stop]
-    return replace(calls, across=Pieces.of_counts(*counts, device))
+    return calls._replace(across=Pieces.of_counts(*counts, device))
 
 
 def on_another_trunk(segments, device):
     """Keys are cut where the trunks would end in another order."""
     calls = RIGHT_CALLS(segments, device)
-    lengths = calls.across.key_ends.diff().flip(0)
+    lengths = calls.across.cu_seqlens_k.diff().flip(0)
     ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
-    return replace(calls, across=calls.across._replace(key_ends=ends))
+    return calls._replace(across=calls.across._replace(cu_seqlens_k=ends))
 
 
 WRONG = {
@@ -180,11 +179,9 @@ def of_flash3(monkeypatch):
 @pytest.fixture
 def fresh():
     """No module of functions is remembered from another test."""
-    for load in (cuda_kernels.flash2, cuda_kernels.flash3):
-        load.cache_clear()
+    cuda_kernels.flash_attn.cache_clear()
     yield
-    for load in (cuda_kernels.flash2, cuda_kernels.flash3):
-        load.cache_clear()
+    cuda_kernels.flash_attn.cache_clear()
 
 
 KERNELS = {
