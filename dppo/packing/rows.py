@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,13 +53,8 @@ class Segments:
         return tuple(0 if trunk < 0 else self.length_S[trunk] for trunk in self.trunk_S)
 
     @cached_property
-    def start_S(self) -> tuple[int, ...]:
-        """First place of each segment in the row."""
-        return tuple(accumulate(self.length_S, initial=0))[:-1]
-
-    @cached_property
     def memory(self) -> dict[Any, Any]:
-        """Masks and index tensors that kernels compute once and use in every layer: ``once_per_row``."""
+        """Results of ``once_per_row``: masks and index tensors that every layer uses."""
         return {}
 
 
@@ -84,10 +79,7 @@ def once_per_row(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def on_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Integer tensors of the host on ``device``, by one copy of one buffer, pinned for a GPU.
-
-    From memory that is not pinned each tensor would be a copy that the host waits for.
-    """
+    """Integer tensors of the host on ``device``, by one copy, pinned for a GPU: else the host would wait."""
     if device.type == "cpu" or not tensors:
         return list(tensors)
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -120,20 +112,6 @@ class Row:
     """Tokens of the longest completion."""
     completions: int
     """B."""
-
-    def inputs(self) -> dict[str, Any]:
-        """Keyword arguments of a causal language model's forward, besides those of attention and head.
-
-        The 4-D mask is a dummy, because without one transformers builds its own, T x T and wrong. It is NaN, so an
-        attention that adds it instead of using segments gives no plausible numbers.
-        """
-        return {
-            "input_ids": self.input_ids,
-            "position_ids": self.position_ids,
-            "attention_mask": torch.full((1, 1, 1, 1), torch.nan, device=self.input_ids.device),
-            "shift_labels": self.labels,
-            "use_cache": False,
-        }
 
     @property
     def indices(self) -> list[Tensor]:
@@ -181,9 +159,9 @@ def plan_rows(
 ) -> list[list[int]]:
     """Indices of the completions of each row; those of a group are neighbours.
 
-    A group stays whole if a row has room for it, else it is split into the fewest parts; with ``whole`` it is never
-    split. Parts are packed best-fit-decreasing. Nothing is cut: a completion, or a whole group, that does not fit gets
-    a row of its own. Completions of 0 tokens are in no row. If all group numbers differ no prompt is shared.
+    A group is split into the fewest parts if a row has no room for it; with ``whole`` it is never split. Parts are
+    packed best-fit-decreasing. A completion, or a whole group, that does not fit gets a row of its own. Completions of
+    0 tokens are in no row.
     """
     members: dict[int, list[int]] = {}
     for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):
@@ -208,10 +186,8 @@ def row_tokens(
     rows: Sequence[Sequence[int]],
 ) -> int:
     """Tokens of a forward pass over ``rows``: ``P - 1`` for every group in a row, and all completions."""
-    trunks = sum(
-        prompt_tokens_N[next(members)] - 1 for row in rows for _, members in groupby(row, key=group_N.__getitem__)
-    )
-    return trunks + sum(completion_tokens_N[i] for row in rows for i in row)
+    firsts = [next(members) for row in rows for _, members in groupby(row, key=group_N.__getitem__)]
+    return sum(prompt_tokens_N[i] - 1 for i in firsts) + sum(completion_tokens_N[i] for row in rows for i in row)
 
 
 def build_row(
@@ -235,23 +211,29 @@ def build_row(
         ShapeError: the arguments differ in length, a prompt is empty, or there is no token to forward.
     """
     _check_row(prompts, completions, group)
-    pieces = _pieces(prompts, completions, group, last_tokens)
-    segments = Segments(
-        length_S=tuple(sum(map(len, piece.tokens)) for piece in pieces),
-        trunk_S=tuple(piece.trunk for piece in pieces),
-    )
-    branch_B = [piece.completion for piece in pieces if piece.completion >= 0]
+    trunks, branches = _forked(prompts, completions, group)
+    end = None if last_tokens else -1
+    parts_S = [(trunk,) for trunk in trunks] + [(prompt, completions[k][:end]) for prompt, _, k in branches]
+    length_S = tuple(sum(map(len, parts)) for parts in parts_S)
+    segments = Segments(length_S=length_S, trunk_S=(*[-1] * len(trunks), *(trunk for _, trunk, _ in branches)))
+    branch_B = [k for _, _, k in branches]
     length_B = [len(completions[k]) for k in branch_B]
-    back, target_L = _places(pieces, segments, length_B), torch.cat([completions[k] for k in branch_B])
+    start_S = [*accumulate(length_S, initial=0)][:-1]
+    starts = zip(start_S[len(trunks) :], branches, strict=True)
+    # Of each label its place, its completion, and its number there. A branch's first label is at its last prompt token.
+    indices = [
+        counted([start + len(prompt) - 1 for start, (prompt, _, _) in starts], length_B),
+        torch.tensor(branch_B).repeat_interleave(torch.tensor(length_B)),
+        counted([0] * len(branches), length_B),
+    ]
+    target_L = torch.cat([completions[k] for k in branch_B])
     if scored is not None:
         carries_L = torch.cat([scored[k] for k in branch_B]).bool()
-        back, target_L = [index[carries_L.cpu()] for index in back], target_L[carries_L]
-    tokens_T = torch.cat([part for piece in pieces for part in piece.tokens])
-    position_T = counted(segments.past_S, segments.length_S)
+        indices, target_L = [index[carries_L.cpu()] for index in indices], target_L[carries_L]
+    indices.append(counted(segments.past_S, segments.length_S))
+    tokens_T = torch.cat([part for parts in parts_S for part in parts])
     # No transfer waits for the work of the device: from memory that is not pinned this is safe.
-    scored_L, completion_L, offset_L, position_T = (
-        index.to(tokens_T.device, non_blocking=True) for index in (*back, position_T)
-    )
+    scored_L, completion_L, offset_L, position_T = (index.to(tokens_T.device, non_blocking=True) for index in indices)
     return Row(
         input_ids=tokens_T[None],
         position_ids=position_T[None],
@@ -260,51 +242,32 @@ def build_row(
         scored_L=scored_L,
         completion_L=completion_L,
         offset_L=offset_L,
-        branch_S=tuple(piece.completion for piece in pieces),
+        branch_S=(*[-1] * len(trunks), *branch_B),
         width=max(length_B),
         completions=len(completions),
     )
 
 
-class _Piece(NamedTuple):
-    """One segment of a row, to be built. A completion's first label is at the last token of ``tokens[0]``."""
-
-    tokens: tuple[Tensor, ...]
-    trunk: int = -1
-    completion: int = -1
-
-
-def _pieces(
-    prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int], last_tokens: bool
-) -> list[_Piece]:
-    """Trunks, then branches, then completions that share no prompt."""
-    trunks: list[_Piece] = []
-    branches: list[_Piece] = []
-    alone: list[_Piece] = []
+def _forked(
+    prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int]
+) -> tuple[list[Tensor], list[tuple[Tensor, int, int]]]:
+    """Trunks, and prompt tokens, trunk (or -1) and completion of each branch. Branches without a trunk come last."""
+    trunks: list[Tensor] = []
+    branches: list[tuple[Tensor, int, int]] = []
     for _, same in groupby(range(len(group)), key=group.__getitem__):
         members = [k for k in same if len(completions[k])]
         if not members:
             continue
-        prompt, trunk, into = prompts[members[0]], -1, alone
+        prompt, trunk = prompts[members[0]], -1
         if len(members) > 1 and len(prompt) > 1:
-            trunks.append(_Piece((prompt[:-1],)))
-            prompt, trunk, into = prompt[-1:], len(trunks) - 1, branches
-        into += [_Piece((prompt, completions[k] if last_tokens else completions[k][:-1]), trunk, k) for k in members]
-    return trunks + branches + alone
-
-
-def _places(pieces: list[_Piece], segments: Segments, length_B: list[int]) -> list[Tensor]:
-    """(L,) of each completion token the place in the row that predicts it, its completion, and its number there."""
-    branches = [(start, piece) for start, piece in zip(segments.start_S, pieces, strict=True) if piece.completion >= 0]
-    return [
-        counted([start + len(piece.tokens[0]) - 1 for start, piece in branches], length_B),
-        torch.tensor([piece.completion for _, piece in branches]).repeat_interleave(torch.tensor(length_B)),
-        counted([0] * len(branches), length_B),
-    ]
+            trunks.append(prompt[:-1])
+            prompt, trunk = prompt[-1:], len(trunks) - 1
+        branches += [(prompt, trunk, k) for k in members]
+    return trunks, sorted(branches, key=lambda branch: branch[1] < 0)
 
 
 def counted(first_S: Sequence[int], length_S: Sequence[int]) -> Tensor:
-    """Consecutive integers of each segment: ``first, first + 1, ..``, one segment after the other."""
+    """(T,) integers ``first, first + 1, ..`` of each segment, one segment after the other."""
     lengths = torch.tensor(length_S)
     start_S = torch.tensor(first_S) - lengths.cumsum(0) + lengths
     return torch.arange(sum(length_S)) + start_S.repeat_interleave(lengths)
