@@ -20,24 +20,22 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Bins of indices: largest item first, each into the fullest bin that still has room for it.
 
     At most ``11/9 OPT + 4`` bins (OPT, the fewest possible), with lengths of completions within one percent of OPT.
-    Items of equal size are dealt in their order. ``best_fit_decreasing([4, 7, 3, 6], 10)`` is ``[[1, 2], [3, 0]]``.
+    Ties keep their order. ``best_fit_decreasing([4, 7, 3, 6], 10)`` is ``[[1, 2], [3, 0]]``.
 
     Source: Johnson, "Near-optimal bin packing algorithms" (1973); Johnson et al., SIAM J. Comput. 3 (1974).
     """
     sizes, bins = _checked(sizes, capacity), []
     count = len(sizes)
     roomy: list[int] = []  # room left * count + bin: one number sorts in half the time of a pair
-    for item in _dearest_first(sizes):
-        size = sizes[item]
-        at = bisect_left(roomy, size * count)
+    for item in sorted(range(count), key=sizes.__getitem__, reverse=True):
+        at = bisect_left(roomy, sizes[item] * count)
         if at == len(roomy):
-            room, which = capacity, len(bins)
+            roomy.append(capacity * count + len(bins))
             bins.append([])
-        else:
-            room, which = divmod(roomy.pop(at), count)
+        room, which = divmod(roomy.pop(at), count)
         bins[which].append(item)
-        if room >= size:
-            insort(roomy, (room - size) * count + which)
+        if room >= sizes[item]:
+            insort(roomy, (room - sizes[item]) * count + which)
     return bins
 
 
@@ -59,17 +57,25 @@ def longest_processing_time(
         bins: >= 1.
         home: the list that each item is in already. An item stays there as long as the sum is at most the mean of all
             lists, so few items move. The largest sum is then at most the mean and ``(1 - 1/bins)`` times the dearest.
-        count: the most items of a list; None without a limit. Lists have equal counts if ``count * bins`` is the number
-            of items.
-        before: earlier sums of the lists. Of lists with equal sums the one with the smallest earlier sum is taken.
+        count: the most items of a list; None without a limit.
+        before: earlier sums of the lists, by which equal sums are told apart: the smallest is taken.
 
     Source: Graham, SIAM J. Appl. Math. 17 (1969); with ``home``, Graham, Bell System Technical Journal 45 (1966).
     """
-    _check_lists(costs, bins, home, count)
+    if bins < 1:
+        raise ConfigError(f"bins={bins} must be at least 1. Write bins=1.")
+    for item, cost in enumerate(costs):
+        if not 0 <= cost < math.inf:
+            raise ConfigError(f"item {item} costs {cost}. Costs must be finite and >= 0, such as tokens.")
+    items = len(costs)
+    if home is not None and (len(home) != items or not all(0 <= which < bins for which in home)):
+        raise ConfigError(f"home={list(home)!s:.60} must name one of {bins} bins, from 0, for each of {items} items.")
+    most = items if count is None else count
+    if most * bins < items:
+        raise ConfigError(f"count={count} leaves no place for some of {items} items. Write count={-(-items // bins)}.")
     lists: list[list[int]] = [[] for _ in range(bins)]
     loads, mean, left = [0.0] * bins, sum(costs) / bins, []
-    most = len(costs) if count is None else count
-    for item in _dearest_first(costs):
+    for item in sorted(range(items), key=costs.__getitem__, reverse=True):
         which = None if home is None else home[item]
         if which is None or loads[which] + costs[item] > mean or len(lists[which]) == most:
             left.append(item)
@@ -91,8 +97,7 @@ def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[i
     """Parts of a group, few and of similar size: each costs ``shared`` once, and the sum of its items.
 
     The fewest possible parts are tried, then one more each time, each filled by longest processing time. If best fit
-    decreasing needs fewer parts, its parts are taken. ``split_group(10, [30, 20, 25, 15], 60)`` is ``[[0, 3], [2,
-    1]]``.
+    decreasing needs fewer, its parts are taken. ``split_group(10, [30, 20, 25, 15], 60)`` is ``[[0, 3], [2, 1]]``.
     """
     sizes = _checked(sizes, capacity)
     if shared < 0:
@@ -100,11 +105,9 @@ def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[i
     room = capacity - shared
     alone = [[item] for item, size in enumerate(sizes) if size > room]
     fit = [item for item, size in enumerate(sizes) if size <= room]
-    if not fit:
-        return alone
-    own = [sizes[item] for item in fit]
-    parts = best_fit_decreasing(own, max(room, 1))  # with no room all of these sizes are 0
-    for count in range(fewest_bins(own, max(room, 1)), len(parts) + 1):
+    own, room = [sizes[item] for item in fit], max(room, 1)  # with no room all of these sizes are 0
+    parts = best_fit_decreasing(own, room)
+    for count in range(max(1, fewest_bins(own, room)), len(parts) + 1):
         even = longest_processing_time(own, count)
         if all(sum(own[at] for at in part) <= room for part in even):
             parts = even
@@ -127,46 +130,25 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> int:
 def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
     """Indices of micro-batches, longest rows first, so that each is padded only to its own longest row.
 
-    A row longer than ``max_tokens`` gets a micro-batch of its own. Widths are (N,), or (N, parts) if parts are padded
-    each for itself, such as prompts and completions. Ties keep their order. Lengths ``[3, 8, 4]`` with ``max_tokens=8``
-    give ``[tensor([1]), tensor([2, 0])]``.
+    A row longer than ``max_tokens`` gets a micro-batch of its own. Ties keep their order. Widths are (N,), or (N,
+    parts) if prompts and completions are padded apart. ``[3, 8, 4]`` with ``max_tokens=8`` gives ``[[1], [2, 0]]``.
     """
     parts = width if width.dim() == 2 else width[:, None]
     order = torch.argsort(parts.sum(1), descending=True, stable=True)
     bounds, longest = [0], [0] * parts.shape[1]
     for row, of_row in enumerate(parts[order].tolist()):
-        longest = [max(pair) for pair in zip(longest, of_row, strict=True)]
+        longest = list(map(max, longest, of_row))
         if row > bounds[-1] and (row + 1 - bounds[-1]) * sum(longest) > max_tokens:
             bounds.append(row)
             longest = of_row
     return [order[a:b] for a, b in pairwise([*bounds, len(order)]) if b > a]
 
 
-def _dearest_first(costs: Sequence[float]) -> list[int]:
-    return sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
-
-
-def _check_lists(costs: Sequence[float], bins: int, home: Sequence[int] | None, count: int | None) -> None:
-    if bins < 1:
-        raise ConfigError(f"bins={bins} must be at least 1. Write bins=1.")
-    for item, cost in enumerate(costs):
-        if not 0 <= cost < math.inf:
-            raise ConfigError(f"item {item} costs {cost}. Costs must be finite and >= 0, such as tokens.")
-    if home is not None and (len(home) != len(costs) or not all(0 <= which < bins for which in home)):
-        raise ConfigError(
-            f"home={list(home)!s:.60} must name one of {bins} bins, from 0, for each of {len(costs)} items."
-        )
-    if count is not None and count * bins < len(costs):
-        raise ConfigError(
-            f"count={count} leaves no place for some of {len(costs)} items. Write count={-(-len(costs) // bins)}."
-        )
-
-
 def _checked(sizes: Sequence[int], capacity: int) -> list[int]:
     """The sizes as Python integers."""
     if capacity < 1:
         raise ConfigError(f"capacity={capacity} must be at least 1. Write capacity=8192.")
-    values = [index(size) for size in sizes]
+    values = list(map(index, sizes))
     for item, size in enumerate(values):
         if size < 0:
             raise ConfigError(f"item {item} has size {size}. Sizes must be at least 0, such as tokens.")
