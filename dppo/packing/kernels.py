@@ -34,36 +34,30 @@ def segment_sdpa(
 ) -> Tensor:
     """Attention by one SDPA call per segment: any device, any dtype, exact."""
     output_S = []
-    for own_query, seen_key, seen_value in by_segment(query, key, value, segments):
-        length, seen = own_query.shape[2], seen_key.shape[2]
+    for q, k, v in by_segment(query, key, value, segments):
+        length, seen = q.shape[2], k.shape[2]
         reach = window if window is not None and seen > window else None
         causal = seen == length and length > 1 and reach is None
         mask = None
         if not causal and (length > 1 or reach is not None):  # a corner of the triangle, aligned at the bottom right
             mask = _triangle(segments, reach, query.device)[seen - length : seen, :seen]
-        output_S.append(
-            F.scaled_dot_product_attention(
-                own_query, seen_key, seen_value, attn_mask=mask, is_causal=causal, scale=scale
-            )
-        )
+        output_S.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale))
     return torch.cat(output_S, 2)
 
 
-def by_segment(
-    query: Tensor, key: Tensor, value: Tensor, segments: Segments
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def by_segment(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Of each segment its queries, and the keys and values of its trunk and of itself, repeated to H heads.
 
     One ``split`` cuts all: the backward of a slice per segment makes a tensor of the row's length each time.
     """
-    repeat = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(repeat, 1) if repeat > 1 else x for x in (key, value))
-    query_S, key_S, value_S = (x.split(list(segments.length_S), 2) for x in (query, key, value))
+    repeat = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(repeat, 1) if repeat > 1 else x for x in (k, v))
+    q_S, k_S, v_S = (x.split(list(segments.length_S), 2) for x in (q, k, v))
     for s, trunk in enumerate(segments.trunk_S):
         if trunk < 0:
-            yield query_S[s], key_S[s], value_S[s]
+            yield q_S[s], k_S[s], v_S[s]
         else:
-            yield query_S[s], torch.cat([key_S[trunk], key_S[s]], 2), torch.cat([value_S[trunk], value_S[s]], 2)
+            yield q_S[s], torch.cat([k_S[trunk], k_S[s]], 2), torch.cat([v_S[trunk], v_S[s]], 2)
 
 
 @once_per_row
@@ -108,19 +102,14 @@ def choose_kernel(
     )
 
 
-def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> tuple[Kernel, ...]:
-    """Kernels to try next, in order, if ``kernel`` fails on a model with shapes that were not probed."""
-    following = dropwhile(lambda found: found.name != kernel.name, candidates(device, dtype))
-    return tuple(following)[1:]
-
-
 def kernels_for(config: Any, device: torch.device, dtype: torch.dtype) -> tuple[Kernel, ...]:
-    """The kernel for a model with this configuration, and those to try after it if it fails on the model."""
+    """The kernel for a model with this configuration, and those to try if it fails on shapes that were not probed."""
     heads = int(config.num_attention_heads)
     grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     kernel = choose_kernel(device, dtype, head_dim, heads=grouped)
-    return (kernel, *kernels_after(kernel, device, dtype))
+    _, *others = dropwhile(lambda found: found.name != kernel.name, candidates(device, dtype))
+    return (kernel, *others)
 
 
 def first_passing(
@@ -157,11 +146,8 @@ def probe(
 ) -> str:
     """The problem of ``kernel`` here, or "" if its output and gradients are those of float32 SDPA."""
     make = torch.Generator(device="cpu").manual_seed(0)
-
-    def normal(count: int) -> Tensor:
-        return torch.randn(1, count, segments.total, head_dim, generator=make).to(device, dtype)
-
-    *inputs, upstream = (normal(count) for count in (heads[0], heads[1], heads[1], heads[0]))
+    shapes = [(1, count, segments.total, head_dim) for count in (heads[0], heads[1], heads[1], heads[0])]
+    *inputs, upstream = (torch.randn(shape, generator=make).to(device, dtype) for shape in shapes)
     exact, tolerance = torch.promote_types(dtype, torch.float32), 4 * torch.finfo(dtype).eps
     for window in windows:
         try:
@@ -179,7 +165,7 @@ def probe(
 def _with_gradients(
     attend: Attend, inputs: list[Tensor], upstream: Tensor, segments: Segments, window: int | None
 ) -> tuple[Tensor, ...]:
-    """Output and the gradients of query, key and value, for a given gradient of the output."""
+    """Output, and gradients of query, key and value."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         output = attend(leaves[0], leaves[1], leaves[2], segments, None, window)

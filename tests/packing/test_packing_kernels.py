@@ -16,10 +16,11 @@ from dppo.packing.attention import leave_rows, use_rows
 from dppo.packing.check import check_rows
 from dppo.packing.cuda_kernels import flash_attn, flash_varlen
 from dppo.packing.head import add_scored_head
-from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after, probe, segment_sdpa
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_for, probe, segment_sdpa
 from dppo.packing.rows import Segments
 
 CPU = torch.device("cpu")
+CONFIG = types.SimpleNamespace(num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 SHAPES = [(4, 2, 16), (4, 4, 8), (6, 1, 10)]
 
 
@@ -144,8 +145,11 @@ def test_a_kernel_that_raises_is_passed_over_and_the_reason_said(error, monkeypa
     monkeypatch.setattr(kernels, "candidates", lambda device, dtype: iter([broken(error), SEGMENT_SDPA]))
     chosen = choose_kernel(CPU, torch.float32, 16)
     assert chosen.name == SEGMENT_SDPA.name and f"not broken: {type(error).__name__}" in chosen.reason
-    assert kernels_after(broken(error), CPU, torch.float32) == (SEGMENT_SDPA,)
-    assert kernels_after(SEGMENT_SDPA, CPU, torch.float32) == ()
+    assert kernels_for(CONFIG, CPU, torch.float32) == (chosen,)
+    others = [broken(error), Kernel(name="next", attend=segment_sdpa), SEGMENT_SDPA]
+    monkeypatch.setattr(kernels, "candidates", lambda device, dtype: iter(others))
+    first, *rest = kernels_for(CONFIG, CPU, torch.float32)
+    assert first.name == "next" and rest == [SEGMENT_SDPA]
 
 
 def test_a_kernel_that_is_wrong_beyond_its_first_block_of_keys_is_passed_over(monkeypatch):
