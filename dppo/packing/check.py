@@ -2,8 +2,7 @@
 
 Rows depend on private agreements of transformers; if one breaks, log-probabilities are off by nats without a warning.
 Correct rows differ from padding by rounding, which a model amplifies. So the tolerance is measured: the padded forward
-again, with every module's output moved by one rounding. A tolerance above the effect of another prompt would hide
-mistakes.
+again, with every module's output moved by one rounding. Above the effect of another prompt it would hide mistakes.
 """
 
 import math
@@ -23,10 +22,8 @@ from dppo.packing.forward import row_log_probs
 from dppo.packing.kernels import Kernel
 from dppo.packing.rows import UNSCORED, Segments, build_row
 
-PROMPT_TOKENS = (5, 9)
-COMPLETION_TOKENS = ((4, 7), (1, 6))
-WIDTH = 7
-"""Tokens of the longest completion."""
+PROMPT_TOKENS, COMPLETION_TOKENS = (5, 9), (4, 7, 1, 6)
+WIDTH = max(COMPLETION_TOKENS)
 HALF = (torch.bfloat16, torch.float16)
 NUDGES, TIMES_NOISE = 2, 2.0
 """Measurements of rounding, and the tolerance over the largest change found. Correct rows stayed below 0.6 of that
@@ -34,8 +31,7 @@ change, with every instruction set and model tried: docs/log.md, 2026-11-21."""
 LOGP_FLOOR, GRADIENT_FLOOR, HALF_GRADIENT_FLOOR = 1e-4, 1e-3, 0.1
 """Smallest tolerances: nats, and relative differences of gradients."""
 HEAD_ROUNDINGS = 8.0
-"""Tolerance of the head in roundings of the largest logit: two for the logit and its sum, and room for sums in another
-order."""
+"""Tolerance of the head in roundings of the largest logit: two for logit and sum, and room for sums in other orders."""
 HEAD_FLOOR = 1e-2
 """Smallest tolerance of the head in nats: TRL's kernel on a GPU may multiply float32 in fewer bits than the model."""
 MATMUL_EPS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
@@ -53,18 +49,16 @@ class LayoutCheck:
     """Norm of the difference over the norm, of the gradient of token embeddings; None if not computed."""
     gradient_tolerance: float
     logp_control: float = math.inf
-    """Effect of the other prompt on padded log-probabilities, in nats."""
+    """Effect of another prompt on the padded forward: the difference of log-probabilities, and that of gradients."""
     gradient_control: float | None = None
-    """Effect of the other prompt on padded gradients, relative; None if not computed."""
     windows_missing: int = 0
-    """Layers whose sliding window is in the mask alone, which rows replace: it does not reach attention."""
+    """Layers whose sliding window does not reach attention. The compared sequences are too short to show it."""
 
     @property
     def passed(self) -> bool:
-        """True if both are within tolerance and the check is not blind; NaN is not within."""
-        if self.windows_missing or self.blind:  # sequences of the check are too short to show a window
-            return False
-        return self._tolerated(self.logp_difference, self.gradient_difference)
+        """True if both are within tolerance, no window is missing, and the check is not blind; NaN is not within."""
+        within = self._tolerated(self.logp_difference, self.gradient_difference)
+        return within and not self.windows_missing and not self.blind
 
     @property
     def blind(self) -> bool:
@@ -77,12 +71,11 @@ class LayoutCheck:
 
     def __str__(self) -> str:
         gradient = "not compared" if self.gradient_difference is None else f"{self.gradient_difference:.1e} relative"
-        notes = [f"{self.windows_missing} sliding windows do not reach attention; "] if self.windows_missing else []
-        if self.blind:
-            notes += [f"rounding hides mistakes: another prompt changes {self.logp_control:.1e} nats; "]
-        return "".join(notes) + (
-            f"log-probabilities differ by {self.logp_difference:.1e} nats (tolerance {self.logp_tolerance:.1e}), "
-            f"gradients: {gradient} (tolerance {self.gradient_tolerance:.1e})"
+        windows = f"{self.windows_missing} sliding windows do not reach attention; " if self.windows_missing else ""
+        hidden = f"rounding hides mistakes: another prompt changes {self.logp_control:.1e} nats; " if self.blind else ""
+        return (
+            f"{windows}{hidden}log-probabilities differ by {self.logp_difference:.1e} nats (tolerance "
+            f"{self.logp_tolerance:.1e}), gradients: {gradient} (tolerance {self.gradient_tolerance:.1e})"
         )
 
 
@@ -145,12 +138,9 @@ def _sequences(model: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Four prompts, two and two alike, and four completions, of random tokens."""
     draws = torch.Generator().manual_seed(0)
     weight = model.get_input_embeddings().weight
-
-    def tokens(count: int) -> Tensor:
-        return torch.randint(weight.shape[0], (count,), generator=draws).to(weight.device)
-
-    prompts = [prompt for prompt in map(tokens, PROMPT_TOKENS) for _ in range(2)]
-    return prompts, [tokens(count) for counts in COMPLETION_TOKENS for count in counts]
+    drawn = [torch.randint(weight.shape[0], (size,), generator=draws) for size in PROMPT_TOKENS + COMPLETION_TOKENS]
+    first, second, *completions = (tokens.to(weight.device) for tokens in drawn)
+    return [first, first, second, second], completions
 
 
 def _log_probs(
