@@ -54,11 +54,7 @@ AttentionMaskInterface.register(ROWS, sdpa_mask)
 
 
 def private(owner: Any, name: str) -> Any:
-    """An attribute of a model or its configuration, of the names in ``RELIED_ON``.
-
-    Raises:
-        ConfigError: this version of transformers does not have it.
-    """
+    """An attribute named in ``RELIED_ON``; ConfigError if this version of transformers does not have it."""
     if not hasattr(owner, name):
         raise ConfigError(
             f"transformers {transformers.__version__} has no {name} on {type(owner).__name__}, which packed rows rely "
@@ -107,6 +103,8 @@ def unsupported(model: PreTrainedModel) -> str:
     layers = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "layers_block_type", None) or ())
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = {r.get("rope_type", "default") for r in ([rope] if "rope_type" in rope else rope.values()) if r}
+    random = any(getattr(config, name, 0.0) for name in DROPOUTS)
+    replaceable = private(model, "_supports_sdpa") and private(model, "_supports_attention_backend")
     reasons: list[tuple[Any, str]] = [
         (config is not model.config, "it is a vision-language model"),
         (getattr(config, "is_encoder_decoder", False), "it has an encoder"),
@@ -115,15 +113,9 @@ def unsupported(model: PreTrainedModel) -> str:
         (getattr(config, "attn_logit_softcapping", None), "it caps attention scores, which sdpa cannot"),
         (any(n.endswith(".sinks") for n, _ in model.named_parameters()), "it has attention sinks, which sdpa lacks"),
         (getattr(config, "use_bidirectional_attention", None), "its attention is not causal"),
-        (
-            any(getattr(config, name, 0.0) for name in DROPOUTS),
-            "it drops attention weights at random; set its attention dropout to 0",
-        ),
+        (random, "it drops attention weights at random; set its attention dropout to 0"),
         (getattr(config, "keep_window_size", None), "it drops keys beyond a window by their attention weights"),
         (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
-        (
-            not (private(model, "_supports_sdpa") and private(model, "_supports_attention_backend")),
-            f"transformers cannot change the attention of {type(model).__name__}",
-        ),
+        (not replaceable, f"transformers cannot change the attention of {type(model).__name__}"),
     ]
     return next((reason for present, reason in reasons if present), "")

@@ -20,11 +20,9 @@ from dppo.errors import ConfigError
 from dppo.packing.rows import UNSCORED
 
 BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
-"""Logits that exist at one time: 128 MiB in float32 on a CPU, 1 GiB on a GPU, where each block adds to a gradient of
-the size of the head."""
+"""Logits at one time: 128 MiB in float32 on a CPU, 1 GiB on a GPU, where each block adds to a gradient of the head."""
 TOKEN_METRICS = ("entropy", "is_top1", "mean_logits", "log_sum_sq_probs")
-"""Entropy in nats; True if the token is the likeliest; over the vocabulary the mean logit and the log of the sum of
-squared probabilities. The names are those of TRL's fused head."""
+"""Metrics of ``ScoredOutput``, by the names of TRL's fused head."""
 LOGIT_CHANGES = (
     "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap", "logit_scale", "output_multiplier",
     "lm_head_multiplier", "logits_scaling",
@@ -84,8 +82,8 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     divided by ``temperature``. ``dtype`` is that of the head's arithmetic; the weight's own by default.
 
     Raises:
-        ConfigError: the model scales or caps its logits, or ``temperature`` is not > 0. The model's call raises it if
-            the head carries an adapter.
+        ConfigError: the model scales or caps its logits, or ``temperature`` is not > 0; in the model's call, the head
+            carries an adapter.
 
     Source: ``torch.nn.functional.linear_cross_entropy`` (torch 2.13); before, checkpointed blocks.
     """
@@ -96,18 +94,16 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     remove_scored_head(model)
     # Attributes instead of closures: a deep copy of the model then runs its own forward, not this model's.
     patched: Any = model
-    heads: list[_Head] = [*getattr(model, "scored_heads", ())]
+    heads: list[_Head] = getattr(model, "scored_heads", [])
     forward = _forward_of_head(type(model), len(heads))
-    below = vars(model).get("forward")
-    patched.scored_heads = [*heads, _Head(forward=forward, below=below, temperature=temperature, dtype=dtype)]
+    patched.scored_heads = [*heads, _Head(forward, vars(model).get("forward"), temperature, dtype)]
     patched.forward = MethodType(forward, model)
 
 
 def remove_scored_head(model: PreTrainedModel) -> None:
     """Restore the forward of a model before ``add_scored_head``; no effect on a model without a scored head.
 
-    Below a function that was wrapped around it since, such as accelerate's autocast, the head stays and calls pass
-    through.
+    Below a function wrapped around it since, such as accelerate's autocast, the head stays and calls pass through.
     """
     patched: Any = model
     heads: list[_Head] = getattr(model, "scored_heads", [])
@@ -121,7 +117,7 @@ def remove_scored_head(model: PreTrainedModel) -> None:
 
 
 def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., Any]:
-    """The forward of a model of class ``kind`` with a scored head, number ``layer`` of the model's scored heads."""
+    """The forward of a model of class ``kind`` with scored head number ``layer``."""
 
     @functools.wraps(kind.forward)  # generate checks its arguments against the signature
     def forward(
@@ -185,12 +181,10 @@ def _score(
 
 
 def _as_forward(layer: Any, function: Callable[[Tensor], Any], hidden_LD: Tensor) -> Any:
-    """The function of hidden states, as the forward of ``layer`` if FSDP2 shards it by itself, as verl does.
-
-    Hooks then gather the weight and reduce its gradient, which would else be that of one rank.
-    """
+    """The function of hidden states, as the forward of ``layer`` if FSDP2 shards it by itself, as verl does."""
     if not isinstance(layer, FSDPModule):
         return function(hidden_LD)
+    # Hooks then gather the weight and reduce its gradient, which would else be that of one rank.
     patched: Any = layer
     before = vars(layer).get("forward")
     patched.forward = function
@@ -203,10 +197,9 @@ def _as_forward(layer: Any, function: Callable[[Tensor], Any], hidden_LD: Tensor
 
 
 def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: Any) -> Tensor:
-    """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights.
+    """() load-balancing loss over weighted tokens, times the sum of the weights.
 
-    Shares of tokens per expert and mean probabilities are both weighted. If all weights are 0 it is 0, with a gradient
-    of 0.
+    Shares of tokens per expert and mean probabilities are weighted. All weights 0 give 0, with a gradient of 0.
     """
     total = weight_BT.sum()
     weighted = torch.where(total > 0, weight_BT, torch.ones_like(weight_BT))
@@ -228,8 +221,7 @@ def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | Non
 def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
     """(L,) log-probabilities of ``target_L`` by blocks of positions, each computed again in the backward pass.
 
-    Softmax and gradient sums are float32 or more: in bfloat16 log-probabilities of -10 nats would come in steps of
-    1/16.
+    Softmax and gradient sums are float32 or more: bfloat16 would round -10 nats to steps of 1/16.
     """
     dtype = hidden_LD.dtype
     exact = torch.promote_types(dtype, torch.float32)
