@@ -5,6 +5,7 @@ import functools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 from trl.experimental.async_grpo.async_rollout_worker import (
@@ -23,8 +24,7 @@ class RolledGroup:
     group_id: int
     """Number of the request."""
     completions: list[list[RolloutSample]]
-    """The training rows of each of the G completions: several where a conversation forked, none without tokens that
-    are trained on."""
+    """The training rows of each of the G completions: several if a conversation forked, none without trained tokens."""
     model_version: int
     """Version of the policy when its generation began."""
     enqueued_at: float | None = None
@@ -54,34 +54,18 @@ class RequestedWorker(Protocol):
 
     def request(self, group_id: int, row: int) -> None:
         """Roll out ``num_generations`` completions of a row of the training set."""
-        ...
 
     def start(self) -> None:
         """As in TRL's protocol. Requests may come before it."""
-        ...
 
     def stop(self) -> None:
         """As in TRL's protocol."""
-        ...
 
     def update_model_version(self, model_version: int) -> None:
         """As in TRL's protocol."""
-        ...
 
     def check_health(self, stale_after_s: float) -> None:
         """As in TRL's protocol."""
-        ...
-
-
-class _Unrequested:
-    """The stop event of TRL's loop, which is set too while nothing is requested: the loop then starts no prompt."""
-
-    def __init__(self, loop: "RequestedRolloutLoop", stop_event: asyncio.Event) -> None:
-        self.loop, self.stop_event = loop, stop_event
-
-    def is_set(self) -> bool:
-        """True if no further completion is to be started."""
-        return self.stop_event.is_set() or not self.loop.requested
 
 
 class RequestedRolloutLoop(_AsyncRolloutLoop):
@@ -108,9 +92,11 @@ class RequestedRolloutLoop(_AsyncRolloutLoop):
                 yield group_id, example
 
     async def _generate_loop(self, stop_event: Any) -> None:
+        # TRL's loop starts no prompt while its event is set, and here while nothing is requested.
+        starts_none: Any = SimpleNamespace(is_set=lambda: stop_event.is_set() or not self.requested)
         while not stop_event.is_set():
             if self.requested:  # until all that was requested is generated
-                await super()._generate_loop(_Unrequested(self, stop_event))  # pyright: ignore[reportArgumentType]
+                await super()._generate_loop(starts_none)
             self._heartbeat_value.value = time.time()
             await asyncio.sleep(0.05)
 
