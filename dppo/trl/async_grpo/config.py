@@ -1,5 +1,6 @@
 """``DPPOAsyncConfig``: every field of TRL's ``AsyncGRPOConfig`` plus ours, checked before anything is loaded."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -48,7 +49,7 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         base = method_named(self.method)
         problems = checks.completed(self, base)
         super().__post_init__()
-        self._refuse(problems + list(self._unserved(base)))
+        self._refuse([*problems, *self._unserved(base)])
         self._refuse(checks.bias_problems(self, self.build_method().biases()))
 
     def build_method(self) -> Method:
@@ -64,19 +65,16 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         Raises:
             ConfigError: its completions are no whole groups.
         """
-        size, calls = self.num_generations, self.gradient_accumulation_steps
-        completions = self.per_device_train_batch_size * calls * processes
+        size, each, calls = self.num_generations, self.per_device_train_batch_size, self.gradient_accumulation_steps
+        completions = each * calls * processes
         if completions % size:
-            whole = next(
-                n for n in range(calls, calls + size + 1) if not self.per_device_train_batch_size * n * processes % size
+            unit = size // math.gcd(size, each * processes)
+            problem = (
+                f"a step has per_device_train_batch_size={each} * gradient_accumulation_steps={calls} * {processes} "
+                f"processes = {completions} completions, which are no whole groups of num_generations={size}. Write "
+                f"gradient_accumulation_steps: {math.ceil(calls / unit) * unit}."
             )
-            self._refuse(
-                [
-                    f"a step has per_device_train_batch_size={self.per_device_train_batch_size} * "
-                    f"gradient_accumulation_steps={calls} * {processes} processes = {completions} completions, which "
-                    f"are no whole groups of num_generations={size}. Write gradient_accumulation_steps: {whole}."
-                ]
-            )
+            self._refuse([problem])
         return completions // size
 
     def _unserved(self, base: Method) -> Iterator[str]:
