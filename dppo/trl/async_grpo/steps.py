@@ -5,7 +5,7 @@ TRL's loss multiplies an advantage by a ratio that it clips, so a weight >= 0 on
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -56,8 +56,6 @@ def completions_of(groups: Sequence[RolledGroup]) -> list[Completion]:
 
 def _padded(arrays: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
     """(N, T) arrays of several lengths with zeros behind."""
-    if not arrays:
-        return torch.zeros(0, 0, dtype=dtype)
     return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(each, dtype=dtype) for each in arrays], batch_first=True)
 
 
@@ -108,42 +106,49 @@ def planned(
 def weighted_samples(plan: StepPlan, completions: Sequence[Completion]) -> list[dict[str, Any]]:
     """Training rows of the kept completions as TRL's planner has them, with weighted advantages.
 
-    Where tokens are left out, a row ends at the cut; ``advantages`` (T,) are then those of each of its tokens.
+    ``advantages`` (T,) are those of each token. If tokens are left out, a row ends at the last one that is drawn.
     """
     samples, cuts = [], plan.token_draws[0] if plan.token_draws else None
     for place in plan.kept(0).tolist():
         each, offset = completions[place], 0
         advantage = float(plan.advantage_N[place] * plan.weight_UN[0, place])
         for row, start in zip(each.rows, each.starts, strict=True):
-            made: dict[str, Any] = {
-                "input_ids": row.input_ids,
-                "completion_mask": row.completion_mask,
-                "old_log_probs": row.old_log_probs,
-                "advantage": advantage,
-                "group_id": each.group,
-                "metrics": {},
-            }
+            weight_T, end = row.completion_mask.astype(float), len(row.input_ids)
             if cuts is not None:
-                length = min(int(cuts.length_N[place]) - offset, len(row.input_ids) - start)
-                weight_T = cuts.weight_NT[place, offset : offset + max(length, 0)].numpy()
-                offset += len(row.input_ids) - start
-                weight_T = np.concatenate([np.zeros(start), weight_T]) * (row.completion_mask[: start + len(weight_T)])
+                weight_T[start:] *= cuts.weight_NT[place, offset : offset + end - start].numpy()
+                offset += end - start
                 if not weight_T.any():
                     continue
                 end = int(weight_T.nonzero()[0][-1]) + 1
-                made |= {name: made[name][:end] for name in ("input_ids", "old_log_probs")}
-                made["completion_mask"] = (weight_T[:end] != 0).astype(np.int64)
-                made["advantages"] = advantage * weight_T[:end]
-            samples.append(made)
+            samples.append(
+                {
+                    "input_ids": row.input_ids[:end],
+                    "completion_mask": (weight_T[:end] != 0).astype(np.int64),
+                    "old_log_probs": row.old_log_probs[:end],
+                    "advantage": advantage,
+                    "advantages": advantage * weight_T[:end],
+                    "group_id": each.group,
+                    "metrics": {},
+                }
+            )
     return samples
 
 
-def idle(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample whose loss is 0: a rank without one must run a forward pass with the others."""
-    return {**sample, "advantage": 0.0, "advantages": np.zeros(len(sample["input_ids"]))}
+class TokenRow(TreeRow):
+    """TRL's row of samples, packed with an advantage for each token."""
+
+    def __init__(self, samples: Iterable[dict[str, Any]] = ()) -> None:
+        super().__init__()
+        for sample in samples:
+            self.add(sample)
+
+    def pack(self) -> dict[str, Tensor]:
+        """As TRL's, with the samples' ``advantages``."""
+        trained = [each["advantages"][1:][each["completion_mask"][1:] != 0] for each in self.samples]
+        return super().pack() | {"advantages": torch.from_numpy(np.concatenate(trained)).float()}
 
 
-def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None, per_row: int) -> list[TreeRow]:
+def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None, per_row: int) -> list[TokenRow]:
     """Rows of some samples, as many for each rank, each with at least one sample; the largest come first.
 
     A group's samples stay together where they fit: they share their prompt. ``budget`` is the most unique tokens of a
@@ -156,33 +161,32 @@ def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None
         groups.setdefault(sample["group_id"], []).append(sample)
     ordered = sorted(groups.values(), key=lambda group: -sum(len(sample["input_ids"]) for sample in group))
     count = ranks if budget is not None else math.ceil(len(samples) / (per_row * ranks)) * ranks
-    rows = [TreeRow() for _ in range(count)]
+    rows = [TokenRow() for _ in range(count)]
     for sample in (sample for group in ordered for sample in group):
         fitting = [row for row in rows if (len(row.samples) < per_row if budget is None else row.fits(sample, budget))]
         if not fitting:
-            rows += [TreeRow() for _ in range(ranks)]
+            rows += [TokenRow() for _ in range(ranks)]
             fitting = rows[-ranks:]
         home = [row for row in fitting if sample["group_id"] in row.groups]
         min(home or fitting, key=lambda row: row.load).add(sample)
     return sorted(_filled(rows), key=lambda row: -row.load)
 
 
-def _filled(rows: list[TreeRow]) -> list[TreeRow]:
-    """The rows, empty ones with a sample of the row that has most, or with an idle one."""
+def _filled(rows: list[TokenRow]) -> list[TokenRow]:
+    """The rows, empty ones with a sample of the row that has most, or with one whose loss is 0.
+
+    A rank without a sample must run a forward pass with the others.
+    """
     contents = [list(row.samples) for row in rows]
     for content in contents:
         if not content:
             fullest = max(contents, key=len)
-            content.append(fullest.pop() if len(fullest) > 1 else idle(fullest[0]))
-    made = []
-    for content in contents:
-        made.append(TreeRow())
-        for sample in content:
-            made[-1].add(sample)
-    return made
+            idle = {**fullest[0], "advantage": 0.0, "advantages": np.zeros(len(fullest[0]["input_ids"]))}
+            content.append(fullest.pop() if len(fullest) > 1 else idle)
+    return [TokenRow(content) for content in contents]
 
 
-def dealt(rows: Sequence[TreeRow], ranks: int, calls: int) -> list[list[list[TreeRow]]]:
+def dealt(rows: Sequence[TokenRow], ranks: int, calls: int) -> list[list[list[TokenRow]]]:
     """Rows of each rank by pass, passes by call of the loss: in the last calls, so the last one has a pass if any has.
 
     Gradients are synchronized in the backward pass of the last call.
@@ -191,17 +195,3 @@ def dealt(rows: Sequence[TreeRow], ranks: int, calls: int) -> list[list[list[Tre
     bounds = [len(passes) * call // calls for call in range(calls + 1)]
     shares = [passes[begin:end] for begin, end in pairwise(bounds)]
     return sorted(shares, key=len)
-
-
-def token_advantages(rows: Sequence[TreeRow], advantages: Tensor) -> Tensor:
-    """(ranks, M) advantages of a collated pass, with those of each token where tokens were drawn."""
-    found = advantages.clone()
-    for rank, row in enumerate(rows):
-        if not any("advantages" in sample for sample in row.samples):
-            continue
-        terms: list[float] = []
-        for sample in row.samples:
-            trained = np.flatnonzero(sample["completion_mask"][1:]) + 1
-            terms += sample.get("advantages", np.full(len(sample["input_ids"]), sample["advantage"]))[trained].tolist()
-        found[rank, : len(terms)] = torch.tensor(terms, dtype=found.dtype)
-    return found

@@ -3,6 +3,7 @@
 import queue
 import time
 import warnings
+from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
@@ -20,31 +21,24 @@ POLL_SECONDS = 5.0
 class GroupStream:
     """Requests prompts of a session ahead and takes the groups that came back. On the main process alone.
 
-    Stale and oversized groups are left out whole, before any draw: a stale one is requested again, in place of an
-    oversized one the next prompt of the dataset is.
+    Stale and oversized groups are left out whole, before any draw. A stale one is requested again. In place of an
+    oversized one the next prompt of the dataset is requested.
 
     Args:
         session: its ``in_flight`` has what is requested.
         worker: gets the requests.
-        max_staleness: most updates between the policy that generated a group and the one that trains on it, >= 0.
+        args: a ``DPPOAsyncConfig``, of which ``max_staleness`` and ``heartbeat_stale_after_s`` are read.
         longest: most tokens of a training row, those of its prompt included; None for no limit.
-        stale_after_s: seconds as for the worker's ``check_health``.
+        metrics: the trainer's values by name, to which those of groups are added.
     """
 
     def __init__(
-        self,
-        session: Session,
-        worker: RequestedWorker,
-        *,
-        max_staleness: int,
-        longest: int | None,
-        stale_after_s: float,
+        self, session: Session, worker: RequestedWorker, args: Any, longest: int | None, metrics: defaultdict[str, list]
     ) -> None:
-        self.session, self.worker = session, worker
-        self.max_staleness, self.longest = max_staleness, longest
-        self.ahead = max_staleness + 1
+        self.session, self.worker, self.longest, self.metrics = session, worker, longest, metrics
+        self.max_staleness, self.stale_after_s = args.max_staleness, args.heartbeat_stale_after_s
+        self.ahead = self.max_staleness + 1
         """Blocks of prompts that are requested while a step waits for its groups: the last of them is not stale."""
-        self.stale_after_s = stale_after_s
         self.next_id = 0
         """Number of the next request."""
         self.version_of: dict[int, int] = {}
@@ -52,7 +46,6 @@ class GroupStream:
         self.wait_s = 0.0
         """Seconds spent waiting for groups since a trainer has set it to 0."""
         self._waiting: dict[int, RolledGroup] = {}
-        self._metrics: dict[str, list[float]] = {}
 
     def resume(self, version: int) -> None:
         """Request again everything in flight, under its numbers: a new worker has nothing of it."""
@@ -74,18 +67,18 @@ class GroupStream:
             done: share of training done, in [0, 1].
         """
         while len(self.in_flight.due) < self.ahead:
-            self._request_block(version, done)
+            prompts = self.session.prompts(number=self.in_flight.asked, done=done)
+            ids = range(self.next_id, self.next_id + len(prompts.row_Q))
+            self.next_id = ids.stop
+            self.session.request_ahead(prompts, [str(uid) for uid in ids])
+            for uid, row in zip(ids, prompts.row_Q.tolist(), strict=True):
+                self._request(uid, row, version)
         self._renew_overdue(version, self.max_staleness + self.ahead)
         taken = self._wait_for(self.in_flight.groups, version)
         requested = self.session.returned([str(uid) for uid in taken], number)
         for uid in taken:
             del self.version_of[uid]
         return requested, [taken[int(uid)] for uid in requested.uid_Q]
-
-    def flush_metrics(self) -> dict[str, list[float]]:
-        """Values of the metrics of groups since the last call, by TRL's names."""
-        found, self._metrics = self._metrics, {}
-        return found
 
     @property
     def in_flight(self) -> Any:
@@ -95,38 +88,28 @@ class GroupStream:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _request_block(self, version: int, done: float) -> None:
-        prompts = self.session.prompts(number=self.in_flight.asked, done=done)
-        ids = [self._new_id() for _ in prompts.row_Q]
-        self.session.request_ahead(prompts, [str(uid) for uid in ids])
-        for uid, row in zip(ids, prompts.row_Q.tolist(), strict=True):
-            self._request(uid, row, version)
-
     def _request(self, uid: int, row: int, version: int) -> None:
         self.version_of[uid] = version
         self.worker.request(uid, row)
 
     def _request_instead(self, gone: int, row: int, version: int) -> None:
         """Request a row under a new number in place of a prompt in flight, with the probability of that one."""
-        uid = self._new_id()
+        uid, self.next_id = self.next_id, self.next_id + 1
         del self.version_of[gone]
         self._waiting.pop(gone, None)
         self.session.request_instead([str(gone)], torch.tensor([row]), [str(uid)])
         self._request(uid, row, version)
 
-    def _new_id(self) -> int:
-        self.next_id += 1
-        return self.next_id - 1
-
-    def _row_of(self, uid: int) -> int:
-        return self.in_flight.taken([str(uid)])[0].row
+    def _request_again(self, uid: int, version: int, counted: str) -> None:
+        """Request a prompt in flight under a new number; ``counted`` is the metric."""
+        self.metrics[counted].append(1.0)
+        self._request_instead(uid, self.in_flight.taken([str(uid)])[0].row, version)
 
     def _renew_overdue(self, version: int, patience: int) -> None:
         """Request again what was requested more than ``patience`` updates ago and has not come back: it may be lost."""
         for uid, asked in list(self.version_of.items()):
             if uid not in self._waiting and version - asked > patience:
-                self._count("sample/requested_again_total")
-                self._request_instead(uid, self._row_of(uid), version)
+                self._request_again(uid, version, "sample/requested_again_total")
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -136,12 +119,12 @@ class GroupStream:
         So a group that took long is not overtaken until it is stale. Others wait for later steps.
         """
         for uid in [uid for uid, group in self._waiting.items() if self._is_stale(group, version)]:
-            self._drop_stale(uid, version)
+            self._request_again(uid, version, "sample/dropped_stale_total")
         left_out = 0
         while len(self._waiting) < count or not self.worker.rollout_buffer.empty():
             group = self._next_group(version)
             if group.group_id not in self.version_of or group.group_id in self._waiting:
-                self._count("sample/unrequested_total")  # requested again since, or sent twice
+                self.metrics["sample/unrequested_total"].append(1.0)  # requested again since, or sent twice
             elif problem := self._problem(group, version):
                 left_out += 1
                 if left_out > 4 * self.ahead * self.in_flight.prompts:
@@ -150,10 +133,12 @@ class GroupStream:
             else:
                 self._waiting[group.group_id] = group
         first = sorted(self._waiting, key=lambda uid: self._waiting[uid].model_version)[:count]
-        taken = {uid: self._waiting.pop(uid) for uid in first}
-        for group in taken.values():
-            self._note_freshness(group, version)
-        return taken
+        for group in (self._waiting[uid] for uid in first):
+            self.metrics["sample/staleness_mean"].append(float(version - group.model_version))
+            self.metrics["sample/staleness_max"].append(float(version - group.model_version))
+            if group.enqueued_at is not None:
+                self.metrics["sample/time_in_queue_s"].append(time.time() - group.enqueued_at)
+        return {uid: self._waiting.pop(uid) for uid in first}
 
     def _is_stale(self, group: RolledGroup, version: int) -> bool:
         return version - group.model_version > self.max_staleness
@@ -171,16 +156,12 @@ class GroupStream:
 
     def _leave_out(self, group: RolledGroup, version: int, problem: str) -> None:
         if self._is_stale(group, version):
-            self._drop_stale(group.group_id, version)
+            self._request_again(group.group_id, version, "sample/dropped_stale_total")
             return
         warnings.warn(f"a group is left out. {problem}", stacklevel=2)
-        self._count("batch/dropped_oversize_total")
+        self.metrics["batch/dropped_oversize_total"].append(1.0)
         assert self.session.source is not None
         self._request_instead(group.group_id, int(self.session.source.stream.take(1)), version)
-
-    def _drop_stale(self, uid: int, version: int) -> None:
-        self._count("sample/dropped_stale_total")
-        self._request_instead(uid, self._row_of(uid), version)
 
     def _next_group(self, version: int) -> RolledGroup:
         """The next item of the buffer; waits for it, and asks again for what is missing if nothing comes.
@@ -206,13 +187,3 @@ class GroupStream:
                 "RolledGroup(group_id=..., completions=[[sample], ...], model_version=...) there."
             )
         return group
-
-    def _note_freshness(self, group: RolledGroup, version: int) -> None:
-        staleness = float(version - group.model_version)
-        for name in ("sample/staleness_mean", "sample/staleness_max"):
-            self._metrics.setdefault(name, []).append(staleness)
-        if group.enqueued_at is not None:
-            self._metrics.setdefault("sample/time_in_queue_s", []).append(time.time() - group.enqueued_at)
-
-    def _count(self, name: str) -> None:
-        self._metrics.setdefault(name, []).append(1.0)

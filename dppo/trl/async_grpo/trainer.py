@@ -1,7 +1,7 @@
 """``DPPOAsyncTrainer``: TRL's asynchronous GRPO trainer, which trains on drawn completions of whole groups."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from trl.experimental.async_grpo import async_grpo_trainer
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer, DataCollatorForRollout
-from trl.experimental.async_grpo.packing import TreeRow
 
 from dppo.errors import CheckpointError, ConfigError, EngineError, in_one_line
 from dppo.files import write_json
@@ -30,6 +29,7 @@ from dppo.trl.async_grpo.stream import GroupStream
 from dppo.trl.async_grpo.worker import RequestedRolloutWorker, RequestedWorker
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import read_state
+from dppo.trl.generation import method_replaced
 from dppo.trl.grpo.prompts import content_of, stream_and_history
 from dppo.trl.loop import CheckpointedLoop, fill_gradients
 from dppo.trl.metrics import share_done
@@ -88,14 +88,19 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         check(
             "args", args, DPPOAsyncConfig, "DPPOAsyncConfig in place of AsyncGRPOConfig: it takes the same arguments."
         )
-        _check_worker(rollout_worker)
+        if rollout_worker is not None and not isinstance(rollout_worker, RequestedWorker):
+            raise ConfigError(
+                f"rollout_worker={type(rollout_worker).__name__} takes no requests, and prompts are chosen here. Give "
+                "it request(group_id, row), which puts a RolledGroup into rollout_buffer: dppo.trl.async_grpo.worker."
+            )
         if train_dataset is not None and not isinstance(train_dataset, Dataset):
             raise ConfigError(
                 f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows. Load it "
                 "without streaming, or use TRL's AsyncGRPOTrainer."
             )
         worker: Any = rollout_worker
-        with _instead(AsyncRolloutWorker=RequestedRolloutWorker), made_without_gpu():
+        ours = method_replaced(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
+        with ours, made_without_gpu():  # TRL has no hooks for them
             super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=worker, **kwargs)
         check_processes(self)
         if self.aux_loss_enabled:
@@ -112,7 +117,10 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         """Groups of the next steps; None before training and on other processes than the main one."""
         self._trained: list[int] = []
         end_at_exit()
-        for line in self._start_lines():
+        groups, ahead = f"{self.groups} groups of {args.num_generations}", args.max_staleness + 1
+        prompts = f"{groups} a step, requested {ahead} steps ahead"
+        lines = [*start_lines(self.session.method, self.biases, prompts), f"attention: {self.kernel}"]
+        for line in [*lines, *(f"biased: {reason}" for reason in self.biases)]:
             self.accelerator.print(f"dppo | {line}")
 
     def _new_session(self) -> Session:
@@ -136,26 +144,14 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         """Reasons why the expected gradient is not the full batch's; empty if it is."""
         return self.session.method.biases(2)  # groups of one draw of prompts may be trained on in several steps
 
-    def _start_lines(self) -> list[str]:
-        method, ahead = self.session.method, self.args.max_staleness + 1
-        prompts = f"{self.groups} groups of {self.args.num_generations} a step, requested {ahead} steps ahead"
-        lines = start_lines(method, self.biases, prompts)
-        return [*lines, f"attention: {self.kernel}", *(f"biased: {reason}" for reason in self.biases)]
-
     # -- the steps ----------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader:
         """Rows of each call of the loss on this process. Nothing is fetched ahead: a step is planned when it begins."""
         if self.accelerator.is_main_process:
-            assert self.rollout_worker is not None
-            next_id = 0 if self.stream is None else self.stream.next_id
-            self.stream = GroupStream(
-                self.session,
-                cast(RequestedWorker, self.rollout_worker),
-                max_staleness=self.args.max_staleness,
-                longest=self._token_budget(),
-                stale_after_s=self.args.heartbeat_stale_after_s,
-            )
+            worker, next_id = cast(Any, self.rollout_worker), 0 if self.stream is None else self.stream.next_id
+            metrics = self._metrics["train"]
+            self.stream = GroupStream(self.session, worker, self.args, self._token_budget(), metrics)
             self._rollout_dataset: Any = self.stream  # TRL reads the seconds of waiting there
             self.stream.next_id = next_id  # no number is used twice, in a second call of train neither
         return DataLoader(_Calls(self), batch_size=None, num_workers=0)
@@ -175,19 +171,34 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         number, done = self.state.global_step, self._done
         requested, groups = self.stream.next_groups(self.model_version, number, done)
         plan, completions = steps.planned(self.session, requested, groups, number, done)
-        self._log_plan(plan, completions)
+        in_flight = {"rollout/in_flight": float(len(self.stream.in_flight.flights))}
+        self.add_metrics(self.session.metrics | plan.metrics | plan.draw_metrics[0] | in_flight)
+        for each in completions:  # of all that were rolled out: the collator gets rows without metrics
+            self.add_metrics(each.rows[0].metrics if each.rows else {})
+        for line in self.session.messages():
+            self.accelerator.print(f"dppo | {line}")
         self._trained = [group.group_id for group in groups]
         return self.calls_of(plan, completions)
 
     def calls_of(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> list[list[list[dict[str, Any]]]]:
         """By process and by call of the loss, the rows that hold what a plan keeps, weighted."""
-        samples, ranks = steps.weighted_samples(plan, completions), self.accelerator.num_processes
-        budget, per_row = self._token_budget(), self.args.per_device_train_batch_size
-        rows = steps.rows_of(samples, ranks, budget=budget, per_row=per_row)
-        calls = steps.dealt(rows, ranks, self.args.gradient_accumulation_steps)
-        denominator = plan.sizes.denominator / self.args.gradient_accumulation_steps
-        made = [[self._collated(each, denominator) for each in passes] for passes in calls]
-        return [[[_of_rank(batch, rank) for batch in call] for call in made] for rank in range(ranks)]
+        ranks, calls = self.accelerator.num_processes, self.args.gradient_accumulation_steps
+        samples, budget = steps.weighted_samples(plan, completions), self._token_budget()
+        rows = steps.rows_of(samples, ranks, budget=budget, per_row=self.args.per_device_train_batch_size)
+        pad: Any = cast(Any, self.processing_class).pad_token_id
+        collate = DataCollatorForRollout(pad, ranks, metrics=self._metrics["train"], token_budget=budget or 0)
+        # From before the draw, in place of the tokens that the collator counts.
+        denominator = torch.full((ranks,), plan.sizes.denominator / calls)
+        of_ranks: list[list[list[dict[str, Tensor]]]] = [[] for _ in range(ranks)]
+        for passes in steps.dealt(rows, ranks, calls):
+            for made in of_ranks:
+                made.append([])
+            for each in passes:
+                batch = collate([each])
+                batch |= {"trained_tokens": batch["global_n_tokens"], "global_n_tokens": denominator}
+                for rank, made in enumerate(of_ranks):
+                    made[-1].append({name: value[rank : rank + 1].clone() for name, value in batch.items()})
+        return of_ranks
 
     @property
     def _candidates(self) -> int:
@@ -202,34 +213,6 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         if self._epoch_stop_groups is None:
             return share_done(self.state)
         return min(self._candidates / self._epoch_stop_groups, 1.0)
-
-    def _collated(self, rows: list[TreeRow], denominator: float) -> dict[str, Tensor]:
-        """A forward pass of each process as TRL's collator lays it out, over a denominator from before the draw."""
-        collate = DataCollatorForRollout(
-            cast(Any, self.processing_class).pad_token_id,
-            len(rows),
-            metrics=self._metrics["train"],
-            token_budget=max(self.args.token_budget or 0, 0),
-        )
-        batch = collate([rows])
-        batch["advantages"] = steps.token_advantages(rows, batch["advantages"])
-        batch["trained_tokens"] = batch["global_n_tokens"]
-        batch["global_n_tokens"] = torch.full((len(rows),), denominator)
-        return batch
-
-    def _log_plan(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> None:
-        assert self.stream is not None
-        self.add_metrics(self.session.metrics | plan.metrics | plan.draw_metrics[0])
-        sink = self._metrics["train"]
-        for name, values in self.stream.flush_metrics().items():
-            sink[name] += values
-        # Of everything that was rolled out: the collator gets rows without metrics.
-        for each in completions:
-            for name, value in each.rows[0].metrics.items() if each.rows else ():
-                self.add_metrics({name: value})
-        sink["rollout/in_flight"].append(float(len(self.stream.in_flight.flights)))
-        for line in self.session.messages():
-            self.accelerator.print(f"dppo | {line}")
 
     # -- the loss -----------------------------------------------------------------------------------------------
 
@@ -319,59 +302,35 @@ class _Calls(IterableDataset):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        trainer = self.trainer
-        if trainer.stream is not None:
-            trainer.stream.resume(trainer.model_version)
+        stream = self.trainer.stream
+        if stream is not None:
+            stream.resume(self.trainer.model_version)
         while True:
-            for rows in _scattered(trainer):
+            for rows in self._next_step():
                 yield {"rows": rows}
 
-
-def _scattered(trainer: DPPOAsyncTrainer) -> Any:
-    """This process's part of the next step, which the main one plans. All raise what it raises."""
-    ranks = trainer.accelerator.num_processes
-    if ranks == 1:
-        return trainer.next_calls()[0]
-    found, parts, problem = [None], None, None
-    if trainer.stream is not None:
-        try:
-            parts = [(part, "") for part in trainer.next_calls()]
-        except Exception as error:
-            problem, parts = error, [(None, f"the main process: {in_one_line(error)}")] * ranks
-    dist.scatter_object_list(found, parts, src=0)
-    if problem is not None:
-        raise problem
-    part, refusal = cast(tuple[Any, str], found[0])
-    if refusal:
-        raise EngineError(refusal)
-    return part
-
-
-def _of_rank(batch: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    return {name: value[rank : rank + 1].clone() for name, value in batch.items()}
-
-
-def _check_worker(worker: Any) -> None:
-    if worker is not None and not isinstance(worker, RequestedWorker):
-        raise ConfigError(
-            f"rollout_worker={type(worker).__name__} takes no requests, and prompts are chosen here. Give it request("
-            "group_id, row), which puts a RolledGroup into rollout_buffer: dppo.trl.async_grpo.worker."
-        )
-
-
-@contextmanager
-def _instead(**names: Any) -> Iterator[None]:
-    """A context in which the module of TRL's trainer has other things by these names: it has no hooks for them."""
-    module: Any = vars(async_grpo_trainer)
-    before = {name: module[name] for name in names}
-    module.update(names)
-    try:
-        yield
-    finally:
-        module.update(before)
+    def _next_step(self) -> Any:
+        """This process's part of the next step, which the main one plans. All raise what it raises."""
+        ranks = self.trainer.accelerator.num_processes
+        if ranks == 1:
+            return self.trainer.next_calls()[0]
+        found, parts, problem = [None], None, None
+        if self.trainer.stream is not None:
+            try:
+                parts = [(part, "") for part in self.trainer.next_calls()]
+            except Exception as error:
+                problem, parts = error, [(None, f"the main process: {in_one_line(error)}")] * ranks
+        dist.scatter_object_list(found, parts, src=0)
+        if problem is not None:
+            raise problem
+        part, refusal = cast(tuple[Any, str], found[0])
+        if refusal:
+            raise EngineError(refusal)
+        return part
 
 
 def made_without_gpu() -> AbstractContextManager[None]:
     """A context in which TRL's asynchronous trainers can be made on a CPU: they ask CUDA for the device's peak."""
-    on_gpu = torch.cuda.is_available()
-    return _instead() if on_gpu else _instead(get_peak_flops_per_device=lambda accelerator, dtype: None)
+    if torch.cuda.is_available():
+        return nullcontext()
+    return method_replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda accelerator, dtype: None)
