@@ -30,13 +30,9 @@ def attend_by_segment(
 ) -> tuple[Tensor, None]:
     """Attention (1, T, H, D) of a packed row with the indices of TRL's ``TreeRow``, and None for its weights.
 
-    Each segment attends to the keys of its path from the root, causally at the bottom right: the last query sees all
-    of them.
-
-    Raises:
-        ConfigError: the model caps attention scores, which SDPA cannot.
+    Each segment attends to the keys of its path from the root, causally at the bottom right: the last query sees all.
     """
-    if softcap:
+    if softcap:  # which SDPA cannot
         raise ConfigError(
             f"{type(module).__name__} caps attention scores at {softcap:g}, which needs TRL's kernel (flash-attn 3 on "
             "a GPU). Train a model without it here."

@@ -37,8 +37,7 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
     in whole groups of ``num_generations``.
 
     Raises:
-        ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``, or an
-            option of TRL that this trainer does not serve.
+        ConfigError: at construction, with all fields that are out of range, biased or not served by this trainer.
     """
 
     def __post_init__(self) -> None:
@@ -60,11 +59,7 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         return with_rollout_cost(method, 1.0 if self.rollout_cost is None else self.rollout_cost)
 
     def groups_per_step(self, processes: int) -> int:
-        """Groups of an optimizer step.
-
-        Raises:
-            ConfigError: its completions are no whole groups.
-        """
+        """Groups of an optimizer step; ``ConfigError`` if its completions are no whole groups."""
         size, each, calls = self.num_generations, self.per_device_train_batch_size, self.gradient_accumulation_steps
         completions = each * calls * processes
         if completions % size:

@@ -5,7 +5,8 @@ TRL's loss multiplies an advantage by a ratio that it clips, so a weight >= 0 on
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TreeRow
 
@@ -43,10 +45,10 @@ class Completion:
         """First trained token of each row: what is before is its prompt."""
         return [int(np.argmax(row.completion_mask != 0)) for row in self.rows]
 
-    def joined(self, name: str) -> np.ndarray:
+    def joined(self, name: str, dtype: torch.dtype) -> Tensor:
         """(T,) an array of all rows after their prompts, end to end."""
         parts = [getattr(row, name)[start:] for row, start in zip(self.rows, self.starts, strict=True)]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        return torch.as_tensor(np.concatenate(parts) if parts else [], dtype=dtype)
 
 
 def completions_of(groups: Sequence[RolledGroup]) -> list[Completion]:
@@ -54,18 +56,13 @@ def completions_of(groups: Sequence[RolledGroup]) -> list[Completion]:
     return [Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
 
 
-def _padded(arrays: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
-    """(N, T) arrays of several lengths with zeros behind."""
-    return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(each, dtype=dtype) for each in arrays], batch_first=True)
-
-
 def rolled_out(completions: Sequence[Completion], *, tokens: bool) -> RolledOut:
     """The rollouts of a step for its plan; with ``tokens``, log-probabilities of each too.
 
     A completion without a row, or without the metric ``reward``, has no reward in the history.
     """
-    mask_NT = _padded([each.joined("completion_mask") for each in completions], torch.bool)
-    logp_NT = _padded([each.joined("old_log_probs") for each in completions], torch.float64)
+    mask_NT = pad_sequence([each.joined("completion_mask", torch.bool) for each in completions], batch_first=True)
+    logp_NT = pad_sequence([each.joined("old_log_probs", torch.float64) for each in completions], batch_first=True)
     reward_N = [each.rows[0].metrics.get("reward", math.nan) if each.rows else math.nan for each in completions]
     group_N = torch.tensor([each.group for each in completions])
     return RolledOut(
@@ -93,22 +90,16 @@ def planned(
 ) -> tuple[StepPlan, list[Completion]]:
     """The draws of step ``number``; the history learns from its groups. ``done`` is the share of training done."""
     completions = completions_of(groups)
-    plan = session.plan(
-        requested.prompts,
-        rolled_out(completions, tokens=session.method.tokens.active),
-        number=number,
-        done=done,
-        advantages=given_advantages(completions),
-    )
-    return plan, completions
+    found, advantages = rolled_out(completions, tokens=session.method.tokens.active), given_advantages(completions)
+    return session.plan(requested.prompts, found, number=number, done=done, advantages=advantages), completions
 
 
-def weighted_samples(plan: StepPlan, completions: Sequence[Completion]) -> list[dict[str, Any]]:
+def weighted_samples(plan: StepPlan, completions: Sequence[Completion]) -> Iterator[dict[str, Any]]:
     """Training rows of the kept completions as TRL's planner has them, with weighted advantages.
 
     ``advantages`` (T,) are those of each token. If tokens are left out, a row ends at the last one that is drawn.
     """
-    samples, cuts = [], plan.token_draws[0] if plan.token_draws else None
+    cuts = plan.token_draws[0] if plan.token_draws else None
     for place in plan.kept(0).tolist():
         each, offset = completions[place], 0
         advantage = float(plan.advantage_N[place] * plan.weight_UN[0, place])
@@ -120,18 +111,15 @@ def weighted_samples(plan: StepPlan, completions: Sequence[Completion]) -> list[
                 if not weight_T.any():
                     continue
                 end = int(weight_T.nonzero()[0][-1]) + 1
-            samples.append(
-                {
-                    "input_ids": row.input_ids[:end],
-                    "completion_mask": (weight_T[:end] != 0).astype(np.int64),
-                    "old_log_probs": row.old_log_probs[:end],
-                    "advantage": advantage,
-                    "advantages": advantage * weight_T[:end],
-                    "group_id": each.group,
-                    "metrics": {},
-                }
-            )
-    return samples
+            yield {
+                "input_ids": row.input_ids[:end],
+                "completion_mask": (weight_T[:end] != 0).astype(np.int64),
+                "old_log_probs": row.old_log_probs[:end],
+                "advantage": advantage,
+                "advantages": advantage * weight_T[:end],
+                "group_id": each.group,
+                "metrics": {},
+            }
 
 
 class TokenRow(TreeRow):
@@ -156,34 +144,25 @@ def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None
     """
     if not samples:
         return []
-    groups: dict[int, list[dict[str, Any]]] = {}
+    tokens: Counter[int] = Counter()
     for sample in samples:
-        groups.setdefault(sample["group_id"], []).append(sample)
-    ordered = sorted(groups.values(), key=lambda group: -sum(len(sample["input_ids"]) for sample in group))
+        tokens[sample["group_id"]] += len(sample["input_ids"])
     count = ranks if budget is not None else math.ceil(len(samples) / (per_row * ranks)) * ranks
     rows = [TokenRow() for _ in range(count)]
-    for sample in (sample for group in ordered for sample in group):
+    for sample in sorted(samples, key=lambda sample: -tokens[sample["group_id"]]):  # those of a group lie together
         fitting = [row for row in rows if (len(row.samples) < per_row if budget is None else row.fits(sample, budget))]
         if not fitting:
             rows += [TokenRow() for _ in range(ranks)]
             fitting = rows[-ranks:]
         home = [row for row in fitting if sample["group_id"] in row.groups]
         min(home or fitting, key=lambda row: row.load).add(sample)
-    return sorted(_filled(rows), key=lambda row: -row.load)
-
-
-def _filled(rows: list[TokenRow]) -> list[TokenRow]:
-    """The rows, empty ones with a sample of the row that has most, or with one whose loss is 0.
-
-    A rank without a sample must run a forward pass with the others.
-    """
     contents = [list(row.samples) for row in rows]
     for content in contents:
-        if not content:
+        if not content:  # a rank without a sample must run a forward pass with the others, perhaps of loss 0
             fullest = max(contents, key=len)
             idle = {**fullest[0], "advantage": 0.0, "advantages": np.zeros(len(fullest[0]["input_ids"]))}
             content.append(fullest.pop() if len(fullest) > 1 else idle)
-    return [TokenRow(content) for content in contents]
+    return sorted(map(TokenRow, contents), key=lambda row: -row.load)
 
 
 def dealt(rows: Sequence[TokenRow], ranks: int, calls: int) -> list[list[list[TokenRow]]]:
@@ -193,5 +172,4 @@ def dealt(rows: Sequence[TokenRow], ranks: int, calls: int) -> list[list[list[To
     """
     passes = [list(rows[first : first + ranks]) for first in range(0, len(rows), ranks)]
     bounds = [len(passes) * call // calls for call in range(calls + 1)]
-    shares = [passes[begin:end] for begin, end in pairwise(bounds)]
-    return sorted(shares, key=len)
+    return sorted((passes[begin:end] for begin, end in pairwise(bounds)), key=len)

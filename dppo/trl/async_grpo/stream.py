@@ -61,10 +61,8 @@ class GroupStream:
     def next_groups(self, version: int, number: int, done: float) -> tuple[Requested, list[RolledGroup]]:
         """Prompts and groups of the next step, in the order of the requests.
 
-        Args:
-            version: of the policy that trains on them.
-            number: of the step, from 0: the clock of the history.
-            done: share of training done, in [0, 1].
+        ``version`` is that of the policy that trains on them. The ``number`` of the step, from 0, is the clock of the
+        history. ``done`` is the share of training done, in [0, 1].
         """
         while len(self.in_flight.due) < self.ahead:
             prompts = self.session.prompts(number=self.in_flight.asked, done=done)
@@ -129,7 +127,13 @@ class GroupStream:
                 left_out += 1
                 if left_out > 4 * self.ahead * self.in_flight.prompts:
                     raise EngineError(f"no group of {left_out} could be trained on. {problem}")
-                self._leave_out(group, version, problem)
+                if self._is_stale(group, version):
+                    self._request_again(group.group_id, version, "sample/dropped_stale_total")
+                    continue
+                warnings.warn(f"a group is left out. {problem}", stacklevel=2)
+                self.metrics["batch/dropped_oversize_total"].append(1.0)
+                assert self.session.source is not None
+                self._request_instead(group.group_id, int(self.session.source.stream.take(1)), version)
             else:
                 self._waiting[group.group_id] = group
         first = sorted(self._waiting, key=lambda uid: self._waiting[uid].model_version)[:count]
@@ -154,22 +158,8 @@ class GroupStream:
             return f"The last one has a row of {group.longest} tokens: raise token_budget={self.longest}."
         return ""
 
-    def _leave_out(self, group: RolledGroup, version: int, problem: str) -> None:
-        if self._is_stale(group, version):
-            self._request_again(group.group_id, version, "sample/dropped_stale_total")
-            return
-        warnings.warn(f"a group is left out. {problem}", stacklevel=2)
-        self.metrics["batch/dropped_oversize_total"].append(1.0)
-        assert self.session.source is not None
-        self._request_instead(group.group_id, int(self.session.source.stream.take(1)), version)
-
     def _next_group(self, version: int) -> RolledGroup:
-        """The next item of the buffer; waits for it, and asks again for what is missing if nothing comes.
-
-        Raises:
-            EngineError: it is no ``RolledGroup``.
-            RuntimeError: the worker has crashed or hangs (``check_health``).
-        """
+        """The next item of the buffer; waits for it, and requests missing groups again if nothing comes."""
         begun = asked = time.perf_counter()
         while True:
             try:

@@ -1,6 +1,6 @@
 """``DPPOAsyncTrainer``: TRL's asynchronous GRPO trainer, which trains on drawn completions of whole groups."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,16 +38,15 @@ from dppo.trl.served import check_processes
 from dppo.typed import Checked, check
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AsyncState(Checked):
     """The part of a run's state that TRL does not save."""
 
     session: dict[str, Any]
     """From ``Session.save``, what is in flight included."""
     next_id: int
-    """Number of the next request."""
     version: int
-    """Version of the policy."""
+    """Of the policy."""
     settings: dict[str, Any]
     """A resumed run warns of changes."""
 
@@ -65,7 +64,6 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         args: a ``DPPOAsyncConfig``.
         train_dataset: a ``datasets.Dataset``: its rows are requested by number.
         rollout_worker: a ``RequestedWorker``; None for TRL's, which talks to a vLLM server.
-        **kwargs: further arguments of ``AsyncGRPOTrainer``.
 
     Raises:
         ConfigError: for an unsupported model, worker or option.
@@ -85,9 +83,8 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = DPPOAsyncConfig("dppo-output") if args is None else args
-        check(
-            "args", args, DPPOAsyncConfig, "DPPOAsyncConfig in place of AsyncGRPOConfig: it takes the same arguments."
-        )
+        advice = "DPPOAsyncConfig in place of AsyncGRPOConfig: it takes the same arguments."
+        check("args", args, DPPOAsyncConfig, advice)
         if rollout_worker is not None and not isinstance(rollout_worker, RequestedWorker):
             raise ConfigError(
                 f"rollout_worker={type(rollout_worker).__name__} takes no requests, and prompts are chosen here. Give "
@@ -98,10 +95,9 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
                 f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows. Load it "
                 "without streaming, or use TRL's AsyncGRPOTrainer."
             )
-        worker: Any = rollout_worker
         ours = method_replaced(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
         with ours, made_without_gpu():  # TRL has no hooks for them
-            super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=worker, **kwargs)
+            super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=rollout_worker, **kwargs)
         check_processes(self)
         if self.aux_loss_enabled:
             raise ConfigError(
@@ -150,8 +146,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         """Rows of each call of the loss on this process. Nothing is fetched ahead: a step is planned when it begins."""
         if self.accelerator.is_main_process:
             worker, next_id = cast(Any, self.rollout_worker), 0 if self.stream is None else self.stream.next_id
-            metrics = self._metrics["train"]
-            self.stream = GroupStream(self.session, worker, self.args, self._token_budget(), metrics)
+            self.stream = GroupStream(self.session, worker, self.args, self._token_budget(), self._metrics["train"])
             self._rollout_dataset: Any = self.stream  # TRL reads the seconds of waiting there
             self.stream.next_id = next_id  # no number is used twice, in a second call of train neither
         return DataLoader(_Calls(self), batch_size=None, num_workers=0)
@@ -168,7 +163,9 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
     def next_calls(self) -> list[list[list[dict[str, Any]]]]:
         """Of the next step, by process and by call of the loss, the rows to forward. On the main process alone."""
         assert self.stream is not None
-        number, done = self.state.global_step, self._done
+        number, done = self.state.global_step, share_done(self.state)
+        if self._epoch_stop_groups is not None:  # TRL's max_steps is then a ceiling
+            done = min(self._candidates / self._epoch_stop_groups, 1.0)
         requested, groups = self.stream.next_groups(self.model_version, number, done)
         plan, completions = steps.planned(self.session, requested, groups, number, done)
         in_flight = {"rollout/in_flight": float(len(self.stream.in_flight.flights))}
@@ -183,7 +180,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
     def calls_of(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> list[list[list[dict[str, Any]]]]:
         """By process and by call of the loss, the rows that hold what a plan keeps, weighted."""
         ranks, calls = self.accelerator.num_processes, self.args.gradient_accumulation_steps
-        samples, budget = steps.weighted_samples(plan, completions), self._token_budget()
+        samples, budget = [*steps.weighted_samples(plan, completions)], self._token_budget()
         rows = steps.rows_of(samples, ranks, budget=budget, per_row=self.args.per_device_train_batch_size)
         pad: Any = cast(Any, self.processing_class).pad_token_id
         collate = DataCollatorForRollout(pad, ranks, metrics=self._metrics["train"], token_budget=budget or 0)
@@ -206,13 +203,6 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         assert self.stream is not None and self.session.source is not None
         taken = round(self.session.source.stream.epochs * self.session.source.stream.size)
         return taken - sum(block.kept + len(block.left_out) for block in self.stream.in_flight.due)
-
-    @property
-    def _done(self) -> float:
-        """Share of training done: of the epochs where they end it, since TRL's ``max_steps`` is then a ceiling."""
-        if self._epoch_stop_groups is None:
-            return share_done(self.state)
-        return min(self._candidates / self._epoch_stop_groups, 1.0)
 
     # -- the loss -----------------------------------------------------------------------------------------------
 
@@ -253,12 +243,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         if not self.args.should_save or self.stream is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        state = AsyncState(
-            session=self.session.save(folder),
-            next_id=self.stream.next_id,
-            version=self.model_version,
-            settings=self._settings(),
-        )
+        state = AsyncState(self.session.save(folder), self.stream.next_id, self.model_version, self._settings())
         write_json(folder / OUR_STATE, asdict(state))
 
     def load_extra(self, folder: Path) -> None:
@@ -268,16 +253,8 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         if state is None:
             return
         warn_of(changed(state.settings, self._settings()))
-        self._check_flights(folder, state.session.get("in_flight") or {})
-        self.session.load(folder, state.session, history=HISTORY_FILE not in self.lacking)
-        self.model_version = state.version
-        if self.rollout_worker is not None:
-            self.rollout_worker.update_model_version(state.version)
-        if self.stream is not None:
-            self.stream.next_id = max(self.stream.next_id, state.next_id)
-
-    def _check_flights(self, folder: Path, saved: Mapping[str, Any]) -> None:
-        """Refuse prompts in flight whose weights were fixed with other numbers, by the names of TRL's fields."""
+        # Weights of prompts in flight were fixed with these numbers. The error has the names of TRL's fields.
+        saved = state.session.get("in_flight") or {}
         now = {"prompts": self.groups, "generations": self.args.num_generations}
         before = {name: saved.get(name) for name in now}
         if saved.get("flights") and before != now:
@@ -287,6 +264,12 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
                 "Resume with the same num_generations, and the same product of per_device_train_batch_size, "
                 "gradient_accumulation_steps and processes."
             )
+        self.session.load(folder, state.session, history=HISTORY_FILE not in self.lacking)
+        self.model_version = state.version
+        if self.rollout_worker is not None:
+            self.rollout_worker.update_model_version(state.version)
+        if self.stream is not None:
+            self.stream.next_id = max(self.stream.next_id, state.next_id)
 
     def _settings(self) -> dict[str, Any]:
         model = self.accelerator.unwrap_model(self.model)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
+from trl.experimental.async_grpo.async_grpo_trainer import RolloutWorkerProtocol
 from trl.experimental.async_grpo.async_rollout_worker import (
     AsyncRolloutWorker,
     RolloutGroup,
@@ -42,30 +43,15 @@ class RolledGroup:
 
 
 @runtime_checkable
-class RequestedWorker(Protocol):
+class RequestedWorker(RolloutWorkerProtocol, Protocol):
     """A rollout worker for ``DPPOAsyncTrainer``: TRL's ``RolloutWorkerProtocol`` with requests.
 
     Its ``rollout_buffer`` holds one ``RolledGroup`` for each request, in any order. A request that it does not answer
-    is made again under another number.
+    is made again under another number. Requests may come before ``start``.
     """
-
-    rollout_buffer: Any
-    metrics_queue: Any
 
     def request(self, group_id: int, row: int) -> None:
         """Roll out ``num_generations`` completions of a row of the training set."""
-
-    def start(self) -> None:
-        """As in TRL's protocol. Requests may come before it."""
-
-    def stop(self) -> None:
-        """As in TRL's protocol."""
-
-    def update_model_version(self, model_version: int) -> None:
-        """As in TRL's protocol."""
-
-    def check_health(self, stale_after_s: float) -> None:
-        """As in TRL's protocol."""
 
 
 class RequestedRolloutLoop(_AsyncRolloutLoop):
