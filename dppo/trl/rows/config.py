@@ -25,12 +25,22 @@ class RowConfig(NamedFields, RowSettings):
         problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
         self._refuse(problems + setting_problems(self, ROW_CHOICES, ranges_of(self)))
         cast(Any, super()).__post_init__()
-        require(type(self).__name__, _served(self) | self.served())
-        self._check_method(self.build_method() if is_own(self.method) else None)
+        require(type(self).__name__, self.served())
+        self._check_method(None)
 
     def served(self) -> dict[str, bool]:
         """By the sentence that refuses an option of TRL, True if its value is served."""
-        return {}
+        trl = cast(Any, self)
+        strategy = trl.train_sampling_strategy
+        return served_in_rows(self) | {
+            "auto_find_batch_size: max_tokens_per_row bounds the memory and does not change the steps. Use "
+            "auto_find_batch_size: false.": not trl.auto_find_batch_size,
+            "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.": (
+                trl.include_num_input_tokens_seen in ("no", False)
+            ),
+            f"train_sampling_strategy={strategy!r} makes batches of similar lengths. Dense rows do not need them. Use "
+            "train_sampling_strategy: random.": strategy in ("random", "sequential"),
+        }
 
     def build_method(self, own: RowMethod | None = None) -> RowMethod:
         """The ``RowMethod`` of a run: ``own``, or the one that ``method`` names, completed by these settings."""
@@ -47,12 +57,13 @@ class RowConfig(NamedFields, RowSettings):
         other.method = name
         if own is None:
             self._refuse(setting_problems(other, ROW_CHOICES, ranges_of(other)))
-            own = other.build_method() if is_own(name) else None
         other._check_method(own)
         return other
 
     def _check_method(self, own: RowMethod | None) -> None:
-        """Check settings against a complete method, or against the preset that ``method`` names."""
+        """Check settings against ``own``, or against the method that they name."""
+        if own is None and is_own(self.method):
+            own = self.build_method()
         if own is not None:
             problems = settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}, ROW_DECIDED)
         else:
@@ -64,19 +75,6 @@ class RowConfig(NamedFields, RowSettings):
 
     def _refuse(self, problems: list[str]) -> None:
         raise_problems(type(self).__name__, problems)
-
-
-def _served(args: Any) -> dict[str, bool]:
-    """``RowConfig.served`` for the options that all trainers of TRL have."""
-    return served_in_rows(args) | {
-        "auto_find_batch_size: max_tokens_per_row bounds the memory and does not change the steps. Use "
-        "auto_find_batch_size: false.": not args.auto_find_batch_size,
-        "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.": (
-            args.include_num_input_tokens_seen in ("no", False)
-        ),
-        f"train_sampling_strategy={args.train_sampling_strategy!r} makes batches of similar lengths. Dense rows do "
-        "not need them. Use train_sampling_strategy: random.": args.train_sampling_strategy in ("random", "sequential"),
-    }
 
 
 def check_dataset(dataset: Any, trainer: str, rate: float | None) -> int | None:

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -58,40 +58,23 @@ class ReadRow:
     problem: str = ""
     """End of the sentence "n rows ...", if the row cannot be trained on."""
 
-    @property
-    def identity(self) -> int:
-        """64 bits of a hash of ``ids``, the same in every process."""
-        content = b"".join(np.asarray(part, np.int64).tobytes() + b"|" for part in self.ids)
-        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowTable:
-    """The rows of a dataset, with their counts."""
-
-    rows: Any
-    identities: np.ndarray
-    """(size,) uint64 hashes of the rows' content."""
-    counts: np.ndarray
-    """(size, 3) float64, as of ``ReadRow``."""
-
-    @classmethod
-    def of(cls, rows: Any, read: Callable[[Any], ReadRow]) -> "RowTable":
-        """Read all rows once; ``DataError`` names those that cannot be trained on."""
-        identities, counts = np.empty(len(rows), np.uint64), np.zeros((len(rows), 3))
-        problems: dict[str, list[int]] = defaultdict(list)
-        for place, row in enumerate(rows):
-            found = read(row)
-            identities[place], counts[place] = found.identity, found.counts
-            if found.problem:
-                problems[found.problem].append(place)
-        lines = [
-            f"{len(places)} of {len(rows)} rows (from 0: {', '.join(map(str, places[:5]))}) {problem}"
-            for problem, places in problems.items()
-        ]
-        if lines:
-            raise DataError("\n".join(lines))
-        return cls(rows=rows, identities=identities, counts=counts)
+def read_all(rows: Any, read: Callable[[Any], ReadRow]) -> tuple[np.ndarray, np.ndarray]:
+    """(size,) uint64 hashes of all rows, and (size, 3) float64 counts; ``DataError`` names unusable ones."""
+    identities, counts = np.empty(len(rows), np.uint64), np.zeros((len(rows), 3))
+    problems: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        found = read(row)
+        content = b"".join(np.asarray(part, np.int64).tobytes() + b"|" for part in found.ids)
+        digest = hashlib.blake2b(content, digest_size=8).digest()  # the same in every process
+        identities[place], counts[place] = int.from_bytes(digest, "little"), found.counts
+        if found.problem:
+            problems[found.problem].append(place)
+    if problems:
+        of = f"of {len(rows)} rows (from 0:"
+        lines = [f"{len(at)} {of} {', '.join(map(str, at[:5]))}) {problem}" for problem, at in problems.items()]
+        raise DataError("\n".join(lines))
+    return identities, counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +98,6 @@ class StepRows:
     trained_N: Tensor
     """(N,) float64 tokens that carry loss; of a pair those of the preferred answer."""
 
-    @property
-    def call_N(self) -> Tensor:
-        """(N,) int64 call of the loss that each row belongs to, on its rank."""
-        return self.part_N % self.stride
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowBatch(RankBatch):
@@ -138,26 +116,24 @@ class RowBatch(RankBatch):
         """Tokens of the longest sequence: TRL pads prompt and answer as one."""
         return max(map(sum, zip(self.prompt_tokens, self.completion_tokens, strict=True)))
 
-
-def batch_of(
-    kind: type[RowBatch], sequences: list[Sequence], weight_B: Tensor, row_tokens_B: Tensor, device: torch.device
-) -> RowBatch:
-    """The batch of this rank's B >= 1 sequences in one optimizer step, with factors (B,) of their losses."""
-    columns: dict[str, tuple[list[Tensor], str]] = {
-        "prompt_ids": ([each.prompt for each in sequences], "left"),
-        "prompt_mask": ([torch.ones_like(each.prompt) for each in sequences], "left"),
-        "completion_ids": ([each.completion for each in sequences], "right"),
-        "completion_mask": ([torch.ones_like(each.completion) for each in sequences], "right"),
-        "loss_mask": ([each.scored.long() for each in sequences], "right"),
-    }
-    batch: dict[str, Any] = {
-        name: pad_sequence(parts, True, padding_side=side) for name, (parts, side) in columns.items()
-    }
-    batch |= {"weight_UB": weight_B.float()[None], "row_tokens_B": row_tokens_B.float()}
-    unused = torch.ones(1, len(sequences), 4)  # factors of the loss are known by row, and no denominator is needed
-    batch |= {"share_UB4": unused, "advantage_B": unused[0, :, 0], "call_B": unused[0, :, 0], "unclipped_UC": unused}
-    batch |= dict.fromkeys(("denominator", "tokens", "attended"), unused[0, 0, 0])
-    return kind(**{name: tensor.to(device) for name, tensor in batch.items()})
+    @classmethod
+    def of(cls, sequences: list[Sequence], weight_B: Tensor, row_tokens_B: Tensor, device: torch.device) -> Self:
+        """The batch of this rank's B >= 1 sequences in one optimizer step, with factors (B,) of their losses."""
+        prompts, completions = [each.prompt for each in sequences], [each.completion for each in sequences]
+        batch: dict[str, Tensor] = {
+            "prompt_ids": pad_sequence(prompts, True, padding_side="left"),
+            "prompt_mask": pad_sequence([*map(torch.ones_like, prompts)], True, padding_side="left"),
+            "completion_ids": pad_sequence(completions, True),
+            "completion_mask": pad_sequence([*map(torch.ones_like, completions)], True),
+            "loss_mask": pad_sequence([each.scored.long() for each in sequences], True),
+            "weight_UB": weight_B.float()[None],
+            "row_tokens_B": row_tokens_B.float(),
+        }
+        unused = torch.ones(1, len(sequences), 4)  # factors of the loss are known by row, and no denominator is needed
+        batch |= dict.fromkeys(("share_UB4", "unclipped_UC"), unused)
+        batch |= dict.fromkeys(("advantage_B", "call_B"), unused[0, :, 0])
+        batch |= dict.fromkeys(("denominator", "tokens", "attended"), unused[0, 0, 0])
+        return cls(**cast(Any, {name: tensor.to(device) for name, tensor in batch.items()}))
 
 
 OF_TOKENS = ("entropy", "mean_token_accuracy")
@@ -168,22 +144,18 @@ class RowMetrics:
     """TRL's metrics of one optimizer step: weighted means over its rows. Sums stay on the device until its end.
 
     ``counts`` has for each metric the (N,) units of each row that its mean is over, dropped rows included: tokens, or
-    1. Micro-batches of equal number ``call_N`` on all ranks are one. ``place_B`` is the row, among the N, of each
-    sequence of this rank. ``sums`` are further metrics, of which only ``add_sum`` adds.
+    1; None for a sum. Micro-batches of equal number ``call_N`` on all ranks are one. ``place_B`` is the row, among the
+    N, of each sequence of this rank.
     """
 
     def __init__(
-        self,
-        counts: Mapping[str, Tensor],
-        call_N: Tensor,
-        weight_N: Tensor,
-        place_B: list[int],
-        device: torch.device,
-        sums: Iterable[str] = (),
+        self, counts: Mapping[str, Tensor | None], call_N: Tensor, weight_N: Tensor, place_B: list[int], device: Any
     ) -> None:
-        factors = {name: mean_factors(count_N, call_N, weight_N)[place_B] for name, count_N in counts.items()}
-        self._factor = {name: factor_B.float().to(device) for name, factor_B in factors.items()}
-        names = [*counts, *sums] if weight_N.any() else []  # equal on all ranks, which reduce them together
+        self._factor: dict[str, Tensor] = {}
+        for name, count_N in counts.items():
+            if count_N is not None:
+                self._factor[name] = mean_factors(count_N, call_N, weight_N)[place_B].float().to(device)
+        names = counts if weight_N.any() else ()  # equal on all ranks, which reduce them together
         self._sums = {name: torch.zeros((), device=device) for name in names}
 
     def add(self, name: str, value_U: Tensor, weight_U: Tensor, row_U: Tensor) -> None:

@@ -32,9 +32,7 @@ PICTURES = "datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTr
 IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 """Columns of TRL's prepared dataset."""
 IF_WHOLE = "row['prompt'] and row['chosen'] and row['rejected']"
-IF_SHARED = "row['chosen'][:1] == row['rejected'][:1]"
-IF_TEXTS_SHARED = "row['chosen'].split()[:1] == row['rejected'].split()[:1]"
-"""Conditions of pairs that can be trained on. Without a column ``prompt``, TRL takes the common beginning for it."""
+"""Condition of pairs that can be trained on."""
 
 
 @dataclass
@@ -42,8 +40,7 @@ class DPPODPOConfig(RowConfig, DPOConfig):
     """Arguments of ``DPPODPOTrainer``: those of ``RowSettings``, and all of TRL's ``DPOConfig``, with their meaning.
 
     Raises:
-        ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``,
-            or an option of TRL that this trainer does not serve.
+        ConfigError: at construction, with all fields that are out of range, biased or not served by this trainer.
     """
 
     margin_scale: float = setting(
@@ -56,7 +53,7 @@ class DPPODPOConfig(RowConfig, DPOConfig):
 
     def served(self) -> dict[str, bool]:
         losses, beta = list(self.loss_type or []), self.beta
-        return {
+        return super().served() | {
             f"loss_type={losses}: {', '.join(OF_BATCHES)} sort the pairs of a micro-batch, so there is no term for "
             f"each pair. Write loss_type: sigmoid, or one of {', '.join(SERVED_LOSSES)}.": (
                 bool(losses) and {*losses} <= {*SERVED_LOSSES}
@@ -89,15 +86,13 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     preferred answers. The denominators are known before the draw.
 
     Args:
-        model: as for ``DPOTrainer``.
-        ref_model: as for ``DPOTrainer``.
+        model: as for ``DPOTrainer``, like all arguments that are not listed.
         args: a ``DPPODPOConfig``.
         data_collator: must be None: pairs are laid out after the draw.
         train_dataset: as for ``DPOTrainer``; all pairs of a stream are trained on that have a prompt and two answers.
         margin_reward: a reward function of TRL's signature, not ``async``. It is called once for all pairs, with the
             dataset's other columns. Pairs of a small margin then weigh more, others less: MADPO-style.
         method: a complete ``RowMethod``, or a name as for ``DPPODPOConfig(method=...)``; None for that of ``args``.
-        **kwargs: further arguments of ``DPOTrainer``.
 
     Raises:
         ConfigError: pairs are to be dropped from a stream, or a model or option is not served.
@@ -130,16 +125,19 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             raise ConfigError("margin_reward is called once for all pairs, and a stream has no end. Leave it out.")
         self._keep = IF_WHOLE
         if isinstance(train_dataset, datasets.Dataset) and "prompt" not in train_dataset.column_names:
-            first = train_dataset[0] if len(train_dataset) else {}
-            self._keep = IF_TEXTS_SHARED if isinstance(first.get("chosen"), str) else IF_SHARED
+            # TRL takes the common beginning of both answers for the prompt.
+            texts = len(train_dataset) and isinstance(train_dataset[0].get("chosen"), str)
+            begins = ".split()[:1]" if texts else "[:1]"
+            self._keep = f"row['chosen']{begins} == row['rejected']{begins}"
         super().__init__(model, args, train_dataset, method, ref_model=ref_model, **kwargs)
+        self.metrics_needed = self.use_weighting  # WPO's weights are made of them
         self._margin_weight = None
         if self.table is not None and margin_reward is not None:
             processor: Any = self.processing_class
             tokenizer = getattr(processor, "tokenizer", processor)  # that of a vision model has one for texts
             pairs = cast(Any, self.train_dataset).with_format(None)
             self._margin_weight = weights_of(margin_reward, pairs, self.args.margin_scale, tokenizer.eos_token)
-            self.content = fingerprint(self.table.identities, self._margin_weight.numpy())
+            self.content = fingerprint(self.source.scores.identities, self._margin_weight.numpy())
 
     def prepared(self, dataset: Any) -> tuple[Any, tuple[str, ...]]:
         if isinstance(dataset, datasets.IterableDataset):
@@ -182,36 +180,37 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         counts = (torch.ones(len(rows.row_N)), rows.trained_N)
         return torch.stack([self.method.shares(draw, count_N, rows.part_N) for count_N in counts])
 
-    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor]:
+    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor | None]:
         chosen_N, both_N = rows.trained_N, 2 * rows.tokens_N - rows.attended_N  # tokens of both answers
-        counts: dict[str, Tensor] = dict.fromkeys(OF_PAIRS, torch.ones_like(both_N))
+        counts: dict[str, Tensor | None] = dict.fromkeys(OF_PAIRS, torch.ones_like(both_N))
         if of_tokens:
             counts |= {"entropy": both_N, "logits/rejected": both_N - chosen_N}
             counts |= dict.fromkeys(("mean_token_accuracy", "logits/chosen"), chosen_N)
         return counts
 
-    @property
-    def metrics_needed(self) -> bool:  # WPO's weights are made of them
-        return self.use_weighting
-
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted sum of TRL's losses of pairs, and the score of each pair."""
         mask_BT, logp_BT = batch.completion(batch.rank_batch.loss_mask), scored.logp_BT
+        rows = self.rows.row_N[self.places_of(batch)].tolist()
         with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
-            reference = self._reference(batch)
+            reference = self._reference(batch, rows)
         if batch.idle:  # a rank without pairs forwards one sequence
             return logp_BT.sum() * 0.0, torch.zeros(0)
-        metrics = scored.metrics or {}
-        log_sum_sq_BT = metrics.get("log_sum_sq_probs")
-        loss_P, of_pairs = pair_losses(self, logp_BT, mask_BT, log_sum_sq_BT=log_sum_sq_BT, **reference)
+        of_head = scored.metrics or {}
+        log_sum_sq_BT = of_head.get("log_sum_sq_probs")
+        loss_P, metrics = pair_losses(self, logp_BT, mask_BT, log_sum_sq_BT=log_sum_sq_BT, **reference)
         if self._margin_weight is not None:
-            margin_P = self._margin_weight[self._rows_of(batch)]
-            loss_P = loss_P * margin_P.to(loss_P.device, loss_P.dtype, non_blocking=True)
+            loss_P = loss_P * self._margin_weight[rows].to(loss_P.device, loss_P.dtype, non_blocking=True)
         (pair_P, token_P), weight_P = share_KB[:, ::2], batch.weight[::2]
         sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
         # In units of a pair's loss: its denominator depends on its micro-batch, and its score does not.
         total_P = loss_P - sft * (token_P / pair_P) * logp_BT[::2].sum(1)
-        for name, value_P in (dict(of_pairs) | _token_metrics(metrics, mask_BT)).items():
+        if of_head:
+            names = ("entropy", "mean_logits", "is_top1")
+            entropy_B, logits_B, right_B = ((of_head[name] * mask_BT).sum(1) for name in names)
+            metrics |= {"entropy": entropy_B[::2] + entropy_B[1::2], "mean_token_accuracy": right_B[::2]}
+            metrics |= {"logits/chosen": logits_B[::2], "logits/rejected": logits_B[1::2]}
+        for name, value_P in metrics.items():
             self.add_metric(batch, name, value_P)
         loss = (weight_P * pair_P * total_P).sum()
         if self.method.score == "loss":
@@ -220,27 +219,14 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         (slope_BT,) = torch.autograd.grad(total_P.sum(), logp_BT, retain_graph=True)
         return loss, (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1).view(-1, 2)
 
-    def _rows_of(self, batch: MicroBatch) -> list[int]:
-        """Rows of the dataset that the pairs of a micro-batch are."""
-        return self.rows.row_N[self.places_of(batch)].tolist()
-
-    def _reference(self, batch: MicroBatch) -> dict[str, Tensor]:
+    def _reference(self, batch: MicroBatch, rows: list[int]) -> dict[str, Tensor]:
         """Log-probabilities under the reference, as ``pair_losses`` takes them; not used in an idle pass."""
-        if len(self.columns) > len(IDS):
-            rows = self.rows.data[self._rows_of(batch)]
-            both = [rows["ref_chosen_logps"], rows["ref_rejected_logps"]]
-            return {"ref_P2": torch.tensor(both).to(batch.weight.device, non_blocking=True).T}
+        if before := self.columns[len(IDS) :]:
+            found = self.rows.data[rows]
+            both = torch.tensor([found[name] for name in before])
+            return {"ref_P2": both.to(batch.weight.device, non_blocking=True).T}
         with reference_model(self) as model:
             return {"ref_BT": self.forwards(model, batch).logp_BT}
-
-
-def _token_metrics(of_head: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, Tensor]:
-    """TRL's metrics of tokens, summed over each of P pairs; empty if the head did not measure them."""
-    if not of_head:
-        return {}
-    entropy_B, logits_B, right_B = ((of_head[name] * mask_BT).sum(1) for name in ("entropy", "mean_logits", "is_top1"))
-    found = {"entropy": entropy_B[::2] + entropy_B[1::2], "mean_token_accuracy": right_B[::2]}
-    return found | {"logits/chosen": logits_B[::2], "logits/rejected": logits_B[1::2]}
 
 
 def _is_whole(row: Mapping[str, Any]) -> bool:

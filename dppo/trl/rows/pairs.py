@@ -4,7 +4,7 @@
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +49,6 @@ class Unread(torch.Tensor):
     """A tensor for TRL's unused metrics of tokens: choosing elements by a mask would wait for the device."""
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Itself."""
         return self
 
 
@@ -61,7 +60,7 @@ def pair_losses(
     ref_BT: Tensor | None = None,
     ref_P2: Tensor | None = None,
     log_sum_sq_BT: Tensor | None = None,
-) -> tuple[Tensor, Mapping[str, Tensor]]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss (P,) of each pair, with gradient and without the ``sft`` term; and ``OF_PAIRS``, each (P,).
 
     Args:
@@ -94,9 +93,8 @@ def pair_losses(
     alone.aux_loss_enabled = False
     alone.loss_types, alone.loss_weights = [name for name, _ in per_pair], [weight for _, weight in per_pair]
     loss, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
-    metrics = {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
     plain = loss.as_subclass(Tensor) if per_pair else logp_BT.new_zeros(len(logp_BT) // 2)
-    return plain, metrics
+    return plain, {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
 
 
 def _by_answer(value_BT: Tensor) -> Tensor:

@@ -23,18 +23,25 @@ from dppo.trl.rows.trainer import RowTrainer
 from dppo.typed import check
 from dppo.types import Draw
 
+ANSWERS = {
+    "completion": "row['completion']",
+    "messages": "row['messages'][-1]['content']",
+    "labels": "any(label >= 0 for label in row['labels'][1:])",
+    "input_ids": "len(row['input_ids']) > 1",
+}
+"""By column of a dataset, the condition under which a row has a token to train on."""
+
 
 @dataclass
 class DPPOSFTConfig(RowConfig, SFTConfig):
     """Arguments of ``DPPOSFTTrainer``: those of ``RowSettings``, and all of TRL's ``SFTConfig``, with their meaning.
 
     Raises:
-        ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``,
-            or an option of TRL that this trainer does not serve.
+        ConfigError: at construction, with all fields that are out of range, biased or not served by this trainer.
     """
 
     def served(self) -> dict[str, bool]:
-        return {
+        return super().served() | {
             f"loss_type={self.loss_type!r} is not served. Use loss_type: nll.": self.loss_type in ("nll", "dft"),
             "label_smoothing_factor needs all logits. Use 0.0.": not self.label_smoothing_factor,
             "average_tokens_across_devices: a step is a mean over the tokens of all processes. Use "
@@ -50,12 +57,11 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     gradient stays. Evaluation is TRL's own.
 
     Args:
-        model: as for ``SFTTrainer``.
+        model: as for ``SFTTrainer``, like all arguments that are not listed.
         args: a ``DPPOSFTConfig``; transformers' ``TrainingArguments`` are made into one, as TRL does.
         data_collator: must be None: rows are laid out after the draw.
         train_dataset: as for ``SFTTrainer``; all rows of a stream are trained on.
         method: a complete ``RowMethod``, or a name as for ``DPPOSFTConfig(method=...)``; None for that of ``args``.
-        **kwargs: further arguments of ``SFTTrainer``.
 
     Raises:
         ConfigError: rows are to be dropped from a stream, or a model or option is not served.
@@ -80,15 +86,19 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
             raise ConfigError(
                 "data_collator and compute_loss_func are not served. Leave them out: trl.SFTTrainer has them."
             )
-        own = _own(args)
+        if args is None:
+            args = DPPOSFTConfig("dppo-output")
+        elif isinstance(args, TrainingArguments) and not isinstance(args, DPPOSFTConfig):  # made into ours, as TRL does
+            given = args.to_dict()  # it hides the values of fields with "token" in their names, such as hub_token
+            args = DPPOSFTConfig(**{name: getattr(args, name) if "token" in name else given[name] for name in given})
+        check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
         formatted = kwargs.get("formatting_func") is not None  # then columns do not show the answer
         had = () if formatted else getattr(train_dataset, "column_names", None) or ()
-        of_text = {own.dataset_text_field: f"row[{own.dataset_text_field!r}]"}
+        of_text = {args.dataset_text_field: f"row[{args.dataset_text_field!r}]"}
         answer = next((answer for name, answer in (ANSWERS | of_text).items() if name in had), "")
-        keep = f": dataset.filter(lambda row: {answer})" if answer else " of the dataset"
         self._untrained = "have no token to train on: their completion is empty, or beyond max_length. Leave them out"
-        self._untrained += f"{keep}."
-        super().__init__(model, own, train_dataset, method, **kwargs)
+        self._untrained += f": dataset.filter(lambda row: {answer})." if answer else " of the dataset."
+        super().__init__(model, args, train_dataset, method, **kwargs)
 
     def prepared(self, dataset: Any) -> tuple[Any, tuple[str, ...]]:
         columns = get_dataset_column_names(dataset)
@@ -123,7 +133,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         """(1, N) one over the trained tokens of the step."""
         return self.method.shares(draw, rows.trained_N)[None]
 
-    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor]:
+    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor | None]:
         return dict.fromkeys(OF_TOKENS, rows.trained_N) if of_tokens else {}
 
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,24 +152,5 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         tokens_B = self.rows.trained_N[self.places_of(batch)].float().to(logp_BT).clamp(min=1)
         return loss, mean_loss(logp_BT, mask_BT) * mask_BT.sum(1) / tokens_B
 
-
-def _own(args: Any) -> DPPOSFTConfig:
-    """The arguments of a run. As TRL does, those of transformers or TRL are made into ours."""
-    if args is None:
-        return DPPOSFTConfig("dppo-output")
-    if isinstance(args, TrainingArguments) and not isinstance(args, DPPOSFTConfig):
-        given = args.to_dict()  # it hides the values of hub_token and of all other fields with "token" in their names
-        return DPPOSFTConfig(**{name: getattr(args, name) if "token" in name else given[name] for name in given})
-    check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
-    return args
-
-
-ANSWERS = {
-    "completion": "row['completion']",
-    "messages": "row['messages'][-1]['content']",
-    "labels": "any(label >= 0 for label in row['labels'][1:])",
-    "input_ids": "len(row['input_ids']) > 1",
-}
-"""By column of a dataset, the condition under which a row has a token to train on."""
 
 DPPOSFTConfig.__doc__ = described(DPPOSFTConfig, RowSettings)

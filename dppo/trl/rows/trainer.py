@@ -6,6 +6,7 @@ TRL's loader gives indices of rows, and only drawn ones are read. A stream gives
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state
 from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, method_of_run
-from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowMetrics, RowTable, StepRows, batch_of
+from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowMetrics, StepRows, read_all
 from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides, check_processes
 from dppo.typed import check
@@ -72,31 +73,34 @@ class RowTrainer(TrainingLoop):
             super().__init__(model, args=args, train_dataset=train_dataset, **kwargs)
         check_processes(self)
         self.train_dataset, self.columns = self.prepared(self.train_dataset)
-        self.table, self.content = None, ""
-        """``content`` is a fingerprint of all rows as they are trained on; empty for a stream."""
+        self.table: Any = None
+        """The rows of the dataset, in ``columns``; None for a stream."""
+        self.content = ""
+        """A fingerprint of all rows as they are trained on; empty for a stream."""
         scores = RecordedScores(np.ones(1, np.uint64), np.ones(1))  # of a stream, before its first step
         if size is not None:
-            self.table = self._read_all(size)
-            self.content = fingerprint(self.table.identities)
-            scores = RecordedScores(self.table.identities, self.table.counts[:, 0])
+            if not len(self.train_dataset):
+                why = f"TRL drops rows whose prompt alone fills max_length={args.max_length}"
+                raise DataError(f"none of the {size} rows is left: {why}. Write max_length: null to cut nothing.")
+            self.table = self.train_dataset.with_format(None).select_columns(list(self.columns))
+            identities, self._counts = read_all(self.table, self.read)
+            self.content = fingerprint(identities)
+            scores = RecordedScores(identities, self._counts[:, 0])
             if args.recorded_scores is not None:
                 scores.load(args.recorded_scores)
         own = method if isinstance(method, RowMethod) else None
         router = float(trl.router_aux_loss_coef) if trl.aux_loss_enabled else 0.0
-        made, unpruned = method_of_run(args, own, router_coef=router, streamed=self.table is None)
+        made, note = method_of_run(args, own, router_coef=router, streamed=self.table is None)
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(made)
         self.source = RowSource(scores, made, seed=args.seed)
         self._tokens_counted, self._ended = 0, False
         self.start_loop(self._padded_forward)
-        self._announce(unpruned)
-
-    def _read_all(self, given: int) -> RowTable:
-        """The rows that TRL has prepared of the ``given`` ones."""
-        prepared: Any = self.train_dataset
-        if not len(prepared):
-            why = f"TRL drops rows whose prompt alone fills max_length={cast(Any, self.args).max_length}"
-            raise DataError(f"none of the {given} rows is left: {why}. Write max_length: null to cut nothing.")
-        return RowTable.of(prepared.with_format(None).select_columns(list(self.columns)), self.read)
+        if made.rows.rate:
+            note = f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept"
+            if not scores.seen:
+                note = f"none of the {len(scores)} rows has a recorded score: the first epoch is not pruned"
+        for line in filter(None, [*made.describe().splitlines(), note, str(self.forwards.layout)]):
+            self.accelerator.print(f"dppo | {line}")
 
     # -- what a subclass defines --------------------------------------------------------------------------------
 
@@ -124,7 +128,7 @@ class RowTrainer(TrainingLoop):
         """
         raise NotImplementedError
 
-    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor]:
+    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor | None]:
         """By metric of TRL, (N,) the units of each row that its mean is over; metrics of tokens only if asked for."""
         raise NotImplementedError
 
@@ -135,7 +139,7 @@ class RowTrainer(TrainingLoop):
         if self.table is None:
             return super().get_train_dataloader()
         data, collator = self.train_dataset, self.data_collator
-        self.train_dataset, self.data_collator = range(len(self.table.rows)), _indices  # pyright: ignore
+        self.train_dataset, self.data_collator = range(len(self.table)), _indices  # pyright: ignore
         try:
             return super().get_train_dataloader()
         finally:
@@ -154,9 +158,14 @@ class RowTrainer(TrainingLoop):
             self.add_metrics(row_metrics(self.source.scores.candidates(rows.row_N), draw))
             self._count_tokens(int(rows.attended_N[draw.keep_N].sum()))
             batch = self._dealt(draw)
-            self._row_metrics = self._started_metrics(draw)
-            # A router loss is over all tokens of one micro-batch of TRL's: they stay together.
-            call_B = rows.call_N[self._place_B].to(device) if self.method.router_coef else None
+            last = step + 1 >= self.state.max_steps
+            due = self.forwards.measures_freely or last or logs_next_step(self.args, self.state)
+            self._of_tokens = self.metrics_needed or due
+            counts = self.metric_counts(rows, of_tokens=self._of_tokens)
+            call_N, call_B = rows.part_N % rows.stride, None  # of the loss, on the rank of each row
+            if self.method.router_coef:  # its loss is over all tokens of one micro-batch of TRL's: they stay together
+                counts["aux_loss"], call_B = None, call_N[self._place_B].to(device)
+            self._row_metrics = RowMetrics(counts, call_N, draw.weight_N, self._place_B, device)
             calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], rows.calls, call_B=call_B)
         self.add_metrics(metrics)
         self._scores: list[tuple[list[int], Tensor]] = []
@@ -166,23 +175,21 @@ class RowTrainer(TrainingLoop):
         """The rows of a step on all ranks, from the micro-batches that TRL's loader gives this one."""
         calls, rank = len(batches), self.accelerator.process_index
         stride = max(calls, self.args.gradient_accumulation_steps)
-
-        def of_all_ranks(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
-            """Micro-batch (N,) and columns (K, N) of all ranks, from (n, K) for each micro-batch of this one."""
-            here_NK = torch.cat([F.pad(each, (1, 0), value=rank * stride + call) for call, each in enumerate(columns)])
-            # With even_batches: false the last batches of ranks differ in size.
-            padded: Any = self.accelerator.pad_across_processes(here_NK.to(device), dim=0, pad_index=-1)
-            gathered: Any = self.accelerator.gather(padded)
-            step_NK = gathered[gathered[:, 0] >= 0].cpu()
-            return step_NK[:, 0], step_NK[:, 1:].T
-
-        if self.table is not None:
-            part_N, (row_N,) = of_all_ranks([batch["row"][:, None] for batch in batches])
-            data, count_3N = self.table.rows, torch.from_numpy(self.table.counts[row_N.numpy()].T)
-        else:
+        if self.table is None:
             found = [self.rows_of(batch) for batch in batches]
-            part_N, count_3N = of_all_ranks([torch.tensor([self.read(row).counts for row in each]) for each in found])
-            own, row_N = iter([row for each in found for row in each]), torch.arange(len(part_N))
+            columns = [torch.tensor([self.read(row).counts for row in each]) for each in found]
+        else:
+            found, columns = [], [batch["row"][:, None] for batch in batches]
+        here_NK = torch.cat([F.pad(each, (1, 0), value=rank * stride + call) for call, each in enumerate(columns)])
+        # With even_batches: false the last batches of ranks differ in size.
+        padded: Any = self.accelerator.pad_across_processes(here_NK.to(device), dim=0, pad_index=-1)
+        gathered: Any = self.accelerator.gather(padded)
+        part_N, *column_KN = gathered[gathered[:, 0] >= 0].cpu().T
+        if self.table is not None:
+            data, row_N = self.table, column_KN[0]
+            count_3N = torch.from_numpy(self._counts[row_N.numpy()].T)
+        else:
+            own, row_N, count_3N = chain.from_iterable(found), torch.arange(len(part_N)), torch.stack(column_KN)
             data = [next(own) if part // stride == rank else None for part in part_N.tolist()]
             self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
         counts = dict(zip(("tokens_N", "attended_N", "trained_N"), count_3N.double(), strict=True))
@@ -202,7 +209,7 @@ class RowTrainer(TrainingLoop):
         here, sequences = zip(*(found or [(0, IDLE)] * self.together), strict=True)
         self._place_B, device = list(here), self.accelerator.device
         self._share_KB = self.shares(rows, draw)[:, self._place_B].float().to(device)
-        return batch_of(self.batch_kind, list(sequences), weight_N[self._place_B], tokens_N[self._place_B], device)
+        return self.batch_kind.of(list(sequences), weight_N[self._place_B], tokens_N[self._place_B], device)
 
     def places_of(self, batch: MicroBatch) -> list[int]:
         """Places among the rows of the step, for each group of ``together`` sequences of a micro-batch."""
@@ -219,12 +226,21 @@ class RowTrainer(TrainingLoop):
 
     def end_call(self) -> None:
         """Record scores and metrics of an optimizer step after its last call."""
-        if self._ended:
-            self._ended = False
-            self._record_scores()
-            metrics = self._row_metrics.reduced(self.accelerator)
-            for _ in range(self.rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
-                self.add_metrics(metrics)
+        if not self._ended:
+            return
+        self._ended, rows = False, self.rows
+        score_2N = torch.zeros(2, len(rows.row_N), dtype=torch.float64)
+        for places, score_U in self._scores:
+            score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double().view(len(places), -1).sum(1))
+            score_2N[1, places] = 1.0
+        if self.method.score == "norm":
+            score_2N[0].sqrt_()
+        found: Any = self.accelerator.reduce(score_2N.float().to(self.accelerator.device), reduction="sum")
+        score_N, seen_N = found.cpu()
+        self.source.record(rows.row_N[seen_N > 0], score_N[seen_N > 0])
+        metrics = self._row_metrics.reduced(self.accelerator)
+        for _ in range(rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
+            self.add_metrics(metrics)
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:
         """() the loss of a micro-batch."""
@@ -241,28 +257,6 @@ class RowTrainer(TrainingLoop):
         if not batch.idle:
             self._scores.append((places, score_U.detach()))
         return loss * processes  # gradients are averaged over ranks
-
-    def _record_scores(self) -> None:
-        """Record the scores of the step's rows from all ranks."""
-        rows = self.rows
-        score_2N = torch.zeros(2, len(rows.row_N), dtype=torch.float64)
-        for places, score_U in self._scores:
-            score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double().view(len(places), -1).sum(1))
-            score_2N[1, places] = 1.0
-        if self.method.score == "norm":
-            score_2N[0].sqrt_()
-        found: Any = self.accelerator.reduce(score_2N.float().to(self.accelerator.device), reduction="sum")
-        score_N, seen_N = found.cpu()
-        self.source.record(rows.row_N[seen_N > 0], score_N[seen_N > 0])
-
-    def _started_metrics(self, draw: Draw) -> RowMetrics:
-        """The metrics of this step, all still 0."""
-        last = self.state.global_step + 1 >= self.state.max_steps
-        due = self.forwards.measures_freely or last or logs_next_step(self.args, self.state)
-        self._of_tokens = self.metrics_needed or due
-        rows, sums = self.rows, ["aux_loss"] if self.method.router_coef else []
-        counts = self.metric_counts(rows, of_tokens=self._of_tokens)
-        return RowMetrics(counts, rows.call_N, draw.weight_N, self._place_B, self.accelerator.device, sums)
 
     def add_metric(self, batch: MicroBatch, name: str, value_U: Tensor) -> None:
         """Add to a metric of ``metric_counts`` the (u,) sums over the rows of a micro-batch."""
@@ -283,16 +277,6 @@ class RowTrainer(TrainingLoop):
     @method.setter
     def method(self, method: RowMethod) -> None:
         raise assigned(method)
-
-    def _announce(self, unpruned: str) -> None:
-        """Print once how rows are drawn, and if the first epoch can be pruned; ``unpruned`` is why none is."""
-        scores = self.source.scores
-        if self.method.rows.rate:
-            unpruned = f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept"
-            if not scores.seen:
-                unpruned = f"none of the {len(scores)} rows has a recorded score: the first epoch is not pruned"
-        for line in filter(None, [*self.method.describe().splitlines(), unpruned, str(self.forwards.layout)]):
-            self.accelerator.print(f"dppo | {line}")
 
     def card(self) -> str:
         """Method, biases and paper, for the card of the model."""
