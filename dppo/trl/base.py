@@ -1,11 +1,16 @@
-"""The base of the trainers with our forward passes: TRL's loop, timed, and packed."""
+"""The base of the trainers with our forward passes: TRL's loop, timed, and packed.
 
-from collections.abc import Callable, Iterator, Sequence
+``tests/trl/trl_methods.json`` lists the private names of TRL that are relied on.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from trl.trainer.dpo_trainer import DPOTrainer
 
 from dppo.trl.batch import MicroBatch
 from dppo.trl.fixed import FixedSettings
@@ -16,10 +21,7 @@ from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 
 
 class TrainingLoop(CheckpointedLoop):
-    """TRL's loop around our forward passes.
-
-    The class goes before a trainer of TRL among the bases.
-    """
+    """TRL's loop around our forward passes, before a trainer of TRL among the bases."""
 
     length_setting = "max_completion_length"
     """Setting to lower if one sequence does not fit into memory."""
@@ -64,6 +66,11 @@ class TrainingLoop(CheckpointedLoop):
     def end_call(self) -> None:
         """Read the metrics of a step, once its last backward pass is under way: nothing waits for them earlier."""
 
+    def count_tokens(self: Any, tokens: int) -> None:
+        """Add tokens to those that a trainer on rows logs as ``num_tokens``."""
+        self._total_train_tokens += tokens
+        self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """A context in which the models attend over rows, if no setting has changed."""
@@ -89,3 +96,12 @@ class TrainingLoop(CheckpointedLoop):
             self.clock.total["forward_backward"] = before
         self.end_call()
         return loss
+
+
+def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, Tensor]) -> tuple[Any, Any]:
+    """TRL's loss of a batch of its collator and, by name, the metrics it would log; ``model`` stands for the policy.
+
+    Metrics that the trainer had before are dropped.
+    """
+    trainer._metrics = {"train": defaultdict(list)}
+    return DPOTrainer._compute_loss(trainer, model, inputs, False), trainer._metrics["train"]

@@ -7,42 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.errors import ConfigError
+from dppo.typed import check_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Ratio of the trained policy to the sampling one, truncated or masked.
-
-    Raises:
-        ConfigError: an unknown mode.
-    """
+    """Ratio of the trained policy to the sampling one, truncated or masked; ``ConfigError`` for an unknown mode."""
 
     mode: str
-    """TRL's ``vllm_importance_sampling_mode``: ``token_`` or ``sequence_``, then ``truncate`` or ``mask``."""
+    """TRL's ``vllm_importance_sampling_mode``."""
     low: float | None
     """Smallest ratio, >= 0; None for 0."""
     high: float | None
     """Largest ratio; None for no limit."""
 
     def __post_init__(self) -> None:
-        level, _, action = self.mode.partition("_")
-        if level not in ("token", "sequence") or action not in ("truncate", "mask"):
-            raise ConfigError(
-                f"vllm_importance_sampling_mode={self.mode!r} is not one of 'token_truncate', 'token_mask', "
-                "'sequence_truncate', 'sequence_mask'."
-            )
-
-    @classmethod
-    def of_trainer(cls, trainer: Any) -> "Correction | None":
-        """The correction of a ``GRPOTrainer``; None without vLLM, or if it is switched off."""
-        if not (getattr(trainer, "use_vllm", False) and trainer.vllm_importance_sampling_correction):
-            return None
-        return cls(
-            mode=trainer.vllm_importance_sampling_mode,
-            low=trainer.vllm_importance_sampling_clip_min,
-            high=trainer.vllm_importance_sampling_clip_max,
-        )
+        modes = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+        check_range("GRPOConfig", "vllm_importance_sampling_mode", self.mode, modes, modes[0])
 
     def __call__(self, old_logp_BT: Tensor, sampling_logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """(B, T) ratios of tokens, or (B, 1) of sequences; 1 where ``mask_BT`` is 0 or the sampler reported NaN."""

@@ -1,13 +1,15 @@
 """The forward passes of a run: of kept completions, and at weight 0 of a rank that other ranks wait for."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from trl.trainer.utils import use_adapter
 
 from dppo.errors import ConfigError
 from dppo.packing import Kernel, first_passing
@@ -16,7 +18,6 @@ from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, fill_tokens
 from dppo.trl.correction import Correction, CorrectionMetrics
-from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.safeguards import MemoryAdvice
 from dppo.types import Work
@@ -27,7 +28,9 @@ class ForwardPasses:
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
-        self.layout, self._heads = choose_layout(trainer, padded_forward)
+        self._sharded: bool = trainer.is_fsdp_enabled  # then every forward pass is a collective operation
+        self.layout, self.heads = choose_layout(trainer, padded_forward)
+        """``heads`` are the models with our head. TRL's own computes metrics of tokens in any case."""
         self.enter()
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self.checked = False
@@ -49,18 +52,31 @@ class ForwardPasses:
 
     @property
     def correction(self) -> Correction | None:
-        """As ``Correction.of_trainer``."""
-        return Correction.of_trainer(self._trainer)
+        """The correction of a ``GRPOTrainer``; None without vLLM, or if it is switched off."""
+        trainer = self._trainer
+        if not (getattr(trainer, "use_vllm", False) and trainer.vllm_importance_sampling_correction):
+            return None
+        return Correction(
+            mode=trainer.vllm_importance_sampling_mode,
+            low=trainer.vllm_importance_sampling_clip_min,
+            high=trainer.vllm_importance_sampling_clip_max,
+        )
 
-    @property
-    def measures_freely(self) -> bool:
-        """True if the head computes metrics of tokens in any case, as TRL's does."""
-        return not self._heads
+    @contextmanager
+    def reference(self) -> Iterator[Any]:
+        """The reference policy: a model of its own, or the policy without its adapter."""
+        trainer = self._trainer
+        if trainer.ref_model is not None:
+            yield trainer.ref_model
+            return
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+            yield trainer.model
 
     def enter(self) -> None:
         """Get the models ready for training; another trainer may have used the same ones since."""
         dtype = torch.float32 if getattr(self._trainer.args, "cast_lm_head_to_fp32", False) else None
-        for model in self._heads:
+        for model in self.heads:
             add_scored_head(model, temperature=self._trainer.temperature, dtype=dtype)
         self.layout.enter()
         self.begun = False
@@ -69,12 +85,8 @@ class ForwardPasses:
     def leave(self) -> None:
         """Give the models back as TRL had them."""
         self.layout.leave()
-        for model in self._heads:
+        for model in self.heads:
             remove_scored_head(model)
-
-    def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
-        """(B, T) log-probabilities without gradient of the rows of positive weight; 0 elsewhere."""
-        return self._filled(rank_batch, weight_B, lambda batch: self(model, batch).logp_BT)
 
     def with_policy_mask(self, batch: RankBatch, calls: int) -> RankBatch:
         """The batch with TRL's ``top_entropy_quantile``: tokens of high entropy among those of their micro-batch.
@@ -99,6 +111,7 @@ class ForwardPasses:
         return replace(batch, policy_mask=high_BT)
 
     def _filled(self, rank_batch: RankBatch, weight_B: Tensor, value: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """(B, T) values without gradient of the tokens of rows of positive weight; 0 elsewhere."""
         batches = self._micro_batches(rank_batch, weight_B)
         if self._sharded:
             batches += [self.idle_pass()] * (self._largest(len(batches)) - len(batches))
@@ -110,17 +123,18 @@ class ForwardPasses:
 
         In the first draw the policy has not moved: its training passes give old log-probabilities and the correction.
         """
-        part, trainer = batch.cut(slice(None)), self._trainer
-        scored, old, ref, ratio = self.scored(batch.weight_UB), None, None, None
+        part, scored, correction = batch.cut(slice(None)), self.scored(batch.weight_UB), self.correction
+        old = ref = ratio = None
         if (later_B := scored.get("old")) is not None:
-            old = self.log_probs(part, later_B, trainer.model)
-            if self.correction is not None and batch.sampler_logp is not None:
-                ratio = self.correction(old, batch.sampler_logp, part.loss_mask * (later_B > 0)[:, None])
-                only_later = part.loss_mask * ((later_B > 0) & (batch.weight_UB[0] == 0))[:, None]
+            old = self._filled(part, later_B, lambda each: self(self._trainer.model, each).logp_BT)
+            if correction is not None and batch.sampler_logp is not None:
+                mask_BT = part.loss_mask * (later_B > 0)[:, None]
+                ratio = correction(old, batch.sampler_logp, mask_BT)
+                only_later = mask_BT * (batch.weight_UB[0] == 0)[:, None]
                 self.correction_metrics.add(old, batch.sampler_logp, ratio, only_later)
         if "reference" in scored:
-            with reference_model(trainer) as model:
-                ref = self.log_probs(part, scored["reference"], model)
+            with self.reference() as model:
+                ref = self._filled(part, scored["reference"], lambda each: self(model, each).logp_BT)
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def scored(self, weight_UB: Tensor) -> dict[str, Tensor]:
@@ -154,12 +168,11 @@ class ForwardPasses:
                 parts.append(self._micro_batches(rank_batch, weight_B * (call_B == call), whole=True))
                 budgets.append(self.memory.budget)
             self.memory.budget = max(budgets)
-        filled = [part for part in parts if part]
-        passes = sum(map(len, filled))
+        parts.sort(key=bool)  # stable: empty ones first
+        passes = sum(map(len, parts))
         most = self._largest(passes)
         self.begun |= most > 0
         missing = most - passes if self._sharded else int(most > 0 and not passes)
-        parts = [[] for _ in range(calls - len(filled))] + filled
         if missing:
             parts[-1] = [self.idle_pass()] * missing + parts[-1]
         return parts, self._row_metrics(rank_batch, parts, most)
@@ -168,22 +181,13 @@ class ForwardPasses:
         """``rows/*`` of docs/metrics.md, over all ranks; ``most`` is the largest number of passes of a rank."""
         batches = [batch for part in parts for batch in part]
         kept = [place for batch in batches if not batch.idle for place in batch.places]
-        counts = {
-            "rows/tokens": sum(batch.tokens for batch in batches),
-            "rows/padded_tokens": len(kept) * rank_batch.padded_width,
-            "rows/sequence_tokens": sum(rank_batch.prompt_tokens[i] + rank_batch.completion_tokens[i] for i in kept),
-            "room": len(batches) * self.memory.budget,
-        }
-        counted = torch.tensor([list(counts.values())], device=rank_batch.weight_UB.device)
-        summed = self._trainer.accelerator.gather(counted).sum(0).tolist()
-        metrics = dict(zip(counts, map(float, summed), strict=True)) | {"rows/forwards": float(most)}
-        room = metrics.pop("room")
-        return metrics | ({"rows/fill": metrics["rows/tokens"] / room} if room else {})
-
-    @property
-    def _sharded(self) -> bool:
-        """True if every forward pass is a collective operation: under FSDP."""
-        return self._trainer.is_fsdp_enabled
+        tokens, room = sum(batch.tokens for batch in batches), len(batches) * self.memory.budget
+        unpadded = sum(rank_batch.prompt_tokens[i] + rank_batch.completion_tokens[i] for i in kept)
+        counts = [tokens, len(kept) * rank_batch.padded_width, unpadded, room]
+        counted = torch.tensor([counts], device=rank_batch.weight_UB.device)
+        tokens, padded, unpadded, room = map(float, self._trainer.accelerator.gather(counted).sum(0).tolist())
+        metrics = {"rows/tokens": tokens, "rows/padded_tokens": padded, "rows/sequence_tokens": unpadded}
+        return metrics | {"rows/forwards": float(most)} | ({"rows/fill": tokens / room} if room else {})
 
     def _largest(self, number: int) -> int:
         """The largest number of a rank; all ranks call together."""
@@ -229,19 +233,23 @@ class ForwardPasses:
         """
         if self.checked:
             return
-        self.checked, layout = True, self.layout
+        self.checked, layout, trainer = True, self.layout, self._trainer
         self._check_head()
         if not isinstance(layout, RowLayout):
             return
-        kernel, problem = first_passing(
-            (layout.kernel, *layout.others), self._problem_of_rows, lambda here: bool(self._largest(int(here)))
-        )
+
+        def problem_of(kernel: Kernel) -> str:  # shards are differentiated in training steps alone
+            with torch.set_grad_enabled(not self._sharded), trainer.accelerator.autocast():
+                return problem_of_rows(trainer.model, kernel, temperature=trainer.temperature)
+
+        kernels = (layout.kernel, *layout.others)
+        kernel, problem = first_passing(kernels, problem_of, lambda here: bool(self._largest(int(here))))
         if kernel is not None:
             if kernel is not layout.kernel:
                 self.layout = replace(layout, kernel=kernel, others=())
-                self._trainer.accelerator.print(f"dppo | {self.layout}")
+                trainer.accelerator.print(f"dppo | {self.layout}")
             return
-        if self._trainer.args.layout != "auto":
+        if trainer.args.layout != "auto":
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
@@ -262,9 +270,3 @@ class ForwardPasses:
                 f"log-probabilities by the head of {name} {problem}, here or on another rank. TRL's forward and every "
                 "layout here need a linear head. Use another model."
             )
-
-    def _problem_of_rows(self, kernel: Kernel) -> str:
-        """The problem of rows with a kernel on this model, or "". Shards are differentiated in training steps alone."""
-        trainer = self._trainer
-        with torch.set_grad_enabled(not self._sharded), trainer.accelerator.autocast():
-            return problem_of_rows(trainer.model, kernel, temperature=trainer.temperature)

@@ -1,8 +1,9 @@
 """TRL's loop with checkpoints that are complete, for all trainers here."""
 
+import math
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import reduce
 from pathlib import Path
@@ -24,24 +25,27 @@ from dppo.files import write_text
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
 from dppo.trl.checkpoints.state import saved_settings
-from dppo.trl.hooks import add_metrics
 from dppo.trl.metrics import left_out
 
 REFERENCE = "dppo_reference.safetensors"
 
 
 class CheckpointedLoop(_BaseTrainer):
-    """TRL's loop with checkpoints that are written and resumed whole.
-
-    The class goes before a trainer of TRL among the bases.
-    """
+    """TRL's loop with checkpoints that are written and resumed whole, before a trainer of TRL among the bases."""
 
     lacking: Collection[str] = ()
     """Files and parts that the resumed checkpoint did not have, which was accepted."""
     last_checkpoint: Path | None = None
     """The newest checkpoint that this run has written or resumed; None before the first."""
 
-    add_metrics = add_metrics
+    def add_metrics(self: Any, metrics: Mapping[str, float]) -> None:
+        """Add metrics of this step to the next log of training; several of one name are averaged.
+
+        NaN, of a metric that is not known, is left out: TRL would log None if there is no other value.
+        """
+        for name, value in metrics.items():
+            if not math.isnan(value):
+                self._metrics["train"][name].append(value)
 
     def save_extra(self, folder: Path) -> None:
         """Write the subclass's part of a checkpoint, before TRL writes its own."""
@@ -71,11 +75,11 @@ class CheckpointedLoop(_BaseTrainer):
         """The checkpoint to resume from, or None; warnings name missing parts that were accepted."""
         # TRL leaves this argument to scripts.
         asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
-        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
-        if not folder:
-            if asked is True:
-                raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
+        if not asked:
             return None
+        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else Path(asked)
+        if folder is None:
+            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
         faults = self._faults(folder)
         files.refuse(folder, faults, accept_missing=cast(Any, self.args).accept_missing)
         missing, edited = (sorted(n for n in faults if faults[n] == fault) for fault in (files.MISSING, files.EDITED))
@@ -94,26 +98,8 @@ class CheckpointedLoop(_BaseTrainer):
     def _moved_reference(self) -> nn.Module | None:
         """The reference policy if ``sync_ref_model`` moves it: TRL saves it in no checkpoint. None otherwise."""
         reference = getattr(self, "ref_model", None)
-        if reference is None or not getattr(self.args, "sync_ref_model", False):
-            return None
-        return self.accelerator.unwrap_model(reference)
-
-    def _save_reference(self, folder: Path) -> None:
-        """Write a reference that moves, unless it is in shards."""
-        reference = self._moved_reference
-        if reference is None or any(isinstance(value, DTensor) for value in reference.parameters()):
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        # Cloned: safetensors refuses tensors that share memory, such as a tied head.
-        save_file(
-            {name: value.detach().cpu().clone() for name, value in reference.state_dict().items()}, folder / REFERENCE
-        )
-
-    def _load_reference(self, folder: Path) -> None:
-        reference = self._moved_reference
-        if reference is not None and (folder / REFERENCE).exists():
-            with checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
-                reference.load_state_dict(load_file(folder / REFERENCE))
+        moved = reference is not None and getattr(self.args, "sync_ref_model", False)
+        return self.accelerator.unwrap_model(reference) if moved else None
 
     def _faults(self, folder: Path) -> dict[str, str]:
         """Faults that any process has found. Processes of a node share the reading: nodes may have own folders."""
@@ -191,8 +177,12 @@ class CheckpointedLoop(_BaseTrainer):
                     for name in (files.LIST_FILE, files.STATE):
                         (folder / name).unlink(missing_ok=True)
                 self.save_extra(folder)
-                if saves:
-                    self._save_reference(folder)
+                reference = self._moved_reference if saves else None
+                if reference is not None and not any(isinstance(each, DTensor) for each in reference.parameters()):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    # Cloned: safetensors refuses tensors that share memory, such as a tied head.
+                    tensors = {name: value.detach().cpu().clone() for name, value in reference.state_dict().items()}
+                    save_file(tensors, folder / REFERENCE)
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if saves:
@@ -229,30 +219,27 @@ class CheckpointedLoop(_BaseTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
-            policy = self._saved_under_other_names(Path(resume_from_checkpoint), self.model if model is None else model)
-            if policy is None:
+            if not self._load_renamed(resume_from_checkpoint, self.model if model is None else model):
                 super()._load_from_checkpoint(resume_from_checkpoint, model)
-            else:
-                load_saved_weights(policy, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         folder = str(self.state.best_model_checkpoint)
         with checkpoint_errors(Path(folder), "the best model is damaged or another one"):
-            policy = self._saved_under_other_names(Path(folder), self.model)
-            if policy is None:
+            if not self._load_renamed(folder, self.model):
                 super()._load_best_model()
-            else:
-                load_saved_weights(policy, folder)
 
-    def _saved_under_other_names(self, folder: Path, model: Any) -> PreTrainedModel | None:
-        """The model without wrappers if a file has weights under names that it lacks; None otherwise.
+    def _load_renamed(self, folder: str, model: Any) -> bool:
+        """Load weights if the model lacks some of their names in the file; True if it did.
 
         Transformers writes mixtures of experts and vision-language models so, and its loop skips those names.
         """
         policy = self.accelerator.unwrap_model(model)
         if self.is_fsdp_enabled or not isinstance(policy, PreTrainedModel):
-            return None
-        return policy if files.weight_names(folder) - policy.state_dict().keys() else None
+            return False
+        other_names = bool(files.weight_names(Path(folder)) - policy.state_dict().keys())
+        if other_names:
+            load_saved_weights(policy, folder)
+        return other_names
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -270,7 +257,10 @@ class CheckpointedLoop(_BaseTrainer):
                 f"optim: {before}, or delete its optimizer.pt and set accept_missing: true."
             )
         self.load_extra(folder)
-        self._load_reference(folder)
+        reference = self._moved_reference
+        if reference is not None and (folder / REFERENCE).exists():
+            with checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
+                reference.load_state_dict(load_file(folder / REFERENCE))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:

@@ -109,7 +109,7 @@ def test_every_overridden_name_of_the_asynchronous_trainer_is_listed():
 def test_no_other_file_knows_a_name_that_trl_keeps_private():
     private, root = private_names(), Path(dppo.__file__).parent
     assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
-    hooks = {root / "trl" / name for name in ("hooks.py", "grpo/hooks.py", "base.py", "loop.py")}
+    hooks = {root / "trl" / name for name in ("grpo/hooks.py", "base.py", "loop.py")}
     assert {"_step", "_metrics"} <= set.union(*map(used_in, hooks)), "the search finds them where they are"
     names = ("forwards", "grpo/trainer", "rows/trainer", "rows/sft", "rows/dpo")
     trainers = [root / "trl" / f"{name}.py" for name in names]  # elsewhere ``self`` is no trainer

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.trl.grpo.rollouts import loss_mask
-from dppo.trl.hooks import add_metrics
+from dppo.trl.loop import CheckpointedLoop
 from dppo.trl.metrics import PhaseClock, wall
 
 Look = Callable[..., Any]
@@ -72,7 +72,7 @@ class StockPhases(TrainerCallback):
         phases = {name: seconds for name, seconds in self._clock.flush().items() if name != "time/prune"}
         rows = {"tokens": padded, "forwards": float(self._forwards)}
         rows |= {"padded_tokens": padded, "sequence_tokens": unpadded}
-        add_metrics(self.trainer, phases | {f"rows/{name}": value for name, value in rows.items()})
+        CheckpointedLoop.add_metrics(self.trainer, phases | {f"rows/{name}": value for name, value in rows.items()})
         self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
 
     def forward(self, inputs: dict[str, Any]) -> None:

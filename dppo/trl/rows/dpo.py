@@ -20,7 +20,6 @@ from dppo.packing.rows import UNSCORED
 from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.state import fingerprint
-from dppo.trl.hooks import reference_model
 from dppo.trl.rows.config import RowConfig
 from dppo.trl.rows.data import ReadRow, RowBatch, StepRows, trained
 from dppo.trl.rows.pairs import OF_ANSWERS, OF_BATCHES, OF_PAIRS, SERVED_LOSSES, MarginReward, pair_losses, weights_of
@@ -225,7 +224,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             found = self.rows.data[rows]
             both = torch.tensor([found[name] for name in before])
             return {"ref_P2": both.to(batch.weight.device, non_blocking=True).T}
-        with reference_model(self) as model:
+        with self.forwards.reference() as model:
             return {"ref_BT": self.forwards(model, batch).logp_BT}
 
 

@@ -31,7 +31,6 @@ from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
-from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, method_of_run
 from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowMetrics, StepRows, read_all
@@ -159,7 +158,7 @@ class RowTrainer(TrainingLoop):
             self._count_tokens(int(rows.attended_N[draw.keep_N].sum()))
             batch = self._dealt(draw)
             last = step + 1 >= self.state.max_steps
-            due = self.forwards.measures_freely or last or logs_next_step(self.args, self.state)
+            due = not self.forwards.heads or last or logs_next_step(self.args, self.state)
             self._of_tokens = self.metrics_needed or due
             counts = self.metric_counts(rows, of_tokens=self._of_tokens)
             call_N, call_B = rows.part_N % rows.stride, None  # of the loss, on the rank of each row
@@ -265,7 +264,7 @@ class RowTrainer(TrainingLoop):
 
     def _count_tokens(self, tokens: int) -> None:
         self._tokens_counted += tokens
-        count_tokens(self, tokens)
+        self.count_tokens(tokens)
 
     # -- the run and its checkpoints ----------------------------------------------------------------------------
 
