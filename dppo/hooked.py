@@ -7,8 +7,8 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 Hooked = Mapping[str, tuple[str, ...]]
@@ -26,12 +26,14 @@ def fingerprints(hooked: Hooked) -> dict[str, str]:
     """Fingerprints of the installed methods by name, with empty text for a method that is not there."""
     found = {}
     for path, names in hooked.items():
-        module, _, kind = path.rpartition(".")
-        owner = _owner(module, kind)
+        try:
+            owner = resolve_name(path)
+        except (AttributeError, ImportError):
+            owner = None
         for name in names:
             method = getattr(owner, name, None)
             written = inspect.isfunction(method) or inspect.ismethod(method)  # not one that every object has
-            found[f"{kind}.{name}"] = fingerprint(method) if written else ""
+            found[f"{path.rpartition('.')[2]}.{name}"] = fingerprint(method) if written else ""
     return found
 
 
@@ -44,12 +46,3 @@ def changed(hooked: Hooked, file: Path) -> list[str]:
 def write_fingerprints(hooked: Hooked, file: Path) -> None:
     """Write the fingerprints of the installed version."""
     file.write_text(json.dumps(fingerprints(hooked), indent=1) + "\n", encoding="utf-8")
-
-
-def _owner(module: str, kind: str) -> Any:
-    """A class or module, or None if it is not there."""
-    try:
-        found = getattr(import_module(module), kind, None)
-        return import_module(f"{module}.{kind}") if found is None else found
-    except ImportError:
-        return None
