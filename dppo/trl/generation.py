@@ -16,34 +16,30 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
-INPUTS = {"input_ids", "attention_mask", "generation_config"}
-"""Arguments that TRL passes to ``generate`` for text. A prompt with pictures has more of them."""
-SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
-"""Kinds of training in which all ranks call the model together: one more call on one rank would hang."""
-
 
 def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
     """A context in which ``generate`` of a trainer's model reads equal prompts of neighbouring rows once.
 
     No effect with sharded weights, pictures, or another cache than one of all keys and values.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer.accelerator.distributed_type in SHARDED or not _keeps_all_keys(model):
+    model, kind = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.distributed_type
+    # Ranks with shards call the model together: one more call on one rank would hang.
+    sharded = kind in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+    dynamic = getattr(model, "_supports_default_dynamic_cache", lambda: False)()
+    if sharded or model.config.is_encoder_decoder or not dynamic:
+        return nullcontext()
+    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
         return nullcontext()
     return method_replaced(model, "generate", partial(_generate, model.generate))
 
 
-def _keeps_all_keys(model: Any) -> bool:
-    """True if the cache of every layer holds the keys of all earlier tokens."""
-    config = model.config
-    if config.is_encoder_decoder or not getattr(model, "_supports_default_dynamic_cache", lambda: False)():
-        return False
-    layers = DynamicCache(config=config).layers
-    return all(type(layer) is DynamicLayer for layer in layers)
-
-
 def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
-    if inputs.keys() != INPUTS or not _one_path(config := inputs["generation_config"]):
+    if inputs.keys() != {"input_ids", "attention_mask", "generation_config"}:  # a prompt with pictures has more
+        return generate(**inputs)
+    config: GenerationConfig = inputs["generation_config"]
+    if config.use_cache is False or config.cache_implementation is not None:
+        return generate(**inputs)
+    if config.num_beams not in (None, 1) or config.num_return_sequences not in (None, 1):
         return generate(**inputs)
     if (rows := _repeated(inputs["input_ids"], inputs["attention_mask"])) is None:
         return generate(**inputs)
@@ -60,16 +56,6 @@ def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
     )
     cache.batch_select_indices(prompt_B)
     return generate(**inputs, past_key_values=cache)
-
-
-def _one_path(config: GenerationConfig) -> bool:
-    """True if ``generate`` writes one sequence for each row, with the usual cache."""
-    return (
-        config.use_cache is not False
-        and config.cache_implementation is None
-        and config.num_beams in (None, 1)
-        and config.num_return_sequences in (None, 1)
-    )
 
 
 def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:

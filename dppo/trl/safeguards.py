@@ -25,14 +25,6 @@ from dppo.step import PromptSource
 from dppo.trl.layouts import MIXED
 from dppo.typed import check
 
-KEPT = {"prompt", "image", "images"}
-"""Columns that ``GRPOTrainer`` keeps under ``remove_unused_columns``."""
-SERVE = (
-    'VLLM_SERVER_DEV_MODE=1 vllm serve {} --weight-transfer-config \'{{"backend": "nccl"}}\' '
-    "--logprobs-mode processed_logprobs"
-)
-"""The server that TRL's client talks to: docs/vllm.md."""
-
 
 class NonFiniteGuard(TrainerCallback):
     """Skips an optimizer step if its gradient is not finite, warns of it, and logs ``skipped_step_share``.
@@ -81,18 +73,14 @@ class EmptySignalWarning:
         problem = f"all groups had zero variance for {self.empty} generations"
         if self.unscored:
             problem = f"all rewards were NaN or None for {self.unscored} generation(s)"
-        warnings.warn(
-            f"{problem} in a row: nothing is learned. To see completions: log_completions: true.", stacklevel=2
-        )
+        advice = "nothing is learned. To see completions: log_completions: true."
+        warnings.warn(f"{problem} in a row: {advice}", stacklevel=2)
 
 
 class MemoryAdvice:
-    """Names the setting to lower if a pass runs out of memory, and warns if a row is over budget.
+    """Names the setting to lower if a pass runs out of memory. One of ``together`` sequences cannot be split."""
 
-    Passes of ``together`` sequences cannot be split: there it is ``setting``.
-    """
-
-    def __init__(self, setting: str = "max_completion_length", together: int = 1) -> None:
+    def __init__(self, setting: str, together: int) -> None:
         self._setting, self._together, self._warned = setting, together, False
         self._least = "one completion with its prompt" if together == 1 else "one prompt with its answers"
         self.budget = 0
@@ -192,15 +180,14 @@ def precision_line(trainer: Any) -> str | None:
     ours = MIXED.get(trainer.accelerator.mixed_precision, own)
     trained = str(ours).removeprefix("torch.")
     if trainer.vllm_mode == "server":
-        name = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["dtype"]
-        theirs = getattr(torch, name.removeprefix("torch."))
+        theirs = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["dtype"]
         then = f"start the server with --dtype {trained}"
     else:
         theirs = trainer.vllm_generation.llm.llm_engine.model_config.dtype
         then = f"before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{trained}')"
-    if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
-        return None
     sampled = str(theirs).removeprefix("torch.")
+    if torch.finfo(getattr(torch, sampled)).eps <= torch.finfo(ours).eps:
+        return None
     differ = "log-probabilities differ (sampling/sampling_logp_difference/mean)"
     return f"the trainer computes in {trained}, vLLM samples in {sampled}: {differ}. To sample in {trained}, {then}"
 
@@ -217,7 +204,9 @@ def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
         if args.vllm_mode == "server":
             address = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
             failed = f"vllm_mode: server: no vLLM server could be used at {address}"
-            works = f"Start one: {SERVE.format(model if isinstance(model, str) else 'MODEL')}"
+            serve = f"VLLM_SERVER_DEV_MODE=1 vllm serve {model if isinstance(model, str) else 'MODEL'}"  # docs/vllm.md
+            works = f'Start one: {serve} --weight-transfer-config \'{{"backend": "nccl"}}\' '
+            works += "--logprobs-mode processed_logprobs"
         else:
             failed = "vllm_mode: colocate: vLLM could not start in the trainer's process"
             longest = args.vllm_max_model_length or "not set, so the model's own limit"
@@ -244,5 +233,6 @@ def guarded_rewards(reward_funcs: Any, args: Any, data: Any) -> Any:
     if wrong := weights_mismatch(args.reward_weights, len(functions)):
         raise ConfigError(wrong)
     columns = {*(getattr(data, "column_names", None) or ())} if args.remove_unused_columns else set()
-    checked = partial(guarded, limit_seconds=args.reward_time_limit, dropped=columns - KEPT)
+    columns -= {"prompt", "image", "images"}  # ``GRPOTrainer`` keeps these
+    checked = partial(guarded, limit_seconds=args.reward_time_limit, dropped=columns)
     return [each if isinstance(each, str | torch.nn.Module) else checked(each) for each in functions]

@@ -11,7 +11,6 @@ import trl
 from datasets import Dataset
 from transformers.training_args import OptimizerNames
 from trl.data_utils import is_conversational
-from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.environment import check_version
 from dppo.errors import ConfigError, raise_problems
@@ -40,13 +39,11 @@ RANGES: Mapping[str, str] = {
     "off_policy_mask_threshold": "[-inf, inf]",
 }
 """Intervals of fields that TRL and transformers do not check: a run would fail late, or train on nonsense."""
-SAMPLING = ("top_k", "top_p", "min_p", "repetition_penalty")
-"""Fields that are off if they are None, although they are annotated as numbers."""
 
 
 def ranges_of(args: Any) -> dict[str, str]:
     """``RANGES`` without fields that are off, and without epochs if steps are counted."""
-    off = {name for name in SAMPLING if getattr(args, name, 0) is None}
+    off = {name for name in ("top_k", "top_p", "min_p", "repetition_penalty") if getattr(args, name, 0) is None}
     off |= {f"{each}_steps" for each in ("save", "eval", "logging") if getattr(args, f"{each}_strategy", "") == "no"}
     if isinstance(args.max_steps, int) and args.max_steps > 0:
         off.add("num_train_epochs")
@@ -65,28 +62,21 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
     check_version("trl", installed, oldest=oldest, before=BEFORE, changed=changed)
 
 
-def unsupported_options(args: GRPOConfig) -> list[str]:
+def unsupported_options(args: Any) -> list[str]:
     """One sentence per TRL option in ``args`` that would be silently wrong here; empty if all are served."""
-    served = served_in_rows(args) | {
-        **_high_entropies(args),
-        "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
-        "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.": not args.use_adaptive_entropy,
-    }
-    return [sentence for sentence, fine in served.items() if not fine]
-
-
-def _high_entropies(args: Any) -> dict[str, bool]:
-    """Conditions of a ``top_entropy_quantile`` below 1: a threshold over all tokens of the batch, of one policy."""
-    value, whole = args.top_entropy_quantile, args.top_entropy_quantile >= 1.0
+    # A quantile below 1 is a threshold over all tokens of the batch, of one policy.
+    whole, begins = args.top_entropy_quantile >= 1.0, f"top_entropy_quantile={args.top_entropy_quantile:g}"
     one_step = args.num_iterations == 1 and args.steps_per_generation == args.gradient_accumulation_steps
-    begins = f"top_entropy_quantile={value:g}"
-    return {
+    served = served_in_rows(args) | {
         f"{begins} has its threshold over the tokens of all prompts, and some are not rolled out. Write "
         "prompt_prune_rate: 0.": whole or not args.prompt_prune_rate,
         f"{begins} is by entropies of the policy that generated: each generation is trained on in one optimizer step. "
         "Write num_iterations: 1, and leave steps_per_generation out.": whole or one_step,
         f"{begins} with an entropy bonus is not served. Write entropy_coef: 0.": whole or not args.entropy_coef,
+        "use_adaptive_entropy needs the entropies of all completions, most of which are not forwarded here. Use a "
+        "fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.": not args.use_adaptive_entropy,
     }
+    return [sentence for sentence, fine in served.items() if not fine]
 
 
 def served_in_rows(args: Any) -> dict[str, bool]:
@@ -113,19 +103,14 @@ def check_processes(trainer: Any) -> None:
         )
 
 
-LIBRARIES = ("dppo", "trl", "transformers")
-"""Packages whose own classes are among a trainer's bases."""
 LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
 """Methods that give a step its examples; with a streamed dataset TRL's are used."""
 
-_LOSS_OF_GRPO = "the method has the loss. Set loss_type, or give a method its own token_loss: dppo docs extending."
-_LOADER_OF_GRPO = "prompts are in an order of seed and epoch. Put the dataset in order and set shuffle_dataset: false."
 _LOSS_OF_ROWS = "each drawn sequence has a weight in the loss. Override loss_and_scores, or use TRL's own trainer."
-_LOADER_OF_ROWS = "only drawn rows are read. Override _get_train_sampler for another order, or change the dataset."
-_OF_ROWS = {
-    "compute_loss": _LOSS_OF_ROWS,
-    **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
-}
+_OF_ROWS = dict.fromkeys(
+    ("get_train_dataloader", "get_batch_samples", "_prepare_inputs"),
+    "only drawn rows are read. Override _get_train_sampler for another order, or change the dataset.",
+) | {"compute_loss": _LOSS_OF_ROWS}
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "GRPOTrainer": {
@@ -135,9 +120,14 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "Set layout: padded and change the model's forward.",
         "_prepare_inputs": "a call of the loss trains on completions that were drawn. Change examples in the dataset, "
         "and completions in _generate or a rollout_func.",
-        **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_GRPO),
-        **dict.fromkeys(("get_off_policy_mask", "get_gamma_weights"), _LOSS_OF_GRPO),
-        **dict.fromkeys(LOADER, _LOADER_OF_GRPO),
+        **dict.fromkeys(
+            ("compute_loss", "_compute_loss", "get_off_policy_mask", "get_gamma_weights"),
+            "the method has the loss. Set loss_type, or give a method its own token_loss: dppo docs extending.",
+        ),
+        **dict.fromkeys(
+            LOADER,
+            "prompts are in an order of seed and epoch. Put the dataset in order and set shuffle_dataset: false.",
+        ),
     },
     "SFTTrainer": _OF_ROWS,
     "DPOTrainer": _OF_ROWS | {"_compute_loss": _LOSS_OF_ROWS},
@@ -149,12 +139,11 @@ def check_overrides(kind: type, *, streamed: bool = False) -> None:
     """Raise ``ConfigError`` for overrides of a class of trainers that would have no effect."""
     classes = kind.__mro__
     base = next(each for each in classes if each.__name__ in REFUSED and each.__module__.startswith("trl."))
-    own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in LIBRARIES]
+    libraries = ("dppo", "trl", "transformers")
+    own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in libraries]
     refused = {name: why for name, why in REFUSED[base.__name__].items() if not (streamed and name in LOADER)}
-    ignored = [(each, name) for each in own for name in refused if name in vars(each)]
-    raise_problems(
-        kind.__name__, [f"{each.__name__}.{name} would be ignored: {refused[name]}" for each, name in ignored]
-    )
+    ignored = [(each.__name__, name) for each in own for name in refused if name in vars(each)]
+    raise_problems(kind.__name__, [f"{each}.{name} would be ignored: {refused[name]}" for each, name in ignored])
 
 
 def unserved_models(trainer: Any) -> Iterator[str]:
