@@ -17,20 +17,19 @@ from dppo.install import VLLM_BEFORE, VLLM_LINE, VLLM_OLDEST, commit
 
 SMALL = 5_000_000
 """Parameters up to which a model is fastest on one thread and cheap to copy."""
-PACKAGES = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
 
 
 def environment(**facts: Any) -> dict[str, Any]:
     """Machine, versions and commit as JSON values, with further ``facts`` of a measurement."""
-    cuda = torch.cuda.is_available()
+    packages = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if cuda else None,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in packages},
         "commit": commit(),
         **facts,
     }
@@ -64,12 +63,8 @@ def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
 def check_version(package: str, installed: str, *, oldest: str, before: str, changed: Callable[[], list[str]]) -> None:
     """Raise ``ConfigError`` for a version of an engine before the tested range, or after it with changed methods.
 
-    Args:
-        package: its name for pip, with extras.
-        installed: its version; a development build or a candidate counts as the release that it leads to.
-        oldest: the first version that was tested.
-        before: the first one that was not.
-        changed: gives the names of overridden methods that are not as they were tested.
+    ``package`` is its name for pip, with extras. A development build or a candidate counts as the release that it leads
+    to. ``changed`` gives the names of overridden methods that are not as they were tested.
     """
     from packaging.version import Version  # comes with every engine, and not with torch alone
 
@@ -78,19 +73,13 @@ def check_version(package: str, installed: str, *, oldest: str, before: str, cha
         return
     tested, advice = f"{oldest} <= {name} < {before}", f"Install one: pip install '{package}>={oldest},<{before}'"
     if number < Version(oldest):
-        raise ConfigError(
-            f"{name} {installed} is not supported: the overridden methods were checked on {tested} only. {advice}"
-        )
+        checked = f"the overridden methods were checked on {tested} only"
+        raise ConfigError(f"{name} {installed} is not supported: {checked}. {advice}")
+    newer = f"{name} {installed} is newer than the tested {tested}"
     if others := changed():
-        raise ConfigError(
-            f"{name} {installed} is newer than the tested {tested}, and methods that are overridden have changed: "
-            f"{', '.join(others[:4])}{' and others' * (len(others) > 4)}. {advice}"
-        )
-    warnings.warn(
-        f"{name} {installed} is newer than the tested {tested}. It is used, since the methods that are overridden are "
-        "the same.",
-        stacklevel=3,
-    )
+        some = ", ".join(others[:4]) + " and others" * (len(others) > 4)
+        raise ConfigError(f"{newer}, and methods that are overridden have changed: {some}. {advice}")
+    warnings.warn(f"{newer}. It is used, since the methods that are overridden are the same.", stacklevel=3)
 
 
 def load_vllm(setting: str, otherwise: str) -> Any:

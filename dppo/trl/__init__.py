@@ -1,10 +1,7 @@
 """The adapter to TRL: ``DPPOConfig`` and ``DPPOTrainer`` in place of ``GRPOConfig`` and ``GRPOTrainer``.
 
-For TRL's asynchronous trainer: ``DPPOAsyncConfig`` and ``DPPOAsyncTrainer`` in place of ``AsyncGRPOConfig`` and
-``AsyncGRPOTrainer``, which is experimental and imported where it is used.
-
-For rows of a dataset: ``DPPOSFTConfig`` and ``DPPOSFTTrainer`` in place of ``SFTConfig`` and ``SFTTrainer``, and
-``DPPODPOConfig`` and ``DPPODPOTrainer`` in place of ``DPOConfig`` and ``DPOTrainer``.
+``DPPOAsync``, ``DPPOSFT`` and ``DPPODPO`` take the place of ``AsyncGRPO``, ``SFT`` and ``DPO`` in the same way. The
+asynchronous trainer is experimental, and imported when it is used.
 """
 
 from importlib import import_module
@@ -42,10 +39,9 @@ __all__ = [
     "DPPOTrainer",
 ]
 
-_ASYNCHRONOUS = {"DPPOAsyncConfig": "config", "DPPOAsyncTrainer": "trainer"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _ASYNCHRONOUS:
-        return getattr(import_module(f"dppo.trl.async_grpo.{_ASYNCHRONOUS[name]}"), name)
+    if name in ("DPPOAsyncConfig", "DPPOAsyncTrainer"):
+        part = name.removeprefix("DPPOAsync").lower()
+        return getattr(import_module(f"dppo.trl.async_grpo.{part}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

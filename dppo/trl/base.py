@@ -28,13 +28,9 @@ class TrainingLoop(CheckpointedLoop):
     together = 1
     """Sequences that must share one forward pass."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.clock = PhaseClock()
-        super().__init__(*args, **kwargs)
-
     def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         """Get ready to train, after TRL's trainer and the method; ``padded_forward`` is that of ``PaddedLayout``."""
-        self.forwards = ForwardPasses(self, padded_forward)
+        self.clock, self.forwards = PhaseClock(), ForwardPasses(self, padded_forward)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         self.add_callback(StepSeconds(self))

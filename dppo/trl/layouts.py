@@ -17,8 +17,6 @@ from dppo.packing.head import unsupported_head
 from dppo.packing.rows import UNSCORED, Row, on_device
 from dppo.trl.batch import MicroBatch, RankBatch
 
-TRITON_DEVICES = ("cuda", "xpu")
-"""Devices on which TRL's fused head scores labelled positions only; on others it scores every position."""
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -148,9 +146,9 @@ class RowLayout(Layout):
 
     def _sizes(self, rank_batch: RankBatch, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Group, prompt tokens and forwarded completion tokens of each of ``rows``."""
-        tokens, extra = [rank_batch.completion_tokens[i] for i in rows], int(self.last_tokens)
         prompts = [rank_batch.prompt_tokens[i] for i in rows]
-        return self._groups(rank_batch, rows), prompts, [n + extra if n else 0 for n in tokens]
+        tokens = [rank_batch.completion_tokens[i] for i in rows]
+        return self._groups(rank_batch, rows), prompts, [n + self.last_tokens if n else 0 for n in tokens]
 
     def _groups(self, rank_batch: RankBatch, rows: list[int]) -> list[int]:
         """A number for each of ``rows``, equal if a row holds their prompt once."""
@@ -174,18 +172,18 @@ def choose_layout(
     """Rows if the model and its reference allow it, else padding with the reason; and the models for our own head."""
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
-    reason = next((reason for reason in map(unsupported, models) if reason), "")
+    reason = next(filter(None, map(unsupported, models)), "")
     if learns_prompts(trainer.model):
         reason = "its adapter puts tokens of its own before every sequence"
     if args.layout == "padded":
         reason = "as set"
-    for model in models:
+    for model in models if router else ():
         seeing = "" if model.config is model.config.get_text_config() else "its head is called without pictures"
-        if router and (unserved := seeing or unsupported_head(model)):
+        if unserved := seeing or unsupported_head(model):
             problem = f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}"
             raise ConfigError(f"{problem}: {unserved}. Set router_aux_loss_coef: 0.0.")
-    # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
-    wanted = router or (not reason and accelerator.device.type not in TRITON_DEVICES)
+    # TRL's own head has no weights in its router loss, and without Triton it scores positions without a label too.
+    wanted = router or (not reason and accelerator.device.type not in ("cuda", "xpu"))
     heads = tuple(model for model in models if wanted and not unsupported_head(model))
     autocast = accelerator.autocast
     if reason:

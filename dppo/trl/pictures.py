@@ -16,10 +16,8 @@ from trl.trainer.utils import split_pixel_values_by_grid
 
 from dppo.errors import ConfigError
 
-OF_PICTURES = (
-    *("pixel_values", "image_grid_thw", "pixel_attention_mask", "spatial_shapes", "image_sizes"),
-    "image_position_ids",
-)
+OF_PICTURES = ("pixel_values", "image_grid_thw", "pixel_attention_mask", "spatial_shapes", "image_sizes")
+OF_PICTURES += ("image_position_ids",)
 """Inputs of pictures in TRL's batches."""
 OF_TOKENS = ("token_type_ids", "mm_token_type_ids")
 """Inputs with the kind of each token of prompt and completion, 0 for text."""
@@ -71,9 +69,9 @@ class Pictures:
         for name in self.values.keys() & {*OF_TOKENS}:
             rows = self.values[name]
             found[name] = rows[0].new_zeros(len(rows), prompt + completion)
-            for at, (kinds, tokens) in enumerate(zip(rows, prompts, strict=True)):
+            for padded, kinds, tokens in zip(found[name], rows, prompts, strict=True):
                 kept = kinds[: tokens + completion]
-                found[name][at, prompt - tokens :][: len(kept)] = kept
+                padded[prompt - tokens :][: len(kept)] = kept
         if not any(self.count_B):
             return found
         found |= {name: end_to_end(self.values[name]) for name in OF_PICTURES if name in self.values}
@@ -110,25 +108,22 @@ def joined_pictures(parts: Sequence[Pictures]) -> Pictures:
 
 def listed_pictures(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """TRL's examples, with a list of pictures in each if they have columns for them. Processors refuse None."""
-    column = next((name for name in ("images", "image") if name in examples[0]), None)
-    if column is None:
+    if not examples[0].keys() & {"images", "image"}:
         return examples
-    lists = [each.get(column) if column == "images" else [each.get(column)] for each in examples]
-    return [
-        {**each, "images": [picture for picture in pictures or [] if picture is not None]}
-        for each, pictures in zip(examples, lists, strict=True)
-    ]
+    several = "images" in examples[0]
+    lists = [each.get("images") or [] if several else [each.get("image")] for each in examples]
+    kept = ([picture for picture in pictures if picture is not None] for pictures in lists)
+    return [{**each, "images": pictures} for each, pictures in zip(examples, kept, strict=True)]
 
 
 def end_to_end(rows: Sequence[Tensor]) -> Tensor:
     """Tensors concatenated, with zeros up to the largest size of each further dimension, as processors pad."""
     sizes = [max(size) for size in zip(*(row.shape[1:] for row in rows), strict=True)]
-
-    def padded(row: Tensor) -> Tensor:
+    padded = []
+    for row in rows:
         missing = [size - has for size, has in zip(sizes, row.shape[1:], strict=True)]
-        return F.pad(row, [pad for each in reversed(missing) for pad in (0, each)]) if any(missing) else row
-
-    return torch.cat([padded(row) for row in rows])
+        padded.append(F.pad(row, [pad for each in reversed(missing) for pad in (0, each)]) if any(missing) else row)
+    return torch.cat(padded)
 
 
 def _by_row(output: Mapping[str, Any], count_B: Sequence[int]) -> dict[str, tuple[Tensor, ...]]:
@@ -138,8 +133,8 @@ def _by_row(output: Mapping[str, Any], count_B: Sequence[int]) -> dict[str, tupl
     if "pixel_attention_mask" not in found or "spatial_shapes" in found:
         tiles = {"num_tiles": output["num_tiles"]} if "num_tiles" in output else {}
         found = split_pixel_values_by_grid(cast(Any, {**found, **tiles, "num_images": list(count_B)}))
-    by_row = {name: found[name] for name in OF_PICTURES if name in found}
-    values = {name: tuple(each.split(1) if isinstance(each, Tensor) else each) for name, each in by_row.items()}
+    named = ((name, found[name]) for name in OF_PICTURES if name in found)
+    values = {name: tuple(each.split(1) if isinstance(each, Tensor) else each) for name, each in named}
     if unknown := [name for name, rows in values.items() if len(rows) != len(count_B)]:
         raise ConfigError(f"{unknown[0]} of this model cannot be parted by row. Use trl.GRPOTrainer for this model.")
     return values

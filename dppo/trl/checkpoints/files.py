@@ -27,8 +27,6 @@ LOCK_FILE, WRITER_FILE = "_writer.lock", "_writer.json"
 """The underscore in front keeps transformers from pushing them to the hub."""
 PATIENCE = 2.0
 """Seconds to wait for the lock: children of a killed process can hold it a moment longer."""
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks."""
 STATE = "trainer_state.json"
 """The file that transformers writes last."""
 OUR_STATE = "dppo_state.json"
@@ -37,8 +35,6 @@ UNUSABLE, MISSING, EDITED = "damaged, missing or of another version", "missing",
 """Faults of a file: no run can be resumed; a resumed run is another run; text was changed, maybe on purpose."""
 BINARY = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".distcp")
 """Endings of files that no user edits: a change is damage. A change of any other file is a warning."""
-MODEL = ("model", "adapter_model", "pytorch_model")
-"""Beginnings of the names of weights, without which no run can be resumed."""
 RANDOM = "the state of the random numbers (rng_state.pth)"
 PARTS = {
     "the state of the optimizer (optimizer.pt with scheduler.pt; save_only_model: true writes neither)": (
@@ -75,7 +71,7 @@ def sole_writer_of(folder: Path, report: Callable[[str], None] = print) -> Itera
             writer = _noted(note) or "another process"
             raise ConfigError(f"output_dir={folder} is written by {writer}. Write output_dir: {folder}-2") from None
         except OSError as error:
-            if error.errno not in NO_LOCKS:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # those of file systems without locks
                 raise ConfigError(f"output_dir={folder} cannot be locked: {error.strerror or error}") from error
             report(f"{folder} cannot be locked ({error.strerror}): a second writer would not be noticed")
         yield
@@ -122,12 +118,12 @@ def find_faults(folder: Path, *, same_ranks: bool = True, reader: int = 0, reade
             listed = {name: [int(size), str(checksum)] for name, (size, checksum) in entries}
         except (FileError, KeyError, TypeError, ValueError, AttributeError):
             return {LIST_FILE: UNUSABLE}
-    found = {}
+    found, weights = {}, ("model", "adapter_model", "pytorch_model")  # without weights no run can be resumed
     for name in sorted(listed, key=lambda name: -listed[name][0])[reader::readers]:  # largest first, for equal shares
         binary, path, same = name.endswith(BINARY), folder / name, False
         with suppress(OSError):
             same = measured(path) == listed[name]
-        if not path.exists() and (binary or name == OUR_STATE) and not name.startswith(MODEL):
+        if not path.exists() and (binary or name == OUR_STATE) and not name.startswith(weights):
             found[name] = MISSING
         elif not same:
             found[name] = UNUSABLE if binary else EDITED
@@ -168,9 +164,9 @@ def advice(folder: Path) -> str:
 
 def passed_over(folder: Path) -> list[str]:
     """Lines about checkpoints of the same run that are newer than one and incomplete."""
-    paths = _numbered(folder.parent)
-    newer = paths[paths.index(folder) + 1 :] if folder in paths else []
-    return [f"{path} is passed over: it was not written to its end" for path in newer if not _is_complete(path)]
+    complete = _checkpoints(folder.parent)
+    newer = [*complete][[*complete].index(folder) + 1 :] if folder in complete else []
+    return [f"{path} is passed over: it was not written to its end" for path in newer if not complete[path]]
 
 
 def asked_for(value: str | bool | None) -> str | bool | None:
@@ -186,19 +182,19 @@ def latest_checkpoint(run_folder: str | Path) -> Path | None:
 
 def complete_checkpoints(run_folder: str | Path) -> list[Path]:
     """All complete checkpoints in a run's folder, oldest first."""
-    return [path for path in _numbered(Path(run_folder)) if _is_complete(path)]
+    return [path for path, complete in _checkpoints(Path(run_folder)).items() if complete]
 
 
-def _is_complete(folder: Path) -> bool:
-    # One of TRL's own trainer has neither our list nor our state.
-    listed = (folder / LIST_FILE).exists() or not (folder / OUR_STATE).exists()
-    return listed and content(folder / STATE) is not None
-
-
-def _numbered(run_folder: Path) -> list[Path]:
-    """Folders of checkpoints, complete or not, oldest first."""
+def _checkpoints(run_folder: Path) -> dict[Path, bool]:
+    """Folders of checkpoints, oldest first, and True for each that is complete."""
     steps = {path.name.removeprefix("checkpoint-"): path for path in run_folder.glob("checkpoint-*")}
-    return [steps[step] for step in sorted(filter(str.isdecimal, steps), key=int)]
+    found = {}
+    for step in sorted(filter(str.isdecimal, steps), key=int):
+        folder = steps[step]
+        # One of TRL's own trainer has neither our list nor our state.
+        listed = (folder / LIST_FILE).exists() or not (folder / OUR_STATE).exists()
+        found[folder] = listed and content(folder / STATE) is not None
+    return found
 
 
 def content(path: Path) -> dict[str, Any] | None:

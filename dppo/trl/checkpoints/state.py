@@ -4,13 +4,12 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import CheckpointError
 from dppo.files import read_json
 from dppo.methods import Method
 from dppo.methods.own import part_names
@@ -60,9 +59,7 @@ class RunState:
     """``Savings`` by ``dataclasses.asdict``."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
-        if min(self.calls, self.skipped) < 0:
-            raise ConfigError(f"calls={self.calls}, skipped={self.skipped}: below 0")
+        check_fields(self, "the state of another checkpoint", calls="[0, inf)", skipped="[0, inf)")
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
@@ -109,16 +106,15 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
     if in_use and "processes" in differing:
         before, now = differing["processes"]
         raise CheckpointError(f"{folder} was saved amid a generation by {before} processes, not {now}. Start {before}.")
-    warn_of(differing, partial(_effect, in_use=in_use, new_optimizer=new_optimizer))
+
+    def effect_of(name: str) -> str:
+        effect = EFFECTS.get(name, DRAWS if name.startswith(GENERATING) else UPDATE) if in_use else UPDATE
+        if effect == BATCH:
+            return "it holds from here, and the generation in use is rolled out again"
+        return "it holds from the next generation" if effect == DRAWS else optimizer_effect(name, new_optimizer)
+
+    warn_of(differing, effect_of)
     return in_use and not any(EFFECTS.get(name) == BATCH for name in differing)
-
-
-def _effect(name: str, in_use: bool, new_optimizer: bool) -> str:
-    """The effect of a changed setting, as a clause."""
-    effect = EFFECTS.get(name, DRAWS if name.startswith(GENERATING) else UPDATE) if in_use else UPDATE
-    if effect == BATCH:
-        return "it holds from here, and the generation in use is rolled out again"
-    return "it holds from the next generation" if effect == DRAWS else optimizer_effect(name, new_optimizer)
 
 
 def optimizer_effect(name: str, new_optimizer: bool) -> str:
