@@ -28,9 +28,9 @@ class TrainingLoop(CheckpointedLoop):
     together = 1
     """Sequences that must share one forward pass."""
 
-    def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
-        """Get ready to train, after TRL's trainer and the method; ``padded_forward`` is that of ``PaddedLayout``."""
-        self.clock, self.forwards = PhaseClock(), ForwardPasses(self, padded_forward)
+    def start_loop(self) -> None:
+        """Get ready to train, after TRL's trainer and the method."""
+        self.clock, self.forwards = PhaseClock(), ForwardPasses(self)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         self.add_callback(StepSeconds(self))
@@ -86,7 +86,7 @@ class TrainingLoop(CheckpointedLoop):
         """TRL's training step. Its time outside the other phases is that of forward and backward."""
         before, run = self.clock.total["forward_backward"], self.forwards.run
         wait = self.accelerator.sync_gradients  # earlier calls of a step leave their work in the queue
-        with self.clock("forward_backward", wait=wait), self.forwards.memory.explained():
+        with self.clock("forward_backward", wait=wait), self.forwards.explained():
             loss = super().training_step(*args, **kwargs)
         if self.forwards.run is run:  # costs of passes are fitted to the total
             self.clock.total["forward_backward"] = before

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from trl.trainer.utils import use_adapter
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, OutOfMemoryError
 from dppo.packing import Kernel, first_passing
 from dppo.packing.check import attempted, check_head, problem_of_rows
 from dppo.packing.forward import Scored
@@ -19,21 +19,22 @@ from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, fill_tokens
 from dppo.trl.correction import Correction, CorrectionMetrics
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
-from dppo.trl.safeguards import MemoryAdvice
 from dppo.types import Work
 
 
 class ForwardPasses:
-    """All forward passes of a trainer, with gradient or without; ``padded_forward`` is that of ``PaddedLayout``."""
+    """All forward passes of a trainer, with gradient or without, and advice if one runs out of memory."""
 
-    def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
-        self._trainer, self._padded_forward = trainer, padded_forward
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self.checked = trainer, False
         self._sharded: bool = trainer.is_fsdp_enabled  # then every forward pass is a collective operation
-        self.layout, self.heads = choose_layout(trainer, padded_forward)
+        self.layout, self.heads = choose_layout(trainer)
         """``heads`` are the models with our head. TRL's own computes metrics of tokens in any case."""
         self.enter()
-        self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
-        self.checked = False
+        self._budget = self._in_flight = self._completions = 0
+        """Most tokens of a forward pass; tokens and completions of the current one, 0 before the first."""
+        self._least = "one completion with its prompt" if trainer.together == 1 else "one prompt with its answers"
+        self._warned = False
         self.correction_metrics = CorrectionMetrics()
         self._latest: RankBatch | None = None
         self._planned: dict[Any, list[MicroBatch]] = {}
@@ -45,7 +46,7 @@ class ForwardPasses:
         self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, metrics: bool = False
     ) -> Scored:
         """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and metrics if requested."""
-        self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
+        self._in_flight, self._completions = batch.tokens, len(batch.rows)
         (scored, trained), one = self.run, Work(passes=1, tokens=batch.tokens)
         self.run = (scored, trained + one) if torch.is_grad_enabled() else (scored + one, trained)
         return self.layout.forward(model, batch, entropy=entropy, router=router, metrics=metrics)
@@ -73,6 +74,22 @@ class ForwardPasses:
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             yield trainer.model
 
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn an out-of-memory error of a training pass into one that names the setting to lower."""
+        self._in_flight = 0
+        try:
+            yield
+        except RuntimeError as error:
+            exhausted = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+            if not exhausted or not self._in_flight:
+                raise
+            lower = f"max_tokens_per_row: {min(self._budget, self._in_flight) // 2}"
+            if self._completions <= self._trainer.together:  # a row cannot hold less
+                lower = f"a lower {self._trainer.length_setting}: that is {self._least}"
+            failed = f"out of memory in a pass over {self._in_flight} tokens (max_tokens_per_row={self._budget})"
+            raise OutOfMemoryError(f"{failed}. Set {lower}, or gradient_checkpointing: true.") from error
+
     def enter(self) -> None:
         """Get the models ready for training; another trainer may have used the same ones since."""
         dtype = torch.float32 if getattr(self._trainer.args, "cast_lm_head_to_fp32", False) else None
@@ -87,6 +104,10 @@ class ForwardPasses:
         self.layout.leave()
         for model in self.heads:
             remove_scored_head(model)
+
+    def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
+        """(B, T) log-probabilities without gradient of the rows of positive weight; 0 elsewhere."""
+        return self._filled(rank_batch, weight_B, lambda batch: self(model, batch).logp_BT)
 
     def with_policy_mask(self, batch: RankBatch, calls: int) -> RankBatch:
         """The batch with TRL's ``top_entropy_quantile``: tokens of high entropy among those of their micro-batch.
@@ -111,11 +132,10 @@ class ForwardPasses:
         return replace(batch, policy_mask=high_BT)
 
     def _filled(self, rank_batch: RankBatch, weight_B: Tensor, value: Callable[[MicroBatch], Tensor]) -> Tensor:
-        """(B, T) values without gradient of the tokens of rows of positive weight; 0 elsewhere."""
         batches = self._micro_batches(rank_batch, weight_B)
         if self._sharded:
             batches += [self.idle_pass()] * (self._largest(len(batches)) - len(batches))
-        with self.memory.explained():
+        with self.explained():
             return fill_tokens(rank_batch, batches, value)
 
     def with_log_probs(self, batch: RankBatch) -> RankBatch:
@@ -126,7 +146,7 @@ class ForwardPasses:
         part, scored, correction = batch.cut(slice(None)), self.scored(batch.weight_UB), self.correction
         old = ref = ratio = None
         if (later_B := scored.get("old")) is not None:
-            old = self._filled(part, later_B, lambda each: self(self._trainer.model, each).logp_BT)
+            old = self.log_probs(part, later_B, self._trainer.model)
             if correction is not None and batch.sampler_logp is not None:
                 mask_BT = part.loss_mask * (later_B > 0)[:, None]
                 ratio = correction(old, batch.sampler_logp, mask_BT)
@@ -134,7 +154,7 @@ class ForwardPasses:
                 self.correction_metrics.add(old, batch.sampler_logp, ratio, only_later)
         if "reference" in scored:
             with self.reference() as model:
-                ref = self._filled(part, scored["reference"], lambda each: self(model, each).logp_BT)
+                ref = self.log_probs(part, scored["reference"], model)
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def scored(self, weight_UB: Tensor) -> dict[str, Tensor]:
@@ -166,8 +186,8 @@ class ForwardPasses:
             parts, budgets = [], []
             for call in range(calls):
                 parts.append(self._micro_batches(rank_batch, weight_B * (call_B == call), whole=True))
-                budgets.append(self.memory.budget)
-            self.memory.budget = max(budgets)
+                budgets.append(self._budget)
+            self._budget = max(budgets)
         parts.sort(key=bool)  # stable: empty ones first
         passes = sum(map(len, parts))
         most = self._largest(passes)
@@ -181,7 +201,7 @@ class ForwardPasses:
         """``rows/*`` of docs/metrics.md, over all ranks; ``most`` is the largest number of passes of a rank."""
         batches = [batch for part in parts for batch in part]
         kept = [place for batch in batches if not batch.idle for place in batch.places]
-        tokens, room = sum(batch.tokens for batch in batches), len(batches) * self.memory.budget
+        tokens, room = sum(batch.tokens for batch in batches), len(batches) * self._budget
         unpadded = sum(rank_batch.prompt_tokens[i] + rank_batch.completion_tokens[i] for i in kept)
         counts = [tokens, len(kept) * rank_batch.padded_width, unpadded, room]
         counted = torch.tensor([counts], device=rank_batch.weight_UB.device)
@@ -213,9 +233,11 @@ class ForwardPasses:
             self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
         batches = [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
         most = max((batch.tokens for batch in batches), default=0)
-        self.memory.budget = max(most, 1) if whole else budget
-        if limit is not None:
-            self.memory.warn_if_beyond(most)
+        self._budget = max(most, 1) if whole else budget
+        if limit is not None and most > budget and not self._warned:  # such a pass cannot be split
+            self._warned = True
+            over = f"{self._least} is {most} tokens, over max_tokens_per_row={budget}"
+            warnings.warn(f"{over}: it gets a row of its own. Set max_tokens_per_row: {most}.", stacklevel=2)
         return batches
 
     def idle_pass(self) -> MicroBatch:
@@ -254,7 +276,8 @@ class ForwardPasses:
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
         of_rows: dict[str, Any] = {"scored": layout.last_tokens, "autocast": layout.autocast}
-        self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check", **of_rows)
+        reason = "rows failed the self-check"
+        self.layout = PaddedLayout(padded_forward=trainer.padded_forward, reason=reason, **of_rows)
 
     def _check_head(self) -> None:
         """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""

@@ -166,9 +166,7 @@ class RowLayout(Layout):
         return f"layout: packed rows{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
 
 
-def choose_layout(
-    trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]
-) -> tuple[PaddedLayout | RowLayout, tuple[PreTrainedModel, ...]]:
+def choose_layout(trainer: Any) -> tuple[PaddedLayout | RowLayout, tuple[PreTrainedModel, ...]]:
     """Rows if the model and its reference allow it, else padding with the reason; and the models for our own head."""
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
@@ -187,6 +185,7 @@ def choose_layout(
     heads = tuple(model for model in models if wanted and not unsupported_head(model))
     autocast = accelerator.autocast
     if reason:
+        padded_forward = trainer.padded_forward
         return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=autocast), heads
     dtype = MIXED.get(accelerator.mixed_precision, models[0].dtype)
     kernel, *others = kernels_for(models[0].config, accelerator.device, dtype)

@@ -1,4 +1,4 @@
-"""Skipped steps, warnings if nothing is learned, and errors with advice: models, memory, rounds, vLLM, rewards."""
+"""Skipped steps, warnings if nothing is learned, and errors with advice: models, rounds, vLLM, rewards."""
 
 import atexit
 import gc
@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from trl.generation.vllm_client import VLLMClient
 from trl.trainer.grpo_config import GRPOConfig
 
-from dppo.errors import ConfigError, EngineError, OutOfMemoryError, RoundsError, first_line, in_one_line
+from dppo.errors import ConfigError, EngineError, RoundsError, first_line, in_one_line
 from dppo.files import model_problem, near
 from dppo.rewards import guarded
 from dppo.step import PromptSource
@@ -75,41 +75,6 @@ class EmptySignalWarning:
             problem = f"all rewards were NaN or None for {self.unscored} generation(s)"
         advice = "nothing is learned. To see completions: log_completions: true."
         warnings.warn(f"{problem} in a row: {advice}", stacklevel=2)
-
-
-class MemoryAdvice:
-    """Names the setting to lower if a pass runs out of memory. One of ``together`` sequences cannot be split."""
-
-    def __init__(self, setting: str, together: int) -> None:
-        self._setting, self._together, self._warned = setting, together, False
-        self._least = "one completion with its prompt" if together == 1 else "one prompt with its answers"
-        self.budget = 0
-        """Tokens of a forward pass, as set."""
-        self.in_flight = self.completions = 0
-        """Tokens and completions of the current forward pass; 0 before the first."""
-
-    def warn_if_beyond(self, tokens: int) -> None:
-        """Warn once if a pass that cannot be split is over budget."""
-        if tokens > self.budget and not self._warned:
-            self._warned = True
-            over = f"{self._least} is {tokens} tokens, over max_tokens_per_row={self.budget}"
-            warnings.warn(f"{over}: it gets a row of its own. Set max_tokens_per_row: {tokens}.", stacklevel=2)
-
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Turn an out-of-memory error of a training pass into one that names the setting to lower."""
-        self.in_flight = 0
-        try:
-            yield
-        except RuntimeError as error:
-            exhausted = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-            if not exhausted or not self.in_flight:
-                raise
-            lower = f"max_tokens_per_row: {min(self.budget, self.in_flight) // 2}"
-            if self.completions <= self._together:  # a row cannot hold less
-                lower = f"a lower {self._setting}: that is {self._least}"
-            failed = f"out of memory in a pass over {self.in_flight} tokens (max_tokens_per_row={self.budget})"
-            raise OutOfMemoryError(f"{failed}. Set {lower}, or gradient_checkpointing: true.") from error
 
 
 def end_at_exit() -> None:

@@ -397,7 +397,7 @@ def test_a_router_loss_with_pictures_is_refused():
         accelerator=SimpleNamespace(device=torch.device("cpu")), method=SimpleNamespace(router_coef=0.1),
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"without pictures\. Set router_aux_loss_coef: 0\.0"):
-        choose_layout(trainer, None)
+        choose_layout(trainer)
 
 
 @pytest.mark.slow

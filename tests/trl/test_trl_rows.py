@@ -42,7 +42,7 @@ class TestSameLayout:
 
     def test_two_layouts_in_one_step_are_seen(self, tiny_path, tmp_path, monkeypatch):
         def by_padding(self, whole, weight_B, model):
-            layout = PaddedLayout(padded_forward=self._padded_forward, reason="")
+            layout = PaddedLayout(padded_forward=self._trainer.padded_forward, reason="")
             places = layout.places(whole, weight_B.nonzero().flatten().tolist(), 10_000)
             batches = layout.micro_batches(whole, weight_B, places)
             return fill_tokens(

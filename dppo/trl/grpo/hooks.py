@@ -3,7 +3,7 @@
 ``tests/trl/trl_methods.json`` lists what they rely on, and a test compares it with the installed TRL.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -25,13 +25,13 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
     _deferring = False
     """True while completions are rolled out: their log-probabilities are computed later, for those kept."""
 
-    def start_loop(self, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
+    def start_loop(self) -> None:
         """As ``TrainingLoop.start_loop``."""
         if self._is_vlm:
             self._tokenizer.padding_side = "left"  # TRL pads prompts so, and the processor the kinds of their tokens
             if self.args.ddp_find_unused_parameters is None:
                 self.args.ddp_find_unused_parameters = True  # the pass that synchronizes may have no picture
-        super().start_loop(padded_forward)
+        super().start_loop()
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """Inputs of the next call of the loss."""

@@ -84,7 +84,7 @@ class DPPOTrainer(GRPOHooks):
         self.session = start_session(self, own, self.schedule.passes)
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(self.method)
         """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
-        self.start_loop(self.padded_forward)
+        self.start_loop()
         self.meter = CostMeter(self.clock, self.accelerator, self.forwards)
         self.in_use: GenerationInUse | None = None
         """The generation that is trained on; None before the first."""

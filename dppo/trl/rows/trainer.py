@@ -93,7 +93,7 @@ class RowTrainer(TrainingLoop):
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(made)
         self.source = RowSource(scores, made, seed=args.seed)
         self._tokens_counted, self._ended = 0, False
-        self.start_loop(self._padded_forward)
+        self.start_loop()
         if made.rows.rate:
             note = f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept"
             if not scores.seen:
@@ -316,7 +316,7 @@ class RowTrainer(TrainingLoop):
 
     # -- forward passes as TRL's --------------------------------------------------------------------------------
 
-    def _padded_forward(
+    def padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
     ) -> tuple[Tensor, None, dict[str, Tensor]]:
         """As ``PaddedLayout.padded_forward``. TRL pads on the right here: positions begin at 0, as in its training."""
