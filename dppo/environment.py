@@ -5,7 +5,7 @@ import os
 import platform
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,24 @@ SMALL = 5_000_000
 
 def environment(**facts: Any) -> dict[str, Any]:
     """Machine, versions and commit as JSON values, with further ``facts`` of a measurement."""
-    packages = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
+    versions: dict[str, str | None] = dict.fromkeys(("dppo", "torch", "numpy", "transformers", "trl", "accelerate"))
+    for name in versions:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    models = (line.split(": ", 1)[1] for line in lines if line.startswith("model name"))
     return {
-        "processor": _processor(),
+        "processor": next(models, platform.processor()),
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "versions": {name: _version(name) for name in packages},
+        "versions": versions,
         "commit": commit(),
         **facts,
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.processor())
 
 
 @contextmanager

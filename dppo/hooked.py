@@ -1,7 +1,4 @@
-"""Fingerprints of methods of an engine that we override: a newer version is served if they are the same.
-
-Methods are listed by the path of their class, functions by that of their module.
-"""
+"""Fingerprints of methods of an engine that we override: a newer version is served if they are the same."""
 
 import hashlib
 import inspect

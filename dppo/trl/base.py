@@ -95,9 +95,6 @@ class TrainingLoop(CheckpointedLoop):
 
 
 def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, Tensor]) -> tuple[Any, Any]:
-    """TRL's loss of a batch of its collator and, by name, the metrics it would log; ``model`` stands for the policy.
-
-    Metrics that the trainer had before are dropped.
-    """
+    """TRL's loss of a batch with ``model`` as the policy, and the metrics it would log, in place of earlier ones."""
     trainer._metrics = {"train": defaultdict(list)}
     return DPOTrainer._compute_loss(trainer, model, inputs, False), trainer._metrics["train"]

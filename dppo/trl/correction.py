@@ -41,8 +41,7 @@ class CorrectionMetrics:
     """TRL's ``sampling/*`` metrics over the completions kept. Differences beyond rounding show stale weights."""
 
     def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._largest: list[Tensor] = []
+        self._sums, self._largest = list[Tensor](), list[Tensor]()
 
     def add(self, old_logp_BT: Tensor, sampling_logp_BT: Tensor, ratio: Tensor, mask_BT: Tensor) -> None:
         """Add completions; tokens whose ``mask_BT`` is 0 are left out. Nothing waits for the device."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -119,9 +119,7 @@ class ForwardPasses:
             return batch
 
         def entropy(part: MicroBatch) -> Tensor:
-            found = self(trainer.model, part, entropy=True).entropy_BT
-            assert found is not None
-            return found
+            return cast(Tensor, self(trainer.model, part, entropy=True).entropy_BT)
 
         mask_BT, threshold = batch.loss_mask, 1 - trainer.top_entropy_quantile
         entropy_BT = self._filled(batch, torch.ones_like(batch.weight_UB[0]), entropy)
@@ -183,11 +181,9 @@ class ForwardPasses:
             batches = self._micro_batches(rank_batch, weight_B)
             parts = [batches[call::calls] for call in range(calls)]
         else:
-            parts, budgets = [], []
-            for call in range(calls):
-                parts.append(self._micro_batches(rank_batch, weight_B * (call_B == call), whole=True))
-                budgets.append(self._budget)
-            self._budget = max(budgets)
+            self._budget = 1
+            weights = [weight_B * (call_B == call) for call in range(calls)]
+            parts = [self._micro_batches(rank_batch, each, whole=True) for each in weights]
         parts.sort(key=bool)  # stable: empty ones first
         passes = sum(map(len, parts))
         most = self._largest(passes)
@@ -217,7 +213,7 @@ class ForwardPasses:
     def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, *, whole: bool = False) -> list[MicroBatch]:
         """Forward passes of the rows of positive weight, laid out once in a generation.
 
-        If ``whole`` and no budget is set, it is one pass.
+        If ``whole`` and no budget is set, it is one pass, and the budget grows to it.
         """
         limit, budget = self._trainer.args.max_tokens_per_row, self.budget(rank_batch)
         whole = whole and limit is None
@@ -233,7 +229,7 @@ class ForwardPasses:
             self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
         batches = [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
         most = max((batch.tokens for batch in batches), default=0)
-        self._budget = max(most, 1) if whole else budget
+        self._budget = max(most, self._budget) if whole else budget
         if limit is not None and most > budget and not self._warned:  # such a pass cannot be split
             self._warned = True
             over = f"{self._least} is {most} tokens, over max_tokens_per_row={budget}"

@@ -183,14 +183,13 @@ def choose_layout(trainer: Any) -> tuple[PaddedLayout | RowLayout, tuple[PreTrai
     # TRL's own head has no weights in its router loss, and without Triton it scores positions without a label too.
     wanted = router or (not reason and accelerator.device.type not in ("cuda", "xpu"))
     heads = tuple(model for model in models if wanted and not unsupported_head(model))
-    autocast = accelerator.autocast
+    made: dict[str, Any] = {"autocast": accelerator.autocast}
     if reason:
-        padded_forward = trainer.padded_forward
-        return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=autocast), heads
+        return PaddedLayout(padded_forward=trainer.padded_forward, reason=reason, scored=router, **made), heads
     dtype = MIXED.get(accelerator.mixed_precision, models[0].dtype)
     kernel, *others = kernels_for(models[0].config, accelerator.device, dtype)
-    settings: dict[str, Any] = {"shares_prompts": args.layout != "packed", "last_tokens": router, "autocast": autocast}
-    return RowLayout(kernel=kernel, others=tuple(others), models=models, **settings), heads
+    made |= {"models": models, "shares_prompts": args.layout != "packed", "last_tokens": router}
+    return RowLayout(kernel=kernel, others=tuple(others), **made), heads
 
 
 def learns_prompts(policy: Any) -> bool:

@@ -80,7 +80,15 @@ class CheckpointedLoop(_BaseTrainer):
         folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else Path(asked)
         if folder is None:
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
-        faults = self._faults(folder)
+        state = self.accelerator.state
+        # Processes of a node share the reading: nodes may have folders of their own.
+        readers = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), state.num_processes)
+        reader = state.local_process_index % readers
+        same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
+        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
+        faults: dict[str, str] = {name: fault for each in found for name, fault in each.items()}
+        if self._moved_reference is not None and not (folder / REFERENCE).exists():  # one of TRL's own, or of shards
+            faults["the reference that sync_ref_model has moved"] = files.MISSING
         files.refuse(folder, faults, accept_missing=cast(Any, self.args).accept_missing)
         missing, edited = (sorted(n for n in faults if faults[n] == fault) for fault in (files.MISSING, files.EDITED))
         self.lacking, self.last_checkpoint = missing, folder
@@ -100,17 +108,6 @@ class CheckpointedLoop(_BaseTrainer):
         reference = getattr(self, "ref_model", None)
         moved = reference is not None and getattr(self.args, "sync_ref_model", False)
         return self.accelerator.unwrap_model(reference) if moved else None
-
-    def _faults(self, folder: Path) -> dict[str, str]:
-        """Faults that any process has found. Processes of a node share the reading: nodes may have own folders."""
-        state = self.accelerator.state
-        readers = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), state.num_processes)
-        reader = state.local_process_index % readers
-        same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
-        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
-        if self._moved_reference is not None and not (folder / REFERENCE).exists():  # one of TRL's own, or of shards
-            found.append({"the reference that sync_ref_model has moved": files.MISSING})
-        return {name: fault for each in found for name, fault in each.items()}
 
     def drop_step(self) -> None:
         """Forget the step in progress: an exception has ended it, or a checkpoint takes its place."""
@@ -276,11 +273,7 @@ def fill_gradients(model: nn.Module) -> None:
 
 
 def load_saved_weights(model: PreTrainedModel, folder: str) -> None:
-    """Load weights that ``save_pretrained`` wrote, by ``from_pretrained``: only it knows the names in the file.
-
-    Raises:
-        ValueError: the file lacks weights of the model.
-    """
+    """Load weights that ``save_pretrained`` wrote, by its names for them; ``ValueError`` if the file lacks some."""
     # The widest type: a narrower one would round the weights of a model of several types.
     dtype = reduce(torch.promote_types, {value.dtype for value in model.parameters()})
     saved, found = cast(Any, type(model)).from_pretrained(folder, dtype=dtype, output_loading_info=True)

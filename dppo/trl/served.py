@@ -98,9 +98,8 @@ def check_processes(trainer: Any) -> None:
     if trainer.is_deepspeed_enabled:
         raise ConfigError(DEEPSPEED)
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
-        raise ConfigError(
-            "tensor, context and sequence parallelism are not served. Use DDP or FSDP2 (accelerate config)."
-        )
+        parallelism = "tensor, context and sequence parallelism are not served"
+        raise ConfigError(f"{parallelism}. Use DDP or FSDP2 (accelerate config).")
 
 
 LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
@@ -163,9 +162,12 @@ def unserved_models(trainer: Any) -> Iterator[str]:
         )
     if trainer._tokenizer.eos_token_id is None:
         yield "the tokenizer has no end-of-sequence token. Set one of its own: tokenizer.eos_token = '<|endoftext|>'."
-    if trainer.rollout_func is None and _lacks_chat_template(trainer):
-        texts = "dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']})"
-        yield f"prompts are conversations, and the tokenizer has no chat template. Set it, or write {texts}."
+    if trainer.rollout_func is None and isinstance(data := trainer.train_dataset, Dataset):
+        template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
+        first = data[0].get("prompt") if template is None and len(data) else None
+        if is_conversational({"prompt": first}):
+            texts = "dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']})"
+            yield f"prompts are conversations, and the tokenizer has no chat template. Set it, or write {texts}."
 
 
 def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> Iterator[str]:
@@ -177,12 +179,3 @@ def unserved_tokens(trainer: Any, method: Method, log_probs: bool) -> Iterator[s
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
     if level.active and corrected and mode.startswith("sequence"):
         yield f"vllm_importance_sampling_mode={mode!r} needs all tokens of a completion. Set it to token_truncate."
-
-
-def _lacks_chat_template(trainer: Any) -> bool:
-    """True if the first prompt is a conversation that the tokenizer cannot write as text."""
-    data = trainer.train_dataset
-    if not isinstance(data, Dataset) or "prompt" not in data.column_names or not len(data):
-        return False
-    template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
-    return template is None and is_conversational({"prompt": data[0]["prompt"]})

@@ -187,10 +187,8 @@ def complete_checkpoints(run_folder: str | Path) -> list[Path]:
 
 def _checkpoints(run_folder: Path) -> dict[Path, bool]:
     """Folders of checkpoints, oldest first, and True for each that is complete."""
-    steps = {path.name.removeprefix("checkpoint-"): path for path in run_folder.glob("checkpoint-*")}
-    found = {}
-    for step in sorted(filter(str.isdecimal, steps), key=int):
-        folder = steps[step]
+    steps, found = {path.name.removeprefix("checkpoint-"): path for path in run_folder.glob("checkpoint-*")}, {}
+    for folder in (steps[step] for step in sorted(filter(str.isdecimal, steps), key=int)):
         # One of TRL's own trainer has neither our list nor our state.
         listed = (folder / LIST_FILE).exists() or not (folder / OUR_STATE).exists()
         found[folder] = listed and content(folder / STATE) is not None
