@@ -37,11 +37,10 @@ def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
     if inputs.keys() != {"input_ids", "attention_mask", "generation_config"}:  # a prompt with pictures has more
         return generate(**inputs)
     config: GenerationConfig = inputs["generation_config"]
-    if config.use_cache is False or config.cache_implementation is not None:
-        return generate(**inputs)
-    if config.num_beams not in (None, 1) or config.num_return_sequences not in (None, 1):
-        return generate(**inputs)
-    if (rows := _repeated(inputs["input_ids"], inputs["attention_mask"])) is None:
+    usual_cache = config.use_cache is not False and config.cache_implementation is None
+    one_each = config.num_beams in (None, 1) and config.num_return_sequences in (None, 1)
+    rows = _repeated(inputs["input_ids"], inputs["attention_mask"]) if usual_cache and one_each else None
+    if rows is None:
         return generate(**inputs)
     first_P, prompt_B = rows
     cache = DynamicCache()

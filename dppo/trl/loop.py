@@ -23,7 +23,6 @@ from trl.trainer.base_trainer import _BaseTrainer
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import write_text
 from dppo.trl.checkpoints import files
-from dppo.trl.checkpoints.files import checkpoint_errors, latest_checkpoint, sole_writer_of
 from dppo.trl.checkpoints.state import saved_settings
 from dppo.trl.metrics import left_out
 
@@ -77,7 +76,7 @@ class CheckpointedLoop(_BaseTrainer):
         asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
         if not asked:
             return None
-        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else Path(asked)
+        folder = files.latest_checkpoint(self.args.output_dir or ".") if asked is True else Path(asked)
         if folder is None:
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
         state = self.accelerator.state
@@ -169,7 +168,7 @@ class CheckpointedLoop(_BaseTrainer):
         # Transformers would delete older checkpoints before the new one is on the disk.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            with checkpoint_errors(folder, "it could not be written; if its disk is full, free space"):
+            with files.checkpoint_errors(folder, "it could not be written; if its disk is full, free space"):
                 if saves:  # a checkpoint of an earlier try at this step is no longer complete, nor one of TRL's own
                     for name in (files.LIST_FILE, files.STATE):
                         (folder / name).unlink(missing_ok=True)
@@ -215,13 +214,13 @@ class CheckpointedLoop(_BaseTrainer):
             super().save_model(output_dir, _internal_call)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        with checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
+        with files.checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
             if not self._load_renamed(resume_from_checkpoint, self.model if model is None else model):
                 super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         folder = str(self.state.best_model_checkpoint)
-        with checkpoint_errors(Path(folder), "the best model is damaged or another one"):
+        with files.checkpoint_errors(Path(folder), "the best model is damaged or another one"):
             if not self._load_renamed(folder, self.model):
                 super()._load_best_model()
 
@@ -243,7 +242,7 @@ class CheckpointedLoop(_BaseTrainer):
             return
         folder, optimizer = Path(checkpoint), cast(Any, self.optimizer)
         known = [{*group} for group in optimizer.param_groups]
-        with checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
+        with files.checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
             super()._load_optimizer_and_scheduler(checkpoint)
         # Torch loads the state of another optimizer, and fails with a KeyError in the first step.
         lost = {name for had, group in zip(known, optimizer.param_groups, strict=False) for name in had - {*group}}
@@ -256,12 +255,12 @@ class CheckpointedLoop(_BaseTrainer):
         self.load_extra(folder)
         reference = self._moved_reference
         if reference is not None and (folder / REFERENCE).exists():
-            with checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
+            with files.checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
                 reference.load_state_dict(load_file(folder / REFERENCE))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            with checkpoint_errors(Path(checkpoint), "the state of the random numbers is damaged"):
+            with files.checkpoint_errors(Path(checkpoint), "the state of the random numbers is damaged"):
                 super()._load_rng_state(checkpoint)
 
 
@@ -289,7 +288,7 @@ def sole_writers_of(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         if state.is_main_process:
             try:
-                held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
+                held.enter_context(files.sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
             except ConfigError as error:
                 refusal = [error]
         broadcast_object_list(refusal)
