@@ -19,9 +19,6 @@ from dppo.objective import LUSPO, AdvantageRule, Tokens
 from dppo.typed import check_range
 from dppo.types import Completions, Rewards
 
-BETA = 1e-3
-"""The paper's beta2."""
-
 
 def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     """(P,) float64 ``beta log mean_i exp(r_i / beta)``: the best value of each prompt within reach of a reference.
@@ -39,10 +36,7 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 
 
 def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
-    """(N,) float64 total reward of each completion minus the value of its prompt; 0 without any reward.
-
-    Source: A*-PO (arXiv:2505.20686), stage 2.
-    """
+    """(N,) float64 total reward minus the value of the prompt, stage 2 of A*-PO; 0 without any reward."""
     if context.value_Q is None:
         estimate = "Estimate them: python examples/prompt_values.py CONFIG.yaml, then set prompt_values: FILE."
         raise ConfigError(f"these advantages need the value of every prompt, and none are given. {estimate}")
@@ -55,10 +49,7 @@ def advantage_regression(tokens: Tokens) -> Tensor:
 
 
 def squared_log_ratio(tokens: Tokens) -> Tensor:
-    """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum: ``L^2 / 2`` for a completion.
-
-    It is for sums over tokens, not means: its normaliser is ``LUSPO``.
-    """
+    """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum. ``LUSPO`` sums to ``L^2 / 2``."""
     log_ratio_BT = _log_ratio(tokens)
     return log_ratio_BT.sum(1, keepdim=True) * log_ratio_BT / 2
 
@@ -82,17 +73,14 @@ def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
     return (completions.advantage_N.double().abs() + completions.beta * drift * tokens_N) * bound_N
 
 
-VALUE_CENTRED = AdvantageRule(name="optimal value", compute=value_advantages, from_values=True, any_size=True)
-SEQUENCE_SUMS = replace(LUSPO, name="sequence sums")
-"""Under another name, because TRL's ``luspo`` is a loss as well."""
 A_STAR_PO = Objective(
     name="a_star_po",
     paper="arXiv:2505.20686, Accelerating RL for LLM Reasoning with Optimal Advantage Regression",
-    advantages=VALUE_CENTRED,
+    advantages=AdvantageRule(name="optimal value", compute=value_advantages, from_values=True, any_size=True),
     token_loss=advantage_regression,
     kl=squared_log_ratio,
-    beta=BETA,
-    normaliser=SEQUENCE_SUMS,
+    beta=1e-3,  # the paper's beta2
+    normaliser=replace(LUSPO, name="sequence sums"),  # TRL's ``luspo`` is a loss as well
     needs_reference=True,
     score=residual_bound,
     deviations=(

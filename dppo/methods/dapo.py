@@ -13,10 +13,7 @@ from dppo.types import Rewards
 
 
 def has_variance(rewards: Rewards) -> Tensor:
-    """True, (Q,), for groups whose rewards differ, and for groups of one with a reward.
-
-    Source: DAPO, section 3.2, where 0 < right < G; groups of one as in its code.
-    """
+    """True, (Q,), for groups whose rewards differ (DAPO, section 3.2), and for groups of one with a reward (code)."""
     single_Q = group_sizes(rewards.group_N) == 1
     return ~rewards.zero_variance_Q | (single_Q & ~rewards.mean_Q.isnan())
 

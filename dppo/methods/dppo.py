@@ -3,21 +3,17 @@
 from dataclasses import replace
 
 from dppo.methods.pairs import Scheme
-from dppo.pruning.designs import DETERMINISTIC, KEPT_MEAN
-from dppo.pruning.level import Pruning
-from dppo.pruning.probabilities import threshold
-from dppo.pruning.prompts import GroupSizes, PromptPruning
+from dppo.pruning import DETERMINISTIC, KEPT_MEAN, GroupSizes, PromptPruning, Pruning, threshold
 from dppo.pruning.scores import absolute_advantage, advantage_with_length
 
 _OWN_HISTORY = "what history predicts about a prompt is our statistic"
 _PAPERS_RULE = Pruning(rate=0.5, score=absolute_advantage, rule=threshold)
-_PAPERS_PROMPTS = PromptPruning(rule=threshold)
 
 DPPO_THRESHOLD = Scheme(
     name="dppo_threshold",
     paper="arXiv:2603.04135, Unbiased Dynamic Pruning for Efficient Group-Based Policy Optimization",
     completions=_PAPERS_RULE,
-    prompts=_PAPERS_PROMPTS,
+    prompts=PromptPruning(rule=threshold),
     deviations=(
         "draws are random with a fixed size, where Algorithm 1 prunes a fixed fraction and is biased",
         "weights are one over the probability over a denominator fixed before pruning, not a mean over what is kept",
@@ -41,10 +37,10 @@ DPPO_DETERMINISTIC = replace(
     DPPO_THRESHOLD,
     name="dppo_deterministic",
     completions=replace(_PAPERS_RULE, design=DETERMINISTIC),
-    prompts=replace(_PAPERS_PROMPTS, design=DETERMINISTIC),
+    prompts=PromptPruning(rule=threshold, design=DETERMINISTIC),
     deviations=(
-        "Algorithm 1 as we read it: the completions of lowest score are always the ones pruned, weights "
-        "as if it were random",
+        "Algorithm 1 as we read it: the completions of lowest score are always the ones pruned, weights as if it were "
+        "random",
         _OWN_HISTORY,
     ),
 )

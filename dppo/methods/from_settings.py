@@ -9,7 +9,7 @@ from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
 from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Pruning, Schedule, Score, constant, of_sums, spends_budget
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, PROMPT_FLOOR, Auto
-from dppo.pruning.tokens import TOKEN_AUTO, TokenPruning
+from dppo.pruning.tokens import TOKEN_AUTO
 from dppo.settings import AUTO
 
 RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO, "token_prune_rate": TOKEN_AUTO}
@@ -59,15 +59,13 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
     prompts = replace(method.prompts, rate=rate, floor=floor, auto=auto)
     if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
         prompts = replace(prompts, design=design)
-    tokens, schedule = _tokens(args, method.tokens), schedule_of(args, method.schedule)
-    return replace(method, completions=completions, tokens=tokens, prompts=prompts, rounds=rounds, schedule=schedule)
-
-
-def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
     rate, auto = _rate_of(args, "token_prune_rate")
     # At rate 0, since a method's own may not allow this floor.
-    level = replace(replace(own, rate=0.0).at_rate(rate, args.head_prune_rate), auto=auto)
-    return level if args.prune_floor is None else replace(level, floor=args.prune_floor, head_floor=args.prune_floor)
+    tokens = replace(replace(method.tokens, rate=0.0).at_rate(rate, args.head_prune_rate), auto=auto)
+    if args.prune_floor is not None:
+        tokens = replace(tokens, floor=args.prune_floor, head_floor=args.prune_floor)
+    schedule = schedule_of(args, method.schedule)
+    return replace(method, completions=completions, tokens=tokens, prompts=prompts, rounds=rounds, schedule=schedule)
 
 
 def row_method(args: Any) -> RowMethod:

@@ -22,33 +22,24 @@ Grade = Callable[[Rewards, float, float], Tensor]
 
 
 def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
-    """EASY or HARD, (Q,), if all rewards of a group are equal, else NEITHER.
+    """EASY or HARD, (Q,), if all rewards of a group are equal, else NEITHER. Source: GRESO, section 4.1.
 
     EASY is nearer to the highest reward seen in the run than to the lowest: with rewards of 0 and 1 it is "all right".
-
-    Source: GRESO, section 4.1.
     """
     zero_variance_Q = rewards.zero_variance_Q & ~rewards.mean_Q.isnan()
     return _graded(zero_variance_Q & (rewards.mean_Q > (low + high) / 2), zero_variance_Q)
 
 
 def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, hard: float = 0.11) -> Tensor:
-    """EASY or HARD, (Q,), by the mean reward of a group alone.
-
-    Source: GRESO's code, whose rewards are 0, 0.1 (well-formed) and 1 (right).
-    """
+    """EASY or HARD, (Q,), by the mean reward alone, as GRESO's code with rewards 0, 0.1 (well-formed) and 1 (right)."""
     easy_Q = rewards.mean_Q >= easy
     return _graded(easy_Q, easy_Q | (rewards.mean_Q <= hard))
 
 
 def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, hard: float = 0.1) -> Tensor:
-    """EASY or HARD, (Q,), if all rewards of a group are exactly ``easy`` or ``hard`` in float32: 0 is neither.
-
-    Source: GRESO's code, where it adjusts its exploration.
-    """
+    """EASY or HARD, (Q,), if all rewards are ``easy`` or ``hard`` in float32, as GRESO's code adjusts exploration."""
     total_N = rewards.total_N.float()
-    sides = (each_group(lambda is_QG: is_QG.all(1), rewards.group_N, total_N == value) for value in (easy, hard))
-    easy_Q, hard_Q = sides
+    easy_Q, hard_Q = (each_group(lambda is_QG: is_QG.all(1), rewards.group_N, total_N == v) for v in (easy, hard))
     return _graded(easy_Q, easy_Q | hard_Q)
 
 
@@ -98,18 +89,14 @@ class StreakSkipping:
         return Exploration(easy=FIRST, hard=FIRST)
 
     def chances(self, streak_P: Tensor, learned: Exploration) -> Tensor:
-        """(P, 2) float64 exploration probabilities of easy and hard to the power of the streak, at least the floor.
-
-        Source: GRESO, equation 5; two coins as in its code.
-        """
+        """(P, 2) float64 coins: exploration to the power of the streak, at least FLOOR. Source: GRESO, equation 5."""
         sides = ((learned.easy, streak_P.clamp_min(0)), (learned.hard, (-streak_P).clamp_min(0)))
         return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(FLOOR)
 
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
         """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
 
-        A probability goes down if at least the target share of groups was of its kind, else up. In the first of the
-        ``epochs`` it stays.
+        A probability goes down if at least the target share of groups was of its kind, else up, from epoch 2 on.
 
         Source: GRESO, section 4.2, with the constants of its code.
         """
@@ -145,8 +132,7 @@ def adaptive(
 ) -> RoundRequest:
     """The number of prompts that the round before suggests, times ``margin``; the usual number if no group counted.
 
-    It is at most the usual number, and at least the share ``least`` of the groups wanted. A round that is large enough
-    is the last.
+    It is at most the usual number, and at least the share ``least`` of the groups wanted. A large enough round is last.
 
     Source: GRESO, section 4.3, with the constants of its code.
     """

@@ -7,14 +7,10 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.errors import in_words, raise_problems
-from dppo.objective.advantages import GROUP_SCALED, AdvantageRule, Statistics
+from dppo.objective import GROUP_SCALED, GRPO_MEAN, AdvantageRule, Normaliser, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
-from dppo.objective.reduce import GRPO_MEAN, Normaliser
-from dppo.pruning.level import Pruning, Schedule, Selection, constant
-from dppo.pruning.prompts import GroupSizes, PromptPruning
-from dppo.pruning.rounds import Rounds
+from dppo.pruning import GroupSizes, PromptPruning, Pruning, Rounds, Schedule, Selection, TokenPruning, constant
 from dppo.pruning.scores import Score, absolute_advantage, of_sums
-from dppo.pruning.tokens import TokenPruning
 from dppo.typed import check_fields, range_problems
 
 NO_PRUNING, ALL_PROMPTS, ALL_TOKENS = Pruning(), PromptPruning(), TokenPruning()
@@ -77,22 +73,17 @@ class Method:
         if self.sizes is not None and not self.advantages.any_size:
             other = f"advantages by {self.advantages.name!r} mean something else in groups of another size"
             problems.append(f"{other}. Write advantages=HISTORY_CENTRED, or sizes=None.")
-        for part in self._needs_all_tokens if self.tokens.active else []:
+        for part in self.needs_all_tokens if self.tokens.active else []:
             why = f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss"
             problems.append(f"{why}. Write tokens=ALL_TOKENS (token_prune_rate: 0 and head_prune_rate: 0).")
         raise_problems(f"Method {self.name!r}", problems)
 
     @property
-    def can_leave_tokens_out(self) -> bool:
-        """True if every part of the objective is a sum of terms of one token each."""
-        return not self._needs_all_tokens
-
-    @property
-    def _needs_all_tokens(self) -> list[str]:
-        """Parts of the objective that mix tokens."""
+    def needs_all_tokens(self) -> list[str]:
+        """Parts of the objective that mix tokens; without any, tokens may be left out."""
+        mixed = mixes_tokens(self.token_loss) or mixes_tokens(self.kl)
         parts = {
-            "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
-            or mixes_tokens(self.kl),
+            "a loss of one token that looks at others of its completion": mixed,
             "a router loss, which is of all tokens together": self.router_coef > 0,
             "advantages from the completions that are kept": self.statistics is not None,
         }
@@ -132,14 +123,13 @@ class Method:
         part of it: docs/estimators.md.
         """
         pruned, uneven, where = self.prompts.rate > 0, self.sizes is not None, "is biased under prompt pruning"
-        divides, ratio = self.normaliser, not self.normaliser.prompt_exact
+        divides, ratio, mixed = self.normaliser, not self.normaliser.prompt_exact, not self.advantages.prompt_exact
         remedy = "" if "normaliser" in self.fixes else ". The dr_grpo normaliser is not (TRL: loss_type: dr_grpo)"
         routed = self.router_coef > 0 and (pruned or uneven or self.completions.rate > 0)
         reasons = {
             f"the {divides.name} normaliser {where}: {divides.reason}{remedy}": pruned and ratio,
             f"the {divides.name} normaliser is biased where groups differ in size: {divides.reason}": uneven and ratio,
-            f"the {self.advantages.name} advantage {where}: {self.advantages.reason}": pruned
-            and not self.advantages.prompt_exact,
+            f"the {self.advantages.name} advantage {where}: {self.advantages.reason}": pruned and mixed,
             f"the choice of completions {where}: they are ranked across the prompts that are rolled out": pruned
             and not getattr(self.completions, "prompt_exact", True),
             f"{ROUTER_BIAS}, weighted (bias O(1/n)), unless its coefficient is 0": routed,
@@ -172,10 +162,7 @@ class Method:
         )
 
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
-        """The same method at other fixed rates, in [0, 1); None leaves a rate as it is.
-
-        They are the shares of prompts not rolled out (r_q), and of completions with a gradient not trained on (r_o).
-        """
+        """The same method that drops other fixed shares, in [0, 1), of prompts (r_q) and of completions (r_o)."""
         prompts, completions = self.prompts, self.completions
         if prompt is not None:
             prompts = replace(prompts.at_rate(prompt), auto=None)

@@ -14,8 +14,6 @@ from dppo.methods.rows import RowMethod
 from dppo.pruning import PIVOTAL, SCORES
 from dppo.settings import AUTO
 
-_WITH_RATES = {"prompt_prune_rate": "prompt", "completion_prune_rate": "completion"}
-"""Settings that are an argument of ``Method.with_rates``."""
 DECIDED = (
     *("prompt_prune_rate", "completion_prune_rate", "token_prune_rate", "head_prune_rate", "prune_floor"),
     *("completion_score", "completion_budget", "sampling_design", "prune_schedule", "prune_until"),
@@ -91,8 +89,8 @@ def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names:
 
 def _contradiction(name: str, value: Any, method: Method | RowMethod, own: Mapping[str, Any]) -> str:
     how = "put it into the method: dppo docs extending"
-    if name in _WITH_RATES and value != AUTO:
-        how = f"hand over method.with_rates({_WITH_RATES[name]}={value:g})"
+    if name in ("prompt_prune_rate", "completion_prune_rate") and value != AUTO:
+        how = f"hand over method.with_rates({name.removesuffix('_prune_rate')}={value:g})"
     elif name in {each.name for each in fields(method)}:
         how = f"hand over replace(method, {name}={value!r})"
     wrong = f"would change nothing of the method {method.name!r}, which is complete"

@@ -5,11 +5,8 @@ from typing import Any
 
 from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, PARTS, Method, Part
 from dppo.objective import AdvantageRule, Normaliser, Statistics, TokenLoss
-from dppo.pruning.level import Pruning, Schedule, Selection, constant
-from dppo.pruning.prompts import GroupSizes, PromptPruning
-from dppo.pruning.rounds import Rounds
+from dppo.pruning import GroupSizes, PromptPruning, Pruning, Rounds, Schedule, Selection, TokenPruning, constant
 from dppo.pruning.scores import Score, advantage_with_length
-from dppo.pruning.tokens import TokenPruning
 
 ALL_COMPLETIONS = Pruning(score=advantage_with_length)
 """Keeps every completion with a gradient; ranks them for the history."""
@@ -17,7 +14,7 @@ ALL_COMPLETIONS = Pruning(score=advantage_with_length)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A paper's objective. Fields are those of ``Method``; a part that is None is the run's choice, else GRPO's."""
+    """A paper's objective, in fields of ``Method``; a part that is None is the run's choice, else GRPO's."""
 
     name: str
     paper: str

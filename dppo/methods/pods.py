@@ -48,10 +48,7 @@ def at_least_two(completions: int, dropped: Fraction) -> int:
 
 
 def of_kept(rule: AdvantageRule, rewards: Rewards, context: StepContext, keep_N: Tensor) -> Tensor:
-    """(N,) advantages from the rewards of kept completions alone, 0 for the others.
-
-    Source: PODS, which takes mean and standard deviation over the down-sampled group.
-    """
+    """(N,) advantages from the rewards of kept completions alone, 0 for the others. Source: PODS."""
     return rule(rewards.only(keep_N), context)
 
 

@@ -36,23 +36,18 @@ FEW = 16
 """Most choices that an error lists; for more it names the page."""
 
 
-# -- one setting by itself --------------------------------------------------------------------------------------------
-
-
 def setting_problems(
     args: Any, choices: Mapping[str, Collection[str]] = CHOICES, ranges: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """One sentence per field of another type than its annotation's, out of its range, or none of its choices.
 
-    Args:
-        args: a dataclass of settings, perhaps with other fields. A field with its default is not checked.
-        choices: of settings that name a part.
-        ranges: intervals of an engine's fields, which are not in the table of settings.
+    ``choices`` are of settings that name a part, and ``ranges`` of an engine's fields, which are not in the table. A
+    field with its default is not checked.
     """
     problems, hints = [], get_type_hints(type(args))
     for each in fields(args):
         name, value = each.name, getattr(args, each.name)
-        told = TABLE.get(each) or (Setting(ranges[name], (), None, "") if name in ranges else None)
+        told = TABLE.get(each) or (Setting(range=ranges[name]) if name in ranges else None)
         if told is None or value is each.default:
             continue
         example = _number_in(value) or (each.default if told.example is None else told.example)
@@ -81,9 +76,6 @@ def _number_in(value: Any) -> str:
         return ""
 
 
-# -- settings and the method they go with -----------------------------------------------------------------------------
-
-
 def fill_in(args: Any, base: Method) -> None:
     """Give settings that were left out the values of a preset."""
     if args.token_prune_rate and args.completion_prune_rate is None and not base.completions.bias:
@@ -100,10 +92,7 @@ def fill_in(args: Any, base: Method) -> None:
 
 
 def completed(args: Any, base: Method) -> list[str]:
-    """Fill in settings that were left out; one sentence for each that contradicts the method.
-
-    For engines that set the objective themselves: a method of one's own decides its pruning alone.
-    """
+    """Fill in settings left out; one sentence for each that contradicts the method. Engines here set the objective."""
     if is_own(args.method):
         return settle(args, base, own_settings(base), DECIDED) + fill_problems(args)
     fill_in(args, base)

@@ -164,7 +164,7 @@ def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every cut, on the policy of a few parameters, and cuts that are known to be biased."""
     for method in methods:
         alone = at_level(method, "completions").with_rates(completion=0.0)
-        if method.rounds is not None or not alone.can_leave_tokens_out:  # no run prunes tokens that its loss mixes
+        if method.rounds is not None or alone.needs_all_tokens:  # no run prunes tokens that its loss mixes
             continue
         for name, level in TOKEN_LEVELS.items():
             variants = _variants(replace(alone, tokens=level), ALL_NORMALISERS)
