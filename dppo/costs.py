@@ -40,8 +40,7 @@ class Spent:
     @property
     def values(self) -> list[float]:
         """All 14 numbers in one list, which ``of_values`` reads back."""
-        works = [value for work in (*self.run, *self.unpruned) for value in astuple(work)]
-        return [*self.seconds, self.total, *works, *self.layouts]
+        return np.hstack([np.ravel(part) for part in astuple(self)]).tolist()
 
     @classmethod
     def of_values(cls, values: Sequence[float]) -> "Spent":
@@ -53,10 +52,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """Seconds of forward passes of one kind: a ridge regression ``s = c + a passes + b tokens``, coefficients >= 0.
-
-    The prior counts only if passes and tokens hardly vary over generations.
-    """
+    """Seconds of forward passes of one kind: a ridge regression ``s = c + a passes + b tokens``, coefficients >= 0."""
 
     products: tuple[float, ...] = (0.0,) * 10
     """Sums over generations of ``x x^T``, ``x = (1, passes, tokens, seconds)``: the upper triangle, >= 0."""
@@ -86,7 +82,7 @@ class PassCosts:
             return 0.0, 0.0, 0.0
         mean = np.array([1.0, passes / count, tokens / count, seconds / count])
         gram = (gram + np.triu(gram, 1).T) / np.outer(mean, mean)
-        share = _ridge(gram[:3, :3], gram[:3, 3])
+        share = _ridge(gram[:3, :3], gram[:3, 3])  # its prior counts only if passes and tokens hardly vary
         base, each_pass, each_token = (share * mean[3] / mean[:3]).tolist()
         return base, each_pass, each_token
 
@@ -97,12 +93,10 @@ class PassCosts:
 
     @property
     def growing(self) -> float:
-        """Seconds of all generations that grow with the tokens kept.
-
-        One more token takes its own seconds, and its part of the passes beyond the first of a step without pruning.
-        """
+        """Seconds of all generations that grow with the tokens kept."""
         _, each_pass, each_token = self.each
         passes, tokens = self.unpruned
+        # One more token takes its own seconds, and its part of the passes beyond the first of a step without pruning.
         marginal = each_token + (each_pass * passes / tokens if tokens else 0.0)
         return float(np.clip(marginal * self.products[2], LEAST_GROWING * self.seconds, self.seconds))
 
@@ -130,8 +124,7 @@ class TokenCosts:
     fixed: bool = False
     """True if ``rollout_cost`` does not change any more."""
     rollout_cost: float | None = None
-    """Cost of a generated token over that of keeping it, scored and trained on. None before it is fixed, and if no
-    seconds were measured by then."""
+    """Cost of a generated token over one scored and trained on; None before it is fixed or without seconds."""
 
     def after(self, spent: Spent, generated: float, trained: float) -> "TokenCosts":
         """These costs and one more generation, with its completion tokens generated and trained on."""
@@ -175,14 +168,12 @@ class TokenCosts:
 
     @property
     def _rollout_cost(self) -> float | None:
-        """``rollout_cost`` by the generations so far, rounded to a power of two: similar machines choose alike.
-
-        What does not grow with the tokens kept counts as generating: no choice of completions saves it.
-        """
+        """``rollout_cost`` by the generations so far, rounded to a power of two: similar machines choose alike."""
         passes = self.scoring.seconds + self.training.seconds
         growing = self.scoring.growing + self.training.growing
         if not (self.seconds > 0 and growing > 0 and self.generated and self.trained):
             return None
+        # Passes that do not grow with the tokens kept count as generating: no choice of completions saves them.
         paid = (self.seconds + passes - growing) / self.generated
         return 2.0 ** round(np.log2(paid / (growing / self.trained)))
 

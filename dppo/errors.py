@@ -1,6 +1,6 @@
 """Errors of the library. A message names the setting and its value, the rule it breaks, and one line that works."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
@@ -64,33 +64,25 @@ def in_one_line(error: BaseException) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question with the at most three known names nearest to a misspelt word, and a space; "" if no name is near.
-
-    A name is near too if the word is a part of it: ``model`` of ``model_name_or_path``.
-    """
+    """A question with the at most three known names nearest to a misspelt word, and a space; "" if no name is near."""
     word, names = word.lower(), list(known)
     likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in names}
     best = max(likeness.values(), default=0.0)
     near = [name for name in likeness if likeness[name] == best]
+    # A name is near too if the word is a part of it: ``model`` of ``model_name_or_path``.
     parts = sorted((name for name in names if f"_{word}_" in f"_{name}_"), key=lambda name: not name.startswith(word))
     near = near if best >= 0.8 else parts or (near if best >= 0.7 else [])
     return f"Did you mean {' or '.join(near[:3])}? " if near else ""
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` about ``where``, such as ``"DPPOConfig"``, that lists every problem; return if there is
-    none.
+    """Raise one ``ConfigError`` about ``where``, such as ``"DPPOConfig"``, that lists all problems; return without any.
 
     A problem is one sentence: the setting, its value, the allowed range, a value that works.
     """
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
         raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))
-
-
-def require(where: str, holds: Mapping[str, bool]) -> None:
-    """Raise one ``ConfigError`` that lists the sentences whose condition is false; see ``raise_problems``."""
-    raise_problems(where, [problem for problem, fine in holds.items() if not fine])
 
 
 def duration(seconds: float) -> str:

@@ -27,39 +27,28 @@ use, which is rolled out again; every later update."""
 class Setting:
     """Range, choices, example and effect of a setting."""
 
-    range: str
+    range: str = ""
     """Interval of its numbers, such as ``[0, 1)``; None, where the type allows it, is in every range."""
-    choices: Collection[str]
+    choices: Collection[str] = ()
     """Its words. A setting that names a part, such as a method, is checked against the parts there are."""
-    example: Any
+    example: Any = None
     """A value that works, for errors; None for the default."""
-    remembered: str
-    """Effect of a change on resume. A checkpoint remembers the setting, and the resumed run reports the change. Empty
-    for a setting that may change silently."""
+    remembered: str = DRAWS
+    """Effect of a change on resume, which the resumed run reports; empty for a setting that may change silently."""
 
 
 TABLE: dict[Field[Any], Setting] = {}
 """By field, and not in its metadata, which TRL's parser hands to ``argparse``."""
 
 
-def setting(
-    default: Any,
-    text: str,
-    *,
-    range: str = "",
-    choices: Collection[str] = (),
-    example: Any = None,
-    remembered: str = DRAWS,
-) -> Any:
-    """One setting of a dataclass, with its text for help and what a ``Setting`` tells."""
+def setting(default: Any, text: str, **told: Any) -> Any:
+    """One setting of a dataclass, with its text for help; ``told`` are fields of its ``Setting``."""
     made = field(default=default, metadata={"help": text})
-    TABLE[made] = Setting(range, choices, example, remembered)
+    TABLE[made] = Setting(**told)
     return made
 
 
 RATE: dict[str, Any] = {"range": "[0, 1)", "choices": (AUTO,), "example": 0.5}
-"""Of a share that is dropped, given or chosen."""
-
 NO_TRACE = (
     *("batch_eval", "bf16_full_eval", "fp16_full_eval", "dataloader_", "dataset_num_proc", "ddp_", "debug"),
     *("disable_tqdm", "do_", "enable_jit", "eval_", "greater_is", "hub_", "include_", "load_best", "local_rank"),
@@ -70,11 +59,6 @@ NO_TRACE = (
 )
 """Beginnings of names of fields of TRL and transformers that decide what a run writes and measures, not what it learns:
 a resumed run may have others. All other fields are remembered, those of later versions too."""
-
-
-def leaves_no_trace(name: str) -> bool:
-    """True if a field of TRL or transformers has no effect on the weights of a run."""
-    return name.startswith(NO_TRACE) and name != "dataloader_drop_last"
 
 
 @dataclass
@@ -234,8 +218,7 @@ class OwnSettings(DrawSettings):
     prompt_values: str | None = setting(
         None,
         "File that `examples/prompt_values.py` writes and training reads: what the model did on each prompt before "
-        "training. "
-        "`a_star_po` needs it; a baseline from history has it as a prompt's prior. Default: none.",
+        "training. `a_star_po` needs it; a baseline from history has it as a prompt's prior. Default: none.",
     )
     max_tokens_per_row: int | None = setting(
         None,

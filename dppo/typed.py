@@ -38,10 +38,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def check_fields(record: Any, example: str, **allowed: Allowed) -> None:
-    """Check the fields of a dataclass against their annotations, and some against ``allowed`` values.
-
-    ``example`` is a call that works, for errors. All values out of range are in one ``ConfigError``.
-    """
+    """Check a dataclass against its annotations and ``allowed`` values; ``example`` is a working call, for errors."""
     for name, hint in _hints(type(record)).items():
         check(name, getattr(record, name), hint, example)
     raise_problems(type(record).__name__, range_problems(record, example, **allowed))
@@ -49,8 +46,7 @@ def check_fields(record: Any, example: str, **allowed: Allowed) -> None:
 
 def range_problems(record: Any, example: str, **allowed: Allowed) -> list[str]:
     """One sentence per field of a record that is not in its interval or none of its choices."""
-    found = (outside(name, getattr(record, name), of, example) for name, of in allowed.items())
-    return [problem for problem in found if problem]
+    return [problem for name, of in allowed.items() if (problem := outside(name, getattr(record, name), of, example))]
 
 
 def outside(name: str, value: Any, allowed: Allowed, example: str) -> str:
@@ -64,7 +60,7 @@ def outside(name: str, value: Any, allowed: Allowed, example: str) -> str:
 
 def check_range(where: str, name: str, value: Any, allowed: Allowed, example: str) -> None:
     """Raise ``ConfigError`` if an argument of ``where`` is not allowed: see ``outside``."""
-    raise_problems(where, [problem for problem in [outside(name, value, allowed, example)] if problem])
+    raise_problems(where, list(filter(None, [outside(name, value, allowed, example)])))
 
 
 def within(value: Any, interval: str) -> bool:

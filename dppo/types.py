@@ -31,10 +31,13 @@ def each_tensor(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
 
 
 def concatenated(*records: Record) -> Record:
-    """Records of a dataclass of tensors as one, each field in their order."""
+    """Records of a dataclass of tensors, or of such records, as one, each field in their order."""
     given: Any = records[0]
-    names = (field.name for field in fields(given))
-    return replace(given, **{name: torch.cat([getattr(record, name) for record in records]) for name in names})
+    joined = {}
+    for field in fields(given):
+        parts = [getattr(record, field.name) for record in records]
+        joined[field.name] = torch.cat(parts) if isinstance(parts[0], Tensor) else concatenated(*parts)
+    return replace(given, **joined)
 
 
 def check_lengths(record: Any, length: int) -> None:
@@ -159,20 +162,17 @@ class Completions(Columns):
     live_N: Tensor
     """(N,) bool, False if the gradient of a completion is known to be exactly zero."""
     averaged_N: Tensor | None = None
-    """(N,) divisor > 0 of a completion's sum over tokens in the loss: its tokens, if the normaliser takes a mean within
-    each completion; None if it takes sums."""
+    """(N,) divisor > 0 of a completion's sum over tokens: its tokens if the loss takes a mean within it; None for 1."""
     uncertainty_N: Tensor | None = None
     """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token; None if unknown."""
     process_N: Tensor | None = None
     """(N,) integer process that rolled a completion out; None if unknown or if there is one only."""
     weight_N: Tensor | None = None
-    """(N,) float64 factor >= 0 of a completion's loss before any is dropped: its prompt's weight over the size of its
-    group; None for 1 each."""
+    """(N,) float64 factor >= 0 of a completion's loss before any is dropped: the weight of its group; None for 1."""
     beta: float = 0.0
     """Coefficient of the KL term in the loss."""
     other: float | None = 0.0
-    """Size >= 0 of the loss terms without an advantage, as the advantage with as large a gradient (root of the mean
-    square); None if it is unknown."""
+    """Size >= 0 of the loss terms without an advantage, as an advantage with as large a gradient; None if unknown."""
 
     def take(self, unit_R: Tensor) -> "Completions":
         """Completions at the given positions."""

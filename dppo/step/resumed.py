@@ -8,17 +8,16 @@ from dataclasses import fields
 from typing import Any
 
 from dppo.files import encoded
-from dppo.settings import TABLE, leaves_no_trace
+from dppo.settings import NO_TRACE, TABLE
 
 
 def remembered(args: Any, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON values, with ``more``: fields marked in ``TABLE`` or that leave a
-    trace."""
-    found = {
-        each.name: getattr(args, each.name)
-        for each in fields(args)
-        if (TABLE[each].remembered if each in TABLE else not leaves_no_trace(each.name))
-    }
+    """The settings that a run depends on, by ``TABLE`` or ``NO_TRACE``, and ``more``, as JSON values."""
+    found = {}
+    for each in fields(args):
+        leaves_trace = not each.name.startswith(NO_TRACE) or each.name == "dataloader_drop_last"
+        if TABLE[each].remembered if each in TABLE else leaves_trace:
+            found[each.name] = getattr(args, each.name)
     # A checkpoint may be published, and ``model_init_kwargs`` have a token.
     safe = {k: {**v, "token": None} if isinstance(v, dict) and "token" in v else v for k, v in found.items()}
     return json.loads(encoded(safe | {**more}, default=lambda value: re.sub(r" at 0x\w+", "", str(value))))

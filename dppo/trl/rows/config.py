@@ -6,7 +6,7 @@ from typing import Any, Self, cast
 
 import datasets
 
-from dppo.errors import ConfigError, DataError, raise_problems, require
+from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
 from dppo.methods.from_settings import row_method, row_rate
 from dppo.methods.own import ROW_DECIDED, is_own, row_method_named, settle
@@ -25,7 +25,7 @@ class RowConfig(NamedFields, RowSettings):
         problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
         self._refuse(problems + setting_problems(self, ROW_CHOICES, ranges_of(self)))
         cast(Any, super()).__post_init__()
-        require(type(self).__name__, self.served())
+        self._refuse([problem for problem, fine in self.served().items() if not fine])
         self._check_method(None)
 
     def served(self) -> dict[str, bool]:
