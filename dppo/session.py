@@ -29,7 +29,7 @@ from dppo.step.in_flight import InFlight, Requested
 from dppo.step.loss import micro_batch_loss
 from dppo.step.plan import ONCE, StepPlan, StepSizes, plan_step
 from dppo.step.prompts import PromptSource
-from dppo.step.records import RolledOut, StepPrompts, whole_block
+from dppo.step.records import Live, RolledOut, StepPrompts, whole_block
 from dppo.step.schedule import UpdateSchedule
 from dppo.types import Block, Rewards
 
@@ -44,8 +44,7 @@ class Session:
         generations: G, completions of a prompt, or their mean where sizes follow history.
         max_tokens: longest completion allowed, for denominators that count it.
         passes: optimizer steps that train on one rollout.
-        rollout_cost: cost of a generated token over that of a trained one, >= 0; None to measure it
-            (``observe_costs``).
+        rollout_cost: cost of a generated token over that of a trained one, >= 0; None to measure it.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Session:
     ) -> None:
         self.method, self.source, self.seed = method, source, seed
         self.generations, self.max_tokens, self.passes = generations, max_tokens, passes
-        self.number = 0
+        self.number: int = 0
         """Rollouts that were planned: the key of the next draws, and the clock of the history."""
         self.samples: MomentSamples | None = None
         """Completions with a gradient of the last steps, from which a rate is chosen; None before the first."""
@@ -69,20 +68,16 @@ class Session:
         """Weight of the KL term and the entropy bonus in completions that were kept."""
         self.costs = TokenCosts()
         self.in_flight: InFlight | None = None
-        """Prompts that were requested ahead of the update that trains on them; None if the engine requests none."""
+        """Prompts requested ahead of the update that trains on them; None if the engine requests none."""
         self._given_cost = rollout_cost
-
-    # -- before the rollout -------------------------------------------------------------------------------------
 
     def prompts(
         self, *, number: int | None = None, done: float = 0.0, multiple: int = 1, parts: int = 1
     ) -> StepPrompts:
-        """Prompts of the next rollout, and the completions of each: see ``PromptSource.block``.
-
-        ``number`` is that of the rollout, if the engine counts them.
-        """
+        """Prompts of the next rollout, ``number`` if the engine counts them: see ``PromptSource.block``."""
+        number = self.number if number is None else number
         more = {"generations": self.generations, "multiple": multiple, "parts": parts}
-        return self._with_source("prompts").block(self.method, self._or_next(number), done=done, **more)
+        return self._with_source("prompts").block(self.method, number, done=done, **more)
 
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """Prompts of the next rollout, rolled out until enough groups count: see ``PromptSource.rounds``."""
@@ -95,8 +90,6 @@ class Session:
     def streamed_prompts(self, completions: int) -> StepPrompts:
         """Prompts of a step of a stream of data, with ``completions`` in all."""
         return whole_block(completions // self.generations, completions)
-
-    # -- prompts that are requested ahead -----------------------------------------------------------------------
 
     def request_ahead(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> None:
         """Remember prompts of ``prompts()`` that are on their way to the samplers, by the engine's names of them."""
@@ -116,12 +109,9 @@ class Session:
     @property
     def _flights(self) -> InFlight:
         if self.in_flight is None:
-            raise ConfigError(
-                "no prompts are requested ahead. Write session.in_flight = InFlight(prompts=16, generations=8)."
-            )
+            advice = "Write session.in_flight = InFlight(prompts=16, generations=8)."
+            raise ConfigError(f"no prompts are requested ahead. {advice}")
         return self.in_flight
-
-    # -- after the rollout --------------------------------------------------------------------------------------
 
     def plan(
         self,
@@ -132,16 +122,15 @@ class Session:
         clock: int | None = None,
         done: float = 0.0,
         advantages: AdvantageRule | None = None,
-        live: Callable[[Tensor], Tensor] | None = None,
+        live: Live | None = None,
         streams: Streams | None = None,
     ) -> StepPlan:
         """The draws and weights of a step, by ``plan_step``; the history of its prompts learns from the rollouts.
 
         ``number`` of the rollout and ``clock`` of the history are given if the engine counts them. ``advantages``
-        replace the method's rule. ``streams`` are the random numbers, for proofs; by default they follow from ``seed``
-        and ``number``.
+        replace the method's rule. ``streams`` of random numbers are for proofs; else ``seed`` and ``number`` give them.
         """
-        number = self._or_next(number)
+        number = self.number if number is None else number
         method = self.method if advantages is None else replace(self.method, advantages=advantages)
         known = replace(prompts, context=replace(prompts.context, samples=self.samples, others=self.others))
         streams = streams or step_streams(self.seed, number)
@@ -156,8 +145,6 @@ class Session:
     def loss(self, tokens: Tokens, weight: Tensor, sizes: StepSizes, **terms: Tensor | None) -> Tensor:
         """() a micro-batch's part of the loss of its optimizer step: see ``micro_batch_loss``, also for ``terms``."""
         return micro_batch_loss(self.method, tokens, weight, sizes, **terms)
-
-    # -- what forward passes found ------------------------------------------------------------------------------
 
     def observe_terms(self, square: float, unit: float) -> dict[str, float]:
         """Remember sums of ``other_terms`` of an optimizer step, for later scores; return metrics of them."""
@@ -195,8 +182,6 @@ class Session:
         """Visits of prompts with a history, from which a rate for prompts is chosen; None for a stream of data."""
         return None if self.source is None else self.source.visits
 
-    # -- state --------------------------------------------------------------------------------------------------
-
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the history of prompts into ``folder``; return the rest of the state as JSON values with a checksum."""
         state = {
@@ -226,9 +211,6 @@ class Session:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             which = f"the state of the session is damaged or of another version in {folder}"
             raise CheckpointError(f"{which} ({error}). Resume from an earlier checkpoint folder.") from error
-
-    def _or_next(self, number: int | None) -> int:
-        return self.number if number is None else number
 
     def _with_source(self, what: str) -> PromptSource:
         if self.source is None:

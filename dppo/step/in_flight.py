@@ -34,34 +34,23 @@ class Requested:
     size_Q: list[int]
     """Completions requested of each prompt."""
 
-    @property
-    def completions(self) -> int:
-        """N, completions of all prompts."""
-        return sum(self.size_Q)
-
     def largest_share(self, shares: int) -> int:
         """Completions of the largest of ``shares`` shares of a pass."""
         if (part_Q := self.prompts.part_Q) is None:  # dealt completion by completion
-            return -(-self.completions // shares)
+            return -(-sum(self.size_Q) // shares)
         return int(torch.bincount(part_Q, torch.tensor(self.size_Q), minlength=shares).max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """A prompt of a block as it was drawn: in flight, or left out."""
+    """A prompt of a block as it was drawn, in flight or left out. ``row`` to ``seen`` as in Draw and Candidates."""
 
     row: int
-    """Row of the dataset."""
     prob: float
-    """Probability of being requested, in (0, 1]."""
     weight: float
-    """Factor of its group in the draw; 0 if it was left out."""
     signal: float
-    """Expected signal from history, >= 0, any unit."""
     tokens: float
-    """Expected completion tokens from history, > 0."""
     seen: bool
-    """True if it had a history."""
     uid: str = ""
     """Engine's name of the prompt; empty if it was left out."""
     size: int = 0
@@ -130,20 +119,15 @@ class InFlight:
         return replace(self, asked=self.asked + 1, flights=flights, due=due)
 
     def after_replacing(self, gone: Sequence[str], others: Candidates, uid_Q: Sequence[str]) -> "InFlight":
-        """Put ``others``, named ``uid_Q``, in place of the prompts named ``gone``, which the engine has dropped.
-
-        A replacement is requested only if the first prompt was: it takes over its probability, size and block.
-        """
+        """Put ``others``, named ``uid_Q``, in place of the prompts named ``gone``, which the engine has dropped."""
+        # A replacement is requested only if the first prompt was: it takes over its probability, size and block.
         news = zip(gone, uid_Q, _records(others), strict=True)
         new = {old: record | {"uid": uid} for old, uid, record in news}
         return replace(self, flights=tuple(replace(each, **new.get(each.uid, {})) for each in self.flights))
 
     def after_update(self, uids: Collection[str]) -> tuple[Requested, "InFlight"]:
-        """Take the groups that an update waits for out, by the engine's names; return their prompts and the rest.
-
-        The prompts are in the order of the requests, so draws do not depend on which came back first.
-        """
-        taken = self.taken(uids)
+        """Take out the groups that an update waits for, by the engine's names; return their prompts and the rest."""
+        taken = self.taken(uids)  # in the order of the requests: draws do not depend on which came back first
         if len(taken) != self.groups:
             raise ShapeError(f"{len(taken)} groups came back for an update that is made of {self.groups}.")
         block, names = self.due[0], set(uids)
@@ -174,24 +158,16 @@ class InFlight:
         draw = Draw(keep_N=keep_P, prob_N=column("prob"), weight_N=column("weight"))
         size_Q, share_Q = column("size", taken), self.prompts / column("block", taken).double()
         weight_Q = draw.weight_N[keep_P] * share_Q * self.generations / size_Q
-        block, sequences = (
-            Block(candidates=Candidates(**found), draw=draw),
-            self.prompts // self.updates * self.generations,
-        )
-        return StepPrompts.of(block, weight_Q, sequences, size_Q=size_Q)
+        block, sequences = Block(candidates=Candidates(**found), draw=draw), self.prompts // self.updates
+        return StepPrompts.of(block, weight_Q, sequences * self.generations, size_Q=size_Q)
 
     def saved(self, identities: np.ndarray) -> dict[str, Any]:
-        """All fields as JSON values, with the hashes of their prompts: ``identities`` (rows,) of the dataset."""
-        return asdict(self) | {"identities": self._identities(identities)}
-
-    def _identities(self, known: np.ndarray) -> list[int]:
-        """Hash of each prompt in flight, -1 for a row that the dataset does not have."""
-        return [int(known[flight.row]) if flight.row < len(known) else -1 for flight in self.flights]
+        """All fields as JSON values, with the hash of each prompt in ``identities`` (rows,), -1 for a row beyond it."""
+        hashes = [int(identities[each.row]) if each.row < len(identities) else -1 for each in self.flights]
+        return asdict(self) | {"identities": hashes}
 
     def resumed(self, saved: Mapping[str, Any], identities: np.ndarray) -> "InFlight":
-        """State of ``saved()`` for a run with the same numbers, and a dataset in which prompts in flight have the same
-        rows.
-        """
+        """State of ``saved()`` for a run with the same numbers, whose dataset has the prompts in the same rows."""
         flights = _flights(saved["flights"])
         blocks = tuple(Due(**each | {"left_out": _flights(each["left_out"])}) for each in saved["due"])
         found = replace(self, asked=saved["asked"], flights=flights, due=blocks)
@@ -204,7 +180,7 @@ class InFlight:
         if changed:
             fixed = f"{have} weights were fixed when they were requested, and this run has {', '.join(changed)}"
             raise CheckpointError(f"{fixed}. Resume with the numbers of the checkpoint.")
-        if saved["identities"] != found._identities(identities):
+        if saved["identities"] != found.saved(identities)["identities"]:
             others = f"{have} rows are other prompts in this dataset: these would be requested in their place"
             raise CheckpointError(f"{others}. Resume with the dataset of the checkpoint, in its order.")
         return found

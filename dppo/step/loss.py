@@ -22,10 +22,9 @@ def micro_batch_loss(
 ) -> Tensor:
     """() this micro-batch's part of the loss of a whole pass: parts of all micro-batches and ranks add up to it.
 
-    ``weight`` (B,) are the weights of completions in this optimizer step, or (B, T) those of their tokens; ``sizes``
-    are those of the ``StepPlan``. An entropy bonus needs ``entropy_BT`` (B, T) in nats, with its gradient. A router
-    loss needs ``router_loss``, () of the weighted tokens of this micro-batch, prompts included, times the sum of their
-    weights.
+    ``weight`` is (B,) of completions in this optimizer step, or (B, T) of their tokens; ``sizes`` those of the plan.
+    An entropy bonus needs ``entropy_BT`` (B, T) in nats, with its gradient. A router loss needs ``router_loss``, () of
+    the weighted tokens of this micro-batch, prompts included, times the sum of their weights.
 
     Source: docs/estimators.md.
     """

@@ -41,11 +41,7 @@ def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompt
 def draw_metrics(
     live_N: Tensor, weight_N: Tensor, prob_N: Tensor, score_N: Tensor, tokens_N: Tensor
 ) -> dict[str, float]:
-    """Metrics of one draw over the completions of a share, all ranks together.
-
-    There is no added variance if a live completion has probability 0, as in a ranking: that is a bias, which a method
-    declares.
-    """
+    """Metrics of one draw over the completions of a share, all ranks together."""
     kept_N, live_prob_N = weight_N > 0, prob_N[live_N]
     found = {
         "prune/kept_share": kept_N.double().mean().item(),
@@ -57,7 +53,7 @@ def draw_metrics(
         "prune/completion_rate": _rate(live_prob_N),
         "prune/completion_ceiling": selection_ceiling(score_N[live_N].square(), tokens_N[live_N]),
     }
-    if bool((live_prob_N > 0).all()):
+    if bool((live_prob_N > 0).all()):  # else a ranking, whose dropping is a bias and no variance
         found["prune/added_variance"] = relative_added_variance(live_prob_N, score_N[live_N])
     return found
 

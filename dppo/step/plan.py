@@ -4,21 +4,19 @@ This is the one place where a method's parts are put together. The order is the 
 ``drafted`` fixes advantages and the denominator without random numbers; ``drawn`` gets a finished ``DraftPlan``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from dppo.context import StepContext
 from dppo.errors import ConfigError, ShapeError
 from dppo.groups import group_sizes
 from dppo.methods import Method
 from dppo.pruning import MomentSamples, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
-from dppo.step.records import RolledOut, StepPrompts, StepSizes, completions_of, scores, signals_of
+from dppo.step.records import Live, RolledOut, StepPrompts, StepSizes, completions_of, scores, signals_of
 from dppo.step.schedule import UpdateSchedule, shares_of
 from dppo.types import Completions, Rewards
 
@@ -38,13 +36,12 @@ class DraftPlan:
     rewards: Rewards
     completions: Completions
     """Everything that was rolled out, with advantages from whole groups."""
-    live: Callable[[Tensor], Tensor]
-    """From advantages (N,) to the completions that are worth a forward pass."""
+    live: Live
     score_N: Tensor
     """(N,) float64 guess of each completion's gradient norm, any unit; 0 where it has no gradient."""
     tokens: float
     """Tokens of the full batch: counted if every candidate was rolled out, else as history expected them before any
-    draw. An estimate by the rollouts would make denominators random, and the gradient biased."""
+    draw. By the rollouts denominators would be random, and the gradient biased."""
     attended: float
     """The same with prompts, over which a router loss is a mean; 0 if unknown."""
     denominator: float
@@ -58,12 +55,9 @@ class DraftPlan:
 
     @cached_property
     def signal_Q(self) -> Tensor:
-        """(Q,) float64 guess of the norm of each group's gradient, for the history.
-
-        In groups of unequal size, that of a group of the mean size: it must not depend on the size that a prompt was
-        given.
-        """
+        """(Q,) float64 guess of the norm of each group's gradient, for the history."""
         signal_Q, size_Q = signals_of(self.score_N, self.completions.group_N), self.prompts.size_Q
+        # That of a group of the mean size: it must not depend on the size that a prompt was given.
         return signal_Q if size_Q is None else signal_Q * (size_Q.double().mean() / size_Q).sqrt()
 
     @cached_property
@@ -91,15 +85,13 @@ class StepPlan(DraftPlan):
     weight_UN: Tensor
     """(U, N) float64 factor of the loss of each completion in each optimizer step; 0 if it is left out."""
     prob_UN: Tensor
-    """(U, N) float64 probability of each in each draw; 0 without a gradient, in other optimizer steps' shares, and for
-    completions that a ranking drops."""
+    """(U, N) float64 probability of each in each draw; 0 without a gradient, in other shares, or if ranked out."""
     share_UN: Tensor
     """(U, N) bool, the completions that each draw was made among."""
     counted_UN: Tensor
     """(U, N) float64 completions of each draw's share of the full batch that each stands for, dropped or not."""
     token_draws: tuple[TokenDraw, ...] = ()
-    """Of each of the U draws, the tokens of kept completions: their weights multiply the loss of each token beside
-    ``weight_UN``. Empty if all tokens are trained on."""
+    """Tokens of kept completions in each draw; their weights multiply ``weight_UN``. Empty if all are trained on."""
 
     def kept(self, draw: int) -> Tensor:
         """(R,) int64 completions that an optimizer step trains on."""
@@ -134,14 +126,13 @@ def plan_step(
     max_tokens: int,
     passes: UpdateSchedule = ONCE,
     done: float = 0.0,
-    live: Callable[[Tensor], Tensor] | None = None,
+    live: Live | None = None,
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
 
     ``rolled_out`` are rollouts of all ranks, in groups of any sizes and in the order of ``prompts``. ``streams`` are
-    the random numbers of the step, the same on every rank, ``max_tokens`` is the longest completion allowed, ``passes``
-    tells how many optimizer steps train on it, and ``done`` is the share of training done, in [0, 1]. ``live`` gives
-    the completions that are worth a forward pass from their advantages (N,); default: ``method.live``.
+    the random numbers of the step, the same on every rank. ``max_tokens`` is the longest completion allowed, and
+    ``done`` the share of training done, in [0, 1]. ``live`` is by default that of the method.
 
     Source: docs/estimators.md, the proof.
     """
@@ -149,18 +140,18 @@ def plan_step(
 
 
 def drafted(
-    method: Method,
-    rolled_out: RolledOut,
-    prompts: StepPrompts,
-    *,
-    max_tokens: int,
-    live: Callable[[Tensor], Tensor] | None = None,
+    method: Method, rolled_out: RolledOut, prompts: StepPrompts, *, max_tokens: int, live: Live | None = None
 ) -> DraftPlan:
     """The part of ``plan_step`` before any draw. It gets no random numbers, so no draw can move what it fixes."""
     _check_groups(rolled_out.rewards, prompts)
     prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
     completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
-    method, samples = _at_chosen_rate(method, completions, prompts.context)
+    samples = None
+    if (level := method.drawn) is not None:
+        level, samples = level.informed(completions), level.samples(completions)
+        if (earlier := prompts.context.samples) is not None:
+            samples = earlier.after(samples, max(LATEST_COMPLETIONS, len(samples)))
+        method = replace(method, completions=level.at_chosen_rate(samples))
     method, moment_NT = _at_chosen_cuts(method, completions, rolled_out)
     counted, expected = float((prompt_weight_N * completions.tokens_N).sum()), prompts.expected_tokens
     tokens = counted if expected is None else expected
@@ -196,9 +187,8 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
         reach_UN = torch.stack([each.reach_N for each in token_draws])
         prob_UN = torch.where(weight_UN > 0, prob_UN * reach_UN, prob_UN)  # cuts are drawn of what is kept
         weight_UN = weight_UN * torch.stack([each.length_N > 0 for each in token_draws])
-    fixed = {field.name: getattr(draft, field.name) for field in fields(DraftPlan)}
     return StepPlan(
-        **fixed,
+        **{field.name: getattr(draft, field.name) for field in fields(DraftPlan)},
         advantage_N=advantage_N,
         weight_UN=weight_UN,
         prob_UN=prob_UN,
@@ -206,19 +196,6 @@ def drawn(draft: DraftPlan, passes: UpdateSchedule, streams: Streams) -> StepPla
         counted_UN=share_UN * prompt_weight_N,
         token_draws=token_draws,
     )
-
-
-def _at_chosen_rate(
-    method: Method, completions: Completions, context: StepContext
-) -> tuple[Method, MomentSamples | None]:
-    """The method at the rate that it chooses for completions, and the samples that it chooses from."""
-    level = method.drawn
-    if level is None:
-        return method, None
-    level, samples = level.informed(completions), level.samples(completions)
-    if context.samples is not None:
-        samples = context.samples.after(samples, max(LATEST_COMPLETIONS, len(samples)))
-    return replace(method, completions=level.at_chosen_rate(samples)), samples
 
 
 def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: RolledOut) -> tuple[Method, Tensor | None]:

@@ -17,12 +17,10 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.methods import Method
-from dppo.moment_samples import MomentSamples
+from dppo.pruning import MomentSamples, PromptHistory, PromptPruning, PromptStream, spends_budget
 from dppo.pruning.ceiling import FEWEST, point_ceiling
-from dppo.pruning.history import PromptHistory
 from dppo.pruning.prior import CheckedPrior, PromptPrior, PromptValues
-from dppo.pruning.probabilities import spends_budget
-from dppo.pruning.prompts import PromptPruning, PromptStream, fill_block
+from dppo.pruning.prompts import fill_block
 from dppo.pruning.rounds import Skipping, take_round
 from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
@@ -83,16 +81,13 @@ class PromptSource:
         """Pass rates in use; None if none were given or if they were found to mislead."""
         return self.checked_prior.rates
 
-    # -- choosing -----------------------------------------------------------------------------------------------------
-
     def block(
         self, method: Method, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
     ) -> StepPrompts:
         """Prompts of a step that is one block, with one draw for each part; equal on every rank.
 
         ``step`` is also the clock of the history. The number of prompts is raised to a multiple of ``multiple``.
-        ``done`` is the share of training done, in [0, 1], for schedules. ``parts`` are those of
-        ``UpdateSchedule.parts``, if prompts are pruned.
+        ``done`` is the share of training done, in [0, 1]. ``parts`` are those of ``UpdateSchedule.parts``.
         """
         pruning = method.at(done).prompts.at_chosen_rate(self.visits)
         # A prior has no lengths, and the denominator may be a number of tokens.
@@ -137,9 +132,8 @@ class PromptSource:
         for part in range(parts):
             by = pruning
             if self.fill:
-                row_P, by = fill_block(
-                    self.stream, self.history, pruning, self.prompts, step, prior, part=part, parts=parts
-                )
+                known = self.stream, self.history, pruning, self.prompts, step, prior
+                row_P, by = fill_block(*known, part=part, parts=parts)
             else:
                 row_P = self.stream.take(self.prompts // parts)
             candidates = self.history.candidates(row_P, step, prior)
@@ -156,8 +150,8 @@ class PromptSource:
         """Prompts of a step, rolled out in rounds until enough groups count.
 
         ``roll_out(number, block)`` rolls out the kept prompts of round ``number``, from 0, and returns the rewards of
-        their groups, of all ranks. The number of prompts of a round is raised to a multiple of ``multiple``. At the
-        limit of rounds it is a ``RoundsError``; the stream has moved on nevertheless.
+        their groups, of all ranks. A round has a multiple of ``multiple`` prompts. At the limit of rounds it is a
+        ``RoundsError``; the stream has moved on nevertheless.
         """
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
@@ -198,25 +192,21 @@ class PromptSource:
             expected = before if expected is None else expected.where(seen_Q, before)
         return StepContext(expected=expected, value_Q=value_Q)
 
-    # -- learning -----------------------------------------------------------------------------------------------------
-
     def learn(self, plan: DraftPlan, step: int) -> None:
         """Record the groups of a step, also those that it does not train on."""
         prompts, rewards, tokens_N = plan.prompts, plan.rewards, plan.completions.tokens_N
+        of_step = prompts.draw, rewards, plan.signal_Q, tokens_N
         candidates, known = prompts.candidates, self.history.observations > 0  # before that, a prior has no unit
         if self.prior is not None and known:
-            first_P = candidates.seen_P & ~self.history.visited(candidates.row_P)
-            first = replace(candidates, seen_P=first_P)
-            found = MomentSamples.of_visits(first, prompts.draw, rewards, plan.signal_Q, tokens_N)
-            self.messages += self.checked_prior.after(found, plan.method.prompts)
+            first = replace(candidates, seen_P=candidates.seen_P & ~self.history.visited(candidates.row_P))
+            self.messages += self.checked_prior.after(MomentSamples.of_visits(first, *of_step), plan.method.prompts)
         outcome_Q, skipping = None, plan.method.rounds and plan.method.rounds.skipping
         if skipping is not None:
             outcome_Q, self.learned = skipping.learn(self._learned(skipping), rewards, epochs=self.stream.epochs)
             self._skip_metrics = skipping.metrics(self.learned)
         self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
         if prompts.collected is None and known:
-            found = MomentSamples.of_visits(candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
-            self.visits = self.visits.after(found)
+            self.visits = self.visits.after(MomentSamples.of_visits(candidates, *of_step))
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -226,8 +216,6 @@ class PromptSource:
 
     def _learned(self, skipping: Skipping) -> Any:
         return skipping.start() if self.learned is None else self.learned
-
-    # -- state --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the history into ``folder``; return the rest of the state as JSON values."""

@@ -51,8 +51,7 @@ class StepPrompts:
     context: StepContext = NOTHING_KNOWN
     """Knowledge of each group from before its rollout."""
     expected_tokens: float | None = None
-    """Tokens of all candidates as history expects them, fixed before any prompt is drawn. They replace the counted ones
-    if prompts are pruned or groups differ in size; None if every candidate is counted."""
+    """Tokens of all candidates as history expects them, fixed before any prompt is drawn; None if they are counted."""
     collected: Collected | None = None
     """Numbers of the rounds; None for one block."""
     part_Q: Tensor | None = None
@@ -101,12 +100,10 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
 
 
 def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
-    """Concatenate blocks; return the (P,) int64 index of each candidate's block too.
-
-    The first kept prompts come first, then the second ones, so a slice has prompts of every block.
-    """
-    kept, whole = [block.draw.keep_N for block in blocks], joined(blocks)
+    """Concatenate blocks; return the (P,) int64 index of each candidate's block too."""
+    kept, whole = [block.draw.keep_N for block in blocks], concatenated(*blocks)
     part_P = torch.arange(len(blocks)).repeat_interleave(torch.tensor([len(keep_P) for keep_P in kept]))
+    # The first kept prompts come first, then the second ones, so a slice has prompts of every block.
     place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
     order_P = place_P.argsort(stable=True)
     candidates = each_tensor(whole.candidates, lambda value_P: value_P[order_P])
@@ -119,15 +116,12 @@ def drawn_block(
     """Prompts of a step that is one block, or one block for each share of a pass.
 
     Every prompt counts alike in the full batch: the completions of a group of n are weighted by ``generations / n``,
-    with ``generations`` G or the mean of the sizes, which a denominator counts. ``size_Q`` (Q,) are the completions of
-    each kept prompt, >= 1, fixed before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each
-    candidate; None if one draw is for all.
+    with ``generations`` G or the mean of the sizes. ``size_Q`` (Q,) are the completions of each kept prompt, >= 1, from
+    before the rollout; None for G. ``part_P`` (P,) is the share of a pass of each candidate; None for one draw for all.
     """
     keep_P = block.draw.keep_N
     weight_Q = block.draw.weight_N[keep_P]
     if size_Q is not None:
-        if size_Q.shape != weight_Q.shape or not bool((size_Q >= 1).all()):
-            raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
         weight_Q = weight_Q * generations / size_Q
     estimated = size_Q is not None or bool((block.draw.prob_N < 1).any())
     expected_tokens = generations * float(block.candidates.tokens_P.double().sum()) if estimated else None
@@ -136,21 +130,15 @@ def drawn_block(
     return StepPrompts.of(block, weight_Q, generations * len(keep_P), **more)
 
 
-def joined(blocks: Sequence[Block]) -> Block:
-    """Concatenate the candidates and draws of blocks."""
-    return Block(
-        candidates=concatenated(*(block.candidates for block in blocks)),
-        draw=concatenated(*(block.draw for block in blocks)),
-    )
-
-
 OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]
-"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round`` and returns them with the
-rewards of those rolled out; None if no prompts are left."""
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """Prompts of a step of rounds, which a trainer rolls out now, or a proof rolled out earlier."""
+    """Prompts of a step of rounds, which a trainer rolls out now, or a proof rolled out earlier.
+
+    ``one_round(number, prompts, rng)`` takes about ``prompts`` prompts and returns them with the rewards of those
+    rolled out; None if no prompts are left.
+    """
     blocks, sizes = [], []
 
     def roll_out(number: int, prompts: int) -> Rewards | None:
@@ -163,7 +151,7 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
 
     keep_Q, collected = fill(rounds, wanted, roll_out)
     sequences = int(torch.cat(sizes)[keep_Q].sum())
-    return StepPrompts.of(joined(blocks), keep_Q.double(), sequences, collected=collected)
+    return StepPrompts.of(concatenated(*blocks), keep_Q.double(), sequences, collected=collected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,17 +179,20 @@ class RolledOut:
             raise DataError(f"tokens_N must be >= 0; the smallest is {self.tokens_N.min()}. Pass mask_NT.sum(1).")
 
 
+Live = Callable[[Tensor], Tensor]
+"""``live(advantage_N) -> (N,) bool``: completions that are worth a forward pass."""
+
+
 def completions_of(
     method: Method,
     rolled_out: RolledOut,
     context: StepContext,
-    live: Callable[[Tensor], Tensor] | None = None,
+    live: Live | None = None,
     weight_N: Tensor | None = None,
 ) -> Completions:
     """Completions as pruning sees them: advantages of whole groups, and which completions have a gradient.
 
-    ``live`` is that of ``plan_step``; ``weight_N`` (N,) a factor of each completion's loss, 0 for groups that the step
-    does not train on, None for 1.
+    ``weight_N`` (N,) is a factor of each completion's loss: 0 for groups that the step does not train on, None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
     advantage_N, used_N = method.advantages(rewards, context), torch.ones(len(rewards), dtype=torch.bool)

@@ -25,8 +25,7 @@ class RowSource:
     def draw(self, row_N: Tensor, *, step: int, epoch: int = 0, done: float = 0.0) -> Draw:
         """The draw among rows (N,) of the dataset, those of a step on all ranks; equal on every rank.
 
-        ``step`` is the key of the draw, or ``epoch`` for a method with one draw per epoch. ``done`` is the share of
-        training done, in [0, 1].
+        Its key is ``step``, or ``epoch`` for one draw per epoch. ``done`` is the share of training done, in [0, 1].
         """
         method, candidates = self.method.at(done), self.scores.candidates(row_N)
         # A rate of 0 holds at once: the draw made before the schedule ended would hold until the end of the epoch.
@@ -52,14 +51,12 @@ class RowSource:
     def load(self, folder: Path) -> int:
         """Read what ``save`` wrote; return the number of rows of this dataset that were in the saved one."""
         known = self.scores.load(folder / SCORES_FILE)
-        self._epoch = None
-        path = folder / EPOCH_FILE
-        if not (self.method.per_epoch and path.exists()):
-            return known
-        saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
-        if len(saved["prob"]) == len(self.scores):  # else the dataset has grown or shrunk, and the epoch is drawn again
-            prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
-            self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
+        self._epoch, path = None, folder / EPOCH_FILE
+        if self.method.per_epoch and path.exists():
+            saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
+            if len(saved["prob"]) == len(self.scores):  # else the dataset has other rows, and the epoch is drawn again
+                prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
+                self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
         return known
 
 

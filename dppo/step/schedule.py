@@ -29,10 +29,8 @@ class UpdateSchedule:
         return self.passes * self.shares
 
     def parts(self, prompts: int, multiple: int = 1) -> int:
-        """Draws for a block of ``prompts``: one for each share, so a share's parameters do not depend on its draw.
-
-        1 if shares, in multiples of ``multiple``, would be unequal or have no choice.
-        """
+        """Draws for a block of ``prompts``: one for each share, or 1 if no equal shares of multiples leave a choice."""
+        # A share's parameters must not depend on its draw.
         each, rest = divmod(prompts, self.shares * multiple)
         return self.shares if each > 1 and not rest else 1
 

@@ -134,7 +134,7 @@ def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_l
         asked, ahead = ahead.after_update(ahead.uids[-ahead.groups :])
         taken.append(len(asked.uid_Q))
         left_out += asked.prompts.candidates.row_P[~asked.prompts.draw.keep_N].tolist()
-        assert asked.prompts.sequences == 8 and asked.completions == 4 * taken[-1]
+        assert asked.prompts.sequences == 8 and sum(asked.size_Q) == 4 * taken[-1]
     assert taken == [1, 2, 1, 2] and left_out == [1, 5]
 
 
@@ -178,7 +178,7 @@ def test_a_replacement_counts_once_on_average_in_the_place_of_what_verl_dropped(
 def test_completions_of_prompts_of_unequal_size_count_alike():
     prompts = replace(block([0, 1, 2], (0, 1)), size_Q=torch.tensor([1, 3]))
     asked, _ = InFlight(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"])
-    assert asked.size_Q == [1, 3] and asked.completions == 4
+    assert asked.size_Q == [1, 3]
     assert asked.prompts.weight_Q.tolist() == pytest.approx([2 / 1 / 0.8, 2 / 3 / 0.7])
 
 
