@@ -149,8 +149,7 @@ class Session:
     def observe_terms(self, square: float, unit: float) -> dict[str, float]:
         """Remember sums of ``other_terms`` of an optimizer step, for later scores; return metrics of them."""
         self.others = self.others.after(square, unit)
-        advantage = self.others.advantage
-        return {} if advantage is None else {"prune/other_terms": advantage}
+        return {} if (advantage := self.others.advantage) is None else {"prune/other_terms": advantage}
 
     def observe_costs(self, spent: Spent, generated: float, trained: float) -> None:
         """Remember seconds and passes of a rollout, of so many completion tokens generated and trained on."""

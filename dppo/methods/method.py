@@ -162,7 +162,7 @@ class Method:
         )
 
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
-        """The same method that drops other fixed shares, in [0, 1), of prompts (r_q) and of completions (r_o)."""
+        """The same method at other fixed rates in [0, 1), of prompts (r_q) and completions (r_o); None leaves one."""
         prompts, completions = self.prompts, self.completions
         if prompt is not None:
             prompts = replace(prompts.at_rate(prompt), auto=None)

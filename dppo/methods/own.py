@@ -116,7 +116,5 @@ def part_names(kind: type[Method] | type[RowMethod]) -> list[str]:
 
 def assigned(method: Any) -> ConfigError:
     """The error for a method that is set on a trainer after it was made."""
-    return ConfigError(
-        f"trainer.method was assigned {getattr(method, 'name', method)!r}, and a trainer is made for one method. Write "
-        "method=mine where the trainer is made: DPPOTrainer(..., method=mine)."
-    )
+    why = f"trainer.method was assigned {getattr(method, 'name', method)!r}, and a trainer is made for one method"
+    return ConfigError(f"{why}. Write method=mine where the trainer is made: DPPOTrainer(..., method=mine).")

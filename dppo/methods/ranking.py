@@ -82,10 +82,8 @@ class Ranking:
         return Draw(keep_N=keep_N, prob_N=keep_N.double(), weight_N=weight_N)
 
     def __str__(self) -> str:
-        return (
-            f"{self.rate:g} of the completions pruned, {in_words(self.choose)} kept by {in_words(self.score)} within "
-            f"each {self.compete}, without chance"
-        )
+        kept = f"{in_words(self.choose)} kept by {in_words(self.score)} within each {self.compete}, without chance"
+        return f"{self.rate:g} of the completions pruned, {kept}"
 
 
 def largest(score_G: np.ndarray, kept: int) -> np.ndarray:

@@ -92,8 +92,8 @@ def fill_in(args: Any, base: Method) -> None:
 
 
 def completed(args: Any, base: Method) -> list[str]:
-    """Fill in settings left out; one sentence for each that contradicts the method. Engines here set the objective."""
-    if is_own(args.method):
+    """Fill in settings that were left out; one sentence for each that contradicts the method."""
+    if is_own(args.method):  # the engine sets the objective: a method of one's own decides its pruning alone
         return settle(args, base, own_settings(base), DECIDED) + fill_problems(args)
     fill_in(args, base)
     return method_problems(args, base)

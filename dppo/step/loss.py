@@ -38,9 +38,8 @@ def micro_batch_loss(
         loss = loss - method.entropy_coef * entropy
     if method.router_coef:
         if router_loss is None:
-            raise ConfigError(
-                f"router_coef={method.router_coef:g} needs the router's loss. Give router_loss, or write 0."
-            )
+            needs = f"router_coef={method.router_coef:g} needs the router's loss"
+            raise ConfigError(f"{needs}. Give router_loss, or write 0.")
         loss = loss + method.router_coef * router_loss / max(sizes.attended, 1.0)
     return loss
 
@@ -74,11 +73,8 @@ def other_terms(
     one_minus_p_BT = torch.expm1(tokens.logp_BT.detach())
     weight_BT = weight if weight.dim() == 2 else weight[:, None]
     share_BT = weight_BT / (tokens_B.square() if method.normaliser.per_sequence else 1.0)
-    squares = [
-        ((slope_BT * one_minus_p_BT).masked_fill(~mask_BT, 0.0).square() * share_BT).sum()
-        for slope_BT in (at_none, unit_BT)
-    ]
-    return torch.stack(squares)
+    sizes_BT = ((slope_BT * one_minus_p_BT).masked_fill(~mask_BT, 0.0) for slope_BT in (at_none, unit_BT))
+    return torch.stack([(size_BT.square() * share_BT).sum() for size_BT in sizes_BT])
 
 
 def _slopes(method: Method, tokens: Tokens, advantage: float) -> Tensor:

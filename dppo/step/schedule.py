@@ -29,8 +29,8 @@ class UpdateSchedule:
         return self.passes * self.shares
 
     def parts(self, prompts: int, multiple: int = 1) -> int:
-        """Draws for a block of ``prompts``: one for each share, or 1 if no equal shares of multiples leave a choice."""
-        # A share's parameters must not depend on its draw.
+        """Draws for a block of ``prompts``: the shares, or 1 if these cannot be equal multiples of ``multiple``."""
+        # A share's parameters must not depend on its draw, and a draw needs a choice.
         each, rest = divmod(prompts, self.shares * multiple)
         return self.shares if each > 1 and not rest else 1
 
