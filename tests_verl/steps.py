@@ -11,7 +11,7 @@ import torch
 from in_process import ACTOR, STORE, LocalGroup, get, put, record_gradients, sized, trainer
 
 from dppo.pruning import TokenPruning
-from dppo.pruning.cuts import best_cuts
+from dppo.pruning.tokens import best_cuts
 from dppo.types import Draw
 
 ONE_STEP = sized(2, 4)

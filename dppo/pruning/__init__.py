@@ -11,7 +11,6 @@ from dppo.pruning.ceiling import (
     efficiency,
     selection_ceiling,
 )
-from dppo.pruning.cuts import TokenDraw, best_cuts, by_uncertainty, stated
 from dppo.pruning.designs import (
     DESIGNS,
     DETERMINISTIC,
@@ -54,7 +53,17 @@ from dppo.pruning.scores import (
     uncertainty,
     uniform_score,
 )
-from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, TokenPruning, all_alike, random_prefix
+from dppo.pruning.tokens import (
+    TOKEN_AUTO,
+    SampledTokens,
+    TokenDraw,
+    TokenPruning,
+    all_alike,
+    best_cuts,
+    by_uncertainty,
+    random_prefix,
+    stated,
+)
 
 __all__ = ["COMPLETION_AUTO", "DESIGNS", "DETERMINISTIC", "INVERSE_PROBABILITY", "KEPT_MEAN", "PIVOTAL", "POISSON"]
 __all__ += ["PROMPT_AUTO", "RULES", "SCHEDULES", "SCORES", "SYSTEMATIC", "TOKEN_AUTO", "UNWEIGHTED", "WEIGHTINGS"]

@@ -1,6 +1,13 @@
-"""The level of tokens: how much of each kept completion is forwarded, and how much of that reaches the head."""
+"""Tokens inside a completion: where it is cut, and which tokens before the cut reach the head.
+
+A *cut* keeps the first tokens of a completion; the rest is neither forwarded nor back-propagated, and a cut at 0 drops
+the completion. *Head sampling* sends all kept tokens through the body of the model and some of them through the head.
+Both fix a probability for each token before anything is drawn, and weight a token's loss by one over it. So the
+expected gradient of a loss that is a sum over tokens is that of the full batch.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,29 +15,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, in_words, raise_problems
+from dppo.errors import DesignError, ShapeError, in_words, raise_problems
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, selection_ceiling
-from dppo.pruning.cuts import (
-    TokenDraw,
-    TokenProbabilities,
-    TokenRule,
-    best_cuts,
-    by_uncertainty,
-    check_mask,
-    draw_tokens,
-    pool_numbers,
-    stated,
-    token_moments,
-)
+from dppo.pruning.designs import INVERSE_PROBABILITY, SYSTEMATIC, Design
 from dppo.pruning.level import Level, floor_problems
+from dppo.pruning.probabilities import Stated, finite, inclusion_probabilities
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
-FLOOR, HEAD_FLOOR = 0.05, 0.02
-"""Lowest probabilities by default: no weight of a token exceeds 20 by its cut, and 1000 by both."""
 MOST_OF_PREFIX = 0.5
 """Largest share that ``random_prefix`` can leave out: no token of a completion is kept for certain there."""
+TOKEN_AUTO = COMPLETION_AUTO
+
+TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
+"""``rule(moment_NT, span_NT, rate, floor) -> prob_NT``: probabilities of reaching each token, or its head. They leave
+out ``rate`` of the tokens on average. Those of a cut never rise along a completion. Moments are ``token_moments``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRule(Stated):
+    """A rule for cuts or for the head, with what it needs."""
+
+    by_moments: bool = False
+    """True if it reads moments and the floor: it needs the sampler's log-probabilities."""
+    chooses_rate: bool = False
+    """True if ``auto`` can choose its rate."""
+    largest_rate: float = 1.0
+    """Largest share that it can leave out."""
+
+
+def stated(rule: TokenProbabilities) -> TokenRule:
+    """The rule with its properties: a plain function has the defaults."""
+    return rule if isinstance(rule, TokenRule) else TokenRule(name=in_words(rule), compute=rule)
+
+
+def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token of probability 1 has no gradient.
+
+    Advantages (N,) are of whole groups, over the completion's tokens if the loss takes a mean. ``logp_NT`` is in nats.
+    """
+    one_minus_p_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
+    return (advantage_N.double()[:, None] * one_minus_p_NT).square()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +86,68 @@ class SampledTokens:
         return each_tensor(self, lambda value_NT: value_NT[unit_R])
 
 
-def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """(N, T) probabilities if a completion is kept up to a length uniform between ``1 - 2 rate`` of its tokens and all.
+def check_mask(name: str, value_NT: Tensor, mask_NT: Tensor) -> None:
+    """Raise ``ShapeError`` unless value and mask are (N, T) of one shape, the mask bool."""
+    if value_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool or mask_NT.dim() != 2:
+        shapes = f"{name} {tuple(value_NT.shape)} and mask_NT {tuple(mask_NT.shape)} {mask_NT.dtype}"
+        raise ShapeError(f"{shapes}: expected (N, T) of one shape, the mask bool. Pass mask_NT.bool().")
 
-    Source: NAT, arXiv:2603.06619, random prefix cutting.
+
+def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
+    check_mask("moment_NT", moment_NT, mask_NT)
+    if bool((mask_NT[:, 1:] & ~mask_NT[:, :-1]).any()):
+        raise ShapeError("a completion's tokens have a gap: cut up to the last token, and mask within by moment 0.")
+
+
+def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """(N, T) float64 probabilities of reaching each token, in [floor, 1], with the least added variance; 0 elsewhere.
+
+    They minimise ``sum moment_t / reach_t`` for a given mean of ``reach_t`` and never rise along a completion: the root
+    of moments, pooled over neighbours until they never rise. Moments [[4, 1, 1], [1, 1, 0]] with a rate of 1/3 and a
+    floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
+
+    Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
     """
+    _check_tokens(moment_NT, mask_NT)
+    moment = finite("moment", moment_NT[mask_NT])
+    owner = mask_NT.nonzero()[:, 0].numpy()
+    pool_moment, pool_cost, block = pool_numbers(moment, np.ones(len(moment)), owner)
+    slope = np.sqrt(pool_moment / pool_cost)[block]
+    reach_NT = _allocated(torch.from_numpy(slope), mask_NT, rate, floor)
+    # Rounding may lift a token's probability by an ulp over that of the token before it.
+    return reach_NT.cummin(1).values.masked_fill(~mask_NT, 0.0)
+
+
+def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Moment and cost of each pool of neighbouring tokens, and each token's pool: moment over cost never rises.
+
+    ``moment`` >= 0, ``cost`` > 0 and the completion ``owner``, ascending, are those of each token.
+    """
+    block = np.arange(len(moment))
+    while True:
+        ratio = moment / cost
+        rises = (owner[1:] == owner[:-1]) & (ratio[1:] > ratio[:-1])
+        if not rises.any():
+            return moment, cost, block
+        first = np.concatenate([[True], ~rises])
+        start = np.flatnonzero(first)
+        moment, cost, owner = np.add.reduceat(moment, start), np.add.reduceat(cost, start), owner[start]
+        block = (np.cumsum(first) - 1)[block]
+
+
+def _allocated(size: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+    prob = inclusion_probabilities(size, (1 - rate) * len(size), floor=floor)
+    return torch.zeros(mask_NT.shape, dtype=torch.float64).masked_scatter(mask_NT, prob)
+
+
+def _by_uncertainty(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """(N, T) probabilities of reaching the head, proportional to the root of a token's moment; as for ``best_cuts``."""
+    _check_tokens(moment_NT, mask_NT)
+    return _allocated(moment_NT[mask_NT].double().sqrt(), mask_NT, rate, floor)
+
+
+def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """Cuts at a length uniform from ``1 - 2 rate`` of the tokens to all: random prefix of NAT, arXiv:2603.06619."""
     if rate > MOST_OF_PREFIX:
         raise DesignError(f"random_prefix leaves out at most half of the tokens, not {rate:g}. Use rate=0.5.")
     length_N1, place_NT = span_NT.sum(1, keepdim=True), span_NT.cumsum(1)
@@ -78,8 +161,69 @@ def _all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) ->
     return (1 - rate) * span_NT.double()
 
 
+best_cuts = TokenRule(name="best_cuts", compute=_best_cuts, by_moments=True, chooses_rate=True)
+by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_moments=True)
 random_prefix = TokenRule(name="random_prefix", compute=_random_prefix, largest_rate=MOST_OF_PREFIX)
 all_alike = TokenRule(name="all_alike", compute=_all_alike)
+
+
+def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
+    """(N,) int64 tokens kept of each completion, by the probabilities (N, T) of reaching each.
+
+    A completion reaches the tokens with a probability above its uniform number. The numbers are stratified: one in each
+    N-th of the unit interval, in random order. So the tokens kept in a step vary little.
+    """
+    count = len(reach_NT)
+    uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))
+    return (reach_NT > uniform_N[:, None]).sum(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDraw:
+    """Draw of the tokens of a step's completions, with the probability and the weight of each token."""
+
+    length_N: Tensor
+    """(N,) int64 tokens of each completion that are forwarded: up to the last that is drawn, or 0."""
+    reach_N: Tensor
+    """(N,) float64 probability that a completion is not cut at 0."""
+    prob_NT: Tensor
+    """(N, T) float64 probability that each token reaches the loss; 0 without a token."""
+    weight_NT: Tensor
+    """(N, T) float64 one over the probability at tokens that are drawn, 0 elsewhere."""
+
+    @classmethod
+    def of(cls, keep_NT: Tensor, reach_NT: Tensor, prob_NT: Tensor) -> "TokenDraw":
+        """Draw that keeps the tokens of ``keep_NT``. ``prob_NT`` is ``reach_NT`` times the probability of the head."""
+        count, width = keep_NT.shape
+        length_N, reach_N = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.float64)
+        if width:  # no token after the last drawn one has a loss, so none is forwarded
+            length_N, reach_N = (keep_NT * torch.arange(1, width + 1)).amax(1), reach_NT[:, 0].double()
+        return cls(length_N=length_N, reach_N=reach_N, prob_NT=prob_NT, weight_NT=INVERSE_PROBABILITY(keep_NT, prob_NT))
+
+    def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
+        """Draw over all ``size`` completions from this one of some; the others are dropped, with probability 0."""
+        return each_tensor(self, lambda value: value.new_zeros(size, *value.shape[1:]).index_copy_(0, unit_R, value))
+
+
+def draw_tokens(
+    reach_NT: Tensor, head_NT: Tensor | None, rng: np.random.Generator, *, design: Design = SYSTEMATIC
+) -> TokenDraw:
+    """Draw a cut for each completion and, independently, the tokens before it that reach the head.
+
+    ``reach_NT`` (N, T) are the probabilities of reaching each token, and ``head_NT`` (N, T), in (0, 1] at tokens, those
+    of a reached token to reach the head; None for 1. A token's probability is the product of both.
+    """
+    mask_NT = reach_NT > 0
+    if head_NT is not None and not bool((head_NT > 0)[mask_NT].all()):
+        raise DesignError("head_NT is 0 at a token that can be reached: give it a floor, such as floor=0.05.")
+    if not design.unbiased:
+        raise DesignError(f"design={design.name!r} is biased: {design.reason}. Use design=SYSTEMATIC.")
+    keep_NT = torch.arange(reach_NT.shape[1]) < draw_cuts(reach_NT, rng)[:, None]
+    if head_NT is None:
+        return TokenDraw.of(keep_NT, reach_NT, reach_NT)
+    head, drawn_NT = head_NT[mask_NT].double(), torch.zeros_like(mask_NT)
+    drawn_NT[mask_NT] = design.draw(head, head, rng)
+    return TokenDraw.of(keep_NT & drawn_NT, reach_NT, reach_NT * head_NT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +236,10 @@ class TokenPruning:
     """Rule by which the rate of cuts is chosen in each step, up to ``rate``; None for a fixed rate."""
     head_rate: float = 0.0
     """Share of the tokens before a cut that do not reach the head, in [0, 1): forwarded by the body, without loss."""
-    floor: float = FLOOR
-    """Lowest probability of reaching a token, in (0, 1 - rate]."""
-    head_floor: float = HEAD_FLOOR
-    """Lowest probability of a token to reach the head, in (0, 1 - head_rate]."""
+    floor: float = 0.05
+    """Lowest probability of reaching a token, in (0, 1 - rate]: no weight by a cut exceeds 20."""
+    head_floor: float = 0.02
+    """Lowest probability of a token to reach the head, in (0, 1 - head_rate]: no weight by both exceeds 1000."""
     cut_rule: TokenProbabilities = best_cuts
     head_rule: TokenProbabilities = by_uncertainty
 
@@ -157,18 +301,13 @@ class TokenPruning:
         ceiling = selection_ceiling(moment_B, cost_B, paid=self.auto.rollout_cost * rolled_out)
         if round(ceiling, 6) < self.auto.least_gain:
             return self.at_rate(0.0)  # without a look at each rate, which takes most of the time of a choice
-        first = np.searchsorted(block, np.arange(len(moment)))
-        group_B = group_N[torch.from_numpy(owner[first])]
+        group_B = group_N[torch.from_numpy(owner[np.searchsorted(block, np.arange(len(moment)))])]
         samples = MomentSamples.known(moment_B, cost_B, group_B, paid=rolled_out)
         pools = Level(rate=self.rate, floor=self.floor, budget="tokens", auto=self.auto)
         return self.at_rate(pools.choice(samples).rate)
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
-        """Draw a cut for each completion and the tokens before it that reach the head.
-
-        ``moment_NT`` (N, T) >= 0, in any unit, are second moments of each token's gradient; ``span_NT`` (N, T) bool are
-        the tokens that can be cut.
-        """
+        """Draw a cut for each completion and tokens for the head, by moments (N, T) >= 0 in ``span_NT`` (N, T) bool."""
         return draw_tokens(*self.probabilities(moment_NT, span_NT), rng)
 
     def probabilities(self, moment_NT: Tensor, span_NT: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -185,6 +324,3 @@ class TokenPruning:
             share = f"{self.head_rate:g} of the tokens {'before it ' if self.rate else ''}withheld from the head"
             parts.append(f"{share} ({in_words(self.head_rule)}, floor {self.head_floor:g})")
         return "; ".join(parts)
-
-
-TOKEN_AUTO = COMPLETION_AUTO

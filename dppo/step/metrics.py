@@ -5,9 +5,8 @@ from torch import Tensor
 
 from dppo.groups import each_group
 from dppo.pruning.ceiling import selection_ceiling
-from dppo.pruning.cuts import TokenDraw
 from dppo.pruning.designs import effective_sample_size, relative_added_variance
-from dppo.pruning.tokens import SampledTokens, TokenPruning
+from dppo.pruning.tokens import SampledTokens, TokenDraw, TokenPruning
 from dppo.step.records import StepPrompts
 from dppo.types import Completions, Rewards
 

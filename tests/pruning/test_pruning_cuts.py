@@ -9,7 +9,9 @@ from refusals import refused
 from scipy.optimize import isotonic_regression, minimize
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning.cuts import (
+from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
+from dppo.pruning.tokens import (
+    TokenPruning,
     best_cuts,
     by_uncertainty,
     draw_cuts,
@@ -17,8 +19,6 @@ from dppo.pruning.cuts import (
     pool_numbers,
     token_moments,
 )
-from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
-from dppo.pruning.tokens import TokenPruning
 from dppo.rng import Purpose, generator
 
 LENGTHS = (4, 3, 1)

@@ -9,7 +9,7 @@ from arrays import tensor
 
 from dppo.pruning import TOKEN_AUTO, TokenPruning, efficiency, tokens
 from dppo.pruning.ceiling import rates_to
-from dppo.pruning.cuts import best_cuts
+from dppo.pruning.tokens import best_cuts
 from dppo.rng import Purpose, generator
 
 COMPLETIONS, TOKENS, GROUP = 64, 50, 4

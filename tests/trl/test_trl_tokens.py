@@ -12,8 +12,9 @@ from tiny_runs import logged, relative_difference, scripted
 from trl_gradients import dppo_run
 
 from dppo.errors import ConfigError
-from dppo.pruning import TokenPruning, cuts
-from dppo.pruning.cuts import best_cuts
+from dppo.pruning import TokenPruning
+from dppo.pruning import tokens as token_level
+from dppo.pruning.tokens import best_cuts
 from dppo.trl.grpo.rollouts import rolled_out
 from dppo.types import Rewards
 
@@ -65,8 +66,8 @@ def mean_of_outcomes(path, folder, level, **options):
                 "draw",
                 lambda self, moment, span, rng, o=outcome: original(self, moment, span, AtPoint(*o)),
             )
-            patch.setattr(cuts, "SYSTEMATIC", replace(cuts.SYSTEMATIC, draw=every_fourth))
-            patch.setattr(cuts.draw_tokens, "__kwdefaults__", {"design": cuts.SYSTEMATIC})
+            patch.setattr(token_level, "SYSTEMATIC", replace(token_level.SYSTEMATIC, draw=every_fourth))
+            patch.setattr(token_level.draw_tokens, "__kwdefaults__", {"design": token_level.SYSTEMATIC})
             patch.setattr("dppo.methods.from_settings._tokens", lambda args, own, made=made: made)
             found, trainer = dppo_run(path, folder, completion_prune_rate=0.0, **options)
             tokens.append(logged(trainer, "prune/tokens_trained")[0])

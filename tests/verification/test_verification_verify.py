@@ -8,7 +8,7 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, CENTRED
-from dppo.pruning import DESIGNS, PIVOTAL, Auto, cuts
+from dppo.pruning import DESIGNS, PIVOTAL, Auto, tokens
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
 from dppo.verification.checks import Check, above, at_most
@@ -88,7 +88,7 @@ def shared_number(reach_NT, rng):
 
 def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
     assert all(check.passed for check in checks.token_frequency_checks(QUICK, 1))
-    monkeypatch.setattr(cuts, "draw_cuts", shared_number)
+    monkeypatch.setattr(tokens, "draw_cuts", shared_number)
     failed = [check.name.split(":")[0] for check in checks.token_frequency_checks(QUICK, 1) if not check.passed]
     assert failed == ["4 tokens by cuts", "4 tokens by random prefix", "4 tokens by cuts and head sampling"]
 
