@@ -16,7 +16,6 @@ from dppo.types import Candidates, Rewards
 
 FORMAT = 3
 """Version of the saved file; raised when its arrays change meaning."""
-
 FIELDS = {
     "count": np.float32,
     "signal_square_sum": np.float32,
@@ -25,7 +24,7 @@ FIELDS = {
     "rollouts": np.uint32,
     "streak": np.int16,
 }
-"""Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
+"""Arrays with one entry per prompt. Sums and count decay by one factor at each observation of the prompt."""
 OTHERS = ("totals", "identities", "reward_moments", "reward_totals")
 """Other arrays of the saved file."""
 LONGEST_STREAK = np.iinfo(np.int16).max
@@ -50,7 +49,7 @@ class PromptHistory:
     """Decayed means of rewards, squared signal and tokens for each prompt of a dataset.
 
     It takes 30 bytes per prompt, and 12 for each reward function. Equal updates in equal order give equal bits, so
-    ranks agree. The squared signal is averaged because the variance of dropping a group goes with its square.
+    ranks agree. The variance of dropping a group goes with the square of its signal, so squares are averaged.
 
     Args:
         identities: (size,) uint64 hash of each prompt's content. A saved history finds its prompts by it.
@@ -91,13 +90,10 @@ class PromptHistory:
         """F, reward functions with moments; 0 before the first observation."""
         return self._reward_totals.shape[1]
 
-    def forget_rewards(self) -> None:
-        """Drop the moments of rewards; signals and tokens stay."""
-        self._begin_rewards(0)
-
-    def _begin_rewards(self, functions: int) -> None:
-        """Begin decayed counts, sums and squares of rewards: (3, size, F) of prompts, (3, F) of all."""
+    def forget_rewards(self, functions: int = 0) -> None:
+        """Drop the moments of rewards and begin those of F functions; signals and tokens stay."""
         self._reward_moments = np.zeros((3, len(self), functions), np.float32)
+        """(3, size, F) decayed counts, sums and squares of each prompt; ``_reward_totals`` (3, F) are those of all."""
         self._reward_totals = np.zeros((3, functions))
 
     def update(
@@ -132,7 +128,7 @@ class PromptHistory:
             return
         turn, moments, functions = _occurrence(row), _moments_of(rewards), rewards.reward_NF.shape[1]
         if not self.functions:
-            self._begin_rewards(functions)
+            self.forget_rewards(functions)
         if functions != self.functions:
             kept = f"the history has rewards of {self.functions} functions; now there are {functions}"
             raise ShapeError(f"{kept}. Use the reward functions of the run's start, or start a new run.")
@@ -169,8 +165,8 @@ class PromptHistory:
         """Expected signal and tokens of a block of prompts at ``step``.
 
         A prompt's mean is mixed with the mean over all observations (1 without any), in the ratio of
-        ``count * 2^(-age / half_life)`` to ``strength``. It fades with age, so no prompt stays skipped. The expected
-        signal is the root of the mean square. A prompt with a ``prior`` counts as seen before its first visit.
+        ``count * 2^(-age / half_life)`` to ``strength``: it fades with age, so no prompt stays skipped. The signal is
+        the root of the mean square. A prompt with a ``prior`` counts as seen before its first visit.
         """
         row = dataset_rows(rows, len(self))
         seen = self._arrays["rollouts"][row] > 0
@@ -191,13 +187,11 @@ class PromptHistory:
         )
 
     def signal_prior(self, square_P: Tensor, strength: float) -> SignalPrior:
-        """Prior that counts as ``strength`` > 0 observations, from (size,) squared signals in any unit, NaN if unknown.
-
-        Squares are taken relative to their mean over visits, so the unit comes from the visited prompts.
-        """
+        """Prior of the strength of ``strength`` > 0 observations, from (size,) squares in any unit, NaN if unknown."""
         square = square_P.numpy()
         known = ~np.isnan(square)
         visits = self._arrays["rollouts"] * known
+        # Relative to their mean over visits, so that the unit comes from the visited prompts.
         mean = np.average(square[known], weights=visits[known] if visits.any() else None)
         return SignalPrior(ratio_P=np.where(known, square, mean) / max(mean, 1e-12), strength_P=strength * known)
 
@@ -209,13 +203,19 @@ class PromptHistory:
         it is the Beta distribution updated by decayed counts, with the strength ``a + b + 1``: ``variance / strength``
         is the variance of the mean.
 
-        Source: SPO, arXiv:2509.13232, section 3 (a Beta tracker per prompt); discounted Beta-Bernoulli,
-            arXiv:2603.18444.
+        Source: SPO, arXiv:2509.13232, section 3 (a Beta tracker per prompt); discounted counts, arXiv:2603.18444.
         """
         row = dataset_rows(rows, len(self))
         if not self._reward_totals.any():
             return prior
-        prior = self._recent_rewards(len(row)) if prior is None else prior
+        if prior is None:
+            total_3F = torch.from_numpy(self._reward_totals)
+            _, mean_1F, square_1F = (total_3F / total_3F[0].clamp_min(TINY))[:, None]
+            prior = Expected(
+                mean_QF=mean_1F,
+                variance_QF=(square_1F - mean_1F.square()).clamp_min(0.0),
+                strength_QF=(total_3F[:1] > 0) * (self.strength + 1.0),
+            )
         moments = self._reward_moments[:, row].astype(np.float64) * self._fading(row, step)[:, None]
         count_QF, sum_QF, square_QF = torch.from_numpy(moments)
         before_QF = (prior.strength_QF - 1).clamp_min(TINY)
@@ -226,16 +226,6 @@ class PromptHistory:
             mean_QF=mean_QF,
             variance_QF=(square_QF - mean_QF.square()).clamp_min(0.0),
             strength_QF=(known_QF > TINY) * (known_QF + 1),  # 0 for a function that has not scored yet
-        )
-
-    def _recent_rewards(self, size: int) -> Expected:
-        """Expected rewards of ``size`` prompts without a visit: the recent mean over all."""
-        count_F = torch.from_numpy(self._reward_totals[0])
-        _, mean_F, square_F = torch.from_numpy(self._reward_totals) / count_F.clamp_min(TINY)
-        return Expected(
-            mean_QF=mean_F.repeat(size, 1),
-            variance_QF=(square_F - mean_F.square()).clamp_min(0.0).repeat(size, 1),
-            strength_QF=((count_F > 0) * (self.strength + 1.0)).repeat(size, 1),
         )
 
     def _fading(self, row: np.ndarray, step: int) -> np.ndarray:
@@ -250,24 +240,21 @@ class PromptHistory:
     def load(self, path: str | Path) -> int:
         """Read a file of ``save``; return the number of prompts of this dataset in it. Settings stay as they are.
 
-        In a changed dataset known prompts keep their history, and new ones start without. A file that is missing,
-        damaged or of other prompts alone is a ``CheckpointError``.
+        New prompts start without a history. A file missing, damaged or of other prompts is a ``CheckpointError``.
         """
         saved = read_arrays(Path(path), "history", ("format", *OTHERS, *FIELDS))
         if saved["format"] != FORMAT:
-            raise CheckpointError(
-                f"the history at {path} is of format {saved['format']}, not {FORMAT}. Start a new run."
-            )
+            older = f"the history at {path} is of format {saved['format']}, not {FORMAT}"
+            raise CheckpointError(f"{older}. Start a new run.")
         target, source = matches(self.identities, saved["identities"])
         if not len(target) and len(self):
-            others = (
-                f"{path} has the history of {len(saved['identities'])} other prompts, not of the {len(self)} of this"
-            )
-            raise CheckpointError(f"{others} dataset. Resume with the dataset of the checkpoint, or start a new run.")
+            found, own = len(saved["identities"]), len(self)
+            others = f"{path} has the history of {found} other prompts, not of the {own} of this dataset"
+            raise CheckpointError(f"{others}. Resume with the dataset of the checkpoint, or start a new run.")
         for name, array in self._arrays.items():
             array[:] = 0
             array[target] = saved[name][source]
-        self._begin_rewards(saved["reward_totals"].shape[1])
+        self.forget_rewards(saved["reward_totals"].shape[1])
         self._totals, self._reward_totals = saved["totals"], saved["reward_totals"]
         self._reward_moments[:, target] = saved["reward_moments"][:, source]
         return len(target)
@@ -276,9 +263,8 @@ class PromptHistory:
 def _occurrence(row: np.ndarray) -> np.ndarray:
     """Earlier appearances of each row: [5, 7, 5, 5] gives [0, 0, 1, 2]."""
     order = np.argsort(row, kind="stable")
-    _, start, size = np.unique(row[order], return_index=True, return_counts=True)
     occurrence = np.empty(len(row), np.int64)
-    occurrence[order] = np.arange(len(row)) - np.repeat(start, size)
+    occurrence[order] = np.arange(len(row)) - np.searchsorted(row[order], row[order])
     return occurrence
 
 

@@ -1,8 +1,7 @@
 """Priors for prompts that a run has not visited: pass rates that a dataset carries, or rewards of a reference policy.
 
-A file of rewards has one line of JSON for each prompt: ``prompt``, its identity (``dppo.rewards.identities``, 16
-hexadecimal digits, the keys of prompt histories), ``rewards`` of the reference's completions, and ``value``, their
-``dppo.methods.a_star_po.optimal_value``.
+A file of rewards has a line of JSON for each prompt: ``prompt``, its identity (``dppo.rewards.identities``) in 16
+hexadecimal digits, ``rewards`` of the reference's completions, and ``value``, their ``a_star_po.optimal_value``.
 """
 
 import json
@@ -29,7 +28,8 @@ from dppo.types import check_lengths
 SHARED_STRENGTH = 2.0
 """Completions that the mean rate of all prompts counts as beside a prompt's own, so no rate is certain."""
 EXAMPLE = "prompt_prior: {column: solve_rate, completions: 4}"
-ADVICE = "Write it anew: python examples/prompt_values.py CONFIG.yaml"
+COMMAND = "python examples/prompt_values.py CONFIG.yaml"
+ADVICE = f"Write it anew: {COMMAND}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class PromptPrior:
         check_fields(self, "PromptPrior(rate_P=rate_P, completions=4)")
         if self.rate_P.dim() != 1 or not bool(self.known_P.any()):
             raise DataError("a prior needs the pass rate of at least one prompt. Leave prompt_prior out.")
-        outside_P = self.known_P & ~((self.rate_P >= 0) & (self.rate_P <= 1))
+        outside_P = (self.rate_P < 0) | (self.rate_P > 1)
         if bool(outside_P.any()):
             row = int(outside_P.nonzero()[0])
             wrong = f"the pass rate of row {row} is {self.rate_P[row]:g}, and rates are in [0, 1]"
@@ -66,16 +66,13 @@ class PromptPrior:
         return _one_function(rate_Q, rate_Q * (1 - rate_Q), own_Q + SHARED_STRENGTH)
 
     def signal_chance_P(self, generations: int) -> Tensor:
-        """(P,) float64 probability of a group with signal, under the Beta distribution of the rate; NaN if unknown.
-
-        For groups of one it is twice the variance of a reward.
-        """
+        """(P,) float64 probability of a group with signal, under the Beta distribution of the rate; NaN if unknown."""
         right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
         wrong_P = self.completions + SHARED_STRENGTH - right_P
         chances = []
         for one_P in (right_P, wrong_P):
             chances.append(torch.ones_like(right_P))
-            for k in range(max(generations, 2)):
+            for k in range(max(generations, 2)):  # for groups of one: twice the variance of a reward
                 chances[-1] = chances[-1] * (one_P + k) / (right_P + wrong_P + k)
         return (1 - (chances[0] + chances[1])).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
 
@@ -114,13 +111,9 @@ class CheckedPrior:
         if len(self.first_visits) < PROMPT_AUTO.fewest:
             return []
         gain = gain_of(self.first_visits, pruning.half(self.first_visits))
-        if gain.high >= 1:
-            return []
-        self.rejected = True
-        return [
-            f"prompt_prior is turned off: at the first visits of {gain.units} prompts, pruning half of them by it has "
-            f"the efficiency {gain} of pruning none"
-        ]
+        self.rejected = gain.high < 1
+        half = f"at the first visits of {gain.units} prompts, pruning half of them by it has the efficiency {gain}"
+        return [f"prompt_prior is turned off: {half} of pruning none"] if self.rejected else []
 
 
 def read_prior(given: Any) -> Any:
@@ -209,25 +202,18 @@ def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     keys = [prompt_key(int(identity)) for identity in identities]
     wanted, found = set(keys), {}
     for number, line in enumerate(json_lines(path, advice=ADVICE), 1):
-        if line.get("prompt") in wanted:
-            found[line["prompt"]] = _moments(line, f"{path}, line {number}")
+        if line.get("prompt") not in wanted:
+            continue
+        rewards, value = line.get("rewards"), line.get("value")
+        numbers = [*rewards, value] if isinstance(rewards, list) and rewards else [None]
+        if not all(is_number(x) and math.isfinite(x) for x in numbers):
+            wrong = f"{path}, line {number}: rewards={rewards!r:.60} and value={value!r} must be finite numbers"
+            raise DataError(f"{wrong}. {ADVICE}")
+        *own, value = map(float, numbers)  # pyright: ignore[reportArgumentType]
+        found[line["prompt"]] = value, float(len(own)), sum(own) / len(own), sum(x * x for x in own) / len(own)
     if missing := [row for row, key in enumerate(keys) if key not in found]:
-        lacks = (
-            f"{path} has no value of {len(missing)} of {len(keys)} prompts as the model reads them, template included"
-        )
-        raise DataError(
-            f"{lacks}; the first is row {missing[0]}. Add them: python examples/prompt_values.py CONFIG.yaml"
-        )
+        lacks = f"{path} has no value of {len(missing)} of {len(keys)} prompts as the model reads them, template"
+        raise DataError(f"{lacks} included; the first is row {missing[0]}. Add them: {COMMAND}")
     columns = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
     value_P, count_P, mean_P, square_P = columns.unbind(1)
     return PromptValues(value_P=value_P, count_P=count_P, mean_P=mean_P, square_P=square_P)
-
-
-def _moments(line: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:
-    """Value, count, mean and mean square of a line."""
-    rewards, value = line.get("rewards"), line.get("value")
-    numbers = [*rewards, value] if isinstance(rewards, list) and rewards else [None]
-    if not all(is_number(x) and math.isfinite(x) for x in numbers):
-        raise DataError(f"{where}: rewards={rewards!r:.60} and value={value!r} must be finite numbers. {ADVICE}")
-    *own, value = map(float, numbers)  # pyright: ignore[reportArgumentType]
-    return value, float(len(own)), sum(own) / len(own), sum(x * x for x in own) / len(own)

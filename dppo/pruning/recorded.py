@@ -30,11 +30,9 @@ def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Indices of ``wanted`` that are in ``saved``, and their indices there; the first of equal identities."""
     if np.array_equal(wanted, saved):
         return np.arange(len(wanted)), np.arange(len(saved))
-    order = np.argsort(saved, kind="stable")
-    place = np.searchsorted(saved[order], wanted)
-    found = place < len(saved)
-    found[found] = saved[order[place[found]]] == wanted[found]
-    return np.flatnonzero(found), order[place[found]]
+    known, first = np.unique(saved, return_index=True)
+    found = np.isin(wanted, known)
+    return np.flatnonzero(found), first[np.searchsorted(known, wanted[found])]
 
 
 def write_arrays(path: str | Path, **arrays: Any) -> None:
@@ -109,9 +107,8 @@ class RecordedScores:
         saved = read_arrays(Path(path), "recorded scores", ("identities", "score"))
         target, source = matches(self.identities, saved["identities"])
         if not len(target):
-            others = (
-                f"{path} has the scores of {len(saved['identities'])} rows, none of the {len(self)} of this dataset"
-            )
+            found, own = len(saved["identities"]), len(self)
+            others = f"{path} has the scores of {found} rows, none of the {own} of this dataset"
             raise CheckpointError(f"{others}. Give the dataset that they were recorded on, or start without them.")
         self.score[:] = np.nan
         self.score[target] = saved["score"][source]
@@ -119,9 +116,6 @@ class RecordedScores:
 
 
 def mean_loss(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """(B,) mean negative log-likelihood of each row's trained tokens, in nats: InfoBatch's loss of a sample.
-
-    Source: InfoBatch, arXiv:2303.04947, section 3.1.
-    """
+    """(B,) mean negative log-likelihood of trained tokens, in nats: InfoBatch's loss, arXiv:2303.04947, section 3.1."""
     loss_BT = torch.where(mask_BT.bool(), -at_least_float32(logp_BT), 0.0)
     return loss_BT.sum(1) / mask_BT.bool().sum(1).clamp(min=1)
