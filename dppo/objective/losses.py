@@ -5,7 +5,7 @@ Bind a loss's constants with ``functools.partial``. Values at masked tokens are 
 
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import signature
 from types import FunctionType
@@ -126,8 +126,7 @@ def vespo(
 def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: float, lambda_neg: float) -> Tensor:
     """(B, 1) ``phi(w) = exp(lambda) w^k exp(-lambda w)`` of each completion, 1 if the policy has not moved.
 
-    ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction. Clamps are
-    TRL's.
+    ``w`` is the product of the ratios of a completion's tokens and of the engine's correction. Clamps are TRL's.
     """
     smallest = math.log(1e-8)
     log_w_B1 = _log_ratio(tokens).clamp(-20.0, 20.0).sum(1, keepdim=True)
@@ -183,16 +182,17 @@ def divergence_ppo(
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
 
     It is 0 for an advantage above 0 if the token has become more likely by more than ``delta_high`` >= 0 in
-    ``divergence``, and for another advantage if it has become less likely by more than ``delta_low`` >= 0. A difference
-    of probabilities decides, not a quotient: a rare token may have a large ratio and hardly move the distribution. The
-    ratio is to the rollout engine's log-probabilities if they are there, else to the old policy's. It contains the
-    correction between the two, so ``correction_B1`` is not applied.
+    ``divergence``, and for another advantage if it has become less likely by more than ``delta_low`` >= 0. A rare token
+    may have a large ratio and hardly move the distribution, so a difference decides. The ratio is to the rollout
+    engine's log-probabilities if they are there, else to the old policy's, so ``correction_B1`` is not applied.
 
     Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05. Its
         masks over the sampler's most likely tokens need log-probabilities that no trainer records.
     """
     with torch.no_grad():
-        behaviour_BT = _behaviour(tokens)
+        behaviour_BT = tokens.old_logp_BT
+        if tokens.sampler_logp_BT is not None:
+            behaviour_BT = torch.where(tokens.sampler_logp_BT.isfinite(), tokens.sampler_logp_BT, behaviour_BT)
         log_ratio_BT = tokens.logp_BT - behaviour_BT
         far_BT = divergence(behaviour_BT, tokens.logp_BT)
         up_B1 = tokens.advantage_B[:, None] > 0
@@ -201,13 +201,6 @@ def divergence_ppo(
         left_out_BT = too_high_BT | too_low_BT | (tokens.mask_BT == 0)
         ratio_BT = log_ratio_BT.exp().clamp(max=ratio_max).masked_fill(left_out_BT, 0.0)
     return -ratio_BT * tokens.advantage_B[:, None] * tokens.logp_BT.masked_fill(left_out_BT, 0.0)
-
-
-def _behaviour(tokens: Tokens) -> Tensor:
-    """(B, T) log-probabilities under the policy that sampled; the old policy's where the engine reported none."""
-    if tokens.sampler_logp_BT is None:
-        return tokens.old_logp_BT
-    return torch.where(tokens.sampler_logp_BT.isfinite(), tokens.sampler_logp_BT, tokens.old_logp_BT)
 
 
 def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
@@ -221,9 +214,8 @@ def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
         the ratio, DeepSeek-V3.2 (arXiv:2512.02556).
     """
     if tokens.ref_logp_BT is None:
-        raise ConfigError(
-            "a KL term needs the reference policy's log-probabilities, ref_logp_BT. Pass them, or beta=0.0."
-        )
+        needs = "a KL term needs the reference policy's log-probabilities, ref_logp_BT"
+        raise ConfigError(f"{needs}. Pass them, or beta=0.0.")
     d_BT = _masked(tokens.ref_logp_BT - tokens.logp_BT, tokens)
     kl_BT = d_BT.expm1() - d_BT
     return kl_BT if ratio is None else kl_BT * ratio(tokens)
@@ -248,32 +240,25 @@ def mixes_tokens(loss: TokenLoss) -> bool:
 
 @lru_cache(maxsize=64)  # a method is made anew in each step that chooses a rate
 def _mixes_tokens(loss: TokenLoss) -> bool:
-    cases = [_drifting(drift, engine=engine) for drift in DRIFTS for engine in (True, False)]
-    return any(not torch.equal(_of_two(loss, case, alone=True), _of_two(loss, case, alone=False)) for case in cases)
+    cases = [(drift, engine) for drift in DRIFTS for engine in (True, False)]
+    return any(not torch.equal(_of_two(loss, *case, alone=True), _of_two(loss, *case, alone=False)) for case in cases)
 
 
-def _drifting(drift: float, *, engine: bool) -> Tokens:
-    """Four completions of three tokens: advantages of both signs, the last token drifting up and down."""
-    sign_B1 = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]], dtype=torch.float64)
+def _of_two(loss: TokenLoss, drift: float, engine: bool, *, alone: bool) -> Tensor:
+    """(2, B, 2) losses and gradients of two tokens; a third, masked if ``alone``, drifts up and down at both signs."""
     away_B1 = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]], dtype=torch.float64) * drift
-    logp_BT = torch.tensor([[-0.5, -1.0, -40.0]], dtype=torch.float64).repeat(4, 1)
     moved_BT = torch.cat([torch.full((4, 2), 1e-2, dtype=torch.float64), away_B1], 1)
-    return Tokens(
+    logp_BT = torch.tensor([[-0.5, -1.0, -40.0]], dtype=torch.float64).repeat(4, 1).requires_grad_()
+    sampled_BT = logp_BT.detach() + moved_BT
+    tokens = Tokens(
         logp_BT=logp_BT,
-        old_logp_BT=logp_BT + moved_BT,
-        advantage_B=sign_B1[:, 0],
-        mask_BT=torch.ones(4, 3, dtype=torch.bool),
-        ref_logp_BT=logp_BT + moved_BT / 2,
-        sampler_logp_BT=logp_BT + moved_BT if engine else None,
+        old_logp_BT=sampled_BT,
+        advantage_B=torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+        mask_BT=torch.tensor([[True, True, not alone]]).repeat(4, 1),
+        ref_logp_BT=logp_BT.detach() + moved_BT / 2,
+        sampler_logp_BT=sampled_BT if engine else None,
     )
-
-
-def _of_two(loss: TokenLoss, tokens: Tokens, *, alone: bool) -> Tensor:
-    """(2, B, 2) losses of the first two tokens, and their gradients; the third is masked if ``alone``."""
-    mask_BT = tokens.mask_BT.clone()
-    mask_BT[:, 2] = not alone
-    logp_BT = tokens.logp_BT.clone().requires_grad_()
-    first_BT = loss(replace(tokens, mask_BT=mask_BT, logp_BT=logp_BT)).expand_as(logp_BT)[:, :2]
+    first_BT = loss(tokens).expand_as(logp_BT)[:, :2]
     (slope_BT,) = torch.autograd.grad(first_BT.sum(), logp_BT)
     return torch.stack([first_BT.detach(), slope_BT[:, :2]])
 

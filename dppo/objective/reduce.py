@@ -9,9 +9,6 @@ from torch import Tensor
 from dppo.errors import ShapeError
 from dppo.typed import check_range
 
-Denominator = Callable[[int, float, int], float]
-"""``denominator(sequences, tokens, max_tokens)``, all counted before pruning, over the whole optimizer step."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normaliser:
@@ -21,8 +18,8 @@ class Normaliser:
     """TRL's ``loss_type`` with this denominator."""
     per_sequence: bool
     """True if a completion's token sum is first divided by its own number of tokens."""
-    denominator: Denominator
-    """From sequences, loss tokens and the longest allowed completion of all ranks, before pruning, to a number."""
+    denominator: Callable[[int, float, int], float]
+    """From sequences, loss tokens and the longest allowed completion of an optimizer step, before pruning."""
     prompt_exact: bool
     """True if the denominator is known although pruned prompts are never rolled out."""
     counts_tokens: bool = False
@@ -39,10 +36,9 @@ def weighted_sum(
     Divide it by a denominator fixed before pruning: a division by what survived is a biased ratio of two random
     numbers. The weight multiplies the whole loss of a completion, so pass policy and KL terms added.
 
-    ``loss_BT`` (B, T) is the loss per token; values at masked tokens are ignored, NaN included. ``weight`` (B,) is one
-    over the probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too. ``per_sequence`` divides
-    each completion's token sum by its own tokens (at least 1) first, ``counted_B`` (B,) if they were fixed before
-    tokens were drawn.
+    ``loss_BT`` (B, T) is the loss per token, ignored at masked tokens, NaN included. ``weight`` (B,) is one over the
+    probability of having been kept, 0 if dropped; (B, T) if tokens are drawn too. ``per_sequence`` divides each
+    token sum by the completion's own tokens (at least 1) first: ``counted_B`` (B,) if tokens are drawn.
     """
     if mask_BT.shape != loss_BT.shape or weight.shape not in (loss_BT.shape, loss_BT.shape[:1]):
         shapes = f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)}"

@@ -11,9 +11,6 @@ from torch import Tensor
 from dppo.pruning.probabilities import Stated
 from dppo.types import Completions
 
-DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
-"""``draw(prob_N, score_N, rng) -> keep_N``: (N,) float64 in [0, 1], (N,) float64, to (N,) bool."""
-
 WHOLE = 1e-9
 """A sum of probabilities this close to an integer is that integer, up to rounding."""
 
@@ -29,7 +26,8 @@ class Design:
     """True if the number of units kept is always the sum of the probabilities, rounded down or up."""
     reason: str = ""
     """Why it is biased, one clause; empty if it is not."""
-    draw: DrawRows
+    draw: Callable[[Tensor, Tensor, np.random.Generator], Tensor]
+    """``draw(prob_N, score_N, rng) -> keep_N``: (N,) float64 in [0, 1], (N,) float64, to (N,) bool."""
 
 
 def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
@@ -55,28 +53,18 @@ def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
                 open_unit = unit
             open_prob = both
         else:  # the winner is kept
-            if uniform[unit] < (1.0 - own) / (2.0 - both):
-                keep[open_unit] = True
-                open_unit = unit
-            else:
-                keep[unit] = True
-            open_prob = both - 1.0
-    if open_unit >= 0 and uniform[-1] < _last_prob(open_prob, prob):
+            kept, open_unit = (open_unit, unit) if uniform[unit] < (1.0 - own) / (2.0 - both) else (unit, open_unit)
+            keep[kept], open_prob = True, both - 1.0
+    total = math.fsum(prob)
+    if abs(total - round(total)) < WHOLE:  # no rounding error decides the last unit
+        open_prob = float(round(open_prob))
+    if open_unit >= 0 and uniform[-1] < open_prob:
         keep[open_unit] = True
     return torch.tensor(keep, dtype=torch.bool)
 
 
-def _last_prob(open_prob: float, prob: list[float]) -> float:
-    """Probability of the last open unit, without rounding error: 0 or 1 if all probabilities sum to an integer."""
-    total = math.fsum(prob)
-    return float(round(open_prob)) if abs(total - round(total)) < WHOLE else open_prob
-
-
 def neighbours(completions: Completions) -> Tensor:
-    """(R,) completions with a gradient, by prompt and then sign of the advantage, so that a draw is spread over both.
-
-    Neighbours exclude each other in a pivotal draw.
-    """
+    """(R,) completions with a gradient, by prompt and sign of the advantage: a pivotal draw is spread over both."""
     order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
     return order_N[completions.live_N[order_N]]
 
@@ -102,10 +90,7 @@ def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -
 
 
 def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Independent draws of each unit; the number of units kept is random and may be 0.
-
-    Source: Hajek, Asymptotic theory of rejective sampling (1964).
-    """
+    """Independent draws; any number may be kept. Source: Hajek, Asymptotic theory of rejective sampling (1964)."""
     return torch.from_numpy(rng.random(len(prob_N)) < prob_N.numpy())
 
 
@@ -139,7 +124,7 @@ DESIGNS: dict[str, Design] = {design.name: design for design in (PIVOTAL, SYSTEM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighting(Stated):
-    """Weights of kept units: ``weighting(keep_N, prob_N) -> weight_N``, (N,) float64, 0 where not kept."""
+    """Weights of kept units: ``weighting(keep_N, prob_N) -> weight_N``, float64 of their shape, 0 where not kept."""
 
     bias: str = ""
     """Why it is biased under every design, one clause; empty if it is ``1 / prob`` on average."""

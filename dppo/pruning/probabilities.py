@@ -20,10 +20,9 @@ def inclusion_probabilities(
 ) -> Tensor:
     """Probabilities proportional to ``size / sqrt(cost)`` within [floor, 1] that cost ``budget`` on average.
 
-    Solves ``sum_i cost_i * clip(c * size_i / sqrt(cost_i), floor, 1) == budget`` for ``c``. Among all probabilities
-    of that cost and floor it has the smallest variance, ``sum_i size_i^2 / prob_i``. Units of size 0 are raised above
-    the floor only once every other unit has probability 1. Sizes [1, 1, 4] with a budget of 1.5 units and a small floor
-    give [.25, .25, 1], float64.
+    Solves ``sum_i cost_i * clip(c * size_i / sqrt(cost_i), floor, 1) == budget`` for ``c``: of all probabilities of
+    that cost and floor, those with the smallest variance, ``sum_i size_i^2 / prob_i``. Units of size 0 rise above the
+    floor last. Sizes [1, 1, 4] with a budget of 1.5 units and a small floor give [.25, .25, 1], float64.
 
     Args:
         size_N: (N,) how much each matters, in any scale, finite and >= 0; the norm of its gradient would be ideal.
@@ -33,12 +32,8 @@ def inclusion_probabilities(
 
     Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation.
     """
-    size = finite("size", size_N)
-    return torch.from_numpy(_allocated(size, _costs(size_N, cost_N), budget, _floors(floor, len(size))))
-
-
-def _allocated(size: np.ndarray, cost: np.ndarray, budget: float, prob: np.ndarray) -> np.ndarray:
-    """``inclusion_probabilities`` of checked arrays (N,); ``prob`` begins as the floors, and is written to."""
+    size, cost = finite("size", size_N), _costs(size_N, cost_N)
+    prob = _floors(floor, len(size))
     total, least = float(cost.sum()), float((prob * cost).sum())
     if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
         mean = least / total
@@ -55,15 +50,13 @@ def _allocated(size: np.ndarray, cost: np.ndarray, budget: float, prob: np.ndarr
         size = np.ones(len(size))
     if units.any():
         prob[units] = _spend(np.log(size[units]) - 0.5 * np.log(cost[units]), cost[units], float(spend), prob[units])
-    return prob
+    return torch.from_numpy(prob)
 
 
 def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.ndarray) -> np.ndarray:
-    """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``.
-
-    The cost is linear in ``c`` between the values at which some unit leaves the floor or reaches 1: bisection among
-    these finds the piece, and the units inside are scaled to what is left for them.
-    """
+    """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``."""
+    # The cost is linear in c between the values at which some unit leaves the floor or reaches 1: bisection among
+    # these finds the piece, and the units inside are scaled to what is left for them.
     leaves_floor, reaches_one = np.log(floor) - log_slope, -log_slope
     bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
 
@@ -102,11 +95,7 @@ class Budget:
             raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
-        """(N,) float64 lowest probability of each unit, of (N,) finite scores >= 0 and costs > 0.
-
-        It rises from ``least`` at score 0 in a straight line through ``floor`` at the mean score per cost, to at most
-        1. Without ``least`` it is ``floor``.
-        """
+        """(N,) float64 lowest probabilities: a line from ``least`` at score 0 by ``floor`` at the mean to at most 1."""
         with np.errstate(over="ignore"):  # a mean beyond what can be written leaves ``least`` to all
             mean = float(cost @ score) / float(cost.sum() or 1.0)
         if self.least is None or not mean > 0:
@@ -150,9 +139,8 @@ def spends_budget(rule: Rule) -> bool:
 def _proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """Probabilities proportional to ``score / sqrt(cost)``: ``inclusion_probabilities`` that cost ``1 - rate``."""
     score, cost = finite("score", score_N), _costs(score_N, budget.cost_N)
-    _floors(budget.floor, len(score))  # a check
-    spent = (1 - budget.rate) * float(cost.sum())
-    return torch.from_numpy(_allocated(score, cost, spent, budget.floors(score, cost)))
+    floor_N, spent = torch.from_numpy(budget.floors(score, cost)), (1 - budget.rate) * float(cost.sum())
+    return inclusion_probabilities(score_N, spent, floor=floor_N, cost_N=budget.cost_N)
 
 
 def _threshold(score_N: Tensor, budget: Budget) -> Tensor:

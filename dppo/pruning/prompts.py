@@ -32,17 +32,19 @@ class PromptPruning(Level):
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1, owed: float = 0.0) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many. It
-        is raised to a ``multiple``, for equal shares per rank, whose ``rng`` is equal on every rank. ``owed`` are
-        prompts to expect beside those of the rate, because earlier draws were rounded; may be below 0. With ``auto``
-        nothing is pruned: draw with ``at_chosen_rate(samples)``, which has chosen.
+        The expected number is made an integer before the draw, so that a fixed-size design keeps exactly that many, and
+        raised to a ``multiple`` for equal shares per rank. ``owed`` are prompts to expect beside those of the rate,
+        because earlier draws were rounded; may be below 0. With ``auto`` nothing is pruned before ``at_chosen_rate``.
         """
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
-        pruned = self._prunes(candidates)
-        if multiple > 1 and pruned and not self.design.fixed_size:
-            sized = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
-            raise DesignError(f"{sized}. Use design=PIVOTAL.")
-        total = math.ceil((self._total(candidates, owed) if pruned else size) / multiple) * multiple
+        pruned, total = self._prunes(candidates), size
+        if pruned:
+            if multiple > 1 and not self.design.fixed_size:
+                sized = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
+                raise DesignError(f"{sized}. Use design=PIVOTAL.")
+            seen = min(round(self._seen_sum(candidates, self.rate) + owed), int(seen_P.sum()))
+            total = max(_unseen(candidates) + seen, math.ceil(self.fewest(candidates) - WHOLE), 1)
+        total = math.ceil(total / multiple) * multiple
         if total > size:
             least = f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}"
             raise DesignError(f"{least}: the block has {size}. Use a block size that is a multiple of {multiple}.")
@@ -95,16 +97,11 @@ class PromptPruning(Level):
     def expected(self, candidates: Candidates) -> float:
         """Expected number of prompts that are rolled out of a block, before it is made an integer."""
         if not self._prunes(candidates):
-            return float(candidates.seen_P.numel())
+            return float(len(candidates.seen_P))
         return _unseen(candidates) + self._seen_sum(candidates, self.rate)
 
     def _prunes(self, candidates: Candidates) -> bool:
         return self.rate > 0 and self.auto is None and bool(candidates.seen_P.any())
-
-    def _total(self, candidates: Candidates, owed: float) -> int:
-        """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
-        seen = min(round(self._seen_sum(candidates, self.rate) + owed), int(candidates.seen_P.sum()))
-        return max(_unseen(candidates) + seen, math.ceil(self.fewest(candidates) - WHOLE), 1)
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:
         seen_P = candidates.seen_P
@@ -126,10 +123,7 @@ def _unseen(candidates: Candidates) -> int:
 
 
 class PromptStream:
-    """Rows of a dataset of ``size`` >= 1 prompts, epoch after epoch.
-
-    The order of an epoch is a function of ``seed`` (>= 0) and its number; without ``shuffle`` it is 0, 1, 2, ...
-    """
+    """Rows of ``size`` >= 1 prompts, in an order by ``seed`` >= 0 and epoch; without ``shuffle`` it is 0, 1, 2, ..."""
 
     def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
         if size < 1:
@@ -153,7 +147,8 @@ class PromptStream:
         """The next ``count`` >= 0 rows, (count,) int64, without moving."""
         epoch, start, parts = self.epoch, self.offset, []
         while count > 0:
-            parts.append(self._order(epoch)[start : start + count])
+            order = _order(self.size, self.seed, epoch) if self.shuffle else np.arange(self.size)
+            parts.append(order[start : start + count])
             count -= len(parts[-1])
             epoch, start = epoch + 1, 0
         return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]))
@@ -169,9 +164,6 @@ class PromptStream:
             stood = f"the run stood at prompt {self.offset} of an epoch, and the dataset has {self.size} now"
             warnings.warn(f"{stood}: the next epoch begins.", stacklevel=2)
             self.epoch, self.offset = self.epoch + 1, 0
-
-    def _order(self, epoch: int) -> np.ndarray:
-        return _order(self.size, self.seed, epoch) if self.shuffle else np.arange(self.size)
 
 
 @lru_cache(maxsize=4)  # a block may span epochs, and a run has streams for training and for a look ahead
@@ -193,8 +185,8 @@ def fill_block(
     """Take the next rows, (M,) int64, and the pruning that keeps ``prompts`` of them on average.
 
     The block is the longest one whose smallest expected size is within ``prompts``, at most ``prompts / (1 - rate)``
-    rows and one epoch. History fixes it before any draw, because taking rows until enough are kept is biased (inverse
-    sampling). ``part`` is the number of the block among ``parts``.
+    rows and one epoch. History fixes it before any draw: taking rows until enough are kept is biased. ``part`` is the
+    number of the block among ``parts``.
     """
     whole, prompts = min(round(prompts / (1 - pruning.rate)), stream.size), prompts // parts
     longest = whole * (part + 1) // parts - whole * part // parts
@@ -246,10 +238,7 @@ class GroupSizes:
 
 
 def whole_numbers(wanted_Q: Tensor, total: int, *, least: int, most: int) -> Tensor:
-    """(Q,) int64 numbers in proportion to ``wanted_Q``, each from ``least`` to ``most``, with the sum ``total``.
-
-    The largest remainders are rounded up, the first of equal ones.
-    """
+    """(Q,) int64 in [least, most] that sum to ``total``, in proportion to ``wanted_Q``: largest remainders round up."""
     wanted_Q = (wanted_Q / wanted_Q.max()).clamp_min(TINY)
     low, high = 0.0, max(most, 1) / TINY
     for _ in range(100):  # the factor at which the limited numbers have the right sum

@@ -12,11 +12,6 @@ from dppo.errors import DesignError, RoundsError, in_words
 from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
-Counts = Callable[[Rewards], Tensor]
-"""``counts(rewards) -> (Q,) bool``: True for groups that a step may train on."""
-RoundSize = Callable[["Collected"], "RoundRequest"]
-"""``size(collected) -> RoundRequest``: the next round, from the rounds so far."""
-
 
 class PromptQueue(Protocol):
     """Prompts in the order in which rounds take them: a ``PromptStream``, or a list, which gives fewer at its end."""
@@ -32,26 +27,21 @@ class Skipping(Protocol):
     @property
     def bias(self) -> str:
         """Reason for a biased gradient."""
-        ...
 
     def start(self) -> Any:
         """State of the rule at the start of a run: a frozen dataclass of numbers, saved in checkpoints."""
-        ...
 
     def chances(self, streak_P: Tensor, learned: Any, /) -> Tensor:
         """(P, coins) probabilities of independent coins; a prompt is rolled out if all of its coins are heads.
 
         ``streak_P`` (P,) int64 counts a prompt's last groups of one kind: z easy ones, -z hard ones, or 0.
         """
-        ...
 
     def learn(self, learned: Any, rewards: Rewards, /, *, epochs: float) -> tuple[Tensor, Any]:
         """(Q,) int64 outcome of each group of a step (1 easy, -1 hard, 0 neither), and the next state."""
-        ...
 
     def metrics(self, learned: Any, /) -> dict[str, float]:
         """The state as metrics, by the names of docs/metrics.md."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +92,9 @@ def fixed(collected: Collected) -> RoundRequest:
 class Rounds:
     """Rounds in which the prompts of a step are rolled out, and the groups that it trains on."""
 
-    counts: Counts
-    size: RoundSize = fixed
+    counts: Callable[[Rewards], Tensor]
+    """``counts(rewards) -> (Q,) bool``: True for groups that a step may train on."""
+    size: Callable[[Collected], RoundRequest] = fixed
     factor: float = 1.0
     """Usual prompts of a round over the groups that a step wants, > 0."""
     limit: int = 10
@@ -138,8 +129,7 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
     """Roll out rounds until ``wanted`` groups count; return (Q,) bool, True for the first of them, and the numbers.
 
     ``roll_out(number, prompts)`` returns the rewards of round ``number`` (from 0) of about ``prompts`` prompts, or None
-    if no prompts are left; the step then trains on the groups there are. At the limit with too few groups it is a
-    ``RoundsError``.
+    if no prompts are left, which ends the rounds. Too few groups at the limit are a ``RoundsError``.
     """
     collected, parts = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1)), []
     while True:
@@ -149,16 +139,14 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
             break
         parts.append(rounds.counts(rewards))
         collected = collected.after(parts[-1])
-        if not collected.missing or (request.last and collected.counted):
+        at_limit = 0 < rounds.limit <= collected.rounds
+        last = request.last or (at_limit and rounds.at_limit == "train")
+        if not collected.missing or (last and collected.counted):
             break
-        if rounds.limit and collected.rounds >= rounds.limit:
-            if rounds.at_limit == "train" and collected.counted:
-                break
-            found = f"{collected.counted} of {collected.rolled_out} groups have rewards that differ"
+        if at_limit:
+            of = f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups"
             needed = f"a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: {2 * rounds.limit}"
-            raise RoundsError(
-                f"after {collected.rounds} rounds {found}; {needed} (0: no limit), or take easier prompts."
-            )
+            raise RoundsError(f"{of} have rewards that differ; {needed} (0: no limit), or take easier prompts.")
     if not parts:
         raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
     counts_Q = torch.cat(parts)
@@ -170,17 +158,14 @@ def take_round(
 ) -> tuple[Tensor, Draw]:
     """Take prompts, (P,), until ``prompts`` of them are rolled out or none are left; return them and their draw.
 
-    ``chances`` gives (P, coins) probabilities > 0 of prompts (P,), as in ``Skipping``; None skips nothing. Weights are
-    1: none makes up for a prompt that is skipped.
+    ``chances`` gives (P, coins) probabilities > 0 as in ``Skipping``; None skips nothing. No weight makes up for skips.
     """
     rows, probs, keeps, missing = [], [], [], prompts
     while missing and len(ahead_P := stream.peek(missing if chances is None else 2 * missing)):
         chance = torch.ones(len(ahead_P), 0, dtype=torch.float64) if chances is None else chances(ahead_P)
-        if bool((chance <= 0).any()):
-            never = (
-                f"skipping gives {int((chance <= 0).any(1).sum())} prompts probability 0, and their rounds never end"
-            )
-            raise DesignError(f"{never}. Give every prompt a probability above 0, such as 0.05.")
+        if never := int((chance <= 0).any(1).sum()):
+            gives = f"skipping gives {never} prompts probability 0, and their rounds never end"
+            raise DesignError(f"{gives}. Give every prompt a probability above 0, such as 0.05.")
         keep_P = torch.ones(len(ahead_P), dtype=torch.bool)
         if chance.numel():  # without coins nothing is random, and frozen comparisons tell by the generator
             coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()

@@ -79,10 +79,7 @@ uniform_score = StatedScore(name="uniform_score", compute=_ones)
 
 
 def uncertainty(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """``sqrt(sum_t (1 - p_t)^2)`` of each completion, (B,): 0 if the policy was sure of every token.
-
-    Log-probabilities (B, T) are in nats, <= 0, and do not matter where the mask is 0: at tokens without loss.
-    """
+    """``sqrt(sum_t (1 - p_t)^2)`` of each completion, (B,), from log-probabilities in nats of tokens in the mask."""
     one_minus_p_BT = torch.where(mask_BT.bool(), -torch.expm1(at_least_float32(logp_BT)), 0.0)
     return one_minus_p_BT.square().sum(1).sqrt()
 
