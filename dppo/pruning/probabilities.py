@@ -95,7 +95,7 @@ class Budget:
             raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
-        """(N,) float64 lowest probabilities: a line from ``least`` at score 0 by ``floor`` at the mean to at most 1."""
+        """(N,) float64 lowest probabilities: in a line from ``least`` at score 0 through ``floor`` at the mean, <= 1."""
         with np.errstate(over="ignore"):  # a mean beyond what can be written leaves ``least`` to all
             mean = float(cost @ score) / float(cost.sum() or 1.0)
         if self.least is None or not mean > 0:
@@ -151,8 +151,7 @@ def _threshold(score_N: Tensor, budget: Budget) -> Tensor:
     Source: DPPO, arXiv:2603.04135, section 4.2; after InfoBatch, arXiv:2303.04947.
     """
     score = finite("score", score_N)
-    largest_score = score.max(initial=0.0)
-    scaled = score / largest_score if largest_score > 0 else score
+    scaled = score / (score.max(initial=0.0) or 1.0)
     below = scaled < scaled.mean() * (1 - 1e-6) if len(scaled) else scaled > 0
     return torch.from_numpy(np.where(below, 1.0 - budget.rate, 1.0))
 

@@ -30,7 +30,7 @@ TOKEN_AUTO = COMPLETION_AUTO
 
 TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
 """``rule(moment_NT, span_NT, rate, floor) -> prob_NT``: probabilities of reaching each token, or its head. They leave
-out ``rate`` of the tokens on average. Those of a cut never rise along a completion. Moments are ``token_moments``."""
+out ``rate`` of the tokens on average. Those of a cut never rise along a completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,6 @@ class TokenRule(Stated):
 def stated(rule: TokenProbabilities) -> TokenRule:
     """The rule with its properties: a plain function has the defaults."""
     return rule if isinstance(rule, TokenRule) else TokenRule(name=in_words(rule), compute=rule)
-
-
-def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tensor:
-    """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token of probability 1 has no gradient.
-
-    Advantages (N,) are of whole groups, over the completion's tokens if the loss takes a mean. ``logp_NT`` is in nats.
-    """
-    one_minus_p_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
-    return (advantage_N.double()[:, None] * one_minus_p_NT).square()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +69,13 @@ class SampledTokens:
         return self.mask_NT.flip(1).cummax(1).values.flip(1)
 
     def moments(self, factor_N: Tensor) -> Tensor:
-        """(N, T) float64 ``token_moments``; ``factor_N`` multiplies a token's loss: advantage times weight."""
-        return token_moments(factor_N, torch.nan_to_num(self.logp_NT, nan=-math.inf), self.mask_NT)
+        """(N, T) float64 ``(f * (1 - p_t))^2``, 0 at tokens without loss: a token of probability 1 has no gradient.
+
+        ``factor_N`` f multiplies a token's loss: advantage of the whole group times weight.
+        """
+        logp_NT = torch.nan_to_num(self.logp_NT, nan=-math.inf).double()
+        one_minus_p_NT = torch.where(self.mask_NT, -torch.expm1(logp_NT), 0.0)
+        return (factor_N.double()[:, None] * one_minus_p_NT).square()
 
     def take(self, unit_R: Tensor) -> "SampledTokens":
         """The tokens of the given completions."""
@@ -170,8 +166,8 @@ all_alike = TokenRule(name="all_alike", compute=_all_alike)
 def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
     """(N,) int64 tokens kept of each completion, by the probabilities (N, T) of reaching each.
 
-    A completion reaches the tokens with a probability above its uniform number. The numbers are stratified: one in each
-    N-th of the unit interval, in random order. So the tokens kept in a step vary little.
+    A completion reaches the tokens with a probability above its uniform number. The numbers are stratified, one in each
+    N-th of the unit interval in random order, so the tokens kept in a step vary little.
     """
     count = len(reach_NT)
     uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))

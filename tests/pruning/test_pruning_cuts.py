@@ -11,13 +11,13 @@ from scipy.optimize import isotonic_regression, minimize
 from dppo.errors import DesignError, ShapeError
 from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
 from dppo.pruning.tokens import (
+    SampledTokens,
     TokenPruning,
     best_cuts,
     by_uncertainty,
     draw_cuts,
     draw_tokens,
     pool_numbers,
-    token_moments,
 )
 from dppo.rng import Purpose, generator
 
@@ -145,8 +145,8 @@ def test_the_example_of_the_docstring():
 
 def test_moments_are_zero_where_the_policy_was_sure_and_where_there_is_no_token():
     logp_NT = torch.tensor([[0.0, -float("inf"), np.log(0.5), float("nan")]])
-    mask_NT = torch.tensor([[1, 1, 1, 0]])
-    assert token_moments(torch.tensor([-2.0]), logp_NT, mask_NT).tolist() == [[0.0, 4.0, pytest.approx(1.0), 0.0]]
+    tokens = SampledTokens(logp_NT=logp_NT, mask_NT=torch.tensor([[True, True, True, False]]))
+    assert tokens.moments(torch.tensor([-2.0])).tolist() == [[0.0, 4.0, pytest.approx(1.0), 0.0]]
 
 
 def test_bad_calls_are_errors_that_name_what_is_wrong():
