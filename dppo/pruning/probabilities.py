@@ -95,7 +95,7 @@ class Budget:
             raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
-        """(N,) float64 lowest probabilities: in a line from ``least`` at score 0 through ``floor`` at the mean, <= 1."""
+        """(N,) float64 lowest probabilities: a line from ``least`` at score 0 through ``floor`` at the mean; <= 1."""
         with np.errstate(over="ignore"):  # a mean beyond what can be written leaves ``least`` to all
             mean = float(cost @ score) / float(cost.sum() or 1.0)
         if self.least is None or not mean > 0:

@@ -184,9 +184,8 @@ def fill_block(
 ) -> tuple[Tensor, PromptPruning]:
     """Take the next rows, (M,) int64, and the pruning that keeps ``prompts`` of them on average.
 
-    The block is the longest one whose smallest expected size is within ``prompts``, at most ``prompts / (1 - rate)``
-    rows and one epoch. History fixes it before any draw: taking rows until enough are kept is biased. ``part`` is the
-    number of the block among ``parts``.
+    The block, number ``part`` of ``parts``, is the longest whose smallest expected size is within ``prompts``, at most
+    ``prompts / (1 - rate)`` rows and one epoch. It is fixed before any draw: taking until enough are kept is biased.
     """
     whole, prompts = min(round(prompts / (1 - pruning.rate)), stream.size), prompts // parts
     longest = whole * (part + 1) // parts - whole * part // parts

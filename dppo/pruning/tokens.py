@@ -286,8 +286,8 @@ class TokenPruning:
     ) -> "TokenPruning":
         """This pruning if its rate is fixed, else at the rate that ``choose`` gives.
 
-        Tokens that every cut keeps together are one unit of the samples; those of a prompt, by ``group_N`` (N,), are
-        resampled together. Moments (N, T) are those of ``draw``; the rollout of ``rolled_out`` tokens is paid before.
+        Tokens that every cut keeps together are one unit; those of a prompt, ``group_N`` (N,), are resampled together.
+        Moments (N, T) are those of ``draw``; the rollout of ``rolled_out`` tokens is paid before.
         """
         if self.auto is None:
             return self
