@@ -51,8 +51,6 @@ Ratio = Callable[[Tokens], Tensor]
 """``ratio(tokens)``: (B, T), or (B, 1) for a ratio of whole completions, with its gradient; 1 at masked tokens."""
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """``divergence(behaviour_logp, logp)``: distance of two log-probabilities of the same tokens, >= 0."""
-DRIFTS = (1e-3, 0.3, 30.0)
-"""Distances in nats of the token that ``mixes_tokens`` masks: near, inside a clip, beyond any limit."""
 
 
 def token_ratio(tokens: Tokens) -> Tensor:
@@ -240,7 +238,8 @@ def mixes_tokens(loss: TokenLoss) -> bool:
 
 @lru_cache(maxsize=64)  # a method is made anew in each step that chooses a rate
 def _mixes_tokens(loss: TokenLoss) -> bool:
-    cases = [(drift, engine) for drift in DRIFTS for engine in (True, False)]
+    # Distances in nats of the third token: near, inside a clip, beyond any limit.
+    cases = [(drift, engine) for drift in (1e-3, 0.3, 30.0) for engine in (True, False)]
     return any(not torch.equal(_of_two(loss, *case, alone=True), _of_two(loss, *case, alone=False)) for case in cases)
 
 

@@ -68,13 +68,11 @@ class PromptPrior:
     def signal_chance_P(self, generations: int) -> Tensor:
         """(P,) float64 probability of a group with signal, under the Beta distribution of the rate; NaN if unknown."""
         right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
-        wrong_P = self.completions + SHARED_STRENGTH - right_P
-        chances = []
-        for one_P in (right_P, wrong_P):
-            chances.append(torch.ones_like(right_P))
-            for k in range(max(generations, 2)):  # for groups of one: twice the variance of a reward
-                chances[-1] = chances[-1] * (one_P + k) / (right_P + wrong_P + k)
-        return (1 - (chances[0] + chances[1])).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
+        one_2P = torch.stack([right_P, self.completions + SHARED_STRENGTH - right_P])
+        alike_2P = torch.ones_like(one_2P)
+        for k in range(max(generations, 2)):  # for groups of one: twice the variance of a reward
+            alike_2P = alike_2P * (one_2P + k) / (one_2P.sum(0) + k)
+        return (1 - alike_2P.sum(0)).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
 
     def _mean_P(self) -> Tensor:
         """(P,) mean of each prompt's Beta distribution."""
