@@ -33,7 +33,11 @@ def inclusion_probabilities(
     Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation.
     """
     size, cost = finite("size", size_N), _costs(size_N, cost_N)
-    prob = _floors(floor, len(size))
+    if isinstance(floor, Tensor) and floor.dim() and len(floor) != len(size):
+        raise ShapeError(f"floor has {len(floor)} entries and size has {len(size)}: they must be equal")
+    prob = np.full(len(size), floor.detach().double().numpy() if isinstance(floor, Tensor) else floor, np.float64)
+    if len(outside := prob[~((prob > 0) & (prob <= 1))]):
+        raise DesignError(f"floor={outside[0]:g} must be in (0, 1]. Try floor=0.1.")
     total, least = float(cost.sum()), float((prob * cost).sum())
     if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
         mean = least / total
@@ -175,17 +179,6 @@ def finite(name: str, value_N: Tensor) -> np.ndarray:
     if not (np.isfinite(value) & (value >= 0)).all():
         raise DesignError(f"{name} must be finite and >= 0: pass advantages.abs(), not advantages")
     return value
-
-
-def _floors(floor: float | Tensor, units: int) -> np.ndarray:
-    """(units,) float64 lowest probability of each."""
-    if isinstance(floor, Tensor) and floor.dim() and len(floor) != units:
-        raise ShapeError(f"floor has {len(floor)} entries and size has {units}: they must be equal")
-    given = np.broadcast_to(floor.detach().double().numpy() if isinstance(floor, Tensor) else floor, units)
-    outside = given[~((given > 0) & (given <= 1))]
-    if len(outside):
-        raise DesignError(f"floor={outside[0]:g} must be in (0, 1]. Try floor=0.1.")
-    return given.astype(np.float64)
 
 
 def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:
