@@ -187,7 +187,7 @@ class PromptHistory:
         )
 
     def signal_prior(self, square_P: Tensor, strength: float) -> SignalPrior:
-        """Prior of the strength of ``strength`` > 0 observations, from (size,) squares in any unit, NaN if unknown."""
+        """Prior with ``strength`` > 0 observations, from (size,) squared signals in any unit, NaN if unknown."""
         square = square_P.numpy()
         known = ~np.isnan(square)
         visits = self._arrays["rollouts"] * known
@@ -240,7 +240,7 @@ class PromptHistory:
     def load(self, path: str | Path) -> int:
         """Read a file of ``save``; return the number of prompts of this dataset in it. Settings stay as they are.
 
-        New prompts start without a history. A file missing, damaged or of other prompts is a ``CheckpointError``.
+        New prompts start without one. ``CheckpointError`` if the file is missing, damaged or of other prompts alone.
         """
         saved = read_arrays(Path(path), "history", ("format", *OTHERS, *FIELDS))
         if saved["format"] != FORMAT:

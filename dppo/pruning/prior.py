@@ -70,7 +70,7 @@ class PromptPrior:
         right_P = self._mean_P() * (self.completions + SHARED_STRENGTH)
         one_2P = torch.stack([right_P, self.completions + SHARED_STRENGTH - right_P])
         alike_2P = torch.ones_like(one_2P)
-        for k in range(max(generations, 2)):  # for groups of one: twice the variance of a reward
+        for k in range(max(generations, 2)):  # a group of one has twice the variance of a reward
             alike_2P = alike_2P * (one_2P + k) / (one_2P.sum(0) + k)
         return (1 - alike_2P.sum(0)).clamp_min(0.0).masked_fill(~self.known_P, math.nan)
 

@@ -144,9 +144,9 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
         if not collected.missing or (last and collected.counted):
             break
         if at_limit:
-            of = f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups"
+            found = f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups"
             needed = f"a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: {2 * rounds.limit}"
-            raise RoundsError(f"{of} have rewards that differ; {needed} (0: no limit), or take easier prompts.")
+            raise RoundsError(f"{found} have rewards that differ; {needed} (0: no limit), or take easier prompts.")
     if not parts:
         raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
     counts_Q = torch.cat(parts)
