@@ -27,21 +27,26 @@ class Skipping(Protocol):
     @property
     def bias(self) -> str:
         """Reason for a biased gradient."""
+        ...
 
     def start(self) -> Any:
         """State of the rule at the start of a run: a frozen dataclass of numbers, saved in checkpoints."""
+        ...
 
     def chances(self, streak_P: Tensor, learned: Any, /) -> Tensor:
         """(P, coins) probabilities of independent coins; a prompt is rolled out if all of its coins are heads.
 
         ``streak_P`` (P,) int64 counts a prompt's last groups of one kind: z easy ones, -z hard ones, or 0.
         """
+        ...
 
     def learn(self, learned: Any, rewards: Rewards, /, *, epochs: float) -> tuple[Tensor, Any]:
         """(Q,) int64 outcome of each group of a step (1 easy, -1 hard, 0 neither), and the next state."""
+        ...
 
     def metrics(self, learned: Any, /) -> dict[str, float]:
         """The state as metrics, by the names of docs/metrics.md."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
