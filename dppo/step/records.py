@@ -122,6 +122,8 @@ def drawn_block(
     keep_P = block.draw.keep_N
     weight_Q = block.draw.weight_N[keep_P]
     if size_Q is not None:
+        if size_Q.shape != weight_Q.shape or not bool((size_Q >= 1).all()):
+            raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
         weight_Q = weight_Q * generations / size_Q
     estimated = size_Q is not None or bool((block.draw.prob_N < 1).any())
     expected_tokens = generations * float(block.candidates.tokens_P.double().sum()) if estimated else None
