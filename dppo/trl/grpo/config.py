@@ -4,27 +4,24 @@ import copy
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
-from dppo.methods import METHODS, Method
+from dppo.methods import Method
 from dppo.methods import settings as checks
 from dppo.methods.from_settings import RATES, pruned, with_rollout_cost
 from dppo.methods.method import PARTS
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
-from dppo.objective import ADVANTAGE_RULES, DR_GRPO, AdvantageRule, emphasised
+from dppo.objective import ADVANTAGE_RULES, DR_GRPO, emphasised
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import DEFAULT_METHOD, OwnSettings, described
 from dppo.trl.grpo import objective
 from dppo.trl.served import DEEPSPEED, ranges_of, unsupported_options
 from dppo.typed import NamedFields
 
-FILLED = {*objective.SETTINGS, *objective.CONSTANTS, *RATES, "head_prune_rate", "completion_budget", "sampling_design"}
-"""Fields that get a value of the method if they are None."""
 CHOICES_OF_TRL = checks.CHOICES | {
     "loss_type": objective.LOSS_TYPES,
     "importance_sampling_level": objective.RATIOS,
@@ -39,6 +36,11 @@ def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
     ``own`` is True for a method of one's own, which ``settle`` has compared with the fields.
     """
     rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
+    if args.num_generations == 1 and not rule.of_one:
+        yield (
+            f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with "
+            "itself. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+        )
     if prior is not None:
         yield from prior_problems(prior)
         if not (args.prompt_prune_rate or rule.from_history):
@@ -95,14 +97,21 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         _refuse(*deepspeed, *checks.setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self.method_given, self.method = self.method, self.method or DEFAULT_METHOD
-        own = method_named(self.method) if is_own(self.method) else None
-        self._fill_in(own)
-        with self._groups_of_one((own or METHODS[self.method]).advantages):
-            self._divide()
-        self._check(own)
+        base, own = method_named(self.method), is_own(self.method)
+        self._fill_in(base, own=own)
+        self._check_sizes()
+        self._check(base, own=own)
 
-    def _divide(self) -> None:
+    def _check_sizes(self) -> None:
         """TRL's own checks; a batch that does not hold whole groups is refused with the next size that does."""
+        alone, evaluated = self.num_generations == 1, self.num_generations_eval
+        if alone:  # TRL wants more, and a baseline from history does not: any number that divides what TRL counts
+            calls = self.steps_per_generation or self.gradient_accumulation_steps
+            here = calls * self.per_device_train_batch_size
+            self.num_generations = self.generation_batch_size or here * int(os.environ.get("WORLD_SIZE", "1"))
+            if self.num_generations == 1:
+                _refuse("a generation of one completion. Write per_device_train_batch_size: 16.")
+            self.num_generations_eval = evaluated or 1
         try:
             super().__post_init__()
         except ValueError as refused:
@@ -118,6 +127,8 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
                 name, steps = "per_device_train_batch_size", self.steps_per_generation or 1
                 unit = group // math.gcd(group, processes * steps)
             _refuse(f"{refused} Write {name}: {math.ceil(getattr(self, name) / unit) * unit}.")
+        if alone:
+            self.num_generations, self.num_generations_eval = 1, evaluated
 
     def with_method(self, method: Method | str) -> "DPPOConfig":
         """A copy for another method. Fields that were left out get its values.
@@ -139,64 +150,35 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         other.method = other.method_given = name
         if isinstance(method, str):
             _refuse(*checks.setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
-            own = method_named(name) if is_own(name) else None
+            base, own = method_named(method), is_own(method)
         else:
-            own = method
-        other._fill_in(own)
-        if other.num_generations == 1:
-            _refuse_alone((own or METHODS[name]).advantages)
-        other._check(own)
+            base, own = method, True
+        other._fill_in(base, own=own)
+        other._check(base, own=own)
         return other
 
-    def _check(self, own: Method | None) -> None:
-        base = METHODS[self.method] if own is None else own
-        _refuse(*(list(field_problems(self, base, own=own is not None)) or unsupported_options(self)))
-        _refuse(*checks.bias_problems(self, self.build_method(own).selection_bias))
+    def _check(self, base: Method, *, own: bool) -> None:
+        _refuse(*(list(field_problems(self, base, own=own)) or unsupported_options(self)))
+        _refuse(*checks.bias_problems(self, self.build_method(base if own else None).selection_bias))
 
-    @contextmanager
-    def _groups_of_one(self, rule: AdvantageRule) -> Iterator[None]:
-        """A context in which TRL accepts one completion per prompt: a baseline from history does not need two.
-
-        Raises:
-            ConfigError: one completion a prompt, and advantages that would all be 0.
-        """
-        if self.num_generations != 1:
-            yield
-            return
-        _refuse_alone(rule)
-        per_step = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
-        # Any number above 1 that divides what TRL counts on all processes.
-        self.num_generations = self.generation_batch_size or per_step * int(os.environ.get("WORLD_SIZE", "1"))
-        if self.num_generations == 1:
-            _refuse("a generation of one completion. Write per_device_train_batch_size: 16.")
-        evaluated, self.num_generations_eval = self.num_generations_eval, self.num_generations_eval or 1
-        yield
-        self.num_generations, self.num_generations_eval = 1, evaluated
-
-    def _fill_in(self, own: Method | None) -> None:
-        """Give fields that were left out the values of the method, else TRL's defaults.
-
-        ``own`` is a method of one's own; None for the preset that ``method`` names.
-
-        Raises:
-            ConfigError: a field contradicts the method.
-        """
-        left_out = [name for name in FILLED if getattr(self, name) is None]
+    def _fill_in(self, base: Method, *, own: bool) -> None:
+        """Give fields that were left out the values of the method, else TRL's defaults; refuse contradictions."""
+        before = vars(self).copy()
         defaults = {field.name: field.default for field in fields(GRPOConfig)}
-        if own is None:
-            method, unset = METHODS[self.method], {field.name: field.default for field in fields(DPPOConfig)}
-            checks.fill_in(self, method)
+        if own:
+            given = {name: defaults[name] for name in objective.OBJECTIVE} | objective.fields_of(base, PARTS)
+            # As with TRL, a mixture of experts brings its own coefficient if none is given.
+            given |= {"router_aux_loss_coef": base.router_coef or self.router_aux_loss_coef} | own_settings(base)
+            _refuse(*settle(self, base, given, (*DECIDED, *objective.OBJECTIVE)))
+        else:
+            unset = {field.name: field.default for field in fields(DPPOConfig)}
+            checks.fill_in(self, base)
             given = {name: value for name in objective.OBJECTIVE if (value := getattr(self, name)) != unset[name]}
-            _refuse(*objective.contradictions(method, given))
-            found = defaults | objective.fields_of(method) | given
+            _refuse(*objective.contradictions(base, given))
+            found = defaults | objective.fields_of(base) | given
             for name in (*objective.SETTINGS, *objective.CONSTANTS):
                 setattr(self, name, found[name])
-        else:
-            given = {name: defaults[name] for name in objective.OBJECTIVE} | objective.fields_of(own, PARTS)
-            # As with TRL, a mixture of experts brings its own coefficient if none is given.
-            given |= {"router_aux_loss_coef": own.router_coef or self.router_aux_loss_coef} | own_settings(own)
-            _refuse(*settle(self, own, given, (*DECIDED, *objective.OBJECTIVE)))
-        self._left_out = {name: getattr(self, name) for name in left_out}
+        self._left_out = {name: value for name, value in vars(self).items() if before.get(name, value) is None}
 
     def build_method(
         self, own: Method | None = None, *, sampler_log_probs: bool = False, model_config: Any = None
@@ -210,14 +192,12 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             sampler_log_probs: True if rollouts have log-probabilities, which ``completion_score: auto`` uses.
             model_config: of the model, whose router loss belongs to the objective; None if it is not known.
         """
-        if own is None and is_own(self.method):
-            own = method_named(self.method)
-        if own is None:
-            base = METHODS[self.method]
+        base = method_named(self.method) if own is None else own
+        if own is None and not is_own(self.method):
             return self._built(base, objective.unnamed_parts(base), sampler_log_probs, model_config)
         if model_config is not None:
-            own = replace(own, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
-        return own if self.rollout_cost is None else with_rollout_cost(own, self.rollout_cost)
+            base = replace(base, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
+        return base if self.rollout_cost is None else with_rollout_cost(base, self.rollout_cost)
 
     def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
         """Another method as this run would train it, at rates of 0, with this run's objective where it fixes none."""
@@ -241,15 +221,6 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
 
 def _refuse(*problems: str) -> None:
     raise_problems("DPPOConfig", list(problems))
-
-
-def _refuse_alone(rule: AdvantageRule) -> None:
-    """Refuse groups of one completion whose advantages would all be 0."""
-    if not rule.of_one:
-        _refuse(
-            f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with "
-            "itself. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
-        )
 
 
 DPPOConfig.__doc__ = described(DPPOConfig, OwnSettings)
