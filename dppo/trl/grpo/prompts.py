@@ -27,10 +27,6 @@ MEASURED_PROMPTS = 256
 """Prompts whose tokens are counted before training: the longest."""
 ROWS_HASHED = 2**14
 """Rows whose columns are read for a fingerprint: less than a second for problems with solutions."""
-UNSERVED = {"video", "audio"}
-"""Types of parts of messages that TRL passes to ``generate`` and not to the update."""
-PICTURES = ("image", "images")
-"""Columns of pictures that TRL reads."""
 BYTES_HASHED = 2**14
 """Bytes of a picture's file that are hashed, from its start and from its end: others are not read from disk."""
 
@@ -44,22 +40,20 @@ def prompt_source(
         raise DataError(
             f"the dataset has no column 'prompt', but {columns}. Try dataset.rename_column('text', 'prompt')"
         )
-    if isinstance(dataset, Dataset):
-        prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
-        stream, history = stream_and_history(dataset, args, prompts, environment=environment)
-        _check_functions(args, method, len(weight_F))
-        values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
-        return PromptSource(
-            stream,
-            history,
-            prompts=prompts,
-            fill=args.prompt_mode == "fill",
-            weight_F=weight_F,
-            values=values,
-            prior=column_prior(dataset, args),
-        )
-    _check_streamed(args, method)
-    return None
+    if not isinstance(dataset, Dataset):
+        _check_streamed(args, method)
+        return None
+    prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
+    stream, history = stream_and_history(dataset, args, prompts, environment=environment)
+    for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
+        if getattr(args, name) is not None and method.advantages.from_history and len(weight_F) > 1:
+            raise ConfigError(
+                f"{name} {verb} of the total of {len(weight_F)} reward functions, and a history has a prior of each. "
+                f"Leave {name} out, or use one reward function."
+            )
+    values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
+    prior, fill = column_prior(dataset, args), args.prompt_mode == "fill"
+    return PromptSource(stream, history, prompts=prompts, fill=fill, weight_F=weight_F, values=values, prior=prior)
 
 
 def stream_and_history(
@@ -84,9 +78,10 @@ def check_prompts(prompts: Iterable[Any]) -> None:
                 f"the prompt of row {row} is {prompt!r:.80}, and must be a text or a list of messages. Try "
                 "dataset.map(lambda row: {'prompt': str(row['prompt'])})"
             )
-        if kinds := _kinds(prompt) & UNSERVED:
+        # TRL passes these to ``generate`` and not to the update.
+        if kinds := [kind for kind in ("audio", "video") if any(part.get("type") == kind for part in _parts(prompt))]:
             raise DataError(
-                f"the prompt of row {row} has a part of type {min(kinds)!r}: the update would not see it. Leave such "
+                f"the prompt of row {row} has a part of type {kinds[0]!r}: the update would not see it. Leave such "
                 "rows out with dataset.filter, or write frames of a video as pictures in the column 'images'."
             )
 
@@ -105,10 +100,8 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
     # No token is shorter than a byte, of which a character has up to 4.
     most_R = 4 * np.array([len(_text_of(prompt)) for prompt in prompts_of(dataset)])
     rows = [row for row in np.argsort(-most_R, kind="stable")[:MEASURED_PROMPTS].tolist() if most_R[row] >= positions]
-    texts = [_text_of(prompt) for prompt in prompts_of(dataset.select(rows))] if rows else []
-    tokens, row = max(
-        ((len(tokenizer(text)["input_ids"]), row) for text, row in zip(texts, rows, strict=True)), default=(0, 0)
-    )
+    prompts = zip(prompts_of(dataset.select(rows)) if rows else [], rows, strict=True)
+    tokens, row = max(((len(tokenizer(_text_of(prompt))["input_ids"]), row) for prompt, row in prompts), default=(0, 0))
     if tokens >= positions:
         raise DataError(
             f"the prompt of row {row} has {tokens} tokens, and the model has {positions} positions "
@@ -117,19 +110,15 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
         )
 
 
-def _kinds(prompt: Any) -> set[str]:
-    """Types of the parts of a prompt's messages."""
-    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return {part["type"] for part in parts if isinstance(part, dict) and isinstance(part.get("type"), str)}
+def _parts(prompt: Any) -> list[dict[str, Any]]:
+    """Parts of the messages of a prompt; a text is one part."""
+    contents = [prompt] if isinstance(prompt, str) else [message.get("content") or "" for message in prompt]
+    lists = [each if isinstance(each, list) else [{"text": each}] for each in contents]
+    return [part for parts in lists for part in parts if isinstance(part, dict)]
 
 
 def _text_of(prompt: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    parts = [message.get("content") or "" for message in prompt]
-    texts = [[part.get("text") or "" for part in each] if isinstance(each, list) else [each] for each in parts]
-    return " ".join(text for each in texts for text in each)
+    return " ".join(part.get("text") or "" for part in _parts(prompt))
 
 
 def prompts_of(dataset: Dataset) -> Iterator[Any]:
@@ -141,7 +130,7 @@ def prompts_of(dataset: Dataset) -> Iterator[Any]:
 
 def with_pictures(dataset: Dataset) -> Iterator[Any]:
     """All prompts, with digests of their pictures if they have any: equal texts about other pictures differ."""
-    names = [name for name in PICTURES if name in dataset.column_names]
+    names = [name for name in ("image", "images") if name in dataset.column_names]
     if not names:
         yield from prompts_of(dataset)
         return
@@ -190,16 +179,6 @@ def _check_streamed(args: Any, method: Method) -> None:
         why = f"method={args.method!r} rolls out prompts until enough groups count. Set method: grpo"
     if why:
         raise ConfigError(f"The dataset is streamed, and {why}, or load the dataset without streaming.")
-
-
-def _check_functions(args: Any, method: Method, functions: int) -> None:
-    """Refuse priors of the total reward if a history keeps several reward functions apart."""
-    for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
-        if getattr(args, name) is not None and method.advantages.from_history and functions > 1:
-            raise ConfigError(
-                f"{name} {verb} of the total of {functions} reward functions, and a history has a prior of each. Leave "
-                f"{name} out, or use one reward function."
-            )
 
 
 def column_prior(dataset: Any, args: Any) -> PromptPrior | None:
