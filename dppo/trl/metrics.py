@@ -17,8 +17,6 @@ from dppo.objective import DAPO_TOKENS, Tokens, losses, weighted_sum
 from dppo.trl.batch import MicroBatch
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
-UPDATE = ("log_probs", "forward_backward", "optimizer")
-"""Phases that ``time/update`` adds up."""
 RECORD, CHECK = "record", "check"
 """Phases that are not training. No other phase counts them, and they are not logged."""
 STEP, LOADING = "step", "loading"
@@ -32,13 +30,9 @@ OURS = ("candidates/", "rollout/groups", "rollout/rounds", "rollout/zero_varianc
 
 def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
     """True if the optimizer step in progress will be logged: then costly metrics are computed."""
-    return logs_at(args, state, state.global_step + 1)
-
-
-def logs_at(args: TrainingArguments, state: TrainerState, step: int) -> bool:
-    """True if an optimizer step will be logged."""
     if args.logging_strategy != IntervalStrategy.STEPS:
         return args.logging_strategy != IntervalStrategy.NO
+    step = state.global_step + 1
     return (step == 1 and args.logging_first_step) or step % max(1, state.logging_steps) == 0
 
 
@@ -126,9 +120,9 @@ class StepSeconds(TrainerCallback):
         self.trainer.clock.stop(STEP)
         seconds = self.trainer.clock.flush()
         if args.log_metrics != "all":
-            update = sum(seconds.pop(f"time/{phase}") for phase in UPDATE)
-            rest = sum(seconds.values()) - seconds["time/rollout"]
-            seconds = {"time/rollout": seconds["time/rollout"], "time/update": update, "time/other": rest}
+            update = sum(seconds.pop(f"time/{phase}") for phase in ("log_probs", "forward_backward", "optimizer"))
+            rollout = seconds.pop("time/rollout")
+            seconds = {"time/rollout": rollout, "time/update": update, "time/other": sum(seconds.values())}
         self.trainer.add_metrics(seconds)
 
 
@@ -137,7 +131,7 @@ def left_out(names: Iterable[str], log_metrics: str) -> list[str]:
     return [] if log_metrics == "all" else [each for each in names if each.startswith(OURS) and each not in MAIN]
 
 
-OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}
+OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean", "aux_loss"}
 """Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Others are
 shares of all tokens, or completions, of the full batch: a completion without an advantage is never clipped."""
 SHARES = {"tokens": 0, "sequences": 1}
@@ -240,6 +234,7 @@ class LossMetrics:
             )
             self._add("policy_loss", loss)
         if router_loss is not None:
+            self._units["aux_loss"] = "attended"
             self._add("aux_loss", router_loss)
             self._add("kept attended", whole.lengths[batch.rows] * weight_B)
 
@@ -275,10 +270,9 @@ class LossMetrics:
         if "policy_loss" in sums:  # with a denominator over all calls TRL logs the mean of their parts
             found["entropy_coef"] = self._method.entropy_coef
             found["policy_loss"] = sums["policy_loss"] / denominator / self._parts
-        if "aux_loss" in sums:
-            found["aux_loss"] = _quotient(sums["aux_loss"], sums["kept attended"])
         for name, unit in self._units.items():
-            found[name] = _quotient(sums[name], sums[f"kept {unit}"]) if name in OF_KEPT else sums[name]
+            weight = sums[f"kept {unit}"] if name in OF_KEPT else 1.0
+            found[name] = sums[name] / weight if weight > 0 else math.nan
         if self._ends_2C is not None:
             ends_2C = accelerator.gather(self._ends_2C[None]).amin(0)
             # A completion that is not forwarded is not clipped.
@@ -286,7 +280,3 @@ class LossMetrics:
             low, high = ends_2C.masked_fill(ends_2C.isinf(), torch.nan).nanmean(1).abs().tolist()
             found |= {"clip_ratio/low_min": low, "clip_ratio/high_max": high}
         return found, (sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0))
-
-
-def _quotient(value: float, weight: float) -> float:
-    return value / weight if weight > 0 else math.nan
