@@ -137,14 +137,10 @@ class RankBatch(Padded):
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
     @cached_property
-    def all_scored(self) -> bool:
-        """True if every token of every completion carries loss."""
-        return bool(torch.equal(self.loss_mask, self.completion_mask))
-
-    @cached_property
-    def on_host(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompt ids, completion ids and loss mask in the host's memory, from which rows are laid out."""
-        return self.prompt_ids.cpu(), self.completion_ids.cpu(), self.loss_mask.cpu().bool()
+    def on_host(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Prompt ids, completion ids and loss mask in the host's memory; no mask if all tokens carry loss."""
+        scored = None if torch.equal(self.loss_mask, self.completion_mask) else self.loss_mask.cpu().bool()
+        return self.prompt_ids.cpu(), self.completion_ids.cpu(), scored
 
     @cached_property
     def sizes(self) -> StepSizes:
@@ -164,10 +160,10 @@ class RankBatch(Padded):
         """Read the file that ``save`` wrote."""
         try:
             found: dict[str, Any] = load_file(path)
-            pictures = Pictures.of_saved({name: found.pop(name) for name in [*found] if name.startswith(SAVED)})
+            pictures = Pictures.of_saved(found)
+            own = {name: each for name, each in found.items() if not name.startswith(SAVED)}
             # Read first: safetensors has no device cpu:0, which a rank on a CPU has. MPS has no float64.
-            wide = torch.float64
-            tensors = {name: each if each.dtype == wide else each.to(device) for name, each in found.items()}
+            tensors = {name: each if each.dtype == torch.float64 else each.to(device) for name, each in own.items()}
             return cls(**tensors, pictures=None if pictures is None else pictures.to(device))
         except (OSError, SafetensorError, TypeError) as error:
             raise CheckpointError(f"cannot read {path}: {error}. Resume from an earlier checkpoint.") from error

@@ -136,7 +136,7 @@ class RowLayout(Layout):
             [prompt_ids[i, width - rank_batch.prompt_tokens[i] :] for i in rows],
             [completion_ids[at] for at in cut],
             self._groups(rank_batch, rows),
-            None if rank_batch.all_scored else [scored[at] for at in cut],
+            None if scored is None else [scored[at] for at in cut],
             last_tokens=self.last_tokens,
         )
 
