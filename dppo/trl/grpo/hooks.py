@@ -43,8 +43,13 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """A context around every generation of completions."""
-        yield
+        """A context in which the model has the attention that it was loaded with: generation is not in rows."""
+        entered = self.forwards.layout.leave()
+        try:
+            yield
+        finally:
+            if entered:
+                self.forwards.layout.enter()
 
     def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> GeneratedBatch:
         """Completions of this rank's examples, with the rewards of all ranks.
@@ -55,8 +60,15 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         correction, generations = self.vllm_importance_sampling_correction, self.num_generations
         self._deferring, self.vllm_importance_sampling_correction = True, False
         self.num_generations = generations if equal_groups else 1
+        calculate, rewards = self._calculate_rewards, list[Tensor]()  # as a subclass may have changed them
+
+        def calculated(*args: Any, **kwargs: Any) -> Tensor:
+            with self.clock("reward"):
+                rewards.append(calculate(*args, **kwargs))
+            return rewards[-1]
+
         try:
-            with self._rewards_kept() as rewards:
+            with method_replaced(self, "_calculate_rewards", calculated):
                 output = self._generate_and_score_completions(examples)
         finally:
             self._deferring, self.vllm_importance_sampling_correction = False, correction
@@ -72,20 +84,6 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             reward_NF=rewards[-1].cpu(),
         )
 
-    @contextmanager
-    def _rewards_kept(self) -> Iterator[list[Tensor]]:
-        """A context that keeps the rewards that TRL computes, after a subclass has changed them."""
-        calculate = self._calculate_rewards
-        found: list[Tensor] = []
-
-        def kept(*args: Any, **kwargs: Any) -> Tensor:
-            with self.clock("reward"):
-                found.append(calculate(*args, **kwargs))
-            return found[-1]
-
-        with method_replaced(self, "_calculate_rewards", kept):
-            yield found
-
     def padded_forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -96,23 +94,22 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     def clear_samples(self) -> None:
         """Clear TRL's table of completions, which would mix two generations."""
-        whole = [self._logs[name] for name in ("prompt", "completion", "advantages")]
-        for log in (*whole, *self._logs["rewards"].values(), self._logs["extra"]):
-            log.clear()  # of extra columns the names too: a reward may log them in some generations only
+        for name in ("prompt", "completion", "advantages", "extra"):
+            self._logs[name].clear()  # of extra columns the names too: a reward may log them in some generations only
+        for values in self._logs["rewards"].values():
+            values.clear()
 
     def show_advantages(self, advantage_N: Tensor) -> None:
         """Put the (N,) advantages that are trained with, of all ranks, into TRL's table of completions."""
-        table = self._logs["advantages"]
-        table.clear()
-        table.extend(advantage_N.tolist())
+        self._logs["advantages"].clear()
+        self._logs["advantages"].extend(advantage_N.tolist())
 
-    @contextmanager
-    def without_empty_table(self) -> Iterator[None]:
-        """A context in which TRL logs no empty table."""
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, without an empty table of completions."""
         shown = self.log_completions
         self.log_completions = shown and bool(self._logs["prompt"])
         try:
-            yield
+            super().log(logs, *args, **kwargs)
         finally:
             self.log_completions = shown
 

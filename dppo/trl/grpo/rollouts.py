@@ -7,6 +7,7 @@ are sums over ranks, so that changes only the order of a sum. (A router loss bal
 import copy
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -60,30 +61,28 @@ def loss_mask(completion_mask: Tensor, tool_mask: Tensor | None) -> Tensor:
 def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *, tokens: bool = False) -> RolledOut:
     """Rewards and lengths of the completions of all ranks; with ``tokens`` each of their tokens."""
     mask, logp = loss_mask(generated.completion_mask, generated.tool_mask), generated.sampler_logp
-    processes, gather = accelerator.num_processes, accelerator.gather
-    sure_B = None if logp is None else gather(uncertainty(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
+    gather, sampled, uncertainty_N = accelerator.gather, None, None
+    if logp is not None:
+        uncertainty_N = gather(uncertainty(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
+    if tokens:
+        known = torch.full(mask.shape, torch.nan, device=mask.device) if logp is None else logp
+        wide = [accelerator.pad_across_processes(each, dim=1) for each in (known.float(), mask)]
+        logp_NT, mask_NT = (gather(each).cpu() for each in wide)
+        sampled = SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())
     return RolledOut(
         rewards=rewards,
         tokens_N=gather(mask.sum(1)).cpu(),
         attended_N=gather(generated.prompt_mask.sum(1) + generated.completion_mask.sum(1)).cpu(),
-        uncertainty_N=sure_B,
-        process_N=torch.arange(len(rewards)) // (len(rewards) // processes),
-        sampled=_sampled(mask, logp, accelerator) if tokens else None,
+        uncertainty_N=uncertainty_N,
+        process_N=torch.arange(len(rewards)) // (len(rewards) // accelerator.num_processes),
+        sampled=sampled,
     )
-
-
-def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledTokens:
-    known = torch.full(mask.shape, torch.nan, device=mask.device) if logp is None else logp
-    wide = [accelerator.pad_across_processes(each, dim=1) for each in (known.float(), mask)]
-    logp_NT, mask_NT = (accelerator.gather(each).cpu() for each in wide)
-    return SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())
 
 
 def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
     """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in TRL's order.
 
-    ``place_N`` are places in the order of the rank ``process_N`` that rolled the completion out, ``share_UN`` the
-    completions of each optimizer step, and ``calls`` its micro-batches.
+    ``place_N`` are places in the order of the rank ``process_N`` that rolled the completion out.
     """
     call_N = torch.zeros_like(place_N)
     for share_N, process in itertools.product(share_UN, process_N.unique()):
@@ -101,6 +100,8 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     place_N = accelerator.gather(generated.place_B).cpu()
     call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
     share_UN4, unclipped_UC = metric_shares(plan, call_N, calls)
+    of_tokens = [draw.weight_NT[here, : mask.shape[1]].to(device, torch.float32) for draw in plan.token_draws]
+    lengths = [draw.length_N[here].to(device) for draw in plan.token_draws]
     return RankBatch(
         **{name: getattr(generated, name) for name in PADDED},
         loss_mask=mask,
@@ -113,8 +114,9 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         unclipped_UC=unclipped_UC.to(device),
         call_B=call_N[here].to(device),
         sampler_logp=generated.sampler_logp,
+        length_UB=torch.stack(lengths) if lengths else None,
+        token_weight_UBT=torch.stack(of_tokens) if of_tokens else None,
         pictures=generated.pictures,
-        **_token_parts(plan, here, mask),
     )
 
 
@@ -135,16 +137,6 @@ def metric_shares(plan: StepPlan, call_N: Tensor, calls: int) -> tuple[Tensor, T
     share_U4C[:, 2:] *= total_U4C[:, 2:].sum(2, keepdim=True)
     unclipped_N = ((plan.advantage_N == 0) & (tokens_N > 0)).double()
     return share_U4C[:, :, call_N].transpose(1, 2), plan.counted_UN * unclipped_N @ call_NC > 0
-
-
-def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Any]:
-    """Token weights and lengths of completions in each optimizer step; empty if all tokens are trained on."""
-    if not plan.token_draws:
-        return {}
-    width = mask.shape[1]
-    weights = [draw.weight_NT[here, :width].to(mask.device, torch.float32) for draw in plan.token_draws]
-    lengths = [draw.length_N[here].to(mask.device) for draw in plan.token_draws]
-    return {"token_weight_UBT": torch.stack(weights), "length_UB": torch.stack(lengths)}
 
 
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
@@ -186,8 +178,6 @@ def _padded_cat(parts: Sequence[Tensor], *, dim: int = 0, left: bool, fill: int 
 
 NOWHERE = -1
 """The rank of a completion that no draw keeps."""
-PARTS_OF_A_RANK = 2
-"""A group is dealt in parts if it costs more than a rank's mean over this number."""
 OF_PROMPTS = ("prompt_ids", "prompt_mask")
 PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "policy_mask", "token_weight_UBT")
 """Tensors with a value for each token of a completion."""
@@ -215,11 +205,10 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     prompt of a group once, so its completions stay together.
     """
     times_N = (weight_UN > 0).sum(0)
-    kept = times_N.nonzero()[:, 0].tolist()
     size = len(times_N) // processes
-    parts: dict[tuple[int, int], list[int]] = {}
-    for row in kept:
-        parts.setdefault((row // size, int(lengths.group_N[row]) if shares_prompts else row), []).append(row)
+    parts: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row in times_N.nonzero()[:, 0].tolist():
+        parts[row // size, int(lengths.group_N[row]) if shares_prompts else row].append(row)
     prompt = (lengths.prompt_N * times_N).tolist()
     completion = (lengths.completion_UN * (weight_UN > 0)).sum(0).tolist()
 
@@ -230,7 +219,7 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     units, costs, home = [], [], []
     for (rank, _), rows in parts.items():
         own = [completion[row] for row in rows]
-        for part in split_group(shared(rows), own, max(1, int(mean / PARTS_OF_A_RANK))):
+        for part in split_group(shared(rows), own, max(1, int(mean / 2))):  # no part costs more than half of a rank
             units.append([rows[at] for at in part])
             costs.append(shared(units[-1]) + sum(own[at] for at in part))
             home.append(rank)

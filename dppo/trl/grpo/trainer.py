@@ -1,7 +1,5 @@
 """``DPPOTrainer``: TRL's ``GRPOTrainer`` with both levels of pruning. Hooks only; whatever TRL does, TRL still does."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from dppo.environment import load_vllm
 from dppo.methods import Method
 from dppo.methods.own import assigned, is_own, parts_in_words
 from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
-from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.batch import MicroBatch
 from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.grpo import rollouts
 from dppo.trl.grpo.config import DPPOConfig
@@ -23,7 +21,7 @@ from dppo.trl.grpo.lines import CeilingLines, closing_lines
 from dppo.trl.grpo.prompts import check_prompts, content_of
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.savings import CostMeter, Savings, unpruned_passes
-from dppo.trl.grpo.schedule import AccumulationSchedule
+from dppo.trl.grpo.schedule import AccumulationSchedule, steps_of_prompts
 from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
 from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
 from dppo.trl.metrics import CHECK, LossMetrics, logs_next_step, of_step, share_done
@@ -90,8 +88,6 @@ class DPPOTrainer(GRPOHooks):
         """The generation that is trained on; None before the first."""
         self._dealt: list[list[MicroBatch]] = []
         """Forward passes of the optimizer step in progress, by call of the loss."""
-        self._ended: tuple[RankBatch, int] | None = None
-        """The batch and the draw of an optimizer step whose last call has been made."""
         self._loss_metrics = self._no_metrics()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
@@ -116,15 +112,7 @@ class DPPOTrainer(GRPOHooks):
     @property
     def steps_of_prompts(self) -> int:
         """Optimizer steps that one draw of prompts is trained in."""
-        return self.schedule.passes.steps // self.prompt_parts[0]
-
-    @cached_property
-    def prompt_parts(self) -> tuple[int, int]:
-        """As ``AccumulationSchedule.prompt_parts``; a streamed dataset has no draw of prompts."""
-        source, processes = self.session.source, self.accelerator.num_processes
-        return self.schedule.prompt_parts(
-            1 if source is None else source.prompts, self.args.num_generations or 1, processes
-        )
+        return steps_of_prompts(self.args, self.accelerator.num_processes)
 
     @property
     def savings(self) -> Savings:
@@ -143,8 +131,7 @@ class DPPOTrainer(GRPOHooks):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, with the savings so far in each record of training."""
         training = self.training and "train_runtime" not in logs
-        with self.without_empty_table():
-            super().log(logs | self.savings.metrics(self.session.costs) if training else logs, *args, **kwargs)
+        super().log(logs | self.savings.metrics(self.session.costs) if training else logs, *args, **kwargs)
 
     def _account(self) -> None:
         """Add seconds and passes so far to the savings; all ranks call together."""
@@ -201,15 +188,15 @@ class DPPOTrainer(GRPOHooks):
             self.calls, phase = self.calls - phase, 0
             self.in_use = self._generate_next(examples)
         draw, call = self.schedule.locate(phase)
-        batch, metrics_of = self.in_use.batch, self.in_use.draw_metrics
+        batch = self.in_use.batch
         if call == 0:
-            self.add_metrics(of_step(metrics_of[draw], self.schedule.together))
+            self.add_metrics(of_step(self.in_use.draw_metrics[draw], self.schedule.together))
             self.meter.plan(trained=self.in_use.unpruned[draw : draw + 1])
         if call == 0 or not self._dealt:
             part = batch.cut(slice(draw, draw + 1))
             self._dealt, metrics = self.forwards.calls(part, batch.weight_UB[draw], self.schedule.calls)
             self.add_metrics(of_step(metrics, self.schedule.together))
-        return {"batch": batch, "micro_batches": self._dealt[call]}
+        return {"micro_batches": self._dealt[call]}
 
     def _generate_next(self, examples: list[dict[str, Any]]) -> GenerationInUse:
         """The next generation: rolled out, drawn, dealt to ranks, with log-probabilities."""
@@ -242,7 +229,8 @@ class DPPOTrainer(GRPOHooks):
             return self.session.streamed_prompts(len(generated.reward_NF)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(source)
-        parts, multiple = self.prompt_parts
+        processes = self.accelerator.num_processes
+        parts, multiple = self.schedule.prompt_parts(source.prompts, self.session.generations, processes)
         prompts = self.session.prompts(done=share_done(self.state), multiple=multiple, parts=parts)
         examples = self._examples(prompts.row_Q, prompts.size_Q)
         return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
@@ -294,20 +282,21 @@ class DPPOTrainer(GRPOHooks):
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """() the loss of one call."""
-        metrics, micro_batches, whole = self._loss_metrics, inputs["micro_batches"], inputs["batch"]
-        draw, call = self.schedule.locate(self.calls % self.schedule.length)
-        self._ended = (whole, draw) if call == self.schedule.calls - 1 else None
+        draw, _ = self.schedule.locate(self.calls % self.schedule.length)
         return self.backward_but_last(
-            model, micro_batches, lambda each: self._micro_batch_loss(model, each, draw, metrics)
+            model,
+            inputs["micro_batches"],
+            lambda each: self._micro_batch_loss(model, each, draw, self._loss_metrics),
         )
 
     def end_call(self) -> None:
         """Log the metrics of an optimizer step after its last call."""
-        if self._ended is None:
+        draw, call = self.schedule.locate((self.calls - 1) % self.schedule.length)  # TRL has counted it
+        if self.in_use is None or call < self.schedule.calls - 1:
             return
-        (whole, draw), metrics, self._ended = self._ended, self._loss_metrics, None
-        denominator = whole.sizes.denominator / self.schedule.passes.shares
-        found, others = metrics.reduced(self.accelerator, whole.unclipped_UC[draw], denominator=denominator)
+        batch = self.in_use.batch
+        denominator = batch.sizes.denominator / self.schedule.passes.shares
+        found, others = self._loss_metrics.reduced(self.accelerator, batch.unclipped_UC[draw], denominator=denominator)
         self.add_metrics(found)
         if draw == 0 and self.forwards.correction is not None:
             self.add_metrics(self.forwards.correction_metrics.reduced(self.accelerator))
@@ -335,13 +324,3 @@ class DPPOTrainer(GRPOHooks):
         # Gradients are averaged over ranks and added over calls; the denominator spans the whole generation.
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
         return loss * (self.accelerator.num_processes / part)
-
-    @contextmanager
-    def generating(self) -> Iterator[None]:
-        """A context in which the model has the attention that it was loaded with: generation is not in rows."""
-        entered = self.forwards.layout.leave()
-        try:
-            yield
-        finally:
-            if entered:
-                self.forwards.layout.enter()
