@@ -207,7 +207,8 @@ class EvaluatesNothing(DPPOTrainer):
 
 class TrainsOnTools(DPPOTrainer):
     def roll_out(self, examples, **groups):
-        return replace(super().roll_out(examples, **groups), tool_mask=None)
+        found = super().roll_out(examples, **groups)
+        return replace(found, loss_mask=found.completion_mask)
 
 
 BROKEN = {

@@ -148,7 +148,7 @@ def test_a_token_that_the_sampler_gave_no_probability_for_counts_as_unsure():
     """As where tokens are cut; as a sure one it would give its completion a score of 0, and a weight of 50."""
     mask = torch.tensor([[1, 1, 0]])
     generated = SimpleNamespace(
-        sampler_logp=torch.tensor([[math.nan, 0.0, math.nan]]), completion_mask=mask, tool_mask=None, prompt_mask=mask
+        sampler_logp=torch.tensor([[math.nan, 0.0, math.nan]]), completion_mask=mask, loss_mask=mask, prompt_mask=mask
     )
     alone = SimpleNamespace(num_processes=1, gather=lambda value: value)
     found = rolled_out(generated, Rewards.of_groups(torch.zeros(1, 1)), alone)

@@ -3,6 +3,7 @@
 ``tests/trl/trl_methods.json`` lists what they rely on, and a test compares it with the installed TRL.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
@@ -14,7 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import PADDED
 from dppo.trl.generation import method_replaced, prompts_read_once
-from dppo.trl.grpo.rollouts import GeneratedBatch
+from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.pictures import Pictures, listed_pictures
 from dppo.trl.safeguards import failures_named
 
@@ -51,6 +52,14 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             if entered:
                 self.forwards.layout.enter()
 
+    def examples(self, row_Q: Tensor, generations: int | Tensor) -> list[dict[str, Any]]:
+        """This rank's equal, contiguous slice of some rows of the dataset, each repeated for every completion."""
+        row_N, accelerator = row_Q.repeat_interleave(torch.as_tensor(generations)), self.accelerator
+        here = row_N.split(len(row_N) // accelerator.num_processes)[accelerator.process_index].tolist()
+        dataset = self._remove_unused_columns(cast(Any, self.train_dataset), description="training")
+        read = {row: dataset[row] for row in set(here)}  # reading a row costs more than copying it
+        return [copy.deepcopy(read[row]) for row in here]
+
     def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> GeneratedBatch:
         """Completions of this rank's examples, with the rewards of all ranks.
 
@@ -78,7 +87,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         return GeneratedBatch(
             **{name: output[name] for name in PADDED},
             pictures=Pictures.of_output(output) if self._is_vlm else None,
-            tool_mask=output.get("tool_mask"),
+            loss_mask=loss_mask(output["completion_mask"], output.get("tool_mask")),
             sampler_logp=output.get("sampling_per_token_logps"),
             place_B=order_B.argsort().to(output["completion_ids"].device),
             reward_NF=rewards[-1].cpu(),
@@ -112,11 +121,6 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             super().log(logs, *args, **kwargs)
         finally:
             self.log_completions = shown
-
-    @property
-    def loaded_dataset(self) -> Any:
-        """The training set with the columns that TRL's loader reads."""
-        return self._remove_unused_columns(cast(Any, self.train_dataset), description="training")
 
     @property
     def training(self) -> bool:

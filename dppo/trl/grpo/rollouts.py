@@ -4,7 +4,6 @@ Kept rows move between ranks, with their weights, until all ranks have about equ
 are sums over ranks, so that changes only the order of a sum. (A router loss balances each pass by itself, as in TRL.)
 """
 
-import copy
 import itertools
 import math
 from collections import defaultdict
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -32,25 +30,14 @@ class GeneratedBatch(Padded):
 
     pictures: Pictures | None = None
     """Pictures of each row, for a vision-language model."""
-    tool_mask: Tensor | None
-    """(B, T), 0 if a tool wrote the token; None without tools."""
+    loss_mask: Tensor
+    """(B, T) tokens that carry loss."""
     sampler_logp: Tensor | None
     """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     reward_NF: Tensor
     """(N, F) rewards of all ranks in rank order, on the CPU; NaN if a function gave none."""
     place_B: Tensor
     """(B,) int64 place of each completion in the order in which TRL deals them to micro-batches."""
-
-
-def read_examples(
-    dataset: Sequence[dict[str, Any]], row_Q: Tensor, *, generations: int | Tensor, rank: int, processes: int
-) -> list[dict[str, Any]]:
-    """This rank's equal, contiguous slice of some rows, each repeated for every completion."""
-    rows = np.repeat(row_Q.numpy(), generations if isinstance(generations, int) else generations.numpy())
-    size = len(rows) // processes
-    here = rows[rank * size : (rank + 1) * size].tolist()
-    read = {row: dataset[row] for row in set(here)}  # reading a row costs more than copying it
-    return [copy.deepcopy(read[row]) for row in here]
 
 
 def loss_mask(completion_mask: Tensor, tool_mask: Tensor | None) -> Tensor:
@@ -60,7 +47,7 @@ def loss_mask(completion_mask: Tensor, tool_mask: Tensor | None) -> Tensor:
 
 def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *, tokens: bool = False) -> RolledOut:
     """Rewards and lengths of the completions of all ranks; with ``tokens`` each of their tokens."""
-    mask, logp = loss_mask(generated.completion_mask, generated.tool_mask), generated.sampler_logp
+    mask, logp = generated.loss_mask, generated.sampler_logp
     gather, sampled, uncertainty_N = accelerator.gather, None, None
     if logp is not None:
         uncertainty_N = gather(uncertainty(torch.nan_to_num(logp, nan=-math.inf), mask)).cpu()
@@ -95,21 +82,21 @@ def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -
 def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
     """The batch of one rank before any forward pass; all ranks call together."""
     rank, size = accelerator.process_index, len(generated.completion_ids)
-    mask = loss_mask(generated.completion_mask, generated.tool_mask)
-    here, device = slice(rank * size, (rank + 1) * size), mask.device
+    here, device = slice(rank * size, (rank + 1) * size), generated.loss_mask.device
     place_N = accelerator.gather(generated.place_B).cpu()
     call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
     share_UN4, unclipped_UC = metric_shares(plan, call_N, calls)
-    of_tokens = [draw.weight_NT[here, : mask.shape[1]].to(device, torch.float32) for draw in plan.token_draws]
+    width = generated.loss_mask.shape[1]
+    of_tokens = [draw.weight_NT[here, :width].to(device, torch.float32) for draw in plan.token_draws]
     lengths = [draw.length_N[here].to(device) for draw in plan.token_draws]
     return RankBatch(
         **{name: getattr(generated, name) for name in PADDED},
-        loss_mask=mask,
-        advantage_B=plan.advantage_N[here].to(device, torch.float32),
-        weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
+        loss_mask=generated.loss_mask,
         denominator=torch.tensor(plan.denominator, dtype=torch.float64),
         tokens=torch.tensor(plan.tokens, dtype=torch.float64),
         attended=torch.tensor(plan.attended, dtype=torch.float64),
+        advantage_B=plan.advantage_N[here].to(device, torch.float32),
+        weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
         share_UB4=share_UN4[:, here].to(device, torch.float32),
         unclipped_UC=unclipped_UC.to(device),
         call_B=call_N[here].to(device),
@@ -153,8 +140,6 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, 
     together: dict[str, Any] = {}
     for name in (field.name for field in fields(GeneratedBatch)):
         parts: list[Any] = [getattr(one, name) for one in rounds]
-        if name == "tool_mask" and any(part is not None for part in parts):  # a round without tools has none
-            parts = [torch.ones_like(one.completion_mask) if one.tool_mask is None else one.tool_mask for one in rounds]
         if parts[0] is None:
             together[name] = None
         elif name == "pictures":
@@ -169,7 +154,7 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, 
     return GeneratedBatch(**together)
 
 
-def _padded_cat(parts: Sequence[Tensor], *, dim: int = 0, left: bool, fill: int = 0) -> Tensor:
+def _padded_cat(parts: Sequence[Tensor], dim: int = 0, *, left: bool, fill: int = 0) -> Tensor:
     """Tensors concatenated along ``dim``, their last dimension padded to the widest."""
     width = max(part.shape[-1] for part in parts)
     pads = [(width - part.shape[-1], 0) if left else (0, width - part.shape[-1]) for part in parts]
@@ -232,16 +217,14 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
 
 def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_prompts: bool) -> RankBatch:
     """This rank's batch of the kept completions of all ranks, which call together."""
-    processes = accelerator.num_processes
-    if processes == 1:
+    if accelerator.num_processes == 1:
         return batch
-    prompt_N, completion_N = accelerator.gather(
-        torch.stack([batch.prompt_mask.sum(1), batch.completion_mask.sum(1)], 1)
-    ).T.cpu()
+    here_B2 = torch.stack([batch.prompt_mask.sum(1), batch.completion_mask.sum(1)], 1)
+    prompt_N, completion_N = accelerator.gather(here_B2).T.cpu()
     draws = [draw.length_N for draw in plan.token_draws]
     completion_UN = torch.stack(draws) if draws else completion_N[None]
     lengths = Lengths(prompt_N=prompt_N, completion_UN=completion_UN, group_N=plan.completions.group_N)
-    rank_N = ranks_of_rows(lengths, plan.weight_UN, processes, shares_prompts=shares_prompts)
+    rank_N = ranks_of_rows(lengths, plan.weight_UN, accelerator.num_processes, shares_prompts=shares_prompts)
     return dealt(batch, rank_N, accelerator.process_index, gather_object)
 
 
@@ -270,9 +253,13 @@ def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
     prompt, completion = batch.prompt_tokens[row], batch.completion_tokens[row]
     width = batch.prompt_ids.shape[1]
     tokens = dict.fromkeys(PER_TOKEN, slice(completion)) | dict.fromkeys(OF_PROMPTS, slice(width - prompt, width))
-    rows = {name: value.movedim(dim, 0)[row] for name, dim, value in _of_rows(batch)}
-    found = {name: (value[..., tokens[name]] if name in tokens else value).cpu() for name, value in rows.items()}
-    return found | ({} if batch.pictures is None else {"pictures": batch.pictures.select([row]).to("cpu")})
+    found: dict[str, Any] = {}
+    for name, dim, value in _of_rows(batch):
+        one = value.narrow(dim, row, 1)
+        found[name] = (one[..., tokens[name]] if name in tokens else one).cpu()
+    if batch.pictures is not None:
+        found["pictures"] = batch.pictures.select([row]).to("cpu")
+    return found
 
 
 def _of_rows(batch: RankBatch) -> Iterator[tuple[str, int, Tensor]]:
@@ -286,10 +273,9 @@ def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) ->
     here = torch.tensor(stay, dtype=torch.int64, device=batch.completion_ids.device)
     together = {}
     for name, dim, value in _of_rows(batch):
-        parts = [value.index_select(dim, here), *(row[name].to(value.device).unsqueeze(dim) for row in came)]
-        together[name] = (
-            torch.cat(parts, dim) if name in PER_ROW else _padded_cat(parts, dim=dim, left=name in OF_PROMPTS)
-        )
+        parts = [value.index_select(dim, here), *(row[name].to(value.device) for row in came)]
+        padded = name not in PER_ROW
+        together[name] = _padded_cat(parts, dim, left=name in OF_PROMPTS) if padded else torch.cat(parts, dim)
     if batch.pictures is not None:
         moved = [row["pictures"].to(batch.completion_ids.device) for row in came]
         together["pictures"] = joined_pictures([batch.pictures.select(stay), *moved])

@@ -74,8 +74,7 @@ class DPPOTrainer(GRPOHooks):
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
         rewards = guarded_rewards(reward_funcs, args, data)
-        listed = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-        with models_named(model, *listed), start_named(args, model):
+        with models_named(model, *(rewards or [])), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
         self.schedule = AccumulationSchedule.of_arguments(args)
@@ -232,8 +231,8 @@ class DPPOTrainer(GRPOHooks):
         processes = self.accelerator.num_processes
         parts, multiple = self.schedule.prompt_parts(source.prompts, self.session.generations, processes)
         prompts = self.session.prompts(done=share_done(self.state), multiple=multiple, parts=parts)
-        examples = self._examples(prompts.row_Q, prompts.size_Q)
-        return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
+        sizes = self.session.generations if prompts.size_Q is None else prompts.size_Q
+        return prompts, self.roll_out(self.examples(prompts.row_Q, sizes), equal_groups=prompts.size_Q is None)
 
     def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, GeneratedBatch]:
         rounds: list[GeneratedBatch] = []
@@ -241,7 +240,7 @@ class DPPOTrainer(GRPOHooks):
         processes = self.accelerator.num_processes
 
         def one_round(number: int, block: Block) -> Rewards:
-            rounds.append(self.roll_out(self._examples(block.row_Q)))
+            rounds.append(self.roll_out(self.examples(block.row_Q, self.session.generations)))
             sizes.append(len(block.row_Q))
             return self._rewards_of(rounds[-1])
 
@@ -254,11 +253,6 @@ class DPPOTrainer(GRPOHooks):
     def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
         sizes = self.session.generations if size_Q is None else size_Q
         return Rewards.in_groups(generated.reward_NF, sizes, self.reward_weights.double().cpu())
-
-    def _examples(self, row_Q: Tensor, size_Q: Tensor | None = None) -> list[dict[str, Any]]:
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        sizes = self.session.generations if size_Q is None else size_Q
-        return rollouts.read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
 
     def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
         """The draws of a generation, equal on all ranks. The history learns from it."""
