@@ -150,9 +150,7 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
 def _clipped(
     tokens: Tokens, *, ratio: losses.Ratio, clip_low: float, clip_high: float, delta: float | None
 ) -> dict[str, Tensor]:
-    def capped(tokens: Tokens) -> Tensor:
-        return ratio(tokens) if delta is None else ratio(tokens).clamp(max=delta)
-
+    capped = ratio if delta is None else lambda tokens: ratio(tokens).clamp(max=delta)
     low, high = losses.clipped_tokens(tokens, ratio=capped, clip_low=clip_low, clip_high=clip_high)
     return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
 

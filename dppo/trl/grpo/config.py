@@ -37,38 +37,30 @@ def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
     """
     rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
     if args.num_generations == 1 and not rule.of_one:
-        yield (
-            f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with "
-            "itself. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+        alone = (
+            f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with itself"
         )
+        yield f"{alone}. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
     if prior is not None:
         yield from prior_problems(prior)
         if not (args.prompt_prune_rate or rule.from_history):
-            yield (
-                f"prompt_prior={prior!r:.80} has no use: no prompts are pruned, and no baseline is from history. Set "
-                "prompt_prune_rate: auto, or leave it out."
-            )
+            unused = f"prompt_prior={prior!r:.80} has no use: no prompts are pruned, and no baseline is from history"
+            yield f"{unused}. Set prompt_prune_rate: auto, or leave it out."
         if values is not None:
             yield "prompt_prior and prompt_values are two priors of the same prompts. Leave prompt_values out."
     if base.needs_reference and not args.beta:
-        yield (
-            f"method={args.method!r} regresses on the log-ratio to a reference, times beta, and beta=0. Write beta: "
-            f"{base.beta or 1e-3:g}, or leave it out."
-        )
+        regresses = f"method={args.method!r} regresses on the log-ratio to a reference, times beta, and beta=0"
+        yield f"{regresses}. Write beta: {base.beta or 1e-3:g}, or leave it out."
     if rule.from_values and values is None:
-        yield (
-            f"method={args.method!r} needs the value of every prompt. Set prompt_values: FILE, and write it "
-            "before training: python examples/prompt_values.py CONFIG.yaml"
-        )
+        file = "Set prompt_values: FILE, and write it before training: python examples/prompt_values.py CONFIG.yaml"
+        yield f"method={args.method!r} needs the value of every prompt. {file}"
     if values is not None and not (rule.from_values or rule.from_history):
         yield f"method={args.method!r} has no use for prompt_values={values!r}. Leave it out."
     yield from checks.fill_problems(args) if own else checks.method_problems(args, base)
     longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
     if longest and args.max_completion_length is None:
-        yield (
-            "max_completion_length is null, and dr_grpo divides by it. Write max_completion_length: 512, or another "
-            "loss_type."
-        )
+        divides = "max_completion_length is null, and dr_grpo divides by it"
+        yield f"{divides}. Write max_completion_length: 512, or another loss_type."
     for name in ("max_rounds", "round_factor"):
         if (value := getattr(args, name)) is not None and base.rounds is None:
             yield f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."

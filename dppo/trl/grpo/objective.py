@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import partial
 from types import FunctionType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.methods import METHODS, Method, Part
-from dppo.objective import ADVANTAGE_RULES, DAPO_TOKENS, GRPO_MEAN, NORMALISERS, AdvantageRule, Normaliser, losses
+from dppo.objective import ADVANTAGE_RULES, DAPO_TOKENS, GRPO_MEAN, NORMALISERS, Normaliser, losses
 
 LOSSES: Mapping[str, tuple[losses.TokenLoss, Normaliser]] = {
     "cispo": (losses.cispo, DAPO_TOKENS),
@@ -76,8 +76,8 @@ def _loss_fields(loss: losses.TokenLoss) -> dict[str, Any]:
     return found | {"importance_sampling_level": level} | own
 
 
-def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
-    """The fields of a ``Method`` that TRL's fields describe."""
+def objective_of(args: Any, model_config: Any = None) -> dict[str, Any]:
+    """The fields of a ``Method`` that the fields of a ``GRPOConfig`` describe."""
     function, normaliser = LOSS_TYPES[args.loss_type]
     ratio, given = RATIOS[args.importance_sampling_level], dict(vars(args))
     if args.epsilon_high is None:
@@ -86,8 +86,11 @@ def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
     loss = partial(function, **({"ratio": ratio} if "ratio" in losses.bound(function)[1] else {}), **constants)
     if args.off_policy_mask_threshold is not None:
         loss = partial(losses.off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
+    rules = {method.advantages.name: method.advantages for method in METHODS.values()} | ADVANTAGE_RULES
     return {
-        "advantages": _advantage_rule(args),
+        "advantages": next(
+            rule for rule in rules.values() if rule.settings and dict(rule.settings).items() <= given.items()
+        ),
         "token_loss": loss,
         "normaliser": normaliser,
         "beta": args.beta,
@@ -107,23 +110,13 @@ def router_coef(given: float | None, model_config: Any) -> float:
     return getattr(config, "router_aux_loss_coef", 0.0) if given is None else given
 
 
-def _advantage_rule(args: GRPOConfig) -> AdvantageRule:
-    """The rule that TRL's fields choose, of the shared ones and those of methods."""
-    own = {method.advantages.name: method.advantages for method in METHODS.values()}
-    return next(
-        rule
-        for rule in (own | ADVANTAGE_RULES).values()
-        if rule.settings and all(getattr(args, name) == value for name, value in rule.settings.items())
-    )
-
-
 def unnamed_parts(method: Method) -> dict[str, Any]:
     """The parts of an objective that are a method's own and that no fields of TRL describe.
 
     The method is converted to TRL's fields and back: parts that come back different have no fields.
     """
     there = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
-    made = objective_of(cast(GRPOConfig, SimpleNamespace(**there)))
+    made = objective_of(SimpleNamespace(**there))
     own = {part: getattr(method, part) for part in method.fixes}
     return {part: value for part, value in own.items() if _comparable(made[part]) != _comparable(value)}
 
