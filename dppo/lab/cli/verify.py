@@ -120,14 +120,14 @@ def _subject(
         return embedded_subject(), (METHODS["dppo"], METHODS["dppo_threshold"]), 1
     from dppo.lab.runs.parsing import parse_run
     from dppo.lab.runs.subject import subject_from_run
-    from dppo.trl.grpo.schedule import steps_of_prompts
+    from dppo.trl.grpo.schedule import AccumulationSchedule
 
     run = parse_run([config, *fields])
-    steps = steps_of_prompts(run.training, run.data.processes or run.training.world_size)
+    schedule = AccumulationSchedule.of_arguments(run.training, run.data.processes or run.training.world_size)
     status("rolling out")
     subject = subject_from_run(run, prompts)
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=subject.model.config)
-    return subject, (method,), steps
+    return subject, (method,), schedule.steps_of_prompts
 
 
 def _checks(checks: "Sequence[Check]") -> Table:

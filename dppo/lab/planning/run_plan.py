@@ -19,7 +19,7 @@ from dppo.lab.runs.reader import read_run
 from dppo.methods import METHODS
 from dppo.methods.own import method_named
 from dppo.trl.grpo.objective import fields_of
-from dppo.trl.grpo.schedule import generation_sizes
+from dppo.trl.grpo.schedule import AccumulationSchedule
 
 RATES = {"completions": 0.5, "prompts": 0.3}
 """Shares that the table shows if a configuration gives none."""
@@ -90,10 +90,10 @@ def pruning_method(name: str) -> dict[str, Any]:
 def step_of(run: Run) -> Step:
     """Sizes of an optimizer step, over all processes of a run."""
     training, asked = run.training, run.training.prune_floor
-    completions, cycle = generation_sizes(training, run.data.processes or training.world_size)
+    cycle = AccumulationSchedule.of_arguments(training, run.data.processes or training.world_size)
     generations = training.num_generations or 1
     return Step(
-        prompts=max(round(completions / cycle.passes.shares / generations), 1),
+        prompts=max(round(cycle.completions / cycle.passes.shares / generations), 1),
         generations=generations,
         passes=cycle.passes.passes,
         shares=cycle.passes.shares,

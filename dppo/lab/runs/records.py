@@ -42,7 +42,7 @@ def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) ->
 def _method(trainer: GRPOTrainer) -> dict[str, Any]:
     """Name, description, paper and biases of what is trained with."""
     if isinstance(trainer, DPPOTrainer):
-        method, steps = trainer.method, trainer.steps_of_prompts
+        method, steps = trainer.method, trainer.schedule.steps_of_prompts
         described = {"describe": method.describe(steps), "biased": list(method.biases(steps))}
         return {"method": method.name, "paper": method.paper, **described}
     args = cast(GRPOConfig, trainer.args)

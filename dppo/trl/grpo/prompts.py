@@ -37,9 +37,8 @@ def prompt_source(
     """The prompts of a run; None for a streamed dataset, whose rows cannot be read again."""
     columns = getattr(dataset, "column_names", None)  # of some streams they are not known
     if columns is not None and "prompt" not in columns and not environment:
-        raise DataError(
-            f"the dataset has no column 'prompt', but {columns}. Try dataset.rename_column('text', 'prompt')"
-        )
+        advice = "Try dataset.rename_column('text', 'prompt')"
+        raise DataError(f"the dataset has no column 'prompt', but {columns}. {advice}")
     if not isinstance(dataset, Dataset):
         _check_streamed(args, method)
         return None
@@ -47,10 +46,8 @@ def prompt_source(
     stream, history = stream_and_history(dataset, args, prompts, environment=environment)
     for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
         if getattr(args, name) is not None and method.advantages.from_history and len(weight_F) > 1:
-            raise ConfigError(
-                f"{name} {verb} of the total of {len(weight_F)} reward functions, and a history has a prior of each. "
-                f"Leave {name} out, or use one reward function."
-            )
+            why = f"{name} {verb} of the total of {len(weight_F)} reward functions, and a history has a prior of each"
+            raise ConfigError(f"{why}. Leave {name} out, or use one reward function.")
     values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
     prior, fill = column_prior(dataset, args), args.prompt_mode == "fill"
     return PromptSource(stream, history, prompts=prompts, fill=fill, weight_F=weight_F, values=values, prior=prior)

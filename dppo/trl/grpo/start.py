@@ -13,7 +13,7 @@ from dppo.session import Session
 from dppo.settings import AUTO
 from dppo.step import UpdateSchedule
 from dppo.trl.grpo.prompts import check_lengths, prompt_source
-from dppo.trl.grpo.schedule import AccumulationSchedule, generation_sizes, steps_of_prompts
+from dppo.trl.grpo.schedule import AccumulationSchedule
 from dppo.trl.safeguards import precision_line
 from dppo.trl.served import unserved_models, unserved_tokens
 
@@ -94,10 +94,8 @@ def describe_steps(
     args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None
 ) -> list[str]:
     """Lines about rollouts, optimizer steps and biases of a run; ``processes`` are by default those of the launch."""
-    ranks: int = processes or args.world_size
-    completions, schedule = generation_sizes(args, ranks)
-    block = completions // (args.num_generations or 1)
-    reasons = method.biases(steps_of_prompts(args, ranks))
+    schedule = AccumulationSchedule.of_arguments(args, processes or args.world_size)
+    block, reasons = schedule.prompts, method.biases(schedule.steps_of_prompts)
     known = args.prompt_prior is not None
     lines = start_lines(method, reasons, _prompts(args, method, block))
     if method.sizes is not None:

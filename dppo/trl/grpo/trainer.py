@@ -21,7 +21,7 @@ from dppo.trl.grpo.lines import CeilingLines, closing_lines
 from dppo.trl.grpo.prompts import check_prompts, content_of
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.savings import CostMeter, Savings, unpruned_passes
-from dppo.trl.grpo.schedule import AccumulationSchedule, steps_of_prompts
+from dppo.trl.grpo.schedule import AccumulationSchedule
 from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
 from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
 from dppo.trl.metrics import CHECK, LossMetrics, logs_next_step, of_step, share_done
@@ -77,7 +77,7 @@ class DPPOTrainer(GRPOHooks):
         with models_named(model, *(rewards or [])), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
-        self.schedule = AccumulationSchedule.of_arguments(args)
+        self.schedule = AccumulationSchedule.of_arguments(args, self.accelerator.num_processes)
         self.session = start_session(self, own, self.schedule.passes)
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(self.method)
         """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
@@ -106,12 +106,7 @@ class DPPOTrainer(GRPOHooks):
     @property
     def biases(self) -> tuple[str, ...]:
         """Reasons why the expected gradient is not the full batch's; empty if it is."""
-        return self.method.biases(self.steps_of_prompts)
-
-    @property
-    def steps_of_prompts(self) -> int:
-        """Optimizer steps that one draw of prompts is trained in."""
-        return steps_of_prompts(self.args, self.accelerator.num_processes)
+        return self.method.biases(self.schedule.steps_of_prompts)
 
     @property
     def savings(self) -> Savings:
@@ -141,7 +136,7 @@ class DPPOTrainer(GRPOHooks):
 
     def card(self) -> str:
         """Section about the method for the card of the model."""
-        return card_section(self.method, self.steps_of_prompts)
+        return card_section(self.method, self.schedule.steps_of_prompts)
 
     @cached_property
     def content(self) -> str | None:
@@ -178,15 +173,14 @@ class DPPOTrainer(GRPOHooks):
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """The micro-batches of the next call of the loss, of a new generation if one is due."""
-        phase = self.calls % self.schedule.length
         if not self.forwards.checked:
             with self.clock(CHECK):
                 self.forwards.check_once()
+        phase = self.calls % self.schedule.length
         if phase == 0 or self.in_use is None:
-            # After a checkpoint without its generation, that one starts again, in phase with TRL's calls.
-            self.calls, phase = self.calls - phase, 0
+            self.calls -= phase  # After a checkpoint without its generation, that one starts again.
             self.in_use = self._generate_next(examples)
-        draw, call = self.schedule.locate(phase)
+        draw, call = self.schedule.locate(self.calls)
         batch = self.in_use.batch
         if call == 0:
             self.add_metrics(of_step(self.in_use.draw_metrics[draw], self.schedule.together))
@@ -228,9 +222,8 @@ class DPPOTrainer(GRPOHooks):
             return self.session.streamed_prompts(len(generated.reward_NF)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(source)
-        processes = self.accelerator.num_processes
-        parts, multiple = self.schedule.prompt_parts(source.prompts, self.session.generations, processes)
-        prompts = self.session.prompts(done=share_done(self.state), multiple=multiple, parts=parts)
+        done, parts, multiple = share_done(self.state), self.schedule.parts, self.schedule.multiple
+        prompts = self.session.prompts(done=done, multiple=multiple, parts=parts)
         sizes = self.session.generations if prompts.size_Q is None else prompts.size_Q
         return prompts, self.roll_out(self.examples(prompts.row_Q, sizes), equal_groups=prompts.size_Q is None)
 
@@ -276,7 +269,7 @@ class DPPOTrainer(GRPOHooks):
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """() the loss of one call."""
-        draw, _ = self.schedule.locate(self.calls % self.schedule.length)
+        draw, _ = self.schedule.locate(self.calls)
         return self.backward_but_last(
             model,
             inputs["micro_batches"],
@@ -285,7 +278,7 @@ class DPPOTrainer(GRPOHooks):
 
     def end_call(self) -> None:
         """Log the metrics of an optimizer step after its last call."""
-        draw, call = self.schedule.locate((self.calls - 1) % self.schedule.length)  # TRL has counted it
+        draw, call = self.schedule.locate(self.calls - 1)  # TRL has counted it
         if self.in_use is None or call < self.schedule.calls - 1:
             return
         batch = self.in_use.batch
