@@ -31,10 +31,12 @@ class Padded:
     """(B, T) right-padded."""
     completion_mask: Tensor
     """(B, T) tokens that are attended to."""
-
-
-PADDED = tuple(each.name for each in fields(Padded))
-"""Names of these tensors in TRL's outputs, too."""
+    loss_mask: Tensor
+    """(B, T) tokens that carry loss: not those of tools, nor of masked truncated completions."""
+    sampler_logp: Tensor | None = None
+    """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
+    pictures: Pictures | None = None
+    """Pictures of each row, for a vision-language model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,6 @@ class RankBatch(Padded):
 
     together: ClassVar[int] = 1
     """Sequences that must share one forward pass: neighbours."""
-    loss_mask: Tensor
-    """(B, T) tokens that carry loss: not those of tools, nor of masked truncated completions."""
     advantage_B: Tensor
     """(B,) from the full group."""
     weight_UB: Tensor
@@ -68,16 +68,12 @@ class RankBatch(Padded):
     """(B, T) under the reference policy, for completions kept; None if beta is 0."""
     ratio: Tensor | None = None
     """(B, T) or (B, 1) correction from the rollout engine's policy to ours, for rows that later draws keep; or None."""
-    sampler_logp: Tensor | None = None
-    """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     policy_mask: Tensor | None = None
     """(B, T) bool, tokens of high entropy, which alone have a policy loss; None for all."""
     length_UB: Tensor | None = None
     """(U, B) int64 tokens of each completion that are forwarded in each optimizer step; None for all."""
     token_weight_UBT: Tensor | None = None
     """(U, B, T) float32 weight of each token's loss beside ``weight_UB``, 0 if it was not drawn; None for 1 each."""
-    pictures: Pictures | None = None
-    """Pictures of each row, for a vision-language model."""
     uncut: "RankBatch | None" = None
     """The batch that it was cut from; None for a whole one."""
     draws: tuple[int, ...] = ()

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.trl.base import TrainingLoop
-from dppo.trl.batch import PADDED
 from dppo.trl.generation import method_replaced, prompts_read_once
 from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.pictures import Pictures, listed_pictures
@@ -84,8 +83,9 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             self.num_generations = generations
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         order_B = torch.randperm(len(output["completion_ids"]))
+        padded = {name: output[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
         return GeneratedBatch(
-            **{name: output[name] for name in PADDED},
+            **padded,
             pictures=Pictures.of_output(output) if self._is_vlm else None,
             loss_mask=loss_mask(output["completion_mask"], output.get("tool_mask")),
             sampler_logp=output.get("sampling_per_token_logps"),

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from dppo.packing import longest_processing_time, split_group
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.step import RolledOut, StepPlan
-from dppo.trl.batch import PADDED, Padded, RankBatch
-from dppo.trl.pictures import Pictures, joined_pictures
+from dppo.trl.batch import Padded, RankBatch
+from dppo.trl.pictures import joined_pictures
 from dppo.types import Rewards
 
 
@@ -28,12 +28,6 @@ from dppo.types import Rewards
 class GeneratedBatch(Padded):
     """Completions that TRL rolled out on this rank, and the rewards of all ranks."""
 
-    pictures: Pictures | None = None
-    """Pictures of each row, for a vision-language model."""
-    loss_mask: Tensor
-    """(B, T) tokens that carry loss."""
-    sampler_logp: Tensor | None
-    """(B, T) log-probabilities that the rollout engine reported; None if it reports none."""
     reward_NF: Tensor
     """(N, F) rewards of all ranks in rank order, on the CPU; NaN if a function gave none."""
     place_B: Tensor
@@ -90,8 +84,7 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     of_tokens = [draw.weight_NT[here, :width].to(device, torch.float32) for draw in plan.token_draws]
     lengths = [draw.length_N[here].to(device) for draw in plan.token_draws]
     return RankBatch(
-        **{name: getattr(generated, name) for name in PADDED},
-        loss_mask=generated.loss_mask,
+        **{each.name: getattr(generated, each.name) for each in fields(Padded)},
         denominator=torch.tensor(plan.denominator, dtype=torch.float64),
         tokens=torch.tensor(plan.tokens, dtype=torch.float64),
         attended=torch.tensor(plan.attended, dtype=torch.float64),
@@ -100,10 +93,8 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         share_UB4=share_UN4[:, here].to(device, torch.float32),
         unclipped_UC=unclipped_UC.to(device),
         call_B=call_N[here].to(device),
-        sampler_logp=generated.sampler_logp,
         length_UB=torch.stack(lengths) if lengths else None,
         token_weight_UBT=torch.stack(of_tokens) if of_tokens else None,
-        pictures=generated.pictures,
     )
 
 

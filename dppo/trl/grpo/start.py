@@ -11,14 +11,13 @@ from dppo.methods.settings import start_lines
 from dppo.pruning import SCORES
 from dppo.session import Session
 from dppo.settings import AUTO
-from dppo.step import UpdateSchedule
 from dppo.trl.grpo.prompts import check_lengths, prompt_source
 from dppo.trl.grpo.schedule import AccumulationSchedule
 from dppo.trl.safeguards import precision_line
 from dppo.trl.served import unserved_models, unserved_tokens
 
 
-def start_session(trainer: Any, own: Method | None, passes: UpdateSchedule) -> Session:
+def start_session(trainer: Any, own: Method | None) -> Session:
     """The session of a run. ``own`` is a method that the trainer was given; None for the one of its arguments.
 
     Raises:
@@ -48,7 +47,7 @@ def start_session(trainer: Any, own: Method | None, passes: UpdateSchedule) -> S
         seed=args.seed,
         generations=int(trainer.num_generations or 1),
         max_tokens=longest,
-        passes=passes,
+        passes=trainer.schedule.passes,
         rollout_cost=args.rollout_cost,
     )
 

@@ -78,7 +78,7 @@ class DPPOTrainer(GRPOHooks):
             super().__init__(model, rewards, args, *others, **kwargs)
         check_processes(self)
         self.schedule = AccumulationSchedule.of_arguments(args, self.accelerator.num_processes)
-        self.session = start_session(self, own, self.schedule.passes)
+        self.session = start_session(self, own)
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(self.method)
         """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
         self.start_loop()
@@ -205,9 +205,8 @@ class DPPOTrainer(GRPOHooks):
             ours = rollouts.rank_batch(generated, plan, self.accelerator, self.schedule.calls)
             with self.clock("log_probs"):
                 ours = self.forwards.with_policy_mask(ours, self.schedule.calls)
-            batch = rollouts.over_ranks(
-                ours, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts
-            )
+            shares_prompts = self.forwards.layout.shares_prompts
+            batch = rollouts.over_ranks(ours, plan, self.accelerator, shares_prompts=shares_prompts)
             scored, trained = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
             self.meter.plan(scored=scored)
         with self.clock("log_probs"):
@@ -229,19 +228,16 @@ class DPPOTrainer(GRPOHooks):
 
     def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, GeneratedBatch]:
         rounds: list[GeneratedBatch] = []
-        sizes: list[int] = []
-        processes = self.accelerator.num_processes
+        generations, processes = self.session.generations, self.accelerator.num_processes
 
         def one_round(number: int, block: Block) -> Rewards:
-            rounds.append(self.roll_out(self.examples(block.row_Q, self.session.generations)))
-            sizes.append(len(block.row_Q))
+            rounds.append(self.roll_out(self.examples(block.row_Q, generations)))
             return self._rewards_of(rounds[-1])
 
         with saved_at_the_limit(self, source):
             prompts = self.session.prompts_in_rounds(one_round, multiple=processes)
-        order_Q = rollouts.gathered_order(sizes, processes)
-        batch = rollouts.joined(rounds, order_Q, self.session.generations, self.pad_token)
-        return prompts.groups_reordered(order_Q), batch
+        order_Q = rollouts.gathered_order([len(one.reward_NF) // generations for one in rounds], processes)
+        return prompts.groups_reordered(order_Q), rollouts.joined(rounds, order_Q, generations, self.pad_token)
 
     def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
         sizes = self.session.generations if size_Q is None else size_Q
@@ -269,12 +265,8 @@ class DPPOTrainer(GRPOHooks):
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """() the loss of one call."""
-        draw, _ = self.schedule.locate(self.calls)
-        return self.backward_but_last(
-            model,
-            inputs["micro_batches"],
-            lambda each: self._micro_batch_loss(model, each, draw, self._loss_metrics),
-        )
+        (draw, _), metrics, parts = self.schedule.locate(self.calls), self._loss_metrics, inputs["micro_batches"]
+        return self.backward_but_last(model, parts, lambda each: self._micro_batch_loss(model, each, draw, metrics))
 
     def end_call(self) -> None:
         """Log the metrics of an optimizer step after its last call."""
