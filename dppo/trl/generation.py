@@ -30,7 +30,7 @@ def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
         return nullcontext()
     if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
         return nullcontext()
-    return method_replaced(model, "generate", partial(_generate, model.generate))
+    return replaced(model, "generate", partial(_generate, model.generate))
 
 
 def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
@@ -69,10 +69,10 @@ def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 @contextmanager
-def method_replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """A context in which ``owner.name`` is ``method``; then it is again as it was, on the object or on its class."""
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """A context in which ``owner.name`` is ``value``; then it is again as it was, on the object or on its class."""
     before = {name: vars(owner)[name]} if name in vars(owner) else {}
-    setattr(owner, name, method)
+    setattr(owner, name, value)
     try:
         yield
     finally:

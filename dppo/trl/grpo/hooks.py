@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.trl.base import TrainingLoop
-from dppo.trl.generation import method_replaced, prompts_read_once
+from dppo.trl.generation import prompts_read_once, replaced
 from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.pictures import Pictures, listed_pictures
 from dppo.trl.safeguards import failures_named
@@ -65,9 +65,6 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
         Log-probabilities, and the correction between sampler and trainer, are computed later, for completions kept.
         Without ``equal_groups`` of ``num_generations`` repeated examples each completion is requested alone.
         """
-        correction, generations = self.vllm_importance_sampling_correction, self.num_generations
-        self._deferring, self.vllm_importance_sampling_correction = True, False
-        self.num_generations = generations if equal_groups else 1
         calculate, rewards = self._calculate_rewards, list[Tensor]()  # as a subclass may have changed them
 
         def calculated(*args: Any, **kwargs: Any) -> Tensor:
@@ -75,12 +72,13 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
                 rewards.append(calculate(*args, **kwargs))
             return rewards[-1]
 
-        try:
-            with method_replaced(self, "_calculate_rewards", calculated):
-                output = self._generate_and_score_completions(examples)
-        finally:
-            self._deferring, self.vllm_importance_sampling_correction = False, correction
-            self.num_generations = generations
+        with (
+            replaced(self, "_calculate_rewards", calculated),
+            replaced(self, "_deferring", True),
+            replaced(self, "vllm_importance_sampling_correction", False),
+            replaced(self, "num_generations", self.num_generations if equal_groups else 1),
+        ):
+            output = self._generate_and_score_completions(examples)
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         order_B = torch.randperm(len(output["completion_ids"]))
         padded = {name: output[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
@@ -115,12 +113,8 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, without an empty table of completions."""
-        shown = self.log_completions
-        self.log_completions = shown and bool(self._logs["prompt"])
-        try:
+        with replaced(self, "log_completions", self.log_completions and bool(self._logs["prompt"])):
             super().log(logs, *args, **kwargs)
-        finally:
-            self.log_completions = shown
 
     @property
     def training(self) -> bool:
