@@ -1,6 +1,6 @@
 """Lines about the gain of choosing among completions and prompts: once there are enough samples, and at the end."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from dppo.methods import Method
@@ -16,19 +16,17 @@ UNITS = {"completions": "those with a gradient", "prompts": "the candidates"}
 
 
 class CeilingLines:
-    """Prints one line per level at the first samples, and one more if ``auto`` begins to prune later."""
+    """One line per level at the first samples, and one more if ``auto`` begins to prune later."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
+    def __init__(self) -> None:
         self._last: dict[str, bool] = {}
         """By level that has a line: True if no other will follow."""
 
-    def observe(self, method: Method, plan: StepPlan, visits: MomentSamples | None) -> None:
-        """Look at a planned generation. ``visits`` are of prompts with a history; None for a stream."""
+    def of(self, method: Method, plan: StepPlan, visits: MomentSamples | None) -> Iterator[str]:
+        """Lines about a planned generation. ``visits`` are of prompts with a history; None for a stream."""
         prompts, completions, found = method.prompts, method.drawn, plan.completions
-        rounds = method.rounds is not None
-        if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
-            self._level("prompts", prompts, visits, plan.metrics["prune/prompt_rate"])
+        if visits is not None and method.rounds is None and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
+            yield from self._level("prompts", prompts, visits, plan.metrics["prune/prompt_rate"])
         if completions is None or plan.samples is None:
             return
         samples, completions = plan.samples, completions.informed(found)
@@ -36,11 +34,9 @@ class CeilingLines:
             without = 1 - int(found.live_N.sum()) / len(found.live_N)
             skipped = f"the {without:.0%} without a gradient are skipped; " if without else ""
             dropped = plan.draw_metrics[0]["prune/completion_rate"]
-            self._level("completions", completions, samples, dropped, skipped)
+            yield from self._level("completions", completions, samples, dropped, skipped)
 
-    def _level(
-        self, name: str, level: Pruning | PromptPruning, samples: MomentSamples, dropped: float, skipped: str = ""
-    ) -> None:
+    def _level(self, name: str, level: Any, samples: MomentSamples, dropped: float, skipped: str = "") -> Iterator[str]:
         if name in self._last and (self._last[name] or not dropped):
             return
         chosen = None if level.auto is None else level.choice(samples)
@@ -48,7 +44,7 @@ class CeilingLines:
             return  # by now the samples give a rate of 0 again
         self._last[name] = chosen is None or chosen.rate > 0
         gain = _gain(name, level, chosen, ceiling_of(samples), "sampling the others" if skipped else DROPPING[name])
-        self._write(f"dppo | {name}: {skipped}{gain}")
+        yield f"{name}: {skipped}{gain}"
 
 
 def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampling: str) -> str:
@@ -75,10 +71,7 @@ def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampli
 def closing_lines(
     method: Method, savings: Savings, completions: MomentSamples | None, visits: MomentSamples | None
 ) -> list[str]:
-    """Lines about the share that each level dropped, and the setting that gains more.
-
-    ``completions`` with a gradient are of the last generations, ``visits`` of prompts that came back.
-    """
+    """Lines about the share that each level dropped, and the setting that gains more."""
     rolled, live, kept = savings.completions
     if rolled and not live:
         return [

@@ -89,7 +89,7 @@ class DPPOTrainer(GRPOHooks):
         """Forward passes of the optimizer step in progress, by call of the loss."""
         self._loss_metrics = self._no_metrics()
         self._signal_warning = EmptySignalWarning()
-        self._ceilings = CeilingLines(self.accelerator.print)
+        self._ceilings = CeilingLines()
         announce(self)
 
     # -- the run ------------------------------------------------------------------------------------------------
@@ -252,13 +252,13 @@ class DPPOTrainer(GRPOHooks):
         if everything.uncertainty_N is None:
             score_without_log_probs(self)
         plan = self.session.plan(prompts, everything, done=share_done(self.state))
-        for line in self.session.messages():
-            self.accelerator.print(f"dppo | {line}")
         self.add_metrics(self.session.metrics | plan.metrics)
         if prompts.size_Q is not None:
             self.correct_metric("frac_reward_zero_std", rewards.zero_variance_Q.double().mean().item())
         self._signal_warning.observe(plan.learnable, scored=not bool(generated.reward_NF.isnan().all()))
-        self._ceilings.observe(self.method.at(share_done(self.state)), plan, self.session.visits)
+        ceilings = self._ceilings.of(self.method.at(share_done(self.state)), plan, self.session.visits)
+        for line in [*self.session.messages(), *ceilings]:
+            self.accelerator.print(f"dppo | {line}")
         return plan
 
     # -- the loss of kept completions ----------------------------------------------------------------------------
