@@ -52,11 +52,7 @@ def wall() -> float:
 
 
 class PhaseClock:
-    """Seconds spent in each phase since the last ``flush``; nested phases are not counted twice.
-
-    Args:
-        now: the clock, in seconds: of the wall, or ``time.process_time`` if other work runs on the machine.
-    """
+    """Seconds of the clock ``now`` in each phase since the last ``flush``; nested phases are not counted twice."""
 
     def __init__(self, now: Callable[[], float] = wall) -> None:
         self.now = now

@@ -31,10 +31,7 @@ CHOICES_OF_TRL = checks.CHOICES | {
 
 
 def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
-    """One sentence per field that contradicts the method or another field.
-
-    ``own`` is True for a method of one's own, which ``settle`` has compared with the fields.
-    """
+    """One sentence per field that contradicts the method or another; ``settle`` has compared an ``own`` method."""
     rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
     if args.num_generations == 1 and not rule.of_one:
         alone = (

@@ -111,10 +111,8 @@ def router_coef(given: float | None, model_config: Any) -> float:
 
 
 def unnamed_parts(method: Method) -> dict[str, Any]:
-    """The parts of an objective that are a method's own and that no fields of TRL describe.
-
-    The method is converted to TRL's fields and back: parts that come back different have no fields.
-    """
+    """The parts of an objective that are a method's own and that no fields of TRL describe."""
+    # Converted to TRL's fields and back: parts that come back different have no fields.
     there = {field.name: field.default for field in fields(GRPOConfig)} | fields_of(method)
     made = objective_of(SimpleNamespace(**there))
     own = {part: getattr(method, part) for part in method.fixes}

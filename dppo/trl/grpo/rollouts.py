@@ -188,19 +188,18 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     prompt = (lengths.prompt_N * times_N).tolist()
     completion = (lengths.completion_UN * (weight_UN > 0)).sum(0).tolist()
 
-    def shared(rows: list[int]) -> int:
-        return max(prompt[row] for row in rows)
+    def cost(rows: list[int]) -> int:
+        return max(prompt[row] for row in rows) + sum(completion[row] for row in rows)
 
-    mean = sum(shared(rows) + sum(completion[row] for row in rows) for rows in parts.values()) / processes
-    units, costs, home = [], [], []
+    half = max(1, int(sum(map(cost, parts.values())) / processes / 2))  # of the mean cost of a rank: most of a unit
+    units: list[list[int]] = []
+    home: list[int] = []
     for (rank, _), rows in parts.items():
-        own = [completion[row] for row in rows]
-        for part in split_group(shared(rows), own, max(1, int(mean / 2))):  # no part costs more than half of a rank
+        for part in split_group(max(prompt[row] for row in rows), [completion[row] for row in rows], half):
             units.append([rows[at] for at in part])
-            costs.append(shared(units[-1]) + sum(own[at] for at in part))
             home.append(rank)
     rank_N = torch.full((len(times_N),), NOWHERE)
-    for rank, dealt in enumerate(longest_processing_time(costs, processes, home=home)):
+    for rank, dealt in enumerate(longest_processing_time([*map(cost, units)], processes, home=home)):
         for unit in dealt:
             rank_N[units[unit]] = rank
     return rank_N

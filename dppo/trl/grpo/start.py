@@ -53,11 +53,7 @@ def start_session(trainer: Any, own: Method | None) -> Session:
 
 
 def score_without_log_probs(trainer: Any) -> None:
-    """Choose another score if ``auto`` needs log-probabilities and ``rollout_func`` returned none.
-
-    Raises:
-        ConfigError: vLLM's samples are corrected by them.
-    """
+    """Choose another score if ``auto`` needs log-probabilities and ``rollout_func`` returned none."""
     if trainer.use_vllm and trainer.vllm_importance_sampling_correction:
         raise ConfigError(
             "rollout_func returned logprobs: None, and with use_vllm: true the loss is corrected by them. Return "
@@ -104,7 +100,15 @@ def describe_steps(
         lines.append("the first generation has no gradient: nothing is known yet that its completions differ from")
     if args.advantage_power:
         lines.append(f"advantages: {method.advantages.name}, which is another objective than the reward's")
-    lines += _optimizer_lines(schedule, args.gradient_accumulation_steps)
+    steps, calls, together = schedule.passes.steps, schedule.calls, schedule.together
+    accumulated = f"gradient_accumulation_steps={calls * together} calls, and a generation has {schedule.length}"
+    if steps > 1 and together > 1:
+        takes = f"an optimizer step takes {accumulated}: a step may end one generation and begin the next"
+        lines.append(f"{takes} (completions drawn anew every {calls} calls)")
+    elif steps > 1:
+        lines.append(f"optimizer steps per generation: {steps} (completions are drawn anew for each)")
+    elif together > 1:
+        lines.append(f"an optimizer step takes {together} generations: {accumulated}")
     if prompts_in_dataset is not None and method.prompts.rate:
         first = "" if known else "; none is pruned in the first one"
         lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations{first}")
@@ -127,26 +131,8 @@ def _prompts(args: Any, method: Method, block: int) -> str:
         )
     if args.prompt_mode == "fill":
         return f"of up to {round(block / (1 - rate))} for a generation about {block} are rolled out"
-    return f"about {max(1, round(block * (1 - rate)))} of the {block} of a generation are rolled out" + (
-        "" if known else ", once all have a history"
-    )
-
-
-def _optimizer_lines(schedule: AccumulationSchedule, accumulated: int) -> list[str]:
-    steps, calls = schedule.passes.steps, schedule.calls * schedule.passes.shares
-    if accumulated > schedule.calls and steps > 1:
-        return [
-            f"an optimizer step takes gradient_accumulation_steps={accumulated} calls, and a generation has "
-            f"{schedule.length}: a step may end one generation and begin the next (completions drawn anew every "
-            f"{schedule.calls} calls)"
-        ]
-    lines = [f"optimizer steps per generation: {steps} (completions are drawn anew for each)"] if steps > 1 else []
-    if accumulated != schedule.calls:
-        lines.append(
-            f"an optimizer step takes {accumulated // calls} generations: gradient_accumulation_steps={accumulated} "
-            f"calls, and a generation has {calls}"
-        )
-    return lines
+    once = "" if known else ", once all have a history"
+    return f"about {max(1, round(block * (1 - rate)))} of the {block} of a generation are rolled out{once}"
 
 
 def card_section(method: Method, optimizer_steps: int) -> str:

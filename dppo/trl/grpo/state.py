@@ -54,8 +54,7 @@ def save_run(trainer: Any, folder: Path) -> None:
 def load_run(trainer: Any, folder: Path) -> None:
     """Put a ``DPPOTrainer`` at the place of a checkpoint, also within a generation.
 
-    Warnings name changed settings; if they change batches, the generation in use is rolled out again. A checkpoint of
-    TRL's own trainer has no history.
+    Warnings name changed settings; if they change batches, the generation in use is rolled out again.
 
     Raises:
         CheckpointError: a file is damaged or missing, or of another dataset or number of processes.
