@@ -5,7 +5,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -143,30 +142,6 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
     return {name: value * together if name in OF_STEP else value for name, value in metrics.items()}
 
 
-def _clipped(
-    tokens: Tokens, *, ratio: losses.Ratio, clip_low: float, clip_high: float, delta: float | None
-) -> dict[str, Tensor]:
-    capped = ratio if delta is None else lambda tokens: ratio(tokens).clamp(max=delta)
-    low, high = losses.clipped_tokens(tokens, ratio=capped, clip_low=clip_low, clip_high=clip_high)
-    return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
-
-
-def _capped(tokens: Tokens, *, ratio: losses.Ratio, ratio_max: float) -> dict[str, Tensor]:
-    return {"cispo_clip_ratio": (ratio(tokens) > ratio_max) & (tokens.advantage_B[:, None] > 0)}
-
-
-def _damped(tokens: Tokens, **constants: float) -> dict[str, Tensor]:
-    return {"vespo/phi_seq_mean": losses.vespo_weight(tokens, **constants)}
-
-
-CUT_OFF: Mapping[losses.TokenLoss, Callable[..., dict[str, Tensor]]] = {
-    losses.clipped_surrogate: _clipped,
-    losses.cispo: _capped,
-    losses.vespo: _damped,
-}
-"""TRL's metrics of what a loss cuts off, (B, T) or (B, 1) each, from tokens and the loss's constants."""
-
-
 class LossMetrics:
     """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
 
@@ -179,12 +154,10 @@ class LossMetrics:
     """
 
     def __init__(self, method: Method, calls: int, together: int = 1) -> None:
-        loss, constants = losses.bound(method.token_loss)
-        if loss is losses.off_policy_masked:
-            loss, constants = losses.bound(constants["loss"])
-        measured = next((found for known, found in CUT_OFF.items() if known is loss), None)
-        self._cut_off = None if measured is None else partial(measured, **constants)
-        of_sequences = loss is losses.vespo or constants.get("ratio") is losses.sequence_ratio
+        self._loss, self._constants = losses.bound(method.token_loss)
+        if self._loss is losses.off_policy_masked:
+            self._loss, self._constants = losses.bound(self._constants["loss"])
+        of_sequences = self._loss is losses.vespo or self._constants.get("ratio") is losses.sequence_ratio
         # A value's shape does not show its unit: completions may all be one token long.
         self._unit = "sequences" if of_sequences else "tokens"
         self._method, self._calls = method, calls
@@ -205,7 +178,7 @@ class LossMetrics:
         if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
             counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
             weight_B = (weight * tokens.mask_BT).sum(1) / counted_B.clamp(min=1)
-        values = {} if self._cut_off is None else self._cut_off(tokens)
+        values = self._cut_off(tokens)
         if "clip_ratio/low_mean" in values:
             ends = torch.stack([values["clip_ratio/low_mean"], values["clip_ratio/high_mean"]])
             self._add_ends(ends, tokens.mask_BT, weight_B > 0, call_B)
@@ -231,6 +204,20 @@ class LossMetrics:
             self._units["aux_loss"] = "attended"
             self._add("aux_loss", router_loss)
             self._add("kept attended", whole.lengths[batch.rows] * weight_B)
+
+    def _cut_off(self, tokens: Tokens) -> dict[str, Tensor]:
+        """TRL's metrics of what the loss cuts off, (B, T) or (B, 1) each; empty for a loss of one's own."""
+        constants = self._constants
+        if self._loss is losses.clipped_surrogate:
+            ratio, delta = constants["ratio"], constants["delta"]
+            capped = ratio if delta is None else lambda tokens: ratio(tokens).clamp(max=delta)
+            bounds = {name: constants[name] for name in ("clip_low", "clip_high")}
+            low, high = losses.clipped_tokens(tokens, ratio=capped, **bounds)
+            return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
+        if self._loss is losses.cispo:
+            clipped = constants["ratio"](tokens) > constants["ratio_max"]
+            return {"cispo_clip_ratio": clipped & (tokens.advantage_B[:, None] > 0)}
+        return {"vespo/phi_seq_mean": losses.vespo_weight(tokens, **constants)} if self._loss is losses.vespo else {}
 
     def add_others(self, square_2: Tensor) -> None:
         """Add the sums of ``other_terms`` of a micro-batch."""

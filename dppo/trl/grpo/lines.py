@@ -5,7 +5,7 @@ from typing import Any
 
 from dppo.methods import Method
 from dppo.moment_samples import MomentSamples
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, PromptPruning, Pruning, ceiling_of
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, ceiling_of
 from dppo.pruning.ceiling import FEWEST, WORTH, Ceiling, Choice
 from dppo.step import StepPlan
 from dppo.trl.grpo.savings import Savings
