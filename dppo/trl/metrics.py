@@ -145,12 +145,8 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
 class LossMetrics:
     """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
 
-    Each is one weighted sum, so it does not depend on how completions fall into forward passes.
-
-    Args:
-        method: whose loss is measured.
-        calls: C, micro-batches of TRL's in a share.
-        together: shares of an optimizer step.
+    Each is one weighted sum, so it does not depend on how completions fall into forward passes. A share has ``calls``
+    micro-batches of TRL's, an optimizer step ``together`` shares.
     """
 
     def __init__(self, method: Method, calls: int, together: int = 1) -> None:

@@ -20,8 +20,8 @@ from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, MomentSamples, TokenPruning
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
-from dppo.trl.grpo.start import describe_steps
 from dppo.trl.metrics import PhaseClock
 from dppo.types import Work
 

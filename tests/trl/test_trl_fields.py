@@ -18,8 +18,8 @@ from dppo.methods.gdpo import DECOUPLED
 from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
+from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.objective import SETTINGS, fields_of
-from dppo.trl.grpo.start import describe_steps
 from dppo.trl.served import RANGES
 
 OWN = [name for name, method in METHODS.items() if method.fixes]

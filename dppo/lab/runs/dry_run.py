@@ -19,8 +19,8 @@ from dppo.lab.runs.parsing import Run
 from dppo.lab.runs.parts import output_checkpoint
 from dppo.lab.runs.preflight import preflight_problems
 from dppo.lab.runs.rewards import load_rewards, load_rollouts
+from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.prompts import column_prior
-from dppo.trl.grpo.start import describe_steps
 
 Kind = Literal["ok", "wrong", "unchecked", "plan"]
 Lines = Iterator[tuple[Kind, str]]

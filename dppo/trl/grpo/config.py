@@ -120,10 +120,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             self.num_generations, self.num_generations_eval = 1, evaluated
 
     def with_method(self, method: Method | str) -> "DPPOConfig":
-        """A copy for another method. Fields that were left out get its values.
-
-        Args:
-            method: a name as for the field ``method``, or a method of one's own.
+        """A copy for another method, named or of one's own. Fields that were left out get its values.
 
         Raises:
             ConfigError: the configuration names another method, or a field contradicts this one.

@@ -17,13 +17,12 @@ from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.grpo import rollouts
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.hooks import GRPOHooks
-from dppo.trl.grpo.lines import CeilingLines, closing_lines
+from dppo.trl.grpo.lines import CeilingLines, announce, card_section, closing_lines
 from dppo.trl.grpo.prompts import check_prompts, content_of
 from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.savings import CostMeter, Savings, unpruned_passes
 from dppo.trl.grpo.schedule import AccumulationSchedule
-from dppo.trl.grpo.start import announce, card_section, score_without_log_probs, start_session
-from dppo.trl.grpo.state import GenerationInUse, load_run, save_run
+from dppo.trl.grpo.state import GenerationInUse, load_run, save_run, score_without_log_probs, start_session
 from dppo.trl.metrics import CHECK, LossMetrics, logs_next_step, of_step, share_done
 from dppo.trl.safeguards import EmptySignalWarning, guarded_rewards, models_named, saved_at_the_limit, start_named
 from dppo.trl.served import check_overrides, check_processes
