@@ -49,12 +49,8 @@ class RankBatch(Padded):
     """(B,) from the full group."""
     weight_UB: Tensor
     """(U, B) float32, 0 if a completion is not trained on in that optimizer step."""
-    denominator: Tensor
-    """() float64 denominator of sums over a whole pass, fixed before anything was dropped."""
-    tokens: Tensor
-    """() float64 tokens of the full batch of all ranks, over which an entropy bonus is a mean."""
-    attended: Tensor
-    """() float64 the same with prompts, over which a router loss is a mean."""
+    sizes: StepSizes
+    """Of the full batch of all ranks, before anything was dropped."""
     share_UB4: Tensor
     """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, means over its micro-batches:
     as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
@@ -138,15 +134,11 @@ class RankBatch(Padded):
         scored = None if torch.equal(self.loss_mask, self.completion_mask) else self.loss_mask.cpu().bool()
         return self.prompt_ids.cpu(), self.completion_ids.cpu(), scored
 
-    @cached_property
-    def sizes(self) -> StepSizes:
-        """The denominator, ``tokens`` and ``attended`` as numbers."""
-        return StepSizes(float(self.denominator), float(self.tokens), float(self.attended))
-
     def save(self, path: Path) -> None:
         """Write every tensor to ``path`` as safetensors."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         tensors = {name: value.detach().cpu() for name, value in values.items() if isinstance(value, Tensor)}
+        tensors |= {name: torch.tensor(size, dtype=torch.float64) for name, size in self.sizes._asdict().items()}
         tensors |= {} if self.pictures is None else self.pictures.saved()
         # Cloned: the loss mask may be the completion mask itself, and safetensors refuses shared memory.
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, path)
@@ -157,11 +149,11 @@ class RankBatch(Padded):
         try:
             found: dict[str, Any] = load_file(path)
             pictures = Pictures.of_saved(found)
-            own = {name: each for name, each in found.items() if not name.startswith(SAVED)}
-            # Read first: safetensors has no device cpu:0, which a rank on a CPU has. MPS has no float64.
-            tensors = {name: each if each.dtype == torch.float64 else each.to(device) for name, each in own.items()}
-            return cls(**tensors, pictures=None if pictures is None else pictures.to(device))
-        except (OSError, SafetensorError, TypeError) as error:
+            sizes = StepSizes(*(found.pop(name).item() for name in StepSizes._fields))
+            # Read first: safetensors has no device cpu:0, which a rank on a CPU has.
+            tensors = {name: each.to(device) for name, each in found.items() if not name.startswith(SAVED)}
+            return cls(**tensors, sizes=sizes, pictures=None if pictures is None else pictures.to(device))
+        except (KeyError, OSError, SafetensorError, TypeError) as error:
             raise CheckpointError(f"cannot read {path}: {error}. Resume from an earlier checkpoint.") from error
 
 

@@ -160,7 +160,7 @@ def weighted_sum_of_completions(step: TrainerStep) -> Gradient:
     for row in batch.weight_UB[0].nonzero().squeeze(1).tolist():
         prompt = batch.prompt_ids[row][batch.prompt_mask[row].bool()].tolist()
         completion = batch.completion_ids[row][batch.completion_mask[row].bool()].tolist()
-        factor = -float(batch.weight_UB[0, row] * batch.advantage_B[row] / batch.denominator)
+        factor = -float(batch.weight_UB[0, row] * batch.advantage_B[row]) / batch.sizes.denominator
         if trainer.method.normaliser.per_sequence:
             factor /= len(completion)
         (factor * log_probs(model, prompt, completion).sum()).backward()

@@ -3,6 +3,7 @@
 import torch
 
 from dppo.rng import Purpose, torch_generator
+from dppo.step import StepSizes
 from dppo.trl.batch import RankBatch
 
 SIZE = 6
@@ -26,9 +27,7 @@ def rolled_out(rank, *, keep=0.5, sampler=True, draws=2):
         loss_mask=(completion_mask & (torch.rand(completion_mask.shape, generator=rng) < 0.7)).long(),
         advantage_B=torch.randn(SIZE, generator=rng),
         weight_UB=torch.rand(draws, SIZE, generator=rng) * (torch.rand(draws, SIZE, generator=rng) < keep),
-        denominator=torch.tensor(3.0),
-        tokens=torch.tensor(5.0),
-        attended=torch.tensor(7.0),
+        sizes=StepSizes(3.0, 5.0, 7.0),
         share_UB4=torch.rand(draws, SIZE, 4, generator=rng),
         unclipped_UC=torch.zeros(draws, 2, dtype=torch.bool),
         call_B=torch.randint(2, (SIZE,), generator=rng),

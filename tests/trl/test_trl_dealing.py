@@ -66,7 +66,7 @@ def test_every_kept_row_is_trained_once_as_it_was(shares_prompts, sampler):
         assert batch.prompt_mask.dtype == batch.completion_mask.dtype == torch.int64
         assert batch.completion_ids.shape == batch.completion_mask.shape == batch.loss_mask.shape
         assert not batch.completion_ids[batch.completion_mask == 0].any()
-        assert not batch.prompt_ids[batch.prompt_mask == 0].any() and batch.denominator == 3
+        assert not batch.prompt_ids[batch.prompt_mask == 0].any() and batch.sizes.denominator == 3
     lost = replace(after[0], loss_mask=after[0].completion_mask)
     assert everything([lost, *after[1:]]) != everything(batches), "a mask left behind would be seen"
 

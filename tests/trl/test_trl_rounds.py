@@ -178,4 +178,4 @@ def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path
 
     options = GRESO | {"reward": one_problem, "max_rounds": 2, "shuffle_dataset": False}
     _, made = run(tiny_path, tmp_path, **options)
-    assert retained(made) == [3] and float(made.in_use.batch.denominator) == GENERATIONS
+    assert retained(made) == [3] and made.in_use.batch.sizes.denominator == GENERATIONS

@@ -85,9 +85,7 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     lengths = [draw.length_N[here].to(device) for draw in plan.token_draws]
     return RankBatch(
         **{each.name: getattr(generated, each.name) for each in fields(Padded)},
-        denominator=torch.tensor(plan.denominator, dtype=torch.float64),
-        tokens=torch.tensor(plan.tokens, dtype=torch.float64),
-        attended=torch.tensor(plan.attended, dtype=torch.float64),
+        sizes=plan.sizes,
         advantage_B=plan.advantage_N[here].to(device, torch.float32),
         weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
         share_UB4=share_UN4[:, here].to(device, torch.float32),

@@ -4,7 +4,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dppo.errors import DataError
 from dppo.packing.rows import UNSCORED
+from dppo.step import StepSizes
 from dppo.trl.batch import RankBatch
 
 
@@ -132,8 +133,8 @@ class RowBatch(RankBatch):
         unused = torch.ones(1, len(sequences), 4)  # factors of the loss are known by row, and no denominator is needed
         batch |= dict.fromkeys(("share_UB4", "unclipped_UC"), unused)
         batch |= dict.fromkeys(("advantage_B", "call_B"), unused[0, :, 0])
-        batch |= dict.fromkeys(("denominator", "tokens", "attended"), unused[0, 0, 0])
-        return cls(**cast(Any, {name: tensor.to(device) for name, tensor in batch.items()}))
+        placed: dict[str, Any] = {name: tensor.to(device) for name, tensor in batch.items()}
+        return cls(**placed, sizes=StepSizes(1.0, 1.0))
 
 
 OF_TOKENS = ("entropy", "mean_token_accuracy")
