@@ -82,11 +82,7 @@ class DPPOTrainer(GRPOHooks):
         """Parts of a method of one's own as text; empty for a preset, which the settings describe."""
         self.start_loop()
         self.meter = CostMeter(self.clock, self.accelerator, self.forwards)
-        self.in_use: GenerationInUse | None = None
-        """The generation that is trained on; None before the first."""
-        self._dealt: list[list[MicroBatch]] = []
-        """Forward passes of the optimizer step in progress, by call of the loss."""
-        self._loss_metrics = self._no_metrics()
+        self.drop_step()
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines()
         announce(self)
@@ -164,8 +160,11 @@ class DPPOTrainer(GRPOHooks):
 
     def drop_step(self) -> None:
         """Forget the generation in use too: some of its steps have been taken."""
-        self.in_use, self.calls = None, 0
-        self._dealt, self._loss_metrics = [], self._no_metrics()
+        self.in_use: GenerationInUse | None = None
+        """The generation that is trained on; None before the first."""
+        self._dealt: list[list[MicroBatch]] = []
+        """Forward passes of the optimizer step in progress, by call of the loss."""
+        self.calls, self._loss_metrics = 0, self._no_metrics()
         self.forwards.correction_metrics = CorrectionMetrics()
 
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
