@@ -34,10 +34,9 @@ def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
     """One sentence per field that contradicts the method or another; ``settle`` has compared an ``own`` method."""
     rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
     if args.num_generations == 1 and not rule.of_one:
-        alone = (
-            f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared with itself"
-        )
-        yield f"{alone}. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+        alone = f"num_generations=1 with advantages by {rule.name!r} has no gradient"
+        advice = "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+        yield f"{alone}: a completion is compared with itself. {advice}"
     if prior is not None:
         yield from prior_problems(prior)
         if not (args.prompt_prune_rate or rule.from_history):
