@@ -29,7 +29,7 @@ from dppo.trl.async_grpo.stream import GroupStream
 from dppo.trl.async_grpo.worker import RequestedRolloutWorker, RequestedWorker
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import read_state
-from dppo.trl.generation import method_replaced
+from dppo.trl.generation import replaced
 from dppo.trl.grpo.prompts import content_of, stream_and_history
 from dppo.trl.loop import CheckpointedLoop, fill_gradients
 from dppo.trl.metrics import share_done
@@ -95,7 +95,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
                 f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows. Load it "
                 "without streaming, or use TRL's AsyncGRPOTrainer."
             )
-        ours = method_replaced(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
+        ours = replaced(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
         with ours, made_without_gpu():  # TRL has no hooks for them
             super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=rollout_worker, **kwargs)
         check_processes(self)
@@ -316,4 +316,4 @@ def made_without_gpu() -> AbstractContextManager[None]:
     """A context in which TRL's asynchronous trainers can be made on a CPU: they ask CUDA for the device's peak."""
     if torch.cuda.is_available():
         return nullcontext()
-    return method_replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda accelerator, dtype: None)
+    return replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda accelerator, dtype: None)
