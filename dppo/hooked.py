@@ -1,45 +1,54 @@
-"""Fingerprints of methods of an engine that we override: a newer version is served if they are the same."""
+"""Methods of an engine that we override or rely on: a newer version is served if their code is the same.
+
+``hooked.json`` in the package of an engine has their fingerprints in the version that was tested, by the path of their
+class, or of their module for functions. To rely on one more, add its name with an empty fingerprint.
+``python -m dppo.hooked dppo/trl/hooked.json`` writes those of the installed version, once all tests pass with it.
+"""
 
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-Hooked = Mapping[str, tuple[str, ...]]
-"""Names of methods by the path of their class, or of functions by that of their module."""
-
 
 def fingerprint(method: Any) -> str:
-    """A hash of the lines of a method, without blank lines and lines that are a comment."""
+    """A hash of the lines of a method, without blank lines and lines that are a comment; empty for other objects."""
+    if not (inspect.isfunction(method) or inspect.ismethod(method)):  # every object has some that are not written
+        return ""
     lines = [line.strip() for line in inspect.getsource(inspect.unwrap(method)).splitlines()]
     code = "\n".join(line for line in lines if line and not line.startswith("#"))
     return hashlib.blake2b(code.encode(), digest_size=6).hexdigest()
 
 
-def fingerprints(hooked: Hooked) -> dict[str, str]:
-    """Fingerprints of the installed methods by name, with empty text for a method that is not there."""
-    found = {}
-    for path, names in hooked.items():
+def changed(file: Path, listed: Callable[[str], bool] = lambda path: True) -> list[str]:
+    """Methods that are not as ``file`` has them, or not there, of those whose path is ``listed``."""
+    found = [(path, name, digest) for path, name, digest in _compared(file) if listed(path)]
+    return [f"{path.rpartition('.')[2]}.{name}" for path, name, (tested, here) in found if tested != here]
+
+
+def write_fingerprints(file: Path) -> None:
+    """Write the fingerprints of the installed version."""
+    found: dict[str, dict[str, str]] = {}
+    for path, name, (_, here) in _compared(file):
+        found.setdefault(path, {})[name] = here
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _compared(file: Path) -> list[tuple[str, str, tuple[str, str]]]:
+    """Path and name of each method, with its fingerprints in the tested and in the installed version."""
+    found = []
+    for path, methods in json.loads(file.read_text(encoding="utf-8")).items():
         try:
             owner = resolve_name(path)
         except (AttributeError, ImportError):
             owner = None
-        for name in names:
-            method = getattr(owner, name, None)
-            written = inspect.isfunction(method) or inspect.ismethod(method)  # not one that every object has
-            found[f"{path.rpartition('.')[2]}.{name}"] = fingerprint(method) if written else ""
+        found += [(path, name, (tested, fingerprint(getattr(owner, name, None)))) for name, tested in methods.items()]
     return found
 
 
-def changed(hooked: Hooked, file: Path) -> list[str]:
-    """Installed methods that are not as they were where they were tested, by the fingerprints in ``file``."""
-    tested = json.loads(file.read_text(encoding="utf-8"))
-    return [name for name, digest in fingerprints(hooked).items() if tested.get(name) != digest]
-
-
-def write_fingerprints(hooked: Hooked, file: Path) -> None:
-    """Write the fingerprints of the installed version."""
-    file.write_text(json.dumps(fingerprints(hooked), indent=1) + "\n", encoding="utf-8")
+if __name__ == "__main__":
+    write_fingerprints(Path(sys.argv[1]))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dppo.errors import ConfigError
-from dppo.verl import hooked
-from dppo.verl.support import check_verl_version
+from dppo.hooked import changed
+from dppo.verl.support import HOOKED, check_verl_version
 
 RECORD = Path(__file__).parent / "verl_parts.json"
 PARTS = {
@@ -104,8 +104,8 @@ def test_the_record_is_of_these_parts_and_a_changed_one_is_seen(installed, tmp_p
 
 
 def test_the_fingerprints_are_of_the_installed_verl_and_of_all_parts_that_were_read():
-    assert hooked.changed_methods(megatron=True) == [], "python -m dppo.verl.hooked"
-    listed = {f"{path}.{name}" for path, names in hooked.HOOKED.items() for name in names}
+    assert changed(HOOKED) == [], f"python -m dppo.hooked {HOOKED}"
+    listed = {f"{path}.{name}" for path, names in json.loads(HOOKED.read_text()).items() for name in names}
     parts = {f"verl.{file[:-3].replace('/', '.')}.{name}" for file, names in PARTS.items() for name in names}
     assert parts <= listed
 

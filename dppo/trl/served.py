@@ -5,6 +5,7 @@ A test compares ``REFUSED``, and the served methods in ``tests/trl/trl_methods.j
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import trl
@@ -14,11 +15,13 @@ from trl.data_utils import is_conversational
 
 from dppo.environment import check_version
 from dppo.errors import ConfigError, raise_problems
+from dppo.hooked import changed
 from dppo.methods import Method
-from dppo.trl.hooked import changed_methods
 
 OLDEST, OLDEST_ASYNC, BEFORE = "1.15", "1.16", "1.17"
 """The supported range of TRL, tested at both ends: our hooks use private names. The asynchronous trainer changed."""
+HOOKED = Path(__file__).with_name("hooked.json")
+"""Methods of TRL that we rely on. Those that transformers has are not among them: its range is in pyproject.toml."""
 
 RANGES: Mapping[str, str] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "epsilon_high"), "[0, inf)"),
@@ -58,8 +61,13 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
 
     ``experimental``: the methods of its asynchronous trainer in place of the others.
     """
-    oldest, changed = OLDEST_ASYNC if experimental else OLDEST, partial(changed_methods, experimental=experimental)
-    check_version("trl", installed, oldest=oldest, before=BEFORE, changed=changed)
+    oldest = OLDEST_ASYNC if experimental else OLDEST
+    check_version("trl", installed, oldest=oldest, before=BEFORE, changed=partial(changed_methods, experimental))
+
+
+def changed_methods(experimental: bool) -> list[str]:
+    """Methods of the installed TRL, or of its experimental part, that are not as they were where they were tested."""
+    return changed(HOOKED, lambda path: path.startswith("trl.experimental.") == experimental)
 
 
 def unsupported_options(args: Any) -> list[str]:

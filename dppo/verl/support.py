@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dppo.environment import check_version
+from dppo.hooked import changed
 from dppo.methods import Method
 from dppo.pruning import needs_log_probs
-from dppo.verl.hooked import changed_methods
 
 Get = Callable[[str], Any]
 """The value of an option by its path in verl's configuration, None if there is none."""
@@ -18,6 +19,8 @@ OLDEST, BEFORE = "0.9.0", "0.10.0"
 """The supported range of verl: the bodies of the overridden methods were compared within it."""
 OLDEST_ASYNC = "0.9.1"
 """The first verl whose asynchronous trainers count prompts in flight when they resume."""
+HOOKED = Path(__file__).with_name("hooked.json")
+"""Methods and functions of verl that we override or call."""
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LOSS, AGGREGATION = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode"
@@ -85,8 +88,15 @@ ROWS: tuple[Rule, ...] = (
 
 def check_verl_version(installed: str, mode: str = "sync", *, megatron: bool = False) -> None:
     """Raise ``ConfigError`` for a verl before the range of a trainer ``mode``, or after it with changed methods."""
-    oldest, changed = OLDEST if mode == "sync" else OLDEST_ASYNC, partial(changed_methods, megatron=megatron)
-    check_version("verl[verl-core]", installed, oldest=oldest, before=BEFORE, changed=changed)
+    oldest = OLDEST if mode == "sync" else OLDEST_ASYNC
+    check_version(
+        "verl[verl-core]", installed, oldest=oldest, before=BEFORE, changed=partial(changed_methods, megatron)
+    )
+
+
+def changed_methods(megatron: bool) -> list[str]:
+    """Methods of the installed verl that are not as tested, those of its Megatron engine among them if asked for."""
+    return changed(HOOKED, lambda path: megatron or ".megatron." not in path)
 
 
 def waits_for(get: Get) -> str:

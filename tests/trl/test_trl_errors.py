@@ -13,10 +13,10 @@ from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 from trl_gradients import dppo_run, gradients
 
 from dppo.errors import ConfigError, DataError, RewardError
-from dppo.hooked import fingerprint
+from dppo.hooked import changed, fingerprint, write_fingerprints
 from dppo.pruning import advantage_with_length
-from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer, hooked
-from dppo.trl.served import check_trl_version
+from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
+from dppo.trl.served import HOOKED, check_trl_version
 
 A_STAR = dict(method="a_star_po", prompt_values="v")
 BOTH_AUTO = dict(prompt_prune_rate="auto", completion_prune_rate="auto")
@@ -207,8 +207,14 @@ def test_comments_and_blank_lines_are_no_change():
     assert plain == fingerprint(Commented.one) != fingerprint(Other.one)
 
 
-def test_the_fingerprints_are_of_the_installed_trl():
-    assert hooked.changed_methods() == [] == hooked.changed_methods(experimental=True), "python -m dppo.trl.hooked"
+def test_the_fingerprints_are_of_the_installed_trl(tmp_path):
+    assert changed(HOOKED) == [], f"python -m dppo.hooked {HOOKED}"
+    added = tmp_path / "hooked.json"
+    added.write_text(HOOKED.read_text().replace("{", '{"trl.GRPOTrainer": {"train": "", "no_such": ""}, ', 1))
+    assert changed(added) == ["GRPOTrainer.train"], "one that is not there has an empty fingerprint"
+    assert changed(added, lambda path: path != "trl.GRPOTrainer") == []
+    write_fingerprints(added)
+    assert changed(added) == [] and '"no_such": ""' in added.read_text()
 
 
 def test_trl_config_is_not_taken_for_ours(tiny_path):
