@@ -112,7 +112,7 @@ TAIL = 0.025
 """Share of resamples beyond each end of an interval."""
 ONE_ERROR = 0.16
 """Share of resamples below the estimate less one standard error."""
-WORTH = 1.05
+LEAST_GAIN = 1.05
 """Smallest gain that a user would notice."""
 GRID = 0.1
 """Distance between the rates that are looked at."""
@@ -189,7 +189,7 @@ def gain_of(samples: MomentSamples, prob_N: Tensor) -> Ceiling:
 class Auto:
     """Rule by which a stage chooses its rate; the stage's ``rate`` is then the largest."""
 
-    least_gain: float = WORTH
+    least_gain: float = LEAST_GAIN
     """Smallest gain at the lower end of its interval, >= 1; pruning is off below it."""
     tail: float = TAIL
     """Share of resamples below that end, in (0, 0.5]."""

@@ -9,7 +9,7 @@ from dppo.methods import Method
 from dppo.methods.settings import start_lines
 from dppo.moment_samples import MomentSamples
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, ceiling_of
-from dppo.pruning.ceiling import FEWEST, WORTH, Ceiling, Choice
+from dppo.pruning.ceiling import FEWEST, LEAST_GAIN, Ceiling, Choice
 from dppo.step import StepPlan
 from dppo.trl.grpo.savings import Savings
 from dppo.trl.grpo.schedule import AccumulationSchedule
@@ -138,7 +138,7 @@ class CeilingLines:
 
 def _gain(name: str, level: Any, chosen: Choice | None, ceiling: Ceiling, sampling: str) -> str:
     """Gain of the rate of a level: ``chosen`` by the run, or fixed if that is None."""
-    field, nothing = FIELDS[name], ceiling.value < WORTH
+    field, nothing = FIELDS[name], ceiling.value < LEAST_GAIN
     if chosen is None and level.rate:
         if nothing:
             no_gain = f"adds noise and gains nothing here (at most {ceiling.value:.2f}x)"
@@ -192,8 +192,8 @@ def _closing(name: str, level: Any, samples: MomentSamples, dropped: float) -> s
             why = _gain(name, level, chosen, ceiling, DROPPING[name])
         return f"{field}: auto dropped none of {UNITS[name]}; {why}"
     if not level.rate:
-        return f"{DROPPING[name]} could gain at most {ceiling}. Try {field}: auto" if ceiling.low >= WORTH else ""
-    if level.auto is None and ceiling.value < WORTH:
+        return f"{DROPPING[name]} could gain at most {ceiling}. Try {field}: auto" if ceiling.low >= LEAST_GAIN else ""
+    if level.auto is None and ceiling.value < LEAST_GAIN:
         return _gain(name, level, None, ceiling, DROPPING[name])
     share = "less than 1%" if dropped < 0.005 else f"{dropped:.0%}"
     setting = f"{field}: {'auto' if level.auto is not None else f'{level.rate:g}'}"
