@@ -15,6 +15,7 @@ from dppo.errors import ConfigError
 from dppo.pruning import TokenPruning
 from dppo.pruning import tokens as token_level
 from dppo.pruning.tokens import best_cuts
+from dppo.trl.grpo import config
 from dppo.trl.grpo.rollouts import rolled_out
 from dppo.types import Rewards
 
@@ -55,7 +56,7 @@ def every_fourth(prob, score, rng):
 
 def mean_of_outcomes(path, folder, level, **options):
     """The mean gradient of the first step over all outcomes, the full batch's, and the forwarded tokens of each."""
-    original, tokens, parts = TokenPruning.draw, [], []
+    original, pruned, tokens, parts = TokenPruning.draw, config.pruned, [], []
     heads = range(POINTS if level.get("head_rate") else 1)
     outcomes = [(cut, head) for cut in range(POINTS if level.get("rate") else 1) for head in heads]
     with pytest.MonkeyPatch.context() as patch:
@@ -68,7 +69,7 @@ def mean_of_outcomes(path, folder, level, **options):
             )
             patch.setattr(token_level, "SYSTEMATIC", replace(token_level.SYSTEMATIC, draw=every_fourth))
             patch.setattr(token_level.draw_tokens, "__kwdefaults__", {"design": token_level.SYSTEMATIC})
-            patch.setattr("dppo.methods.from_settings._tokens", lambda args, own, made=made: made)
+            patch.setattr(config, "pruned", lambda *given, made=made: replace(pruned(*given), tokens=made))
             found, trainer = dppo_run(path, folder, completion_prune_rate=0.0, **options)
             tokens.append(logged(trainer, "prune/tokens_trained")[0])
             parts.append({name: gradient / len(outcomes) for name, gradient in found[0].items()})

@@ -190,16 +190,16 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted sum of TRL's losses of pairs, and the score of each pair."""
         mask_BT, logp_BT = batch.completion(batch.rank_batch.loss_mask), scored.logp_BT
-        rows = self.rows.row_N[self.places_of(batch)].tolist()
+        row_U = self.rows.row_N[self.places_of(batch)]
         with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
-            reference = self._reference(batch, rows)
+            reference = self._reference(batch, row_U)
         if batch.idle:  # a rank without pairs forwards one sequence
             return logp_BT.sum() * 0.0, torch.zeros(0)
         of_head = scored.metrics or {}
         log_sum_sq_BT = of_head.get("log_sum_sq_probs")
         loss_P, metrics = pair_losses(self, logp_BT, mask_BT, log_sum_sq_BT=log_sum_sq_BT, **reference)
         if self._margin_weight is not None:
-            loss_P = loss_P * self._margin_weight[rows].to(loss_P.device, loss_P.dtype, non_blocking=True)
+            loss_P = loss_P * self._margin_weight[row_U].to(loss_P.device, loss_P.dtype, non_blocking=True)
         (pair_P, token_P), weight_P = share_KB[:, ::2], batch.weight[::2]
         sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
         # In units of a pair's loss: its denominator depends on its micro-batch, and its score does not.
@@ -218,10 +218,10 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         (slope_BT,) = torch.autograd.grad(total_P.sum(), logp_BT, retain_graph=True)
         return loss, (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1).view(-1, 2)
 
-    def _reference(self, batch: MicroBatch, rows: list[int]) -> dict[str, Tensor]:
+    def _reference(self, batch: MicroBatch, row_U: Tensor) -> dict[str, Tensor]:
         """Log-probabilities under the reference, as ``pair_losses`` takes them; not used in an idle pass."""
         if before := self.columns[len(IDS) :]:
-            found = self.rows.data[rows]
+            found = self.rows.data[row_U.tolist()]
             both = torch.tensor([found[name] for name in before])
             return {"ref_P2": both.to(batch.weight.device, non_blocking=True).T}
         with self.forwards.reference() as model:
