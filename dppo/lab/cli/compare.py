@@ -1,21 +1,18 @@
 """``dppo compare [CONFIG.yaml] [--methods trl,grpo,dppo] [--seeds 5] [--any_field value]``, and ``--frozen``."""
 
 import argparse
-import contextlib
 import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from dppo.files import write_json
 from dppo.lab.cli import INTERRUPTED
-from dppo.lab.cli.progress import Board, open_status
+from dppo.lab.cli.progress import Board, show_status
 from dppo.lab.cli.words import PROMPTS, listed, numbers, read_words, wide_console
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 FROZEN = "--frozen"
 METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_unweighted,dppo_threshold,dppo"
 """The default comparison: every way to prune. Methods with other losses can be named."""
-EMBEDDED_PROMPTS = 24
-"""Of the embedded task. With fewer prompts, different rates would keep the same number of them."""
 USAGE = "dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--cpu_seconds [N]] [--any_field value]"
 DESCRIPTION = (
     "Train every method from the same start on the same problems, TRL's own trainer among them, and compare them at "
@@ -61,9 +56,9 @@ def main(words: Sequence[str]) -> int:
         torch.set_num_threads(1)  # threads that wait count as well
     given = {"seeds": options.seeds, "target": options.target, "seconds": options.cpu_seconds}
     comparison = plan(config, flags, methods=listed(options.methods), **given)
-    with no_progress_bars(), events_shown() as told:
+    with no_progress_bars():
         try:
-            results = run_comparison(comparison, told, overwrite=options.overwrite)
+            results = run_comparison(comparison, event_printer(), overwrite=options.overwrite)
         except KeyboardInterrupt:
             command = shlex.join(["dppo", "compare", *words])
             print(f"stopped; the same command goes on from here: {command}", file=sys.stderr)
@@ -73,8 +68,7 @@ def main(words: Sequence[str]) -> int:
     return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
 
 
-@contextlib.contextmanager
-def events_shown() -> Iterator[Callable[["Event"], None]]:
+def event_printer() -> Callable[["Event"], None]:
     """A function that shows each event: a line for all runs together, and one for each."""
     board = Board()
 
@@ -89,51 +83,11 @@ def events_shown() -> Iterator[Callable[["Event"], None]]:
         elif event.stage != "finished":
             print(f"{event.stage} {name}{': ' * bool(event.text)}{event.text}", file=sys.stderr)
 
-    yield told
+    return told
 
 
 def frozen(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
-    config, options, flags = read_words(_frozen_parser(), words)
-    started = time.perf_counter()
-    with open_status(Console(file=sys.stderr), "loading") as progress:
-        from dppo.lab.comparison.contestants import choose
-        from dppo.lab.comparison.plan import read_config
-        from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
-        from dppo.lab.frozen.lines import CONTROLS, as_configured, configured, embedded_training, lines_of, methods_of
-
-        seeded = [] if options.seed is None else ["--seed", str(options.seed)]
-        fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
-        seed = options.seed if config is None or options.seed is not None else fields.get("seed")
-        rates = numbers("rates", options.rates, example="0.3,0.5,0.7,0.9")
-        setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
-        asked = listed(options.methods or (None if block else METHODS))
-        contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
-        run = None if config is None else configured(fields)
-        build = embedded_training().build_other if run is None else as_configured(run)
-        methods = methods_of(contestants, build, fields)
-        if run is None:
-            from dppo.lab.demo.subject import embedded_subject
-
-            progress("warming up the embedded policy")
-            subject = embedded_subject(setting.seed, prompts=EMBEDDED_PROMPTS)
-        else:
-            from dppo.lab.runs.subject import subject_from_run
-
-            progress("rolling out")
-            subject = subject_from_run(run, options.prompts)
-        lines = lines_of(contestants, methods, subject, build)
-        found = compare_frozen(lines, setting, started=started, progress=progress)
-    from dppo.lab.frozen.table import NARROWEST, show
-
-    show(found, wide_console(NARROWEST))
-    if options.output is not None:
-        command = shlex.join(["dppo", "compare", FROZEN, *words])
-        write_json(options.output, found.as_json(command=command))
-    return 0 if found.passed else 1
-
-
-def _frozen_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dppo compare --frozen",
         usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [options]",
@@ -148,4 +102,41 @@ def _frozen_parser() -> argparse.ArgumentParser:
     add("--draws", type=int, default=2000, help="per line and rate (default 2000)")
     add("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
     add("--output", type=Path, help="file to write everything to, as JSON")
-    return parser
+    config, options, flags = read_words(parser, words)
+    started = time.perf_counter()
+    show_status("loading")
+    from dppo.lab.comparison.contestants import choose
+    from dppo.lab.comparison.plan import read_config
+    from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
+    from dppo.lab.frozen.lines import CONTROLS, as_configured, configured, embedded_training, lines_of, methods_of
+
+    seeded = [] if options.seed is None else ["--seed", str(options.seed)]
+    fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
+    seed = options.seed if config is None or options.seed is not None else fields.get("seed")
+    rates = numbers("rates", options.rates, example="0.3,0.5,0.7,0.9")
+    setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
+    asked = listed(options.methods or (None if block else METHODS))
+    contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
+    run = None if config is None else configured(fields)
+    build = embedded_training().build_other if run is None else as_configured(run)
+    methods = methods_of(contestants, build, fields)
+    if run is None:
+        from dppo.lab.demo.subject import embedded_subject
+
+        show_status("warming up the embedded policy")
+        # With fewer prompts, different rates would keep the same number of them.
+        subject = embedded_subject(setting.seed, prompts=24)
+    else:
+        from dppo.lab.runs.subject import subject_from_run
+
+        show_status("rolling out")
+        subject = subject_from_run(run, options.prompts)
+    lines = lines_of(contestants, methods, subject, build)
+    found = compare_frozen(lines, setting, started=started, progress=show_status)
+    from dppo.lab.frozen.table import NARROWEST, show
+
+    show(found, wide_console(NARROWEST))
+    if options.output is not None:
+        command = shlex.join(["dppo", "compare", FROZEN, *words])
+        write_json(options.output, found.as_json(command=command))
+    return 0 if found.passed else 1

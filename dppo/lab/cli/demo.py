@@ -23,7 +23,7 @@ def main(words: Sequence[str]) -> int:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
     import torch
 
-    from dppo.lab.cli.compare import events_shown
+    from dppo.lab.cli.compare import event_printer
     from dppo.lab.cli.words import wide_console
     from dppo.lab.comparison import demo
     from dppo.lab.comparison.plan import check_folder
@@ -37,9 +37,9 @@ def main(words: Sequence[str]) -> int:
     comparison = demo.demo_comparison(folder, seeds=options.seeds, kl=not options.no_kl, model=options.model)
     check_folder(folder)
     print(demo.first_words(comparison), flush=True)
-    with sole_writer_of(folder), no_progress_bars(), events_shown() as told:
+    with sole_writer_of(folder), no_progress_bars():
         demo.clear_earlier(folder)
-        results = run_comparison(comparison, told)
+        results = run_comparison(comparison, event_printer())
     picture = write_accuracy(folder, folder / "curves.png")
     console = wide_console(demo.NARROWEST)
     console.print(demo.demo_table(results))

@@ -3,11 +3,8 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-
-from rich.console import Console
 
 from dppo.errors import duration
 
@@ -55,12 +52,6 @@ class Board:
         print(f"{name}: {', '.join(texts)}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def open_status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """A context that prints a text, and then those that it is called with, as lines."""
-
-    def line(text: str) -> None:
-        print(text, file=console.file, flush=True)
-
-    line(text)
-    yield line
+def show_status(text: str) -> None:
+    """Print the part of a command that begins."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,20 +1,18 @@
 """``dppo verify [CONFIG.yaml [--prompts N]] [--output FILE.json]``."""
 
 import argparse
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dppo.errors import ConfigError
 from dppo.files import write_json
-from dppo.lab.cli.progress import open_status
+from dppo.lab.cli.progress import show_status
 from dppo.lab.cli.words import PROMPTS, read_words, wide_console
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ TABLE_LEGEND = (
 )
 DRAWS = 1000
 NARROWEST = 130
-"""Columns that the tables need; where fewer are known, lines wrap."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -65,22 +62,22 @@ def main(words: Sequence[str]) -> int:
 
 def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespace) -> int:
     started = time.perf_counter()
-    with open_status(Console(file=sys.stderr), "loading") as status:
-        from dppo.environment import environment, one_thread
-        from dppo.lab.frozen.variance import pilot_ceilings, variance_table
-        from dppo.methods import ALL_TOKENS
-        from dppo.objective import DR_GRPO
-        from dppo.verification.checks import LEGEND, Settings
-        from dppo.verification.verify import verify
+    show_status("loading")
+    from dppo.environment import environment, one_thread
+    from dppo.lab.frozen.variance import pilot_ceilings, variance_table
+    from dppo.methods import ALL_TOKENS
+    from dppo.objective import DR_GRPO
+    from dppo.verification.checks import LEGEND, Settings
+    from dppo.verification.verify import verify
 
-        subject, methods, steps = _subject(config, fields, options.prompts, status)
-        found = verify(subject, methods, settings=Settings(draws=options.draws), progress=status)
-        first, variance = replace(methods[0], tokens=ALL_TOKENS), ()
-        if options.variance:
-            status("variance")
-            with one_thread():
-                variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
-        ceilings = pilot_ceilings(subject, first)
+    subject, methods, steps = _subject(config, fields, options.prompts)
+    found = verify(subject, methods, settings=Settings(draws=options.draws), progress=show_status)
+    first, variance = replace(methods[0], tokens=ALL_TOKENS), ()
+    if options.variance:
+        show_status("variance")
+        with one_thread():
+            variance = variance_table(subject, [replace(first, normaliser=DR_GRPO), first])
+    ceilings = pilot_ceilings(subject, first)
     seconds = time.perf_counter() - started
     console = wide_console(NARROWEST)
     console.print(f"{found.subject}\n", markup=False)
@@ -109,14 +106,14 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
 
 
 def _subject(
-    config: str | None, fields: Sequence[str], prompts: int | None, status: Callable[[str], None]
+    config: str | None, fields: Sequence[str], prompts: int | None
 ) -> "tuple[Subject, tuple[Method, ...], int]":
     """Rollouts to verify on, the methods, and the optimizer steps that one draw of prompts serves."""
     if config is None:
         from dppo.lab.demo.subject import embedded_subject
         from dppo.methods import METHODS
 
-        status("warming up the embedded policy")
+        show_status("warming up the embedded policy")
         return embedded_subject(), (METHODS["dppo"], METHODS["dppo_threshold"]), 1
     from dppo.lab.runs.parsing import parse_run
     from dppo.lab.runs.subject import subject_from_run
@@ -124,7 +121,7 @@ def _subject(
 
     run = parse_run([config, *fields])
     schedule = AccumulationSchedule.of_arguments(run.training, run.data.processes or run.training.world_size)
-    status("rolling out")
+    show_status("rolling out")
     subject = subject_from_run(run, prompts)
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=subject.model.config)
     return subject, (method,), schedule.steps_of_prompts
