@@ -34,7 +34,14 @@ def main(words: Sequence[str]) -> int:
         return _log(config, options)
     if config is None:
         raise ConfigError(f"no configuration is named. Try dppo plan {offered('examples/embedded.yaml')}")
-    _check(options)
+    if options.generations is not None:
+        raise ConfigError("--generations goes with --log. Try --num_generations, the field of the configuration.")
+    if options.pilot is not None and options.run is not None:
+        raise ConfigError("--pilot and --run are different sources of the same figures. Name one of them.")
+    if options.pilot is not None:  # before TRL is imported, which takes seconds
+        from dppo.lab.planning.records import check_pilot
+
+        check_pilot(options.pilot)
     with Console(file=sys.stderr).status("reading") as status:
         from dppo.lab.planning.run_plan import plan_run
 
@@ -46,18 +53,6 @@ def main(words: Sequence[str]) -> int:
         write_json(options.output, {"format": FORMAT, **asdict(plan)})
         print(f"wrote {options.output}")
     return 0
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Check options before torch and TRL are imported, which takes seconds."""
-    from dppo.lab.planning.records import check_pilot
-
-    if options.generations is not None:
-        raise ConfigError("--generations goes with --log. Try --num_generations, the field of the configuration.")
-    if options.pilot is not None and options.run is not None:
-        raise ConfigError("--pilot and --run are different sources of the same figures. Name one of them.")
-    if options.pilot is not None:
-        check_pilot(options.pilot)
 
 
 def _log(config: str | None, options: argparse.Namespace) -> int:

@@ -4,17 +4,16 @@ The weights stay as they are: the learning rate is 0. Half of the prompts make u
 again with half of both levels pruned, and once more unpruned, so that steps of two sizes are timed.
 """
 
-import contextlib
 import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from dppo.lab.planning.observed import Observed, observed_run
-from dppo.lab.planning.records import check_pilot
 from dppo.lab.runs.follow import Follow
 from dppo.lab.runs.parsing import parse_fields
 from dppo.lab.runs.parts import build_trainer, prepare_model
@@ -47,16 +46,16 @@ def run_pilot(
     ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
     if other work runs on the machine.
     """
-    check_pilot(prompts)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with quietly(folder / "output.txt"):
+        # Neither printed lines nor warnings belong in the table of a plan.
+        with (folder / "output.txt").open("w") as printed, redirect_stdout(printed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             run = parse_fields(pilot_fields(fields, prompts, folder / "run"), DPPOConfig)
             progress("preparing the model")
             model = prepare_model(run, folder=folder / "start")
             trainer = build_trainer(run, model, DPPOTrainer, prompts)
-            about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
-            RunRecorder(str(folder / "run"), task=about, now=now).attach(trainer)
+            RunRecorder(folder / "run", now=now).attach(trainer)
             Follow.instead(trainer, lambda step, steps, _: progress(f"pilot, step {step:.0f} of {steps:.0f}"))
             trainer.train()
         return observed_run(read_run(folder / "run"))
@@ -92,11 +91,3 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path) -> dict[
         "prompt_mode": "thin",
         "overwrite": True,
     }
-
-
-@contextlib.contextmanager
-def quietly(path: Path) -> Iterator[None]:
-    """Send what trainers print to a file, and drop their warnings: neither belongs into the table of a plan."""
-    with path.open("w") as printed, contextlib.redirect_stdout(printed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
