@@ -27,5 +27,5 @@ def made_quickly(monkeypatch):
         made.append((folder, seed, task))
         save_untrained(folder, seed)
 
-    monkeypatch.setattr("dppo.lab.runs.models.prepare_embedded", prepare)
+    monkeypatch.setattr("dppo.lab.runs.parts.prepare_embedded", prepare)
     return made

@@ -1,8 +1,7 @@
 """The policy of the embedded task, warmed up and saved: a start for runs without a download."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from dppo.environment import one_thread
@@ -26,7 +25,12 @@ def prepare_embedded(
 
     The folder appears when it is complete. By default the warm-up takes the task's own number of steps.
     """
-    with _appearing(folder) as unfinished:
+    if folder.exists():
+        raise ConfigError(f"{folder} exists already. Remove it to make the model anew: rm -r {folder}")
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
         model, tokenizer = build_model(seed), build_tokenizer()
         count = task.warm_up_steps if steps is None else steps
         told = None if on_step is None else lambda step, loss: on_step(step / count, loss)
@@ -35,18 +39,6 @@ def prepare_embedded(
         model.model.norm.weight.data.mul_(task.sureness)  # logits are linear in it
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
-
-
-@contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """A sibling folder to write into, which is renamed to ``folder`` at the end, or removed after an error."""
-    if folder.exists():
-        raise ConfigError(f"{folder} exists already. Remove it to make the model anew: rm -r {folder}")
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

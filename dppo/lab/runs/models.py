@@ -1,4 +1,4 @@
-"""The model of a run: what is wrong with its name, its tokenizer, the tokens it has positions for, and scratch models.
+"""The model of a run: what is wrong with its name, its tokenizer, and the tokens it has positions for.
 
 TRL is not needed here.
 """
@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from dppo.errors import ConfigError, first_line
 from dppo.files import model_problem, near
-from dppo.lab.demo.scratch import SCRATCH, OnStep, prepare_embedded
+from dppo.lab.demo.scratch import SCRATCH
 from dppo.lab.runs.embedded import TASKS
 
 if TYPE_CHECKING:
@@ -25,14 +25,12 @@ def model_problems(run: "AnyRun") -> Iterator[str]:
     name = run.model.model_name_or_path or ""
     if not name:
         yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
-    elif problem := scratch_problem(name) if name.startswith(SCRATCH) else model_problem(name):
+    elif name.startswith(SCRATCH):
+        known = [SCRATCH + kind for kind in TASKS]
+        if name not in known:
+            yield f"model_name_or_path={name!r} is not one of {', '.join(map(repr, known))}."
+    elif problem := model_problem(name):
         yield problem
-
-
-def scratch_problem(name: str) -> str:
-    """A sentence about a model from scratch that is not known; empty if it is."""
-    known = [SCRATCH + kind for kind in TASKS]
-    return "" if name in known else f"model_name_or_path={name!r} is not one of {', '.join(map(repr, known))}."
 
 
 def model_of(run: "AnyRun") -> str:
@@ -89,12 +87,3 @@ def prompt_tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any] = Map
         return list(tokenizer.apply_chat_template(prompt, **settings))
     except TemplateError as error:
         raise ConfigError(f"the chat template refuses the prompt {prompt!r:.80} as the user's turn: {error}") from error
-
-
-def made_from_scratch(name: str, folder: Path, *, seed: int, on_step: OnStep | None = None) -> None:
-    """Make ``folder`` with the model from scratch of that name, unless it is there."""
-    if problem := scratch_problem(name):
-        raise ConfigError(problem)
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        prepare_embedded(folder, seed=seed, task=TASKS[name.removeprefix(SCRATCH)], on_step=on_step)

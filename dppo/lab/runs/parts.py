@@ -10,11 +10,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from dppo.errors import CheckpointError, ConfigError, DPPOError, first_line
-from dppo.lab.demo.scratch import SCRATCH, OnStep
+from dppo.lab.demo.scratch import SCRATCH, OnStep, prepare_embedded
 from dppo.lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.lab.runs.data import load_dataset
+from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.folder import RECORDS
-from dppo.lab.runs.models import load_tokenizer, made_from_scratch, model_of, positions
+from dppo.lab.runs.models import load_tokenizer, model_of, positions
 from dppo.lab.runs.parsing import AnyRun
 from dppo.lab.runs.preflight import check_run
 from dppo.lab.runs.recorder import RunRecorder
@@ -86,7 +87,9 @@ def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | No
         return name
     folder = folder or Path(run.training.output_dir or "") / START_FOLDER
     with PartialState().main_process_first():
-        made_from_scratch(name, folder, seed=run.training.seed, on_step=progress)
+        if not folder.exists():
+            task = TASKS[name.removeprefix(SCRATCH)]
+            prepare_embedded(folder, seed=run.training.seed, task=task, on_step=progress)
     return str(folder)
 
 

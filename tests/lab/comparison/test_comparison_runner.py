@@ -158,7 +158,7 @@ def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch):
         made.append((folder, seed))
         folder.mkdir(parents=True)
 
-    monkeypatch.setattr("dppo.lab.runs.models.prepare_embedded", quickly)
+    monkeypatch.setattr("dppo.lab.runs.parts.prepare_embedded", quickly)
     monkeypatch.setattr(runner, "train_with", lambda kind, run, **_: trained.append(run.model.model_name_or_path))
     comparison = make(seeds=2, model_name_or_path="scratch:embedded_quick")
     run_comparison(comparison)
