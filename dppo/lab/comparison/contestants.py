@@ -30,8 +30,7 @@ SHARED = {
     *("max_completion_length", "temperature", "top_p", "top_k", "min_p"),
 }
 """Fields that make the task and its evaluation. All contestants have one value, so that accuracies compare."""
-SEEDED = ("model_name_or_path", "dataset_name", "dataset_path", "eval_dataset_name")
-SEEDED += ("prompt_values",)
+SEEDED = ("model_name_or_path", "dataset_name", "dataset_path", "eval_dataset_name", "prompt_values")
 """Fields in which ``{seed}`` stands for the seed."""
 
 

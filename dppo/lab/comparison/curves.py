@@ -17,8 +17,6 @@ CONFIG_FILE = "config.yaml"
 """Of a run: every field it was made with."""
 RUNS, STARTS = "runs", "starts"
 """Folders of runs, ``runs/CONTESTANT/seed_N``, and of the models that all runs of a seed start from."""
-TO_FINAL, TO_TARGET = "time_to_trl_final", "time_to_target"
-"""Targets of a speedup: the final accuracy of TRL's own trainer, or another one."""
 
 Over = Literal["step", "seconds", "rollouts", "rollout_tokens", "tokens_trained"]
 """Amounts that a curve can be read over."""

@@ -24,7 +24,6 @@ CONFIG = Path(__file__).with_name("demo.yaml")
 CHAT_MODEL = EXAMPLES / "smollm2" / "train.yaml"
 """The configuration for a chat model, which learns sums."""
 NARROWEST = 90
-"""Columns that the table needs."""
 CONTROL, OURS = "grpo", "dppo"
 SIDES = (STOCK, CONTROL, OURS)
 TAKEN = {

@@ -9,7 +9,7 @@ import numpy as np
 from dppo.environment import environment
 from dppo.errors import FileError
 from dppo.lab.comparison.contestants import Contestant
-from dppo.lab.comparison.curves import READOUTS, TO_FINAL, TO_TARGET, Curve, Over, Point, accuracy_at, curve_of, reach
+from dppo.lab.comparison.curves import READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach
 from dppo.lab.comparison.plan import Comparison
 from dppo.lab.comparison.survival import PerSeed, median_interval, ratio
 from dppo.lab.runs.folder import FORMAT, STOCK, RunFacts
@@ -86,7 +86,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
     if given is not None:
         target = Target(what=f"accuracy {given:g}", per_seed=dict.fromkeys(first, given))
     places = {what: common_reach(curves, over) for what, over in READOUTS.items()}
-    key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
+    key = "time_to_trl_final" if baseline == STOCK and given is None else "time_to_target"
     return {
         "format": FORMAT,
         "task": _task(comparison, results),

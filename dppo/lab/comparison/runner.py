@@ -33,17 +33,14 @@ from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 
-PRINTED_FILE = "output.txt"
-"""Output of a run, kept out of the progress display of the comparison."""
 MODEL, SPENT = "model_name_or_path", TOTALS["seconds"]
-Stage = Literal["kept", "warm-up", "train", "finished", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened in a comparison, for a progress display."""
 
-    stage: Stage
+    stage: Literal["kept", "warm-up", "train", "finished", "failed"]
     """``kept``: the run had finished before."""
     name: str
     """The contestant."""
@@ -115,8 +112,11 @@ def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: T
     try:
         train_alone(contestant, contestant.parse(fields), tell, comparison.seconds)
     except Exception as error:  # whatever it is, the other runs go on
-        record_failure(comparison, contestant, seed, error)
-        tell(stage="failed", text=f"{type(error).__name__}: {error}")
+        record, text = {"format": FORMAT, "method": contestant.method, "seed": seed}, f"{type(error).__name__}: {error}"
+        with suppress(FileError):  # the failure to record may be a full disk
+            record |= read_record(folder / RUN_FILE)  # none is there if building the trainer failed
+        write_json(folder / RUN_FILE, {**record, "status": "failed", "error": text})
+        tell(stage="failed", text=text)
     else:
         tell(stage="finished")
     finally:
@@ -148,7 +148,8 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float 
             trainer.add_callback(StopAfter(seconds))
 
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
-    with (folder / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
+    # What a run prints is kept out of the progress display of the comparison.
+    with (folder / "output.txt").open("a") as printed, redirect_stdout(printed):
         train_with(kind, run, prepare=follow, now=wall if seconds is None else time.process_time)
 
 
@@ -179,12 +180,3 @@ def leave_nothing() -> None:
         if logger is not None:
             with suppress(RuntimeError):  # there was no run to end
                 logger.finish()
-
-
-def record_failure(comparison: Comparison, contestant: Contestant, seed: int, error: Exception) -> None:
-    """Write the failure into the run's record, which does not exist yet where building the trainer failed."""
-    path = comparison.run_folder(contestant, seed) / RUN_FILE
-    record = {"format": FORMAT, "method": contestant.method, "seed": seed}
-    with suppress(FileError):  # the failure to record may be a full disk
-        record |= read_record(path)
-    write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})

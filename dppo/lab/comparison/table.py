@@ -12,7 +12,6 @@ from dppo.lab.comparison.words import Cell, Compared, interval, percent
 from dppo.lab.statistics import FEWEST, most_covered
 
 NARROWEST = 132
-"""Columns that the table needs; where fewer are known, lines wrap."""
 
 
 def show(results: Mapping[str, Any], console: Console) -> None:
