@@ -22,7 +22,6 @@ LEGEND = {
     **CONTROLS,
 }
 NARROWEST = 110
-"""Columns of the screen that the tables need."""
 
 
 def show(found: FrozenComparison, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dppo.methods import Method
 from dppo.pruning import (
-    Ceiling,
     MomentSamples,
     Pruning,
     Selection,
@@ -160,11 +159,6 @@ class CeilingRow:
     free: float | None = None
     """Share of the completions without a gradient, in [0, 1], which are skipped at no cost; None for prompts."""
 
-    @classmethod
-    def of(cls, level: str, found: Ceiling, free: float | None = None) -> "CeilingRow":
-        """The row of a ceiling."""
-        return cls(level=level, value=found.value, low=found.low, high=found.high, units=found.units, free=free)
-
     def __str__(self) -> str:
         said = f"pruning {self.level} can save at most {self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
         if self.free is None:
@@ -182,10 +176,10 @@ def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
     signal_P = signals(method, subject.rolled_out(), subject.context)
     visits = MomentSamples.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
     if len(visits) >= FEWEST:
-        rows.append(CeilingRow.of("prompts", ceiling_of(visits)))
+        rows.append(CeilingRow(level="prompts", **asdict(ceiling_of(visits))))
     completions = subject.completions(method)
     if int(completions.live_N.sum()) >= FEWEST:
         free = 1 - completions.live_N.double().mean().item()
         found = ceiling_of(Pruning(score=method.score).samples(completions))
-        rows.append(CeilingRow.of("completions", found, free=free))
+        rows.append(CeilingRow(level="completions", free=free, **asdict(found)))
     return tuple(rows)
