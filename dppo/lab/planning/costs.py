@@ -73,11 +73,6 @@ class Figures:
     costs: Costs
 
 
-def seconds_of(figures: Figures, step: Step, option: Option, processes: int) -> Seconds:
-    """Seconds of a step by phase."""
-    return figures.costs.seconds(work_of(figures.workload, step, option), processes)
-
-
 def gain(figures: Figures, step: Step, option: Option, processes: int) -> float:
     """Seconds to equal noise of an unpruned step over those under an option, >= 0."""
     unpruned, work = (work_of(figures.workload, step, each) for each in (UNPRUNED, option))

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dppo.lab.planning.costs import Figures, gain, interval, seconds_of
+from dppo.lab.planning.costs import Figures, gain, interval
 from dppo.lab.planning.records import Length, Option, Seconds, Step, Work
-from dppo.lab.planning.work import UNPRUNED, has_gradient, work_of
+from dppo.lab.planning.work import UNPRUNED, full_moment, work_of
 from dppo.lab.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
 
@@ -108,7 +108,7 @@ def make_plan(
     """
     chosen = options(rates["completions"], rates["prompts"])
     worlds = [figures, *samples]
-    first = [seconds_of(world, step, chosen[0], processes).total for world in worlds]
+    first = [world.costs.seconds(work_of(world.workload, step, chosen[0]), processes).total for world in worlds]
     return Plan(
         step=step,
         length=length,
@@ -153,7 +153,7 @@ def _advice(worlds: Sequence[Figures], step: Step, processes: int, level: Level,
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
     found = interval([gain(world, step, level.at(rate), processes) for world in worlds])
-    if not has_gradient(worlds[0].workload, step):
+    if full_moment(worlds[0].workload, step) == 0:
         why = "no group has answers of differing reward, so there is no gradient to prune by"
     elif level is PROMPTS and length.first_epoch >= length.steps:
         why = "the run is over before prompts come back, and none has a history"

@@ -8,7 +8,6 @@ from dppo.lab.planning.model import Plan
 from dppo.lab.statistics import Estimate
 
 NARROWEST = 130
-"""Columns that the table needs; if fewer are known, lines wrap."""
 HEADINGS = ("s / step", "rollout", "update", "rest", "x TRL", "noise", "hours", "hours to\nequal noise")
 LEGEND = (
     "noise: variance of a step's gradient, in second moments, over that of TRL's step; x TRL: at equal steps;",

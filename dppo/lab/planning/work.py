@@ -54,7 +54,7 @@ def work_of(workload: Workload, step: Step, option: Option) -> Work:
     """Expected work of a step under an option; prompts are pruned as if all of them had a history."""
     cells = cells_of(workload, step, option)
     prob_2X = kept(cells, option, step)
-    count_2X, whole = cells.count_2X, _whole(workload, step)
+    count_2X, whole = cells.count_2X, full_moment(workload, step)
     # A cell without completions of one kind has a score for them, and no probability.
     known_2X = np.where((cells.score_2X > 0) & (prob_2X == 0), 1.0, prob_2X)
     return Work(
@@ -152,14 +152,9 @@ def _groups(workload: Workload, step: Step) -> tuple[np.ndarray, np.ndarray, np.
     return square_2J, chance_CJ, member_2J, chance_CJ @ (member_2J * square_2J).sum(0)
 
 
-def has_gradient(workload: Workload, step: Step) -> bool:
-    """True if any group has a gradient, without which there is nothing to choose by."""
-    return _whole(workload, step) > 0
-
-
 @functools.lru_cache(maxsize=256)  # every resample of a plan is asked for under each of its options
-def _whole(workload: Workload, step: Step) -> float:
-    """Second moment of the gradient of a step that prunes nothing."""
+def full_moment(workload: Workload, step: Step) -> float:
+    """Second moment of the gradient of a step that prunes nothing; 0 if no group has a gradient."""
     cells = cells_of(workload, step, UNPRUNED)
     return cells.moment(np.ones_like(cells.score_2X))
 
