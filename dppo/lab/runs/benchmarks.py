@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import torch
 from transformers import Trainer, TrainerCallback
-from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
@@ -160,7 +159,13 @@ def benchmark_callback(
             if embedded:
                 check_embedded(model, training)
             ask = asker(model, trainer.processing_class, **asked)
-            return figures_of(sets, ask, sampling_of(training), reduce=summed, **drawn)
+            sampling = SubjectSampling(
+                temperature=training.temperature,
+                top_p=training.top_p,
+                top_k=training.top_k or 0,
+                max_new_tokens=training.max_completion_length or 512,
+            )
+            return figures_of(sets, ask, sampling, reduce=summed, **drawn)
 
     def log(figures: dict[str, float]) -> None:
         # Not by TRL's own ``log``, which would move the figures of the step in progress into this record. And this
@@ -170,13 +175,3 @@ def benchmark_callback(
         trainer.control.should_log = due
 
     return BenchmarkCallback(evaluate, log, run.data.eval_benchmark_every)
-
-
-def sampling_of(training: GRPOConfig) -> SubjectSampling:
-    """Completions as they are sampled in rollouts."""
-    return SubjectSampling(
-        temperature=training.temperature,
-        top_p=training.top_p,
-        top_k=training.top_k or 0,
-        max_new_tokens=training.max_completion_length or 512,
-    )

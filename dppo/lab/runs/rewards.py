@@ -30,7 +30,8 @@ PASSED = (*GIVEN, "trainer_state", "log_extra", "log_metric", "environments")
 
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Reward]:
     """The reward functions of a run, checked against the columns of the dataset if that is given."""
-    names = run.data.reward_funcs or [own_reward(run.data.dataset_name)]
+    source = run.data.dataset_name
+    names = run.data.reward_funcs or [EMBEDDED if source in TASKS else COLUMN if is_gym(source) else "accuracy"]
     functions = [reward_maker(name, run)() for name in names]
     if dataset is None:
         return functions
@@ -56,11 +57,6 @@ def check_columns(function: Reward, columns: Iterable[str]) -> None:
                 f"the reward {getattr(function, '__name__', function)} needs a column {name!r}, and the dataset has "
                 f"{present}. {did_you_mean(name, present)}Rename the column in the file"
             )
-
-
-def own_reward(source: str) -> str:
-    """The default reward of the problems of a run."""
-    return EMBEDDED if source in TASKS else COLUMN if is_gym(source) else "accuracy"
 
 
 def is_judged(name: str) -> bool:
