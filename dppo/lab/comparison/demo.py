@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +55,11 @@ def demo_comparison(folder: Path, *, seeds: int = 1, kl: bool = True, model: str
 
     ``model`` is the folder or the name of a chat model; None for the built-in one.
     """
-    changed = {"output_dir": str(folder), "beta": "0.04" if kl else "0.0"}
+    flags = ["--output_dir", str(folder), "--beta", "0.04" if kl else "0.0"]
     if model is None:
-        return replace(plan(CONFIG, _flags(changed), seeds=seeds), seconds=SECONDS)
-    changed |= {"model_name_or_path": model, "max_steps": "1000"}
-    return replace(plan(CHAT_MODEL, _flags(changed), methods=list(SIDES), seeds=seeds), seconds=MODEL_SECONDS)
-
-
-def _flags(fields: Mapping[str, str]) -> list[str]:
-    return [word for name, value in fields.items() for word in (f"--{name}", value)]
+        return plan(CONFIG, flags, seeds=seeds, seconds=SECONDS)
+    flags += ["--model_name_or_path", model, "--max_steps", "1000"]
+    return plan(CHAT_MODEL, flags, methods=list(SIDES), seeds=seeds, seconds=MODEL_SECONDS)
 
 
 def first_words(comparison: Comparison) -> str:
@@ -103,11 +98,8 @@ def demo_table(results: Mapping[str, Any]) -> Table:
         table.add_row(heading, *(in_two_lines(cell if small else Cell(text=cell.text)) for cell in cells))
 
     line("accuracy", (interval(side["equal_seconds"]["accuracy"], percent) for side in sides.values()))
-    against = (interval(side["equal_seconds"]["difference"], points) for side in sides.values())
-    line(
-        f"against {STOCK}",
-        (BASELINE_CELL if name == STOCK else cell for name, cell in zip(sides, against, strict=True)),
-    )
+    against = {name: interval(side["equal_seconds"]["difference"], points) for name, side in sides.items()}
+    line(f"against {STOCK}", (against | {STOCK: BASELINE_CELL}).values())
     line(f"seconds to {STOCK}'s accuracy", (interval(side["to_target"]["seconds"], amount) for side in sides.values()))
     for what, heading in TAKEN.items():
         ends = [[run["curve"][-1][what] for run in side["runs"] if run["curve"]] for side in sides.values()]
