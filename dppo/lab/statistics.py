@@ -79,11 +79,6 @@ def expanded_tail(seeds: int) -> float:
     return float(stats.norm.cdf(-math.sqrt(seeds / (seeds - 1)) * quantile))
 
 
-def most_covered(seeds: int) -> float:
-    """The most often that an interval within the range of n >= 2 seeds can hold a median: not all lie on one side."""
-    return 1 - 2.0 ** (1 - seeds)
-
-
 def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, tail: float) -> tuple[float, float]:
     """The quantiles at ``tail`` and ``1 - tail`` of a statistic that needs to know which seeds a resample holds.
 

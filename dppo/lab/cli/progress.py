@@ -8,8 +8,6 @@ from datetime import timedelta
 
 from dppo.errors import duration
 
-EVERY = 10.0
-"""Seconds between the lines of one name."""
 KEPT = {"prune/prompts_kept_share": "prompts", "prune/kept_share": "completions", "prune/token_kept_share": "tokens"}
 """Shares kept; one of prompts or of tokens is shown if it is below 1."""
 
@@ -32,7 +30,7 @@ def shown(figures: Mapping[str, float]) -> list[str]:
 class Board:
     """Prints the progress of each name every ``every`` seconds of the clock ``now``, and its last line always."""
 
-    def __init__(self, *, every: float = EVERY, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, every: float = 10.0, now: Callable[[], float] = time.monotonic) -> None:
         self._every, self._now = every, now
         self._begun: dict[str, tuple[float, float]] = {}
         self._said: dict[str, float] = {}

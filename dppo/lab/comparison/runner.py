@@ -59,20 +59,18 @@ class Event:
     """The message of a failure."""
 
 
-Progress = Callable[[Event], None]
 Tell = Callable[..., None]
 """Called with the fields of an ``Event`` that changed."""
 
 
 def run_comparison(
-    comparison: Comparison, progress: Progress = lambda event: None, *, overwrite: bool = False
+    comparison: Comparison, progress: Callable[[Event], None] = lambda event: None, *, overwrite: bool = False
 ) -> dict[str, Any]:
-    """Train what has not finished, one run after the other, and write ``results.json`` after each.
+    """Train the unfinished runs in turn, write ``results.json`` after each, and return its content.
 
     A run that raises is recorded as failed, and the others go on. Stopping loses only what the run in progress did
-    since its last checkpoint: the same call resumes from there.
-    With ``overwrite`` runs whose fields have changed are made anew and not refused. Gives what ``results.json`` holds.
-    A folder that another process compares in is refused.
+    since its last checkpoint: the same call resumes from there. With ``overwrite`` runs whose fields have changed are
+    made anew and not refused. A folder that another process compares in is refused.
     """
     comparison.check()
     check_folder(comparison.folder)
@@ -112,7 +110,8 @@ def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: T
     try:
         train_alone(contestant, contestant.parse(fields), tell, comparison.seconds)
     except Exception as error:  # whatever it is, the other runs go on
-        record, text = {"format": FORMAT, "method": contestant.method, "seed": seed}, f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
+        record = {"format": FORMAT, "method": contestant.method, "seed": seed}
         with suppress(FileError):  # the failure to record may be a full disk
             record |= read_record(folder / RUN_FILE)  # none is there if building the trainer failed
         write_json(folder / RUN_FILE, {**record, "status": "failed", "error": text})
@@ -124,10 +123,7 @@ def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: T
 
 
 def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float | None) -> None:
-    """Train one run in its folder, with the same result as in its own process; ``tell`` is called at every step.
-
-    ``seconds`` are those of ``Comparison``.
-    """
+    """Train one run as in its own process; ``tell`` is called at each step, ``seconds`` are those of ``Comparison``."""
     folder = Path(run.training.output_dir or "")
     # TRL replays its first epoch after a resume: its own run starts again instead.
     going = not contestant.stock and latest_checkpoint(folder) is not None

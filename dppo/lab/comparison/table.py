@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dppo.lab.comparison.curves import READOUTS
 from dppo.lab.comparison.words import Cell, Compared, interval, percent
-from dppo.lab.statistics import FEWEST, most_covered
+from dppo.lab.statistics import FEWEST
 
 NARROWEST = 132
 
@@ -45,7 +45,8 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
     if seeds < FEWEST:
         yield f"{seeds} seed{'s' if seeds > 1 else ''}: no intervals are shown with fewer than {FEWEST}. Try --seeds 5"
     else:
-        yield f"Intervals: 95% bootstrap over seeds; {seeds} seeds can cover {most_covered(seeds):.0%} at most."
+        most = 1 - 2.0 ** (1 - seeds)  # the chance that not all seeds lie on one side of the median
+        yield f"Intervals: 95% bootstrap over seeds; {seeds} seeds can cover {most:.0%} at most."
     for name, method in results["methods"].items():
         yield from (f"biased {name}: {reason}" for reason in method["biased"])
         if method["left_out"] and method["method"] != "trl":
