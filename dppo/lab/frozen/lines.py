@@ -88,10 +88,7 @@ def given_norm(completions: Completions) -> Tensor:
 
 
 def all_knowing(subject: Subject, method: Method) -> Subject:
-    """The subject with the true gradient norms in place of uncertainty and of the signals by history.
-
-    ``method`` gives advantages, loss and normaliser.
-    """
+    """The subject with the true gradient norms under ``method`` in place of uncertainty and of signals by history."""
     full_N = full_batch(subject, method)
     norm_N = (full_N.square() * subject.gram_NN.diagonal()).sqrt()
     signal_P = group_norms(full_N, subject.gram_NN, subject.generations)
@@ -113,9 +110,7 @@ def as_configured(run: Run) -> Build:
 def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) -> Run:
     """The parsed arguments of a contestant's run with our trainer, or of the configuration's own.
 
-    Args:
-        fields: of the configuration, without its ``compare`` block.
-        contestant: its fields, and the loss of its method, replace those of the configuration.
+    ``fields`` are those of the configuration; the contestant's own, and the loss of its method, replace them.
     """
     if contestant is None:
         method = str(fields.get("method", DEFAULT_METHOD))

@@ -17,7 +17,7 @@ from torch import Tensor
 from dppo.methods import Method
 from dppo.pruning import Budget, PromptPruning, Pruning
 from dppo.rng import Purpose, generator
-from dppo.verification.draws import Bias, FrozenDraw, draw, estimate_bias, full_batch, gradients
+from dppo.verification.draws import Bias, draw, estimate_bias, full_batch, gradients
 from dppo.verification.subject import Subject
 
 NORMAL_95 = 1.959964
@@ -81,24 +81,18 @@ def remembering(pruning: AnyPruning) -> AnyPruning:
 def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
     """Independent draws of a method on a subject, or its only one if it uses no random numbers."""
     method = replace(method, prompts=remembering(method.prompts), completions=remembering(method.completions))
-    alone = _without_chance(subject, method)
-    streams = {purpose: generator(seed, purpose) for purpose in DRAWS}
-    drawn = [alone] if alone else [draw(subject, method, lambda purpose, *key: streams[purpose]) for _ in range(draws)]
+    none = cast(np.random.Generator, NoChance())
+    try:
+        drawn, exact = [draw(subject, method, lambda purpose, *key: none)], True
+    except ChanceNeeded:
+        streams = {purpose: generator(seed, purpose) for purpose in DRAWS}
+        drawn, exact = [draw(subject, method, lambda purpose, *key: streams[purpose]) for _ in range(draws)], False
     return Sample(
         gradient_MN=gradients(subject, method, drawn),
         weight_MN=torch.stack([one.weight_N for one in drawn]),
         full_N=full_batch(subject, method),
-        exact=alone is not None,
+        exact=exact,
     )
-
-
-def _without_chance(subject: Subject, method: Method) -> FrozenDraw | None:
-    """The only draw of a method without random numbers, else None."""
-    none = cast(np.random.Generator, NoChance())
-    try:
-        return draw(subject, method, lambda purpose, *key: none)
-    except ChanceNeeded:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,15 +62,11 @@ def entries(method: Method, norm_N: Tensor) -> dict[tuple[str, str], Selection]:
 
     The method gives the floor and the kind of scores (of token sums or token means); ``norm_N`` are the true norms.
     """
-
-    def oracle(completions: Completions) -> Tensor:
-        return norm_N
-
     scores = {
         "abs(A)": absolute_advantage,
         "abs(A) sqrt(length)": advantage_with_length,
         "abs(A) s": advantage_with_uncertainty,
-        "oracle": oracle,
+        "oracle": lambda completions: norm_N,
     }
     floor = getattr(method.completions, "floor", Pruning().floor)
     found: dict[tuple[str, str], Selection] = {}
