@@ -45,7 +45,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "kl": ("actor/kl_loss", "actor/reward_kl_penalty", "kl"),
 }
 """Metrics of a step by their possible names: the first one in a log counts."""
-SECONDS = ("rollout", "old", "reference", "update", "whole")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,8 @@ def step_metrics(rows: Iterable[Row]) -> tuple[Row, ...]:
         if not math.isnan(found["reward"] + found["response"]):
             steps.append(found)
         elif steps:
-            more = (name for name in SECONDS if math.isfinite(found[name]))
+            seconds = ("rollout", "old", "reference", "update", "whole")
+            more = (name for name in seconds if math.isfinite(found[name]))
             steps[-1] |= {name: float(np.nansum([steps[-1][name], found[name]])) for name in more}
     return tuple(steps)
 

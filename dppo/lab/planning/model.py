@@ -8,24 +8,10 @@ from dppo.lab.planning.costs import Figures, gain, interval
 from dppo.lab.planning.records import Length, Option, Seconds, Step, Work
 from dppo.lab.planning.work import UNPRUNED, full_moment, work_of
 from dppo.lab.statistics import Estimate
-from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, rates_to
+from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, rates_to
 
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Units that may be pruned."""
-
-    name: str
-    auto: Auto
-    """The rule of ``auto`` for this level."""
-
-    def at(self, rate: float) -> Option:
-        """The option that prunes this level at a rate."""
-        return replace(UNPRUNED, **{f"{self.name.removesuffix('s')}_rate": rate})
-
-
-PROMPTS = Level("prompts", PROMPT_AUTO)
-COMPLETIONS = Level("completions", COMPLETION_AUTO)
+LEVELS = {"prompts": PROMPT_AUTO, "completions": COMPLETION_AUTO}
+"""Units that may be pruned, and the rule of ``auto`` for their rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +101,7 @@ def make_plan(
         processes=processes,
         figures=figures,
         rows=tuple(_row(worlds, first, step, option, length, processes) for option in chosen),
-        advice=tuple(_advice(worlds, step, processes, level, length) for level in (PROMPTS, COMPLETIONS)),
+        advice=tuple(_advice(worlds, step, processes, level, length) for level in LEVELS),
         **about,
     )
 
@@ -145,23 +131,24 @@ def _row(
     )
 
 
-def _advice(worlds: Sequence[Figures], step: Step, processes: int, level: Level, length: Length) -> Advice:
+def _advice(worlds: Sequence[Figures], step: Step, processes: int, level: str, length: Length) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below ``least_gain``, as ``auto``."""
-    rates, least = rates_to(level.auto.largest), level.auto.least_gain
-    gains = {rate: gain(worlds[0], step, level.at(rate), processes) for rate in rates}
+    auto, field = LEVELS[level], f"{level.removesuffix('s')}_rate"
+    option_of = {rate: replace(UNPRUNED, **{field: rate}) for rate in rates_to(auto.largest)}
+    gains = {rate: gain(worlds[0], step, option, processes) for rate, option in option_of.items()}
     best = max(gains.values())
-    enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
-    rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
-    found = interval([gain(world, step, level.at(rate), processes) for world in worlds])
+    enough = [rate for rate in option_of if gains[rate] >= 1 + auto.enough * (best - 1)]
+    rate = enough[0] if best > 1 else max(option_of, key=lambda each: gains[each])
+    found = interval([gain(world, step, option_of[rate], processes) for world in worlds])
     if full_moment(worlds[0].workload, step) == 0:
         why = "no group has answers of differing reward, so there is no gradient to prune by"
-    elif level is PROMPTS and length.first_epoch >= length.steps:
+    elif level == "prompts" and length.first_epoch >= length.steps:
         why = "the run is over before prompts come back, and none has a history"
     elif best <= 1:
         why = "at equal noise no rate gains anything"
     else:
         why = f"a rate of {rate:g} gains {found.value:.2f}x to equal noise, at least {found.low:.2f}x"
-        if found.low >= least:
-            return Advice(level=level.name, rate=rate, gain=found, why=why)
-        why += f"; {least:g}x is the least worth having"
-    return Advice(level=level.name, rate=0.0, gain=found, why=why)
+        if found.low >= auto.least_gain:
+            return Advice(level=level, rate=rate, gain=found, why=why)
+        why += f"; {auto.least_gain:g}x is the least worth having"
+    return Advice(level=level, rate=0.0, gain=found, why=why)

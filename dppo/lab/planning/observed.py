@@ -17,8 +17,6 @@ RESAMPLES = 100
 """Resamples for an interval: each is a plan of its own."""
 MOST = 200
 """Timed steps and logs used: the latest, since a policy moves on."""
-GENERATIONS = 8
-"""TRL's default of ``num_generations``."""
 SECONDS, ROLLOUTS, ROLLOUT_TOKENS, _ = TOTALS.values()
 NEEDED = (*("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "num_tokens", "time/rollout", "time/forward_backward"), "reward")
 NEEDED += ("rows/tokens", "rows/padded_tokens")
@@ -68,7 +66,7 @@ def observed_run(run: RunRecord) -> Observed:
         )
     padded = run.method == STOCK or run.config.get("layout") == "padded"
     layout = "padded batches" if padded else "packed rows"
-    size = int(number(run.config.get("num_generations", GENERATIONS)))
+    size = int(number(run.config.get("num_generations", 8)))  # TRL's default
     processes = number(run.environment.get("processes", 1))
     shares = _shares(run, logs, size)
     # Prompts that were rolled out; without records of prompts, groups.

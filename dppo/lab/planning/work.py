@@ -57,10 +57,16 @@ def work_of(workload: Workload, step: Step, option: Option) -> Work:
     count_2X, whole = cells.count_2X, full_moment(workload, step)
     # A cell without completions of one kind has a score for them, and no probability.
     known_2X = np.where((cells.score_2X > 0) & (prob_2X == 0), 1.0, prob_2X)
+    kept_2X = count_2X * prob_2X
+    if option.layout == "padded":
+        forwarded = float(kept_2X.sum()) * workload.padded_tokens
+    else:
+        trunks = float(cells.groups_X @ (1 - np.prod((1 - prob_2X) ** cells.members_2X, axis=0)))
+        forwarded = float((kept_2X * cells.tokens_2X).sum()) + trunks * (workload.prompt_tokens - 1)
     return Work(
         completions=float(count_2X.sum()) / step.passes,
         generated=float((count_2X * cells.tokens_2X).sum()) / step.passes,
-        forwarded=_forwarded(workload, option, cells, prob_2X),
+        forwarded=forwarded,
         noise=cells.moment(known_2X) / whole if whole > 0 else 1.0,
     )
 
@@ -157,13 +163,3 @@ def full_moment(workload: Workload, step: Step) -> float:
     """Second moment of the gradient of a step that prunes nothing; 0 if no group has a gradient."""
     cells = cells_of(workload, step, UNPRUNED)
     return cells.moment(np.ones_like(cells.score_2X))
-
-
-def _forwarded(workload: Workload, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
-    """``Work.forwarded``."""
-    kept_2X = cells.count_2X * prob_2X
-    if option.layout == "padded":
-        return float(kept_2X.sum()) * workload.padded_tokens
-    tokens = float((kept_2X * cells.tokens_2X).sum())
-    trunks = float(cells.groups_X @ (1 - np.prod((1 - prob_2X) ** cells.members_2X, axis=0)))
-    return tokens + trunks * (workload.prompt_tokens - 1)
