@@ -18,10 +18,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dppo.lab.comparison.words import duration
 from dppo.lab.palette import FIXED, SERIES
-from dppo.lab.report.curves import averaged, band, phase_seconds
+from dppo.lab.report.curves import averaged, band, last_of
 from dppo.lab.report.sources import Contents, Group
 from dppo.lab.runs.folder import ACCURACY, TOTALS
-from dppo.lab.runs.reader import mapping, number
+from dppo.lab.runs.reader import RunRecord, mapping, number, phases_of
 
 MUTED, GRID = "#5c6068", "#dcdfe4"
 PHASES = {
@@ -190,6 +190,14 @@ def lacking(contents: Contents, drawn: Collection[Group]) -> str:
     """A sentence that names the methods that are not drawn; empty if all are."""
     missing = [group.label for group in contents.groups if group not in drawn]
     return f" Not in the logs of {', '.join(missing)}." if missing else ""
+
+
+def phase_seconds(run: RunRecord) -> dict[str, float]:
+    """Seconds of a run by phase, from its logs. Seconds in no known phase are "other", if the total is known."""
+    found = phases_of(run.logs)
+    seconds = {name: found[name] for name in PHASES if name in found}
+    rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
+    return seconds | ({"other": rest} if rest > 0 else {})
 
 
 def phases_chart(contents: Contents) -> Chart:

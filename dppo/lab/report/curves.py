@@ -5,20 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from dppo.lab.report.sources import Contents, Group
-from dppo.lab.runs.folder import TOTALS
-from dppo.lab.runs.reader import RunRecord, Series, phases_of
+from dppo.lab.runs.reader import RunRecord, Series
 from dppo.lab.statistics import FEWEST, seed_interval
 
-GOING = ("running", "stopped")
-KNOWN = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
-"""Phases of a step."""
 POINTS = 40
 """Places at most where a mean over seeds is drawn."""
 
 
 def averaged(group: Group) -> tuple[RunRecord, ...]:
     """The runs a mean is taken over: those that ended well; where none has ended yet, those that are going."""
-    ended = tuple(run for run in group.sound if run.status not in GOING)
+    ended = tuple(run for run in group.sound if run.status not in ("running", "stopped"))
     return ended or group.sound
 
 
@@ -38,14 +34,6 @@ def band(curves: Sequence[Series]) -> np.ndarray | None:
     values = np.stack([np.interp(x_I, c.x_I, c.value_I) for c in curves])
     found = [seed_interval(dict(enumerate(seeds))) for seeds in values.T.tolist()]
     return np.array([x_I, *np.array([[one.centre, one.low, one.high] for one in found], dtype=float).T])
-
-
-def phase_seconds(run: RunRecord) -> dict[str, float]:
-    """Seconds of a run by phase, from its logs. Seconds in no known phase are "other", if the total is known."""
-    found = phases_of(run.logs)
-    seconds = {name: found[name] for name in KNOWN if name in found}
-    rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
-    return seconds | ({"other": rest} if rest > 0 else {})
 
 
 def last_of(run: RunRecord, name: str, otherwise: float = np.nan) -> float:

@@ -5,8 +5,8 @@ import report_folders as made
 from report_folders import run_of
 
 from dppo.lab.palette import SERIES
-from dppo.lab.report.charts import drawing, looks
-from dppo.lab.report.curves import band, phase_seconds
+from dppo.lab.report.charts import drawing, looks, phase_seconds
+from dppo.lab.report.curves import band
 from dppo.lab.report.page import draw_panels
 from dppo.lab.report.sources import read_sources
 from dppo.lab.runs.reader import Series
