@@ -15,6 +15,7 @@ from dppo.lab.judge import judge
 from dppo.lab.runs.embedded import TASKS
 from dppo.lab.runs.folder import ACCURACY
 from dppo.lab.runs.held_out import Asker, HeldOut, asker, check_names, embedded_set, gym_set, sums
+from dppo.lab.runs.models import chat_options
 from dppo.lab.runs.parsing import AnyRun
 from dppo.lab.subject import SubjectSampling
 from dppo.trl.grpo.trainer import DPPOTrainer
@@ -73,10 +74,7 @@ def load_benchmarks(run: AnyRun) -> list[HeldOut]:
 
 
 class BenchmarkCallback(TrainerCallback):
-    """Logs ``eval/<benchmark>/pass@1`` and its companions at the start, every ``every`` steps, and at the end.
-
-    ``evaluate`` gives the figures of the live model, and ``log`` receives them.
-    """
+    """Logs the figures of ``evaluate`` by ``log``: at the start, every ``every`` steps, and at the end."""
 
     def __init__(
         self, evaluate: Callable[[], dict[str, float]], log: Callable[[dict[str, float]], None], every: int
@@ -138,13 +136,8 @@ def benchmark_callback(
     training, accelerator = run.training, trainer.accelerator
     embedded = any(found.name in TASKS for found in sets)
     layout = trainer.generating if isinstance(trainer, DPPOTrainer) else nullcontext
-    given = training.chat_template_kwargs
     size = training.per_device_train_batch_size * (training.steps_per_generation or 1)
-    asked: dict[str, Any] = {
-        "embedded": embedded,
-        "batch_size": size,
-        "options": given if isinstance(given, dict) else {},
-    }
+    options = chat_options(run, trainer.processing_class)
     share = {"rank": accelerator.process_index, "processes": accelerator.num_processes}
     drawn = {"samples": run.data.eval_benchmark_samples, "seed": training.seed, **share}
 
@@ -158,7 +151,7 @@ def benchmark_callback(
             model: Any = accelerator.unwrap_model(trainer.model)
             if embedded:
                 check_embedded(model, training)
-            ask = asker(model, trainer.processing_class, **asked)
+            ask = asker(model, trainer.processing_class, embedded=embedded, batch_size=size, options=options)
             sampling = SubjectSampling(
                 temperature=training.temperature,
                 top_p=training.top_p,
