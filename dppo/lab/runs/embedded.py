@@ -1,22 +1,19 @@
 """The embedded task as data of a run: its names, and its problems as a dataset."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from datasets import Dataset
 
 from dppo.lab.demo import task
 
 EMBEDDED = "embedded"
-TASKS: Mapping[str, task.ArithmeticTask] = MappingProxyType(
-    {
-        EMBEDDED: task.FULL,
-        "embedded_quick": task.QUICK,
-        "embedded_sparse": task.SPARSE,
-        "embedded_silent": task.SILENT,
-        "embedded_rare": task.RARE,
-    }
-)
+TASKS: Mapping[str, task.ArithmeticTask] = {
+    EMBEDDED: task.FULL,
+    "embedded_quick": task.QUICK,
+    "embedded_sparse": task.SPARSE,
+    "embedded_silent": task.SILENT,
+    "embedded_rare": task.RARE,
+}
 """Names under which a configuration asks for the task, as ``dataset_name``, ``scratch:...`` and ``eval_benchmarks``."""
 
 

@@ -19,10 +19,7 @@ from dppo.lab.subject import SubjectSampling
 
 
 def evaluate(options: argparse.Namespace, names: list[str], folder: Path) -> dict[str, Any]:
-    """Accuracy of a model on each named task, one completion per problem, also written to ``folder/results.json``.
-
-    The interval is Wilson's, over problems.
-    """
+    """Accuracy on each named task, one completion per problem, with Wilson's interval; written to ``results.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     scorer, given = GymScorer(options.workers, options.answer_time_limit), options.task_arguments
     made = {"seed": options.seed, "answer_pattern": options.answer_pattern}

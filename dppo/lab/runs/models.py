@@ -1,7 +1,4 @@
-"""The model of a run: what is wrong with its name, its tokenizer, and the tokens it has positions for.
-
-TRL is not needed here.
-"""
+"""The model of a run: problems of its name, its tokenizer, and its positions; TRL is not needed here."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

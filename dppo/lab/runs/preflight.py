@@ -36,10 +36,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
 
 
 def data_problems(run: AnyRun) -> Iterator[str]:
-    """Local training or evaluation sets that do not exist; hub names are not looked up.
-
-    A model from scratch would be warmed up before they are read.
-    """
+    """Local sets that do not exist, found before a model from scratch is warmed up; hub names are not looked up."""
     data = run.data
     if data.task_arguments and not any(map(is_gym, (data.dataset_name, *(data.eval_benchmarks or [])))):
         yield (

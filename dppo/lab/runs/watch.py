@@ -1,7 +1,4 @@
-"""A trainer watched from outside: its methods are called through others that look at what goes in and comes out.
-
-Neither our trainer nor TRL's has code for it.
-"""
+"""A trainer watched from outside, without code in it: functions around its methods see what goes in and comes out."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
