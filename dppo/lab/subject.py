@@ -1,7 +1,6 @@
 """Rolls out a policy that stands still, and takes all its gradients: the subject of verification and frozen draws."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -155,13 +154,18 @@ def generate(
         pad_token_id=pad,
         eos_token_id=ends or None,
     )
-    with torch.random.fork_rng(), own_defaults(model):
-        torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
-        output = cast(Any, model).generate(
-            torch.tensor(padded, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
-            generation_config=settings,
-        )
+    # The sampling defaults of its folder, such as ``min_p``, would change its policy.
+    defaults, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
+            output = cast(Any, model).generate(
+                torch.tensor(padded, device=model.device),
+                attention_mask=torch.tensor(mask, device=model.device),
+                generation_config=settings,
+            )
+    finally:
+        model.generation_config = defaults
     rows = output[:, width:].tolist()
     return [next((row[: place + 1] for place, token in enumerate(row) if token in ends), row) for row in rows]
 
@@ -171,14 +175,3 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> li
     configured = model.generation_config.eos_token_id if model.generation_config else None
     ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
     return [ends] if isinstance(ends, int) else list(ends or ())
-
-
-@contextmanager
-def own_defaults(model: PreTrainedModel) -> Iterator[None]:
-    """The model without the sampling defaults of its folder, such as ``min_p``, which would change its policy."""
-    defaults = model.generation_config
-    model.generation_config = GenerationConfig()
-    try:
-        yield
-    finally:
-        model.generation_config = defaults

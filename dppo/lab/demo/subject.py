@@ -14,16 +14,15 @@ from dppo.verification.subject import Subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 
-QUICK_TASK: ArithmeticTask = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
+QUICK_TASK: ArithmeticTask = replace(FULL, easy=(2,), middle=(3,), hard=(4,), warm_up_steps=150)
 """Short chains, of which a policy gets some right after seconds of training."""
-QUICK_STEPS = 150
 
 
 def quick_policy(seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """The embedded policy after a short warm-up on short chains, and its tokenizer."""
     model, tokenizer = build_model(seed), build_tokenizer()
     with one_thread():
-        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=QUICK_STEPS)
+        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=QUICK_TASK.warm_up_steps)
     return model, tokenizer
 
 

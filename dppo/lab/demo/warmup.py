@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.errors import raise_problems
-from dppo.lab.demo.task import ArithmeticProblem, ArithmeticTask, demonstration, draw_problem
+from dppo.lab.demo.task import ArithmeticTask, demonstration, draw_problem
 from dppo.rng import Purpose, generator
 from dppo.verification.tiny_tokenizer import PAD, TOKENS, encode_questions
 
@@ -81,16 +81,14 @@ def _batches(
     weights /= weights.sum()
     while True:
         levels = rng.choice(task.levels, POOL, p=weights)
-        problems = [_practice(task, int(level), rng) for level in levels]
+        problems = []
+        for level in levels.tolist():
+            # Where the middle band is looked up, half of those of its levels are.
+            table = task.table if task.table and level in task.middle and rng.random() < 0.5 else ()
+            problems.append(draw_problem(level, rng, held_out=False, largest_total=task.largest_total, table=table))
         texts = [demonstration(problem, task.teacher, rng) + str(tokenizer.eos_token) for problem in problems]
         prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         yield from _bucketed(list(zip(prompts, tokenizer(texts)["input_ids"], strict=True)), rng)
-
-
-def _practice(task: ArithmeticTask, level: int, rng: np.random.Generator) -> ArithmeticProblem:
-    """A problem of a level; where the middle band is looked up, half of those of its levels are."""
-    table = task.table if task.table and level in task.middle and rng.random() < 0.5 else ()
-    return draw_problem(level, rng, held_out=False, largest_total=task.largest_total, table=table)
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
@@ -145,11 +143,7 @@ def mean_loss(model: Qwen3ForCausalLM, token_BT: Tensor, label_BT: Tensor) -> Te
 
 
 def _bucketed(examples: Sequence[Example], rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """All examples once, in batches of similar length and random order: (B, T) tokens, and the next token as label.
-
-    Labels are -1 at the prompt and at the padding, which is on the right: causal attention never looks at it. A batch
-    has at most ``BATCH_TOKENS``, padding included.
-    """
+    """All examples once, in batches of similar length and random order: (B, T) tokens, and labels of ``mean_loss``."""
     batches: list[list[Example]] = []
     for prompt, completion in sorted(examples, key=lambda example: sum(map(len, example))):
         if not batches or (len(prompt) + len(completion)) * (len(batches[-1]) + 1) > BATCH_TOKENS:
@@ -158,4 +152,5 @@ def _bucketed(examples: Sequence[Example], rng: np.random.Generator) -> Iterator
     for index in rng.permutation(len(batches)):
         tokens = [torch.tensor(prompt + completion) for prompt, completion in batches[index]]
         labels = [torch.tensor([-1] * (len(prompt) - 1) + completion + [-1]) for prompt, completion in batches[index]]
+        # Padding is on the right, where causal attention never looks.
         yield pad_sequence(tokens, True, TOKENS.index(PAD)), pad_sequence(labels, True, -1)
