@@ -71,7 +71,8 @@ class SampledTokens:
     def moments(self, factor_N: Tensor) -> Tensor:
         """(N, T) float64 ``(f * (1 - p_t))^2``, 0 at tokens without loss: a token of probability 1 has no gradient.
 
-        ``factor_N`` f multiplies a token's loss: advantage of the whole group times weight.
+        ``factor_N`` f multiplies a token's loss: advantage of the whole group times weight, over the tokens of the
+        completion if the loss takes a mean within it.
         """
         logp_NT = torch.nan_to_num(self.logp_NT, nan=-math.inf).double()
         one_minus_p_NT = torch.where(self.mask_NT, -torch.expm1(logp_NT), 0.0)

@@ -46,8 +46,9 @@ class RolledGroup:
 class RequestedWorker(RolloutWorkerProtocol, Protocol):
     """A rollout worker for ``DPPOAsyncTrainer``: TRL's ``RolloutWorkerProtocol`` with requests.
 
-    Its ``rollout_buffer`` holds one ``RolledGroup`` for each request, in any order. A request that it does not answer
-    is made again under another number. Requests may come before ``start``.
+    Beside ``request`` it has ``start``, ``stop``, ``update_model_version``, ``check_health``, ``metrics_queue``, and a
+    ``rollout_buffer`` of one ``RolledGroup`` for each request, in any order. A request that it does not answer is made
+    again under another number. Requests may come before ``start``.
     """
 
     def request(self, group_id: int, row: int) -> None:
