@@ -46,7 +46,7 @@ class Folding:
         used = 0
         for parameter in parameters:
             start = used % self.length
-            pieces = math.ceil((start + parameter.numel()) / self.length)
+            pieces = max(1, math.ceil((start + parameter.numel()) / self.length))
             sign = torch.randint(2, (pieces,), generator=signs).mul(2).sub(1).float()
             self._places.append((start, torch.ones(1) if self.exact else sign))
             used += parameter.numel()

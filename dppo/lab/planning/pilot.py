@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo.lab.planning.observed import Observed, observed_run
+from dppo.lab.planning.records import check_pilot
 from dppo.lab.runs.follow import Follow
 from dppo.lab.runs.parsing import parse_fields
 from dppo.lab.runs.parts import build_trainer, prepare_model
@@ -46,6 +47,7 @@ def run_pilot(
     ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
     if other work runs on the machine.
     """
+    check_pilot(prompts)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Neither printed lines nor warnings belong in the table of a plan.

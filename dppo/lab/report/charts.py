@@ -195,7 +195,7 @@ def lacking(contents: Contents, drawn: Collection[Group]) -> str:
 def phase_seconds(run: RunRecord) -> dict[str, float]:
     """Seconds of a run by phase, from its logs. Seconds in no known phase are "other", if the total is known."""
     found = phases_of(run.logs)
-    seconds = {name: found[name] for name in PHASES if name in found}
+    seconds = {name: found[name] for name in PHASES if name in found and name != "other"}
     rest = last_of(run, TOTALS["seconds"], 0.0) - sum(seconds.values()) if seconds else 0.0
     return seconds | ({"other": rest} if rest > 0 else {})
 

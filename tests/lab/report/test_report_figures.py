@@ -30,9 +30,12 @@ def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes():
 
 
 def test_seconds_by_phase_are_means_times_updates():
-    """A log has the mean over the updates since the one before: 5 * 2 + 10 * 1 and 5 * 1 + 10 * 3."""
+    """A log has the mean over the updates since the one before: 5 * 2 + 10 * 1 and 5 * 1 + 10 * 3.
+
+    The rest of the total is other, whatever a log calls so.
+    """
     logs = (
-        {"step": 5, "time/rollout": 2.0, "time/optimizer": 1.0, "total/seconds": 20.0},
+        {"step": 5, "time/rollout": 2.0, "time/optimizer": 1.0, "time/other": 0.2, "total/seconds": 20.0},
         {"step": 15, "time/rollout": 1.0, "time/optimizer": 3.0, "total/seconds": 60.0},
     )
     assert phase_seconds(run_of(logs=logs)) == {"rollout": 20.0, "optimizer": 35.0, "other": 5.0}
