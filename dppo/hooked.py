@@ -26,22 +26,24 @@ def fingerprint(method: Any) -> str:
 
 def changed(file: Path, listed: Callable[[str], bool] = lambda path: True) -> list[str]:
     """Methods that are not as ``file`` has them, or not there, of those whose path is ``listed``."""
-    found = [(path, name, digest) for path, name, digest in _compared(file) if listed(path)]
+    found = _compared(file, listed)
     return [f"{path.rpartition('.')[2]}.{name}" for path, name, (tested, here) in found if tested != here]
 
 
 def write_fingerprints(file: Path) -> None:
     """Write the fingerprints of the installed version."""
     found: dict[str, dict[str, str]] = {}
-    for path, name, (_, here) in _compared(file):
+    for path, name, (_, here) in _compared(file, lambda path: True):
         found.setdefault(path, {})[name] = here
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _compared(file: Path) -> list[tuple[str, str, tuple[str, str]]]:
-    """Path and name of each method, with its fingerprints in the tested and in the installed version."""
+def _compared(file: Path, listed: Callable[[str], bool]) -> list[tuple[str, str, tuple[str, str]]]:
+    """Path and name of each listed method, with its fingerprints in the tested and in the installed version."""
     found = []
     for path, methods in json.loads(file.read_text(encoding="utf-8")).items():
+        if not listed(path):  # nor imported: a part that a run does not use may fail to import
+            continue
         try:
             owner = resolve_name(path)
         except (AttributeError, ImportError):

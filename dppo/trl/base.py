@@ -62,7 +62,7 @@ class TrainingLoop(CheckpointedLoop):
     def end_call(self) -> None:
         """Read the metrics of a step, once its last backward pass is under way: nothing waits for them earlier."""
 
-    def count_tokens(self: Any, tokens: int) -> None:
+    def _add_tokens(self: Any, tokens: int) -> None:
         """Add tokens to those that a trainer on rows logs as ``num_tokens``."""
         self._total_train_tokens += tokens
         self._metrics["train"]["num_tokens"] = [self._total_train_tokens]

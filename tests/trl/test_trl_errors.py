@@ -39,6 +39,7 @@ REFUSED = [
     (DPPOConfig, dict(prompt_prune_rate="auto", prune_floor=0.6), "prune_floor=0.6"),
     (DPPOConfig, dict(max_rounds=5), "max_rounds=5"),
     (DPPOConfig, dict(num_generations=1), "num_generations: 2"),
+    (DPPOConfig, dict(num_generations=1, per_device_train_batch_size=1), "num_generations: 2"),
     (DPPOConfig, dict(method="dr_grpo", num_generations=1), "method: dppo_history"),
     (DPPOConfig, dict(method="cppo_trl", accept_bias=True, loss_type="grpo"), "loss_type: bnpo"),
     (DPPOConfig, dict(method="pods", accept_bias=True, completion_score="length"), "method='pods'"),
@@ -207,12 +208,16 @@ def test_comments_and_blank_lines_are_no_change():
     assert plain == fingerprint(Commented.one) != fingerprint(Other.one)
 
 
-def test_the_fingerprints_are_of_the_installed_trl(tmp_path):
+def test_the_fingerprints_are_of_the_installed_trl(tmp_path, monkeypatch):
     assert changed(HOOKED) == [], f"python -m dppo.hooked {HOOKED}"
     added = tmp_path / "hooked.json"
     added.write_text(HOOKED.read_text().replace("{", '{"trl.GRPOTrainer": {"train": "", "no_such": ""}, ', 1))
     assert changed(added) == ["GRPOTrainer.train"], "one that is not there has an empty fingerprint"
     assert changed(added, lambda path: path != "trl.GRPOTrainer") == []
+    imported = []
+    monkeypatch.setattr("dppo.hooked.resolve_name", imported.append)
+    assert changed(added, lambda path: False) == imported == [], "a part that is not used may fail to import"
+    monkeypatch.undo()
     write_fingerprints(added)
     assert changed(added) == [] and '"no_such": ""' in added.read_text()
 

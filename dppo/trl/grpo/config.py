@@ -33,10 +33,6 @@ CHOICES_OF_TRL = checks.CHOICES | {
 def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
     """One sentence per field that contradicts the method or another; ``settle`` has compared an ``own`` method."""
     rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
-    if args.num_generations == 1 and not rule.of_one:
-        alone = f"num_generations=1 with advantages by {rule.name!r} has no gradient"
-        advice = "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
-        yield f"{alone}: a completion is compared with itself. {advice}"
     if prior is not None:
         yield from prior_problems(prior)
         if not (args.prompt_prune_rate or rule.from_history):
@@ -164,6 +160,10 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             for name in (*objective.SETTINGS, *objective.CONSTANTS):
                 setattr(self, name, found[name])
         self._left_out = {name: value for name, value in vars(self).items() if before.get(name, value) is None}
+        if self.num_generations == 1 and not base.advantages.of_one:
+            alone = f"num_generations=1 with advantages by {base.advantages.name!r} has no gradient"
+            advice = "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+            _refuse(f"{alone}: a completion is compared with itself. {advice}")
 
     def build_method(
         self, own: Method | None = None, *, sampler_log_probs: bool = False, model_config: Any = None

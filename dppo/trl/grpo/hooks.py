@@ -51,7 +51,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             if entered:
                 self.forwards.layout.enter()
 
-    def examples(self, row_Q: Tensor, generations: int | Tensor) -> list[dict[str, Any]]:
+    def _examples(self, row_Q: Tensor, generations: int | Tensor) -> list[dict[str, Any]]:
         """This rank's equal, contiguous slice of some rows of the dataset, each repeated for every completion."""
         row_N, accelerator = row_Q.repeat_interleave(torch.as_tensor(generations)), self.accelerator
         here = row_N.split(len(row_N) // accelerator.num_processes)[accelerator.process_index].tolist()

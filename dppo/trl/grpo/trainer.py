@@ -222,14 +222,14 @@ class DPPOTrainer(GRPOHooks):
         done, parts, multiple = share_done(self.state), self.schedule.parts, self.schedule.multiple
         prompts = self.session.prompts(done=done, multiple=multiple, parts=parts)
         sizes = self.session.generations if prompts.size_Q is None else prompts.size_Q
-        return prompts, self.roll_out(self.examples(prompts.row_Q, sizes), equal_groups=prompts.size_Q is None)
+        return prompts, self.roll_out(self._examples(prompts.row_Q, sizes), equal_groups=prompts.size_Q is None)
 
     def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, GeneratedBatch]:
         rounds: list[GeneratedBatch] = []
         generations, processes = self.session.generations, self.accelerator.num_processes
 
         def one_round(number: int, block: Block) -> Rewards:
-            rounds.append(self.roll_out(self.examples(block.row_Q, generations)))
+            rounds.append(self.roll_out(self._examples(block.row_Q, generations)))
             return self._rewards_of(rounds[-1])
 
         with saved_at_the_limit(self, source):

@@ -264,7 +264,7 @@ class RowTrainer(TrainingLoop):
 
     def _count_tokens(self, tokens: int) -> None:
         self._tokens_counted += tokens
-        self.count_tokens(tokens)
+        self._add_tokens(tokens)
 
     # -- the run and its checkpoints ----------------------------------------------------------------------------
 
