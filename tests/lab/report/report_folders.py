@@ -4,23 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from small_runs import lines_of, write_lines
+
 from dppo.lab.runs.reader import RunRecord
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "sample_compare"
 RUNS = SAMPLE / "runs"
-UPDATES = 25
-"""Of a run of the sample."""
-
-
-def lines_of(path: Path) -> list[Any]:
-    """The JSON values of a file, one per line."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def write_lines(path: Path, records: list[Any]) -> None:
-    """One JSON value per line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def about_run(method: str = "dppo", seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -30,12 +19,12 @@ def about_run(method: str = "dppo", seed: int = 0, **changes: Any) -> dict[str, 
     return {**about, "seed": seed, "config": config, **changes}
 
 
-def logs(method: str, seed: int, updates: int = UPDATES) -> list[dict[str, Any]]:
+def logs(method: str, seed: int, updates: int = 25) -> list[dict[str, Any]]:
     """What metrics.jsonl holds: an evaluation and a log in turn; the sample has three seeds."""
     return [log for log in lines_of(RUNS / method / f"seed_{seed % 3}" / "metrics.jsonl") if log["step"] <= updates]
 
 
-def write_run(folder: Path, method: str = "dppo", seed: int = 0, updates: int = UPDATES, **changes: Any) -> Path:
+def write_run(folder: Path, method: str = "dppo", seed: int = 0, updates: int = 25, **changes: Any) -> Path:
     """A whole run, as one of the sample."""
     write_lines(folder / "metrics.jsonl", logs(method, seed, updates))
     (folder / "run.json").write_text(json.dumps(about_run(method, seed, **changes)))

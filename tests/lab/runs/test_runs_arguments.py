@@ -35,13 +35,8 @@ def test_a_value_means_the_same_in_a_file_as_a_flag_and_as_text(name, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(fields))
     text = {**fields, name: GIVEN[name] if isinstance(GIVEN[name], list) else str(GIVEN[name])}
-    runs = [
-        parse_fields(fields, DPPOConfig),
-        parse_fields(text, DPPOConfig),
-        parse_run([str(path)]),
-        parse_run(["--config", str(path)]),
-        parse_run([*as_flags(fields)]),
-    ]
+    words = [str(path)], ["--config", str(path)], [*as_flags(fields)]
+    runs = [*(parse_fields(given, DPPOConfig) for given in (fields, text)), *map(parse_run, words)]
     found = [getattr(run.data if hasattr(run.data, name) else run.training, name) for run in runs]
     assert all(value == found[0] for value in found)
     read = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -56,11 +51,7 @@ def test_a_value_means_the_same_in_a_file_as_a_flag_and_as_text(name, tmp_path):
         ("eval_strategy", False, ["--eval_strategy", "'False'", "quote it, 'no'"]),
         ("chat_template_kwargs", "enable_thinking", ["'enable_thinking' is no mapping"]),
         ("env", "PATH", ["env='PATH'"]),
-        (
-            "completion_prune_rat",
-            0.5,
-            ["--completion_prune_rat", "Did you mean completion_prune_rate?"],
-        ),
+        ("completion_prune_rat", 0.5, ["--completion_prune_rat", "Did you mean completion_prune_rate?"]),
     ],
 )
 def test_fields_of_a_wrong_type_are_refused(name, value, named):
@@ -89,18 +80,15 @@ def test_a_field_that_is_given_twice_is_refused(tmp_path):
     assert read_file(path)["second"] == {"x": 2}, "what is merged may be given again"
 
 
-def test_null_is_no_value_where_a_field_may_have_none_and_one_word_is_a_list():
-    run = parse_fields({**REQUIRED, "eval_benchmark_limit": None, "eval_benchmarks": "math500"}, DPPOConfig)
-    assert run.data.eval_benchmark_limit is None and run.data.eval_benchmarks == ["math500"]
-
-
 def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
     monkeypatch.delenv("DPPO_TEST", raising=False)
     parse_fields({**REQUIRED, "env": {"DPPO_TEST": 3}}, DPPOConfig)
     assert os.environ.pop("DPPO_TEST") == "3"
 
 
-@pytest.mark.parametrize(("given", "meant"), [(True, "group"), (False, "none"), ("batch", "batch")])
-def test_advantages_are_divided_or_not_as_trl_reads_it(given, meant, tmp_path):
-    assert parse_fields({**REQUIRED, "scale_rewards": given}, DPPOConfig).training.scale_rewards == meant
-    assert parse_fields({**REQUIRED, "scale_rewards": given}, GRPOConfig).training.scale_rewards == meant
+@pytest.mark.parametrize("kind", [DPPOConfig, GRPOConfig])
+def test_null_is_no_value_one_word_is_a_list_and_advantages_are_divided_as_trl_reads_it(kind):
+    run = parse_fields({**REQUIRED, "eval_benchmark_limit": None, "eval_benchmarks": "math500"}, kind)
+    assert run.data.eval_benchmark_limit is None and run.data.eval_benchmarks == ["math500"]
+    for given, meant in ((True, "group"), (False, "none"), ("batch", "batch")):
+        assert parse_fields({**REQUIRED, "scale_rewards": given}, kind).training.scale_rewards == meant

@@ -1,15 +1,14 @@
 """Held-out problems while a run trains: figures in the log, and a run that trains as it would have without them."""
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
-import torch
 from refusals import refused
 from safetensors.torch import load_file
-from small_runs import small_words, train
+from small_runs import equal, lines_of, small_words, train, write_lines
 from toy_evaluation import ASKER, toy_set
+from transformers import TrainerState
 
 from dppo.errors import ConfigError
 from dppo.lab.runs import benchmarks, held_out
@@ -21,12 +20,6 @@ from dppo.lab.runs.parsing import parse_run
 from dppo.lab.subject import SubjectSampling
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-
-
-class State:
-    def __init__(self, step):
-        self.global_step = step
-
 
 SETS, FORTY = (toy_set(7, "one"), toy_set(5, "two")), SubjectSampling(max_new_tokens=40)
 
@@ -41,23 +34,20 @@ def test_figures_are_shares_of_the_completions():
         assert 0 < figures[f"eval/{name}/no_answer"] < 1 and 1 <= figures[f"eval/{name}/mean_tokens"] <= 30
     both = figures["eval/one/pass@1"], figures["eval/two/pass@1"]
     assert figures["eval/average/pass@1"] == pytest.approx(sum(both) / 2)
-
-
-def test_a_prompt_that_leaves_no_room_is_not_answered():
-    figures = figures_of(SETS, replace(ASKER, positions=3), FORTY, samples=3)
-    assert figures["eval/one/no_answer"] > 0.8 and figures["eval/one/pass@1"] < 0.2
+    no_room = figures_of(SETS, replace(ASKER, positions=3), FORTY, samples=3)
+    assert no_room["eval/one/no_answer"] > 0.8 and no_room["eval/one/pass@1"] < 0.2
 
 
 def test_when_it_evaluates():
     logged = []
     follow, resumed = (BenchmarkCallback(dict, logged.append, every=2) for _ in range(2))
-    follow.on_train_begin(None, State(0), None)
+    follow.on_train_begin(None, TrainerState(global_step=0), None)
     for step in range(1, 6):
-        follow.on_step_end(None, State(step), None)
+        follow.on_step_end(None, TrainerState(global_step=step), None)
     assert len(logged) == 3  # 0, 2, 4
-    follow.on_train_end(None, State(5), None)
-    follow.on_train_end(None, State(5), None)
-    resumed.on_train_begin(None, State(4), None)
+    for _ in range(2):
+        follow.on_train_end(None, TrainerState(global_step=5), None)
+    resumed.on_train_begin(None, TrainerState(global_step=4), None)
     assert len(logged) == 4
 
 
@@ -79,28 +69,14 @@ def test_no_clock_cuts_an_answer(monkeypatch):
     assert seen == [SubjectSampling(max_new_tokens=40, seed=7, limit_seconds=math.inf)] and made.tokens == 1
 
 
-ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
-
-
 @pytest.fixture
 def words(tmp_path, untrained):
     """A run on the embedded policy, untrained, of three steps."""
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    rows = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
+    write_lines(tmp_path / "sums.jsonl", rows)
     more = "--max_steps 3 --logging_steps 2 --save_strategy no --learning_rate 1e-3 --prompt_template {problem}"
     more += " --reward_funcs small_runs.odd_length"
     return small_words(tmp_path / "out", *more.split(), model=untrained)
-
-
-@pytest.fixture
-def trained(tmp_path, words):
-    """Trains with further words; gives the weights and the records of metrics.jsonl."""
-
-    def run(name, *further):
-        train(parse_run([*words, "--output_dir", str(tmp_path / name), *further]))
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return load_file(tmp_path / name / "model.safetensors"), [json.loads(line) for line in lines]
-
-    return run
 
 
 @pytest.fixture
@@ -109,13 +85,11 @@ def follow(tmp_path):
     return flags.split()
 
 
-def equal(left, right):
-    return all(torch.equal(left[name], right[name]) for name in right)
-
-
-def test_a_run_logs_it_and_trains_as_without(untrained, trained, follow):
-    with_weights, records = trained("with", *follow)
-    without_weights, plain = trained("without")
+def test_a_run_logs_it_and_trains_as_without(tmp_path, words, untrained, follow):
+    folders = tmp_path / "with", tmp_path / "without"
+    for folder, further in zip(folders, (follow, ()), strict=True):
+        train(parse_run([*words, "--output_dir", str(folder), *further]))
+    records, plain = (lines_of(folder / "metrics.jsonl") for folder in folders)
     followed = [record for record in records if "eval/sums/pass@1" in record]
     assert [record["step"] for record in followed] == [0, 2, 3]
     assert all(0 <= record["eval/sums/pass@1"] <= 1 and record["eval/sums/mean_tokens"] <= 8 for record in followed)
@@ -123,9 +97,9 @@ def test_a_run_logs_it_and_trains_as_without(untrained, trained, follow):
     name = "rewards/odd_length/mean"
     steps = [(record["step"], record[name]) for record in records if name in record]
     assert steps == [(record["step"], record[name]) for record in plain if name in record] and len(steps) >= 1
-    assert equal(with_weights, without_weights)
-    start = load_file(untrained / "model.safetensors")
-    assert not equal(without_weights, start), "something was learnt, so something could differ"
+    weights, without, start = (load_file(folder / "model.safetensors") for folder in (*folders, untrained))
+    assert equal(weights, without)
+    assert not equal(without, start), "something was learnt, so something could differ"
 
 
 @pytest.mark.parametrize("template", ["{problem}", "Q: {problem}"])

@@ -2,12 +2,13 @@
 
 import gzip
 import json
+from unittest.mock import Mock
 
 import pytest
 from datasets import Dataset
 from jinja2 import TemplateError
 from refusals import refused
-from small_runs import small_words
+from small_runs import small_words, write_lines
 
 from dppo.errors import ConfigError, DataError
 from dppo.lab.runs.data import as_prompts, checked, load_dataset, read_rows
@@ -39,7 +40,7 @@ def test_all_bad_rows_are_named_at_once_or_dropped(form):
 def test_the_smaller_of_two_limits_holds(tmp_path):
     """By hand: n times ``1+``, then ``1=``, are 2n + 2 tokens, and the template has two."""
     path = tmp_path / "long.jsonl"
-    path.write_text("".join(json.dumps({"question": "1+" * n + "1="}) + "\n" for n in (3, 60, 200, 4)))
+    write_lines(path, [{"question": "1+" * n + "1="} for n in (3, 60, 200, 4)])
     words = small_words(tmp_path / "out", "--reward_funcs", "small_runs.odd_length", dataset=path)
     for room, limit, wrong in ((403, "1000", "403 tokens, positions"), (1000, "403", "403 tokens, max_prompt_tokens")):
         run = parse_run([*words, "--max_prompt_tokens", limit])
@@ -52,12 +53,10 @@ def test_the_smaller_of_two_limits_holds(tmp_path):
 
 
 def test_a_prompt_that_the_template_refuses_is_named():
-    class Strict:
-        def apply_chat_template(self, messages, **_):
-            raise TemplateError("System role not supported")
-
+    strict = Mock()
+    strict.apply_chat_template.side_effect = TemplateError("System role not supported")
     with refused(ConfigError, "the chat template refuses", "System role"):
-        prompt_tokens(Strict(), user("a"))
+        prompt_tokens(strict, user("a"))
 
 
 ROWS = [{"question": "a?", "answer": "1", "tags": ["x", None]}, {"question": "b\u2028?", "answer": None, "tags": []}]
@@ -68,14 +67,13 @@ def test_files_are_read_as_they_are(tmp_path, name):
     """Every column stays as it is; a checker or a reward function of one's own reads what it needs."""
     path = tmp_path / ("folder/train.jsonl" if name == "folder" else name)
     path.parent.mkdir(exist_ok=True)
-    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
     if name.endswith(".parquet"):
         Dataset.from_list(ROWS).to_parquet(path)
     else:
+        lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
         text = json.dumps(ROWS) if name == "p.json" else lines
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    found = read_rows(str(tmp_path / name), "train")
-    assert found.to_list() == ROWS
+    assert read_rows(str(tmp_path / name), "train").to_list() == ROWS
 
 
 def test_files_that_cannot_be_read_say_so(tmp_path):

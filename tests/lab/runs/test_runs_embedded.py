@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from refusals import refused
 from small_runs import small_words
 
@@ -13,11 +12,6 @@ from dppo.lab.runs.benchmarks import load_benchmarks
 from dppo.lab.runs.held_out import embedded_set
 from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.rewards import load_rollouts
-
-
-@pytest.fixture
-def words(tmp_path, untrained):
-    return small_words(tmp_path / "out", model=untrained, dataset="embedded_quick")
 
 
 def test_held_out_problems_are_the_seeds_own_and_held_out():
@@ -33,7 +27,8 @@ def test_held_out_problems_are_the_seeds_own_and_held_out():
     assert found.score([*answers[:2], "7"], [0, 1, 2])[2] == (0.0, False)
 
 
-def test_what_the_embedded_task_does_not_go_with_is_refused(words):
+def test_what_the_embedded_task_does_not_go_with_is_refused(tmp_path, untrained):
+    words = small_words(tmp_path / "out", model=untrained, dataset="embedded_quick")
     with refused(ConfigError, "eval_benchmarks: [embedded_quick]"):
         load_benchmarks(parse_run([*words, "--eval_benchmarks", "embedded_quick", "math500"]))
     run = parse_run([*words, "--rollout_func", "embedded"])

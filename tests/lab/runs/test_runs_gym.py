@@ -2,10 +2,11 @@
 
 import json
 import multiprocessing
+from unittest.mock import Mock
 
 import pytest
 from refusals import refused, warned
-from small_runs import small_words, train
+from small_runs import lines_of, small_words, train
 
 from benchmarks.learning.byte_tokenizer import train_tokenizer
 from dppo.errors import ConfigError
@@ -58,7 +59,7 @@ def test_training_and_held_out_problems_of_a_run(words):
 def test_a_run_trains_on_the_tasks_score_and_follows_held_out_problems(tmp_path, words):
     more = "--max_steps 2 --logging_steps 1 --save_strategy no --eval_benchmark_limit 6 --eval_benchmark_every 2"
     train(parse_run(words(*more.split(), "--eval_benchmarks", TASK)))
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "out" / "metrics.jsonl")
     assert [line["step"] for line in lines if "eval/chain_sum/pass@1" in line] == [0, 2]
     steps = [line for line in lines if "rewards/reasoning_gym_score/mean" in line]
     assert len(steps) == 2
@@ -76,27 +77,14 @@ def test_what_a_run_refuses(words):
         load_benchmarks(parse_run(words("--eval_benchmarks", TASK, TASK)))
 
 
-class Stuck:
-    """Workers that never answer."""
-
-    def apply_async(self, *given):
-        return self
-
-    def get(self, limit):
-        raise multiprocessing.TimeoutError
-
-    def terminate(self):
-        pass
-
-
 def test_a_scorer_that_hangs_costs_its_completion_and_no_run():
-    task = reasoning_gym_task("chain_sum", ARGUMENTS, answer_pattern="number")
-    rows = [row[COLUMN] for row in task.rows()[:2]]
-    answers = [row["answer"] for row in task.rows()[:2]]
+    rows = reasoning_gym_task("chain_sum", ARGUMENTS, answer_pattern="number").rows()[:2]
     scorer = GymScorer(workers=1, limit_seconds=60.0)
-    scorer._pool = Stuck()
+    scorer._pool = Mock()
+    scorer._pool.apply_async.return_value.get.side_effect = multiprocessing.TimeoutError
+    answers, places = [*(row["answer"] for row in rows), "none"], [row[COLUMN] for row in (*rows, rows[0])]
     with warned("within 60 seconds"):
-        assert scorer.scores([*answers, "none"], [*rows, rows[0]]) == [None, 1.0, 0.0], "new workers score the others"
+        assert scorer.scores(answers, places) == [None, 1.0, 0.0], "new workers score the others"
     scorer.close()
 
 

@@ -1,13 +1,12 @@
 """The parts of a run: output folders, data, rewards, dry runs, and a whole small run that resumes."""
 
-import json
 import shutil
 import socket
 from pathlib import Path
 
 import pytest
 from refusals import refused, warned
-from small_runs import small_words, train
+from small_runs import lines_of, small_words, train, write_lines
 
 import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError
@@ -18,13 +17,11 @@ from dppo.lab.runs.parsing import parse_run
 from dppo.lab.runs.parts import output_checkpoint
 from dppo.lab.runs.rewards import load_rewards
 
-ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
-
 
 @pytest.fixture
 def problems_file(tmp_path):
     path = tmp_path / "problems.jsonl"
-    path.write_text("\n".join(json.dumps(row) for row in ROWS))
+    write_lines(path, [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)])
     return path
 
 
@@ -81,7 +78,7 @@ def test_data_and_rewards(tmp_path, problems_file):
 
 def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path):
     path = tmp_path / "problems.jsonl"
-    path.write_text("\n".join(json.dumps({"question": f"What is {i}?", "target": i}) for i in range(12)))
+    write_lines(path, [{"question": f"What is {i}?", "target": i} for i in range(12)])
     assert len(load_dataset(run_of(tmp_path, path, "--reward_funcs", "format"))) == 12
     with refused(judge.DataError, "Name the one with the answer: answer_column='target'"):
         load_dataset(run_of(tmp_path, path, "--reward_funcs", "format", "accuracy"))
@@ -109,6 +106,10 @@ def test_a_dry_run_says_what_is_fine_wrong_and_unchecked(tmp_path, dataset, flag
     assert not (tmp_path / "out").exists(), "a dry run writes nothing"
 
 
+def logged_steps(folder):
+    return [row["step"] for row in lines_of(folder / "metrics.jsonl") if "prune/kept_share" in row]
+
+
 def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
     flags = ("--save_steps", "1", "--logging_steps", "1", "--max_steps")
     train(run_of(tmp_path, "embedded", *flags, "2"))
@@ -116,13 +117,11 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
     with warned("max_steps: 2 -> 3"):
         resumed = train(run_of(tmp_path, "embedded", *flags, "3", "--resume", "true"))
     assert resumed.state.global_step == 3 and len(made_quickly) == 1
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]
+    assert logged_steps(tmp_path / "out") == [1, 2, 3]
     field = ("--resume_from_checkpoint", str(tmp_path / "out" / "checkpoint-2"), "--output_dir", str(tmp_path / "new"))
     with warned("max_steps: 2 -> 3"):
         other = train(run_of(tmp_path, "embedded", *flags, "3", *field))
-    lines = [json.loads(line) for line in (tmp_path / "new" / "metrics.jsonl").read_text().splitlines()]
-    assert other.state.global_step == 3 and [row["step"] for row in lines if "prune/kept_share" in row] == [3]
+    assert other.state.global_step == 3 and logged_steps(tmp_path / "new") == [3]
 
 
 def test_what_a_run_cannot_start_with(tmp_path, problems_file):
@@ -163,7 +162,7 @@ def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
     program = "```python\ndef sum(a, b):\n    return a + b\n```"
     assert tests(prompts=[""], completions=[program], answer=[dataset["answer"][1]]) == [1.0]
     path = tmp_path / "own.jsonl"
-    path.write_text("\n".join(json.dumps({"question": f"Say w{i}.", "word": f"w{i}"}) for i in range(4)))
+    write_lines(path, [{"question": f"Say w{i}.", "word": f"w{i}"} for i in range(4)])
     run = run_of(tmp_path, path, "--reward_funcs", "check:own_checkers:says", "format")
     says, *_ = load_rewards(run, dataset := load_dataset(run))
     assert says(prompts=dataset["prompt"], completions=["w0"] * 4, word=dataset["word"]) == [1.0, 0.0, 0.0, 0.0]

@@ -8,8 +8,6 @@ from dppo.lab.cli.main import main
 from dppo.lab.runs.parsing import parse_fields, parse_run
 from dppo.lab.runs.preflight import preflight_problems
 
-EVALUATED = ["--eval_strategy", "steps"]
-
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):
@@ -47,16 +45,14 @@ def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
         ["--dataset_path", str(here)],
         ["--dataset_name", "owner/somewhere"],
         ["--eval_dataset_name", "nowhere.jsonl"],  # nothing is evaluated
-        [*EVALUATED, "--eval_dataset_name", "embedded"],
+        ["--eval_strategy", "steps", "--eval_dataset_name", "embedded"],
     ):
         assert preflight_problems(parse_run(small_words(tmp_path / "out", *more))) == [], more
 
 
 def test_rewards_and_ranges_are_checked_before_a_model_from_scratch_is_warmed_up(tmp_path):
-    run = parse_run(
-        small_words(tmp_path / "out", "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing")
-    )
-    first, second = preflight_problems(run)
+    rewards = ("--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing")
+    first, second = preflight_problems(parse_run(small_words(tmp_path / "out", *rewards)))
     assert "'acuracy' is not known. Did you mean accuracy?" in first and "'math.sqroot' cannot be imported" in second
     fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}
     run = parse_fields({**fields, "use_cpu": True, "bf16": False, "learning_rate": -1.0}, GRPOConfig)

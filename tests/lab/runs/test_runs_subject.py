@@ -1,10 +1,9 @@
 """A subject from a configuration: the model, problems and rewards it names, and nothing else."""
 
-import json
 import sys
 
 import pytest
-from small_runs import small_words
+from small_runs import small_words, write_lines
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
@@ -13,7 +12,6 @@ from dppo.lab.runs.parsing import parse_given, read_flags
 from dppo.lab.runs.subject import subject_from_run
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification.parity import one_step, relative_difference, script_of
-from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 
 REWARDS = """
@@ -32,18 +30,15 @@ async def answered(completions, answer, **columns):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model, six problems, and reward functions on disk."""
+    """Six problems and reward functions on disk."""
     path = tmp_path_factory.mktemp("run")
-    build_model(3).save_pretrained(path / "model")
-    build_tokenizer().save_pretrained(path / "model")
-    rows = [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 7)]
-    (path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_lines(path / "problems.jsonl", [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 7)])
     (path / "my_rewards.py").write_text(REWARDS)
     return path
 
 
 @pytest.fixture
-def run(folder, monkeypatch):
+def run(folder, untrained, monkeypatch):
     """Parsed arguments, with changes."""
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
@@ -51,19 +46,18 @@ def run(folder, monkeypatch):
 
     def parsed(**changes):
         given = {"reward_funcs": ["my_rewards.length"], "max_completion_length": 7, "per_device_train_batch_size": 8}
-        words = small_words(folder / "out", model=folder / "model", dataset=folder / "problems.jsonl")
+        words = small_words(folder / "out", model=untrained, dataset=folder / "problems.jsonl")
         return parse_given(read_flags(words) | given | changes)
 
     return parsed
 
 
-def test_model_problems_and_rewards_are_the_runs_own(run, folder):
+def test_model_problems_and_rewards_are_the_runs_own(run, untrained):
     subject = subject_from_run(run())
     assert subject.reward_PG.shape == (6, 4) and subject.max_tokens == 7 and not subject.folded
     assert subject.reward_PG.flatten().tolist() == [float(len(ids) % 2) for ids in subject.completion_tokens]
-    assert "problems.jsonl" in subject.title and str(folder / "model") in subject.title
-    tokenizer = build_tokenizer()
-    texts = {tokenizer.decode(tokens) for tokens in subject.prompt_tokens}
+    assert "problems.jsonl" in subject.title and str(untrained) in subject.title
+    texts = {*map(build_tokenizer().decode, subject.prompt_tokens)}
     assert texts == {f"<user>{n}+{n}=?<assistant>" for n in range(1, 7)}
 
 
