@@ -11,6 +11,7 @@ SMALL = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations":
 SMALL |= {"max_completion_length": 8, "gradient_checkpointing": False}
 TWO_STEPS = {"max_steps": 2, "embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8}
 TWO_STEPS |= {"eval_benchmark_limit": 3, "max_completion_length": 8, "warmup_steps": 0, "save_steps": 1}
+EMBEDDED = {"dataset_name": "embedded_quick", "eval_benchmarks": ["embedded_quick"], "rollout_func": "embedded"}
 
 
 def small_words(folder, *more, model="scratch:embedded", dataset="embedded"):

@@ -3,10 +3,12 @@
 import io
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from rich.console import Console
+from small_runs import TWO_STEPS
 
 from dppo.lab.cli.main import main
 from dppo.lab.comparison import runner, table
@@ -16,11 +18,9 @@ from dppo.lab.comparison.plan import QUICK, plan
 @pytest.fixture
 def config(tmp_path, untrained):
     """Two steps of the built-in configuration, from an untrained model."""
-    small = {"model_name_or_path": str(untrained), "output_dir": str(tmp_path / "out"), "max_steps": 2}
-    small |= {"embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8, "save_steps": 1}
-    small |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 2, "max_completion_length": 8, "warmup_steps": 0}
+    small = TWO_STEPS | {"model_name_or_path": str(untrained), "output_dir": str(tmp_path / "out")}
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(QUICK.read_text()), **small}))
+    path.write_text(yaml.safe_dump(yaml.safe_load(QUICK.read_text()) | small | {"eval_benchmark_every": 2}))
     return path
 
 
@@ -28,8 +28,8 @@ def test_a_comparison_prints_its_tables_and_can_be_repeated(config, tmp_path, ca
     words = ["compare", str(config), "--methods", "trl,dppo", "--seeds", "1"]
     assert main(words) == 0
     shown = capsys.readouterr()
-    for text in ("speedup", "equal seconds", "equal updates", "biased", "1 of 1", "equal rollouts"):
-        assert text in shown.out
+    named = ("speedup", "equal seconds", "equal updates", "biased", "1 of 1", "equal rollouts")
+    assert [text for text in named if text not in shown.out] == []
     assert "1 seed: no intervals are shown with fewer than 3. Try --seeds 5" in shown.out
     assert "Against trl, paired by seed. Target: final accuracy of trl, same seed." in shown.out
     assert "1/2 trl seed 0: 2/2 steps" in shown.err and "all runs: 100%" in shown.err
@@ -64,10 +64,7 @@ def test_a_run_that_fails_is_said_and_makes_the_exit_code_1(config, monkeypatch,
 
 
 def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
-    def stops(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner, "train_with", stops)
+    monkeypatch.setattr(runner, "train_with", Mock(side_effect=KeyboardInterrupt))
     assert main(["compare", str(config), "--seeds", "2"]) == 130
     assert f"the same command goes on from here: dppo compare {config} --seeds 2" in capsys.readouterr().err
 
@@ -88,24 +85,19 @@ def method(**changes):
     return {**about, **equal, "final": figure(0.8123, low=0.79, high=0.83), **changes}
 
 
-def fast(median, low, high, most):
-    """A speedup as ``results.json`` has it."""
-    ends = {"median": median, "low": low, "high": high, "at_most": most, "per_seed": {"0": [1, 1]}, "reached": "5 of 5"}
-    return {"time_to_trl_final": {**ends, "missed": {"method": 0, "baseline": 0, "both": 0}}}
-
-
 def test_tables_show_figures_as_given():
     failed = {"status": "failed", "seed": 2, "error": "ValueError: [red]no[/]"}
     biased = {"biased": ["it always drops the rest [b]"], "left_out": ["prompt_prune_rate"], "runs": [failed]}
+    common = {"per_seed": {"0": [1, 1]}, "reached": "5 of 5", "missed": {"method": 0, "baseline": 0, "both": 0}}
+    speedups = {"trl": (1.0, 1.0, 1.0, 1.0), "dppo": (3.134, 2.5, 4.0, 3.134), "cppo": (None, 0.0, 2.0, 0.5)}
     results = {
         "seeds": [0, 1, 2, 3, 4],
         "baseline": "trl",
         "target": {"what": "final accuracy of trl, same seed", "missing": None},
         "methods": {"trl": method(method="trl"), "dppo": method(), "cppo": method(**biased, finished="4 of 5")},
         "speedup": {
-            "trl": fast(1.0, 1.0, 1.0, 1.0),
-            "dppo": fast(3.134, 2.5, 4.0, 3.134),
-            "cppo": fast(None, 0.0, 2.0, 0.5),
+            name: {"time_to_trl_final": dict(zip(("median", "low", "high", "at_most"), figures, strict=True)) | common}
+            for name, figures in speedups.items()
         },
     }
     console = Console(width=table.NARROWEST, record=True, file=io.StringIO())

@@ -2,26 +2,25 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from wrong_weights import DOUBLED
 
 from dppo.lab.cli import compare as command
+from dppo.lab.frozen import lines
 from dppo.lab.frozen.table import TITLES
 
 
 @pytest.fixture
 def quick(subject, monkeypatch):
-    """The command on a small subject, with or without a configuration."""
+    """The command on a small subject."""
     monkeypatch.setattr("dppo.lab.demo.subject.embedded_subject", lambda seed, prompts: subject)
-    monkeypatch.setattr("dppo.lab.runs.subject.subject_from_run", lambda run, prompts: subject)
-
-
-FEW = ("--rates", "0.5", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch,dppo")
 
 
 def test_everything_is_printed_and_written(quick, tmp_path, capsys):
-    assert command.main(["--frozen", *FEW, "--output", str(tmp_path / "frozen.json")]) == 0
+    words = "--frozen --rates 0.5 --draws 100 --methods trl,dapo,cppo,infobatch,dppo --output"
+    assert command.main([*words.split(), str(tmp_path / "frozen.json")]) == 0
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "frozen.json").read_text())
     assert [title for title in TITLES.values() if title not in text] == []
     assert "PASS 0 rows are biased without saying so" in text
@@ -35,16 +34,13 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
-    from dppo.lab.frozen import lines as frozen_methods
+    honest = lines.embedded_training()
 
-    honest = frozen_methods.embedded_training()
+    def lying(name):
+        method = honest.build_other(name)
+        return replace(method, completions=replace(method.completions, weighting=DOUBLED))
 
-    class Lying:
-        def build_other(self, name):
-            method = honest.build_other(name)
-            return replace(method, completions=replace(method.completions, weighting=DOUBLED))
-
-    monkeypatch.setattr(frozen_methods, "embedded_training", Lying)
+    monkeypatch.setattr(lines, "embedded_training", lambda: SimpleNamespace(build_other=lying))
     assert command.frozen(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 1 rows are biased without saying so" in text

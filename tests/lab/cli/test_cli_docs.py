@@ -10,8 +10,6 @@ from dppo.errors import ConfigError
 from dppo.lab.cli.docs import main
 from dppo.lab.shipped import PAGES
 
-NAMED = re.compile(r"dppo docs ([a-z_]+)")
-
 
 def test_pages_are_listed_and_printed_without_comments(capsys):
     assert main([]) == 0 and "metrics       Metrics" in capsys.readouterr().out
@@ -23,5 +21,6 @@ def test_pages_are_listed_and_printed_without_comments(capsys):
 
 
 def test_no_message_names_a_page_that_is_not_there():
-    named = {name for path in Path(dppo.__file__).parent.rglob("*.py") for name in NAMED.findall(path.read_text())}
+    sources = "".join(path.read_text() for path in Path(dppo.__file__).parent.rglob("*.py"))
+    named = {*re.findall("dppo docs ([a-z_]+)", sources)}
     assert {"methods", "extending"} <= named <= {each.stem for each in PAGES.glob("*.md")}

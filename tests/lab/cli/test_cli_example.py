@@ -8,20 +8,26 @@ from dppo.lab import shipped
 from dppo.lab.cli.main import main
 
 
-def test_all_examples_are_listed_with_what_they_are_about(capsys):
+def test_all_examples_are_listed_with_what_they_are_about(tmp_path, capsys):
     assert main(["example"]) == 0
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     named = dict(line.split(maxsplit=1) for line in lines)
     assert {"gsm8k", "verl", "code", "countdown", "embedded", "embedded_compare", "custom_reward"} <= named.keys()
     assert named["countdown"] == "A task of your own: Countdown" and all(text.strip() for text in named.values())
+    with refused(ConfigError, "'contdown'", "Did you mean countdown?", "dppo example"):
+        shipped.write_example("contdown", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["code", "embedded"])
-def test_an_example_is_written_as_it_is(name, tmp_path):
+def test_an_example_is_written_as_it_is_and_a_changed_file_is_left_alone(name, tmp_path):
     written = shipped.write_example(name, tmp_path)
     for path in written:
         assert path.read_bytes() == (shipped.EXAMPLES / path.relative_to(tmp_path / "examples")).read_bytes()
     assert shipped.write_example(name, tmp_path) == written, "a second time changes nothing"
+    written[-1].write_text("mine: true\n")
+    with refused(ConfigError, written[-1].name, "differs"):
+        shipped.write_example(name, tmp_path)
+    assert written[-1].read_text() == "mine: true\n"
 
 
 def test_what_an_error_names_is_there_after_the_command_it_names(tmp_path, monkeypatch, capsys):
@@ -31,14 +37,3 @@ def test_what_an_error_names_is_there_after_the_command_it_names(tmp_path, monke
     assert "Try examples/embedded.yaml (dppo example embedded writes it)" in said
     assert main(["example", "embedded"]) == 0 and main(["train", "examples/embedded.yaml", "--dry_run"]) == 0
     assert "How to run it: in its first lines" in capsys.readouterr().out
-
-
-def test_a_changed_file_is_left_alone(tmp_path):
-    shipped.write_example("code", tmp_path)
-    mine = tmp_path / "examples" / "code" / "train.yaml"
-    mine.write_text("mine: true\n")
-    with refused(ConfigError, "train.yaml", "differs"):
-        shipped.write_example("code", tmp_path)
-    with refused(ConfigError, "'contdown'", "Did you mean countdown?", "dppo example"):
-        shipped.write_example("contdown", tmp_path)
-    assert mine.read_text() == "mine: true\n"

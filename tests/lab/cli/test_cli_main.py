@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,35 +18,26 @@ from dppo.lab.cli.main import COMMANDS, main
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed for name in COMMANDS)
-    assert main([]) == 2
+    assert all(name in printed for name in COMMANDS) and main([]) == 2
 
 
-def broken():
-    """As transformers raises it for a torchvision that was built for another torch."""
-    error = ModuleNotFoundError("Could not import module 'ProcessorMixin'. Are this object's requirements?")
-    error.__cause__ = RuntimeError("operator torchvision::nms does not exist")
-    return error
+MISSING = ModuleNotFoundError("No module named 'trl'", name="trl")
+# As transformers raises it for a torchvision that was built for another torch.
+BROKEN = ModuleNotFoundError("Could not import module 'ProcessorMixin'. Are this object's requirements?")
+BROKEN.__cause__ = RuntimeError("operator torchvision::nms does not exist")
 
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (ConfigError("rate=2 must be below 1"), 2, "dppo demo: rate=2 must be below 1"),
-        (
-            ModuleNotFoundError("No module named 'trl'", name="trl"),
-            2,
-            f"dppo demo needs trl, which is not installed: {install_line('trl')}",
-        ),
-        (broken(), 2, "torchvision::nms does not exist"),
+        (MISSING, 2, f"dppo demo needs trl, which is not installed: {install_line('trl')}"),
+        (BROKEN, 2, "torchvision::nms does not exist"),
         (KeyboardInterrupt(), 130, "dppo demo: stopped"),
     ],
 )
 def test_our_errors_are_one_line_without_a_traceback(capsys, monkeypatch, error, code, said):
-    def fails(words):
-        raise error
-
-    monkeypatch.setattr("dppo.lab.cli.demo.main", fails)
+    monkeypatch.setattr("dppo.lab.cli.demo.main", Mock(side_effect=error))
     assert main(["demo"]) == code
     printed = capsys.readouterr().err
     assert said in printed and printed.count("\n") == 1 and "None" not in printed
@@ -87,8 +79,7 @@ QUICK = [
 
 def test_what_can_be_said_at_once_is_said_without_torch_and_trl():
     given = json.dumps([words.split() for words, _, _ in QUICK])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    options = {"cwd": ROOT, "env": environment, "text": True, "capture_output": True}
+    options = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True, "capture_output": True}
     found = subprocess.run([sys.executable, "-c", RUN], input=given, **options)
     assert found.returncode == 0, found.stderr
     for (words, code, says), line in zip(QUICK, found.stdout.splitlines(), strict=True):

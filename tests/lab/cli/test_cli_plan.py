@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from refusals import refused
+from small_runs import lines_of, write_lines
 
 from dppo.errors import ConfigError
 from dppo.lab.cli.main import main
@@ -17,22 +18,19 @@ from dppo.lab.runs.parsing import parse_given
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 CPU = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
-EMBEDDED = str(EXAMPLES / "embedded.yaml")
-
-
+EMBEDDED = str(Path(__file__).parents[3] / "examples" / "embedded.yaml")
 MEANS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 0.0)
 
 
-def write_run(folder, steps=12, means=MEANS, **config):
+@pytest.fixture
+def run(tmp_path):
     """Records of a run of 8 prompts by 4 completions whose rollouts take 1 ms a token and updates 2 ms."""
-    folder.mkdir(exist_ok=True)
     facts = {"format": 1, "method": "dppo", "status": "finished", "task": {"prompts": 192}, "environment": {}}
-    (folder / "run.json").write_text(json.dumps(facts | {"config": {"num_generations": 4} | config}))
+    (tmp_path / "run.json").write_text(json.dumps(facts | {"config": {"num_generations": 4}}))
     logs, prompts = [], []
     seconds = rollouts = tokens = both = 0.0
-    for step in range(1, steps + 1):
+    for step in range(1, 13):
         made, forwarded = 32 * (20 + step), 500.0 + 40 * (step % 3)
         rollouts, tokens, both = rollouts + 32, tokens + made, both + made + 32 * 11
         seconds += 1e-3 * made + 2e-3 * forwarded + 0.1
@@ -41,27 +39,26 @@ def write_run(folder, steps=12, means=MEANS, **config):
                 "step": step, "total/seconds": seconds, "total/rollouts": rollouts, "total/rollout_tokens": tokens,
                 "num_tokens": both, "time/rollout": 1e-3 * made, "time/reward": 0.0, "time/prune": 0.0,
                 "time/forward_backward": 2e-3 * forwarded, "time/optimizer": 0.05, "rows/tokens": forwarded,
-                "rows/padded_tokens": 16 * 64.0, "prune/kept_share": 0.5, "reward": sum(means) / 8,
-                "candidates/zero_variance_groups": sum(mean in (0, 1) for mean in means) / 8,
+                "rows/padded_tokens": 16 * 64.0, "prune/kept_share": 0.5, "reward": sum(MEANS) / 8,
+                "candidates/zero_variance_groups": sum(mean in (0, 1) for mean in MEANS) / 8,
             }
         )  # fmt: skip
         prompts.append(
             {
                 "step": step, "generation": step - 1, "rows": [step * 8 + p for p in range(8)],
                 "probability": [1.0] * 8, "rolled_out": [True] * 8, "epoch": None,
-                "rewards": [[float(k < 4 * mean) for k in range(4)] for mean in means],
+                "rewards": [[float(k < 4 * mean) for k in range(4)] for mean in MEANS],
                 "tokens": [[20 + step] * 4] * 8,
             }
         )  # fmt: skip
-    for name, lines in (("metrics", logs), ("prompts", prompts)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    write_lines(tmp_path / "metrics.jsonl", logs)
+    write_lines(tmp_path / "prompts.jsonl", prompts)
+    return tmp_path
 
 
-def test_records_of_a_run_are_read(tmp_path, capsys):
-    folder = write_run(tmp_path / "run")
-    output = tmp_path / "plan.json"
-    assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == 0
+def test_records_of_a_run_are_read(run, capsys):
+    output = run / "plan.json"
+    assert main(["plan", EMBEDDED, "--run", str(run), "--output", str(output)]) == 0
     text, saved = capsys.readouterr().out, json.loads(output.read_text())
     costs = saved["figures"]["costs"]
     assert costs["rollout_token"] == pytest.approx(1e-3) and costs["token"] == pytest.approx(2e-3)
@@ -75,12 +72,12 @@ def test_records_of_a_run_are_read(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("own", [{}, {"method": "dr_grpo", "prompt_prune_rate": 0, "completion_prune_rate": 0}])
-def test_a_plan_ends_with_lines_that_the_configuration_takes(tmp_path, capsys, own):
+def test_a_plan_ends_with_lines_that_the_configuration_takes(run, capsys, own):
     """Also of methods that prune nothing, whose objective stays, and of one with a block ``compare``."""
     base = yaml.safe_load(Path(EMBEDDED).read_text()) | own
-    path = tmp_path / "own.yaml"
+    path = run / "own.yaml"
     path.write_text(yaml.safe_dump(base | {"compare": {"methods": {"grpo": {}}}}))
-    assert main(["plan", str(path), "--run", str(write_run(tmp_path / "run"))]) == 0
+    assert main(["plan", str(path), "--run", str(run)]) == 0
     fields = yaml.safe_load(capsys.readouterr().out.split("to paste into the configuration:\n")[1])
     rates = {"prompt_prune_rate", "completion_prune_rate"}
     assert fields.keys() in (rates, rates | {"method", "loss_type", "scale_rewards"})
@@ -102,18 +99,15 @@ def test_a_pilot_has_32_prompts_or_as_many_as_there_are():
 
 
 @pytest.mark.parametrize(("span", "code"), [((-1.0, 1.0), 0), ((0.0, 4.0), 2)])
-def test_the_range_of_rewards_is_the_recorded_one_or_0_to_1(tmp_path, capsys, span, code):
+def test_the_range_of_rewards_is_the_recorded_one_or_0_to_1(run, capsys, span, code):
     """The wrong twin takes 0 to 1 whatever was recorded: rewards of -1 and 1, half right, are all wrong."""
     low, high = span
-    folder = write_run(tmp_path / "run")
-    logs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    moved = [log | {"reward": low + (high - low) * log["reward"]} for log in logs]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(log) + "\n" for log in moved))
-    prompts = json.loads((folder / "prompts.jsonl").read_text().splitlines()[0])
+    logs, prompts = lines_of(run / "metrics.jsonl"), lines_of(run / "prompts.jsonl")[0]
+    write_lines(run / "metrics.jsonl", [log | {"reward": low + (high - low) * log["reward"]} for log in logs])
     made = {"rewards": [[low, high]] * 8, "tokens": [[30, 20]] * 8} if code == 0 else {"rewards": [], "tokens": []}
-    (folder / "prompts.jsonl").write_text(json.dumps(prompts | made) + "\n")
-    output = tmp_path / "plan.json"
-    assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == code
+    write_lines(run / "prompts.jsonl", [prompts | made])
+    output = run / "plan.json"
+    assert main(["plan", EMBEDDED, "--run", str(run), "--output", str(output)]) == code
     if code:
         assert "outside of [0, 1]" in capsys.readouterr().err
         return
@@ -140,14 +134,12 @@ def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refuse
         run_pilot(fields | {"embedded_problems": 6}, 8)
 
 
-def test_a_run_whose_timings_are_noise_is_refused_with_what_was_measured(tmp_path, capsys):
-    folder = write_run(tmp_path / "run")
-    logs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    changed = (
-        {**log, "time/rollout": 1 / log["step"], "time/forward_backward": 1 / log["rows/tokens"]} for log in logs
-    )
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(log) + "\n" for log in changed))
-    assert main(["plan", EMBEDDED, "--run", str(folder)]) == 2
+def test_a_run_whose_timings_are_noise_is_refused_with_what_was_measured(run, capsys):
+    logs = lines_of(run / "metrics.jsonl")
+    for log in logs:
+        log |= {"time/rollout": 1 / log["step"], "time/forward_backward": 1 / log["rows/tokens"]}
+    write_lines(run / "metrics.jsonl", logs)
+    assert main(["plan", EMBEDDED, "--run", str(run)]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "too noisy" in error and "rollout took" in error and "--pilot 64" in error
 

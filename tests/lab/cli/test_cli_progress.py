@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from small_runs import small_words
 
 from dppo.lab.cli.main import main
@@ -38,16 +37,10 @@ def test_what_is_shown_is_what_one_can_act_on():
     assert shown(FIGURES | {"prune/token_kept_share": 0.5})[1] == "kept 48% of completions and 50% of tokens"
 
 
-@pytest.fixture
-def small_run(tmp_path, untrained):
-    """Words of a run of three steps."""
-    more = ("--disable_tqdm", "false", "--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no")
-    return small_words(tmp_path / "out", *more, model=untrained)
-
-
-def test_train_shows_lines_in_place_of_the_bar_of_transformers(small_run, capsys, monkeypatch):
+def test_train_shows_lines_in_place_of_the_bar_of_transformers(tmp_path, untrained, capsys, monkeypatch):
     monkeypatch.setitem(Board.__init__.__kwdefaults__, "every", 0.0)
-    assert main(["train", *small_run]) == 0
+    more = "--disable_tqdm false --max_steps 3 --logging_steps 1 --save_strategy no"
+    assert main(["train", *small_words(tmp_path / "out", *more.split(), model=untrained)]) == 0
     printed = capsys.readouterr()
     said = [line for line in printed.err.splitlines() if line.startswith("train: ")]
     assert [line.split(",")[0].split()[1] for line in said] == ["1/3", "1/3", "2/3", "2/3", "3/3"]

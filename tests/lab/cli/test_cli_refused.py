@@ -1,10 +1,10 @@
 """What every command refuses: exit code 2 and a few lines that name the value and what works, never a traceback."""
 
-import json
 import shutil
 
 import pytest
 import yaml
+from small_runs import TWO_STEPS, write_lines
 
 from dppo.lab.cli.main import main
 from dppo.lab.comparison.plan import QUICK
@@ -23,8 +23,6 @@ TRAIN = {
     "output_dir": "out", "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 7,
     "report_to": "none", "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "max_steps": 2,
 }  # fmt: skip
-COMPARE = {"model_name_or_path": "model", "output_dir": "out", "max_steps": 2, "embedded_problems": 4}
-COMPARE |= {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 8, "save_steps": 1}
 
 
 @pytest.fixture(scope="module")
@@ -34,26 +32,19 @@ def place(tmp_path_factory, untrained):
     for name in ("model", "no_weights", "no_end"):
         shutil.copytree(untrained, folder / name)
     (folder / "no_weights" / "model.safetensors").unlink()
-    without_end().save_pretrained(folder / "no_end")
-    rows = [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 11)]
-    long = {"problem": "+".join("1" * 400), "answer": "400"}
-    for name, made in (("problems", rows), ("long", [*rows, long])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
-    (folder / "refused_rewards.py").write_text(REWARDS)
-    (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
-    (folder / "empty.yaml").write_text(yaml.safe_dump(TRAIN | {"num_generations": None}))
-    (folder / "broken.yaml").write_text("a: [1, 2\nb: }")
-    fields = {"train": TRAIN, "compare": yaml.safe_load(QUICK.read_text()) | COMPARE}
-    for name, each in fields.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(each))
-    return folder
-
-
-def without_end():
-    """A tokenizer without a token that ends a completion."""
     tokenizer = build_tokenizer()
     tokenizer.eos_token = None
-    return tokenizer
+    tokenizer.save_pretrained(folder / "no_end")
+    rows = [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 11)]
+    write_lines(folder / "problems.jsonl", rows)
+    write_lines(folder / "long.jsonl", [*rows, {"problem": "+".join("1" * 400), "answer": "400"}])
+    (folder / "refused_rewards.py").write_text(REWARDS)
+    (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (folder / "broken.yaml").write_text("a: [1, 2\nb: }")
+    compare = yaml.safe_load(QUICK.read_text()) | TWO_STEPS | {"model_name_or_path": "model", "output_dir": "out"}
+    for name, fields in (("train", TRAIN), ("empty", TRAIN | {"num_generations": None}), ("compare", compare)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
+    return folder
 
 
 REFUSED = [

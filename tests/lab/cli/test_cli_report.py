@@ -1,15 +1,13 @@
 """``dppo report``: where the page goes, what is printed, and bad input."""
 
-import json
+from small_runs import write_lines
 
 from dppo.lab.cli.main import main
 
 
 def test_a_run_gets_a_page_in_its_own_folder_or_where_output_says(tmp_path, capsys):
     run, page = tmp_path / "run", tmp_path / "new" / "page.html"
-    run.mkdir()
-    lines = [{"step": step, "prune/kept_share": 0.5} for step in (1, 2)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(run / "metrics.jsonl", [{"step": step, "prune/kept_share": 0.5} for step in (1, 2)])
     assert main(["report", str(run)]) == 0 and (run / "report.html").is_file()
     words = ["report", str(run), "--output", str(page)]
     assert main(words) == 2

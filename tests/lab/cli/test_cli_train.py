@@ -3,6 +3,7 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import Mock
 
 import torch
 
@@ -39,10 +40,7 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     words = ["train", str(EXAMPLES / "embedded.yaml"), "--output_dir", str(out)]
     command = f"dppo train {EXAMPLES / 'embedded.yaml'} --output_dir '{out}'"
 
-    def stops(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dppo.lab.runs.parts.train_with", stops)
+    monkeypatch.setattr("dppo.lab.runs.parts.train_with", Mock(side_effect=KeyboardInterrupt))
     assert main(words) == 130
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line == f"stopped before a checkpoint (save_steps=30); it starts again with: {command}"
