@@ -5,10 +5,9 @@ import pytest
 from dppo.lab.comparison.curves import Reach, accuracy_at, curve_of, reach
 
 
-def record(step, accuracy=None, **more):
-    totals = {"total/seconds": 10.0 * step, "total/rollouts": 100 * step, "total/tokens_trained": 7 * step}
-    made = {**totals, "total/rollout_tokens": 900 * step}
-    return {"step": step, **made, **({} if accuracy is None else {"eval/average/pass@1": accuracy}), **more}
+def record(step, accuracy):
+    totals = {"seconds": 10.0 * step, "rollouts": 100 * step, "tokens_trained": 7 * step, "rollout_tokens": 900 * step}
+    return {"step": step, "eval/average/pass@1": accuracy} | {f"total/{name}": made for name, made in totals.items()}
 
 
 CURVE = curve_of([record(0, 0.2), record(5, 0.4), record(10, 0.3), record(20, 0.8)])
@@ -26,10 +25,7 @@ def test_read_off_on_straight_lines():
 def test_amounts_to_a_target():
     """By hand: .35 is first passed three quarters of the way from step 0 to 5, however low it falls later."""
     for over, amount in (("step", 3.75), ("seconds", 37.5), ("rollouts", 375), ("rollout_tokens", 3375)):
-        found = reach(CURVE, 0.35, over)
-        assert found == Reach(amount=pytest.approx(amount), reached=True)
+        assert reach(CURVE, 0.35, over) == Reach(amount=pytest.approx(amount), reached=True)
     assert reach(CURVE, 0.55, "tokens_trained").amount == pytest.approx(70 + 0.5 * 70)
-
-
-def test_a_start_at_the_target_reaches_nothing():
+    # A start at the target reaches nothing.
     assert [reach(CURVE, 0.1, "seconds"), reach(CURVE, 0.2, "seconds"), reach([], 0.5, "step")] == [None] * 3

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 from refusals import refused
+from small_runs import EMBEDDED, SMALL
 
 from dppo.errors import ConfigError, FileError
 from dppo.lab.comparison.curves import RESULTS_FILE
@@ -10,18 +11,13 @@ from dppo.lab.comparison.plan import check_folder, open_folder, plan
 from dppo.methods import METHODS
 
 FIELDS = {
+    **SMALL,
+    **EMBEDDED,
     "model_name_or_path": "scratch:embedded_quick",
-    "dataset_name": "embedded_quick",
-    "eval_benchmarks": ["embedded_quick"],
-    "rollout_func": "embedded",
     "method": "dppo",
     "completion_prune_rate": 0.5,
     "prompt_prune_rate": 0.3,
-    "num_generations": 4,
-    "per_device_train_batch_size": 16,
     "max_steps": 2,
-    "use_cpu": True,
-    "bf16": False,
     "seed": 7,
 }
 
@@ -70,15 +66,15 @@ def test_papers_keep_their_scores_and_their_losses(config):
     runs = comparison.check()
     methods = {name: runs[name].training.build_method() for name in names[1:]}
     assert methods["dppo"].score_name == "absolute advantage"
-    assert methods["cppo"].completions.score is METHODS["cppo"].completions.score
-    assert methods["pods"].completions.score is METHODS["pods"].completions.score
+    for name in ("cppo", "pods"):
+        assert methods[name].completions.score is METHODS[name].completions.score
     losses = [runs[name].training.loss_type for name in ("trl", "dppo", "dapo", "gspo")]
     assert losses == ["dr_grpo", "dr_grpo", "dapo", "grpo"]
 
 
 def test_flags_win_over_the_file_and_a_contestants_own_fields_over_both(config):
-    given = block(slow={"method": "grpo", "learning_rate": 1e-5})
-    comparison = plan(config(**given), ["--learning_rate", "3e-4", "--max_steps=4"], methods=["slow", "grpo"])
+    own = block(slow={"method": "grpo", "learning_rate": 1e-5})
+    comparison = plan(config(**own), ["--learning_rate", "3e-4", "--max_steps=4"], methods=["slow", "grpo"])
     slow, grpo = (each.parse(comparison.fields(each, 7)).training for each in comparison.contestants)
     assert (slow.learning_rate, grpo.learning_rate, slow.max_steps) == (1e-5, 3e-4, 4)
 
@@ -109,14 +105,6 @@ def test_what_is_wrong_is_named(config, changes, settings, named):
         plan(config(**changes), **settings)
 
 
-def made(comparison, seed, contestant):
-    """A run's folder as the runner begins it."""
-    folder = comparison.run_folder(contestant, seed)
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(comparison.fields(contestant, seed)))
-    return folder
-
-
 def test_folders_that_are_something_else(config):
     comparison = plan(config())
     comparison.folder.mkdir()
@@ -133,7 +121,10 @@ def test_changed_fields_are_refused_by_name_and_only_those_runs_go(config):
     same = {"learning_rate": "1e-5", "reward_funcs": "embedded"}
     comparison = plan(config(**same), methods=["grpo", "dppo"])
     open_folder(comparison, overwrite=False)
-    folders = [made(comparison, *run) for run in comparison.order()]
+    folders = [comparison.run_folder(contestant, seed) for seed, contestant in comparison.order()]
+    for folder, (seed, contestant) in zip(folders, comparison.order(), strict=True):  # as the runner begins them
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(comparison.fields(contestant, seed)))
     same = {"learning_rate": 1e-5, "reward_funcs": ["embedded"]}
     open_folder(plan(config(**same), methods=["grpo", "dppo", "trl"], seeds=5), overwrite=False)
     changed = plan(config(**same, **block(grpo={"method": "grpo", "learning_rate": 1e-4}, dppo={})))

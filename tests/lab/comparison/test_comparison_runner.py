@@ -3,11 +3,10 @@
 import json
 
 import pytest
-import torch
 import yaml
 from refusals import refused
 from safetensors.torch import load_file
-from small_runs import SMALL
+from small_runs import EMBEDDED, SMALL, equal
 
 from dppo.errors import ConfigError
 from dppo.lab.comparison import runner
@@ -17,12 +16,10 @@ from dppo.trl.checkpoints import files
 
 FIELDS = {
     **SMALL,
-    "dataset_name": "embedded_quick",
+    **EMBEDDED,
     "embedded_problems": 12,
-    "eval_benchmarks": ["embedded_quick"],
     "eval_benchmark_limit": 6,
     "eval_benchmark_every": 1,
-    "rollout_func": "embedded",
     "reward_funcs": ["small_runs.odd_length"],
     "loss_type": "dr_grpo",
     "scale_rewards": "none",
@@ -34,41 +31,25 @@ FIELDS = {
 }
 
 
-def maker(folder, untrained):
-    """Makes comparisons in ``folder`` that start from one untrained model."""
-
-    def comparison(methods=("trl", "dppo"), seeds=1, output="out", **changes):
-        given = {**FIELDS, "model_name_or_path": str(untrained), "output_dir": str(folder / output)}
-        path = folder / "config.yaml"
-        path.write_text(yaml.safe_dump({**given, **changes}))
-        return plan(path, methods=methods, seeds=seeds)
-
-    return comparison
-
-
 @pytest.fixture
 def make(tmp_path, untrained):
-    return maker(tmp_path, untrained)
+    """Makes comparisons that start from one untrained model."""
 
+    def comparison(methods=("trl", "dppo"), seeds=1, output="out", **changes):
+        given = FIELDS | {"model_name_or_path": str(untrained), "output_dir": str(tmp_path / output)}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(given | changes))
+        return plan(tmp_path / "config.yaml", methods=methods, seeds=seeds)
 
-@pytest.fixture(scope="module")
-def three(tmp_path_factory, untrained):
-    """A finished comparison, in this order, with what it told and returned."""
-    make, events = maker(tmp_path_factory.mktemp("three"), untrained), []
-    comparison = make(methods=("cppo", "trl", "dppo"))
-    return make, comparison, events, run_comparison(comparison, events.append)
+    return comparison
 
 
 def weights(comparison, name, seed=3):
     return load_file(comparison.folder / "runs" / name / f"seed_{seed}" / "model.safetensors")
 
 
-def equal(left, right):
-    return all(torch.equal(left[name], right[name]) for name in right)
-
-
-def test_contestants_from_start_to_results(three):
-    _, comparison, events, results = three
+def test_contestants_from_start_to_results_and_each_run_as_if_alone(make):
+    comparison, events = make(methods=("cppo", "trl", "dppo")), []
+    results = run_comparison(comparison, events.append)
     assert results == json.loads((comparison.folder / "results.json").read_text())
     for method in results["methods"].values():
         (run,) = method["runs"]
@@ -84,14 +65,10 @@ def test_contestants_from_start_to_results(three):
     again = []
     run_comparison(comparison, again.append)
     assert [event.stage for event in again] == ["kept"] * 3
-
-
-def test_a_run_is_the_same_alone_or_after_others(three):
-    make, many, *_ = three
     alone = make(methods=("dppo",), output="alone")
     run_comparison(alone)
-    assert equal(weights(many, "dppo"), weights(alone, "dppo"))
-    assert not equal(weights(many, "dppo"), weights(many, "trl"))
+    assert equal(weights(comparison, "dppo"), weights(alone, "dppo"))
+    assert not equal(weights(comparison, "dppo"), weights(comparison, "trl"))
 
 
 def test_a_run_that_raises_is_on_record_and_the_others_go_on(make, monkeypatch):
@@ -151,19 +128,13 @@ def test_a_stopped_comparison_goes_on_from_the_checkpoint(make, monkeypatch, nam
     assert equal(weights(straight, name), weights(make(methods=(name,)), name))
 
 
-def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch):
-    made, trained = [], []
-
-    def quickly(folder, *, seed, **options):
-        made.append((folder, seed))
-        folder.mkdir(parents=True)
-
-    monkeypatch.setattr("dppo.lab.runs.parts.prepare_embedded", quickly)
+def test_a_start_from_scratch_is_made_once_for_a_seed(make, made_quickly, monkeypatch):
+    trained = []
     monkeypatch.setattr(runner, "train_with", lambda kind, run, **_: trained.append(run.model.model_name_or_path))
     comparison = make(seeds=2, model_name_or_path="scratch:embedded_quick")
     run_comparison(comparison)
     starts = [comparison.folder / "starts" / f"seed_{seed}" for seed in (3, 4)]
-    assert made == [(starts[0], 3), (starts[1], 4)]
+    assert [made[:2] for made in made_quickly] == [(starts[0], 3), (starts[1], 4)]
     assert trained == [str(starts[0])] * 2 + [str(starts[1])] * 2
 
 

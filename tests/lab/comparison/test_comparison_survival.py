@@ -17,12 +17,9 @@ def miss(amount):
     return Reach(amount=float(amount), reached=False)
 
 
-FIVE = [hit(10), miss(25), hit(20), hit(30), miss(40)]
-
-
 def test_medians_by_hand():
-    """Of ``FIVE`` 3/5 are left after 20; the run that ends at 25 leaves two going, so 30 takes half of that."""
-    assert median_amount(FIVE) == 30
+    """First 3/5 are left after 20; the run that ends at 25 leaves two going, so 30 takes half of that."""
+    assert median_amount([hit(10), miss(25), hit(20), hit(30), miss(40)]) == 30
     assert median_amount([hit(1), hit(2), hit(4), hit(9)]) == 3, "as the median of an even number"
     assert median_amount([hit(1), hit(2), hit(4), miss(9)]) == 3, "so too with one censored beyond the middle"
     assert median_amount([hit(3), hit(1), hit(2)]) == 2
@@ -39,20 +36,15 @@ def test_the_median_of_seeds_has_an_interval():
 
 def test_ratios_by_hand():
     """Ratios 3 and 2; at most 100/80; at least 200/50; nothing known. Worst for the method: 3, 2, 0, 4, 0."""
-    baseline, method = (
-        [hit(90), hit(80), hit(100), miss(200), miss(200)],
-        [hit(30), hit(40), miss(80), hit(50), miss(80)],
-    )
+    baseline = [hit(90), hit(80), hit(100), miss(200), miss(200)]
+    method = [hit(30), hit(40), miss(80), hit(50), miss(80)]
     found = ratio(dict(enumerate(baseline)), dict(enumerate(method)))
     assert found["per_seed"] == {"0": [3, 3], "1": [2, 2], "2": [0, 1.25], "3": [4, None], "4": [0, None]}
     assert (found["median"], found["at_most"], found["reached"]) == (2, 3, "3 of 5")
     assert found["missed"] == {"method": 1, "baseline": 1, "both": 1}
     assert (found["low"], found["high"]) == (0, None)
-
-
-def test_the_interval_is_paired():
-    slow = [10.0, 100.0, 30.0, 300.0, 60.0]
-    found = speedup_of_truth(slow, [0.5] * 5, math.inf)
+    # The interval is paired.
+    found = speedup_of_truth([10.0, 100.0, 30.0, 300.0, 60.0], [0.5] * 5, math.inf)
     assert (found["median"], found["low"], found["high"]) == (2, 2, 2)
 
 

@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 from refusals import refused
+from small_runs import write_lines
 
 from dppo.errors import ConfigError
 from dppo.lab.cli.main import main
 from dppo.lab.planning.from_log import plan_log
 from dppo.lab.planning.logs import read_log
 
-STEPS, GROUP = 12, 5
+STEPS = 12
 VERL = {
     "critic/score/mean": 0.4, "critic/score/max": 1.0, "critic/score/min": 0.0, "critic/advantages/max": 1.78885,
     "response_length/mean": 500.0, "prompt_length/mean": 100.0, "timing_s/gen": 40.0, "timing_s/old_log_prob": 10.0,
@@ -32,15 +33,13 @@ def write_console(folder, rows):
     for step, row in enumerate(rows, 1):
         values = [f"{name}:{value!r}" if step % 2 else f"{name}:np.float64({value})" for name, value in row.items()]
         lines.append(f"(TaskRunner pid=87031) step:{step} - actor/lr:1e-06 - " + " - ".join(values))
-    path = folder / "verl.log"
-    path.write_text("\n".join(lines))
-    return path
+    (folder / "verl.log").write_text("\n".join(lines))
+    return folder / "verl.log"
 
 
 def write_json_lines(folder, rows):
-    path = folder / "verl.jsonl"
-    path.write_text("".join(json.dumps({"step": n, "data": row}) + "\n" for n, row in enumerate(rows, 1)))
-    return path
+    write_lines(folder / "verl.jsonl", [{"step": n, "data": row} for n, row in enumerate(rows, 1)])
+    return folder / "verl.jsonl"
 
 
 @pytest.mark.parametrize("write", [write_console, write_json_lines])
@@ -52,7 +51,7 @@ def test_every_format_gives_the_same_figures(write, tmp_path):
         assert step["update"] == pytest.approx(row["timing_s/update_actor"], rel=1e-5)
         assert step["reward"] == pytest.approx(0.4) and math.isnan(step["flat"])
     plan = plan_log(log)
-    assert f"groups of {GROUP}" in plan.source, "the largest advantage tells"
+    assert "groups of 5" in plan.source, "the largest advantage tells"
     assert plan.phases["rollout"] == pytest.approx(0.4, abs=0.02) and plan.seconds == pytest.approx(100, rel=0.03)
 
 
@@ -61,8 +60,8 @@ def saved_by(tmp_path, *, generations=8, **others):
 
 
 SHIFTED = {"critic/score/mean": 1.42, "critic/score/max": math.nan, "frac_reward_zero_std": 0.3}
-NONE_OF_TRL = {"frac_reward_zero_std": 0.0}
 NONE = {"candidates/zero_variance_groups": 0.0}
+NONE_OF_TRL = {"frac_reward_zero_std": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from planning_worlds import COSTS, MIXED, STEP, planned, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo.lab.planning.costs import PHASES, Figures, fitted, free_tokens, with_noise
+from dppo.lab.planning.costs import PHASES, fitted, free_tokens, with_noise
 from dppo.lab.planning.records import Length, Option, Step
 from dppo.lab.planning.run_plan import length_of
 from dppo.lab.planning.table import findings, pasted
@@ -17,16 +17,13 @@ from dppo.lab.planning.work import work_of
 from dppo.lab.planning.workload import Shares, pass_rates
 
 
-def test_costs_are_recovered_from_steps_of_two_sizes():
-    steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)]
+def test_costs_are_recovered_from_steps_of_two_sizes_unless_timings_are_noise():
+    steps = [timed(8), timed(16)]
     assert asdict(fitted(steps)) == pytest.approx(asdict(COSTS), rel=1e-6)
     assert free_tokens(steps, fitted(steps)) == ()
     alike = fitted([steps[1], steps[1]])
     assert alike.rollout_fixed == 0 and alike.rollout_token > COSTS.rollout_token, "one size cannot tell fixed seconds"
-
-
-def test_timings_in_which_fewer_tokens_took_longer_are_refused_or_warned_of():
-    small, large = (timed(Option(name="exact"), prompts) for prompts in (8, 16))
+    small, large = steps  # timings in which fewer tokens took longer
     slow = replace(small, rollout=2 * large.rollout)
     costs = fitted([slow, large])
     assert costs.rollout_token == 0 < costs.token
@@ -54,16 +51,11 @@ def test_pass_rates_come_back_from_the_mean_and_the_share_of_equal_groups(rate, 
 
 
 def test_the_interval_of_a_pilot_is_as_wide_as_its_noise_makes_its_costs():
-    """Five steps, seconds off by 5%: what a large step is said to take.
-
-    The wrong twin has the seconds as they are in every resample: its interval is a point, whatever the noise.
-    """
-    rng, whole = np.random.default_rng(0), Option(name="exact")
-    true = [timed(whole, prompts) for prompts in (4, 2, 2, 4, 4)]
-    work = work_of(MIXED, STEP, whole)
+    """Five steps, seconds off by 5%. The wrong twin resamples the seconds as they are: its interval is a point."""
+    rng, true = np.random.default_rng(0), [timed(prompts) for prompts in (4, 2, 2, 4, 4)]
 
     def seconds(steps):
-        return fitted(steps).seconds(work, 1).total
+        return fitted(steps).seconds(work_of(MIXED, STEP, Option(name="exact")), 1).total
 
     def off(step):
         return replace(step, **{name: getattr(step, name) * (1 + 0.05 * rng.normal()) for name in PHASES})
@@ -101,18 +93,16 @@ def test_a_plan_adds_up():
 
 def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     free = replace(COSTS, rollout_token=1e-9, rollout_fixed=0.0, completion=0.0, rest=0.0, update_fixed=0.0)
-    spread = workload((0.5, 1), (0.97, 9))
-    _, completions = planned(Figures(workload=spread, costs=free)).advice
+    _, completions = planned(workload((0.5, 1), (0.97, 9)), free).advice
     assert completions.rate > 0 and completions.gain.value > 1.05, "rare wrong answers weigh more than many right ones"
-    dear = replace(COSTS, token=1e-9)
-    plan = planned(Figures(workload=MIXED, costs=dear))
+    plan = planned(costs=replace(COSTS, token=1e-9))
     assert plan.advice[1].rate == 0 and plan.advice[1].gain.value <= 1
     assert any("do not prune completions" in line for line in findings(plan))
     assert pasted(plan)[-1] == "completion_prune_rate: 0"
     once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
     assert once.rate == 0 and "before prompts come back" in once.why
-    silent = Figures(workload=workload((0.0, 1)), costs=COSTS)
-    assert all(each.rate == 0.0 and "differing reward" in each.why for each in planned(silent).advice)
+    silent = planned(workload((0.0, 1))).advice
+    assert all(each.rate == 0.0 and "differing reward" in each.why for each in silent)
 
 
 @pytest.mark.parametrize(

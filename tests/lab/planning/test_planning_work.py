@@ -12,25 +12,21 @@ from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
 from dppo.types import Rewards
 
-ALL, EXACT = Option(name="all", forwarded="all"), Option(name="exact")
-
 
 def test_padding_counts_every_completion_at_the_longest_and_rows_count_each_prompt_once():
     padded = work_of(MIXED, STEP, Option(name="TRL", layout="padded", forwarded="all"))
     assert padded.forwarded == pytest.approx(16 * 8 * (11 + 50))
-    rows = work_of(MIXED, STEP, ALL)
+    rows = work_of(MIXED, STEP, Option(name="all", forwarded="all"))
     rate = 0.3 * 0.3 + 0.3 * 0.8 + 0.2
     assert rows.generated == pytest.approx(128 * (rate * 20 + (1 - rate) * 40))
     assert rows.forwarded == pytest.approx(rows.generated + 16 * 10), "the last token of a prompt is each branch's own"
 
 
 def test_what_has_no_gradient_is_every_group_of_equal_rewards():
-    only = workload((0.3, 1))
-    flat = 0.3**8 + 0.7**8
-    work = work_of(only, STEP, EXACT)
+    work = work_of(workload((0.3, 1)), STEP, Option(name="exact"))
     assert work.noise == pytest.approx(1)
     tokens = 128 * (0.3 * (1 - 0.3**7) * 20 + 0.7 * (1 - 0.7**7) * 40)
-    assert work.forwarded == pytest.approx(tokens + 16 * (1 - flat) * 10)
+    assert work.forwarded == pytest.approx(tokens + 16 * (1 - 0.3**8 - 0.7**8) * 10)
 
 
 def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
