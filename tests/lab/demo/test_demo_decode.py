@@ -10,8 +10,6 @@ from dppo.lab.demo.task import make_split
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
 
-PAD = TOKENS.index("<pad>")
-
 
 def draws(seed=0):
     return torch.Generator().manual_seed(seed)
@@ -45,8 +43,8 @@ def prompts():
 
 
 def test_greedy_equals_generate_on_prompts_of_mixed_lengths(model, prompts):
-    width = max(map(len, prompts))
-    ids = torch.tensor([[PAD] * (width - len(prompt)) + prompt for prompt in prompts])
+    width, pad = max(map(len, prompts)), TOKENS.index("<pad>")
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     expected = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=48)[:, width:]
     rollout = sample(model, prompts, None, max_new_tokens=48, temperature=0)

@@ -11,8 +11,7 @@ from dppo.lab.demo.rollouts import EmbeddedRollouts
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 
-QUESTIONS = ["1+2=?", "3+4-5=?"]
-PROMPTS = [[{"role": "user", "content": q}] for q in QUESTIONS for _ in range(3)]
+PROMPTS = [[{"role": "user", "content": question}] for question in ("1+2=?", "3+4-5=?") for _ in range(3)]
 
 
 @pytest.fixture(scope="module")

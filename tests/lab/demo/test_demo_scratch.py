@@ -1,5 +1,7 @@
 """The policy of the embedded task: what is saved, and that nothing incomplete is left behind."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from refusals import refused
@@ -26,11 +28,8 @@ def test_the_embedded_policy_is_saved_with_its_tokenizer_and_is_a_function_of_th
 
 
 def test_nothing_half_made_is_left_and_nothing_is_overwritten(tmp_path):
-    def stop(done, loss):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        prepare_embedded(tmp_path / "start", seed=0, steps=1, on_step=stop)
+        prepare_embedded(tmp_path / "start", seed=0, steps=1, on_step=Mock(side_effect=KeyboardInterrupt))
     assert not list(tmp_path.iterdir())
     (tmp_path / "start.unfinished").mkdir()  # left by a run that was killed outright
     (tmp_path / "start.unfinished" / "junk").touch()

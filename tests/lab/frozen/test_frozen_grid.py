@@ -8,42 +8,31 @@ from wrong_weights import DOUBLED, FORGOTTEN
 
 from dppo.errors import ConfigError
 from dppo.lab.comparison.contestants import choose
+from dppo.lab.frozen import lines
 from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
-from dppo.lab.frozen.lines import (
-    EVERY_RATE,
-    PrunedLevel,
-    as_configured,
-    configured,
-    embedded_training,
-    lines_of,
-    methods_of,
-)
+from dppo.lab.frozen.lines import EVERY_RATE, PrunedLevel
 from dppo.lab.frozen.sample import bias_of, sample
 from dppo.pruning import uniform
 from dppo.verification import draws
 from dppo.verification.draws import root
 from dppo.verification.subject import remembered
 
-BUILD = embedded_training().build_other
+BUILD = lines.embedded_training().build_other
 QUICK = FrozenSettings(rates=(0.5,), draws=100)
 BLOCK = ("trl", "dapo", "greso")
 HISTORY = ("grpo_history", "dppo_history", "dppo_history_sizes")
 
 
-def compared(subject, names, build=BUILD, setting=QUICK, *, controls=False):
+def compared(subject, names, build=BUILD, *, controls=False):
     """The table of these methods; its ``uniform`` and ``oracle`` lines only where asked for, since they take long."""
     contestants = choose(names, {}, {})
-    lines = lines_of(contestants, methods_of(contestants, build, {}), subject, build)
-    return compare_frozen(lines if controls else lines[: len(names)], setting)
+    found = lines.lines_of(contestants, lines.methods_of(contestants, build, {}), subject, build)
+    return compare_frozen(found if controls else found[: len(names)], QUICK)
 
 
-@pytest.fixture(scope="module")
-def grid(subject):
+def test_the_grid_finds_the_biased_passes_the_unbiased_and_shares_false_alarms_among_rows_with_chance(subject):
     names = [*BLOCK, "cppo", "pods", "infobatch", "dppo_deterministic", "dppo_threshold", "dppo", *HISTORY]
-    return compared(subject, names, controls=True)
-
-
-def test_the_grid_finds_the_biased_and_passes_the_unbiased(grid):
+    grid = compared(subject, names, controls=True)
     assert grid.passed
     verdicts = {(row.name, row.level): row.verdict for row in grid.measured}
     unbiased = ("dppo", "dppo_threshold", "uniform", "oracle", "dppo_history", "dppo_history_sizes")
@@ -59,6 +48,12 @@ def test_the_grid_finds_the_biased_and_passes_the_unbiased(grid):
     found = {(row.name, row.level): row.figures for row in grid.measured}
     for level in EVERY_RATE:
         assert found["oracle", level].added_variance < found["uniform", level].added_variance
+    (row,) = [row for row in grid.measured if (row.name, row.level) == ("dppo_history", PrunedLevel.PROMPTS)]
+    method = BUILD("dppo_history")
+    known = replace(subject, candidates=remembered(subject, method))
+    drawn = sample(known, method.with_rates(prompt=0.5, completion=0.0).at(0.0), QUICK.draws, 0)
+    tests = sum(not row.figures.exact for row in grid.measured)
+    assert row.squared_bias_bound == bias_of(drawn, root(subject.gram_NN)).bound(1e-3 / tests)
 
 
 def test_draws_without_the_history_of_their_full_batch_are_wrong(subject, monkeypatch):
@@ -82,15 +77,6 @@ def test_a_method_that_lies_about_its_bias_is_named(subject, weighting, level):
     assert not result.passed and wrong == {level}
 
 
-def test_false_alarms_are_shared_among_the_rows_with_chance(grid, subject):
-    (row,) = [row for row in grid.measured if (row.name, row.level) == ("dppo_history", PrunedLevel.PROMPTS)]
-    method = BUILD("dppo_history")
-    known = replace(subject, candidates=remembered(subject, method))
-    drawn = sample(known, method.with_rates(prompt=0.5, completion=0.0).at(0.0), QUICK.draws, 0)
-    tests = sum(not row.figures.exact for row in grid.measured)
-    assert row.squared_bias_bound == bias_of(drawn, root(subject.gram_NN)).bound(1e-3 / tests)
-
-
 def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration():
     fields = {"dataset_name": "embedded", "loss_type": "grpo", "method": "dppo", "prune_floor": 0.4}
     fields |= {"completion_prune_rate": 0.5, "use_cpu": True, "bf16": False}
@@ -98,7 +84,7 @@ def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration
     names = ["trl", "mean", "fewer", "dppo", "dapo"]
     contestants = choose(names, block, fields)
     assert [each.preset for each in contestants] == ["grpo", "dppo", "grpo", "dppo", "dapo"]
-    methods = methods_of(contestants, as_configured(configured(fields)), fields)
+    methods = lines.methods_of(contestants, lines.as_configured(lines.configured(fields)), fields)
     found = {each.name: method for each, method in zip(contestants, methods, strict=True)}
     assert found["mean"].score_name == "advantage with uncertainty per token"
     assert found["dppo"].score_name == "absolute advantage"

@@ -1,6 +1,5 @@
 """Samples of draws on a frozen policy: figures that agree with a sum over every outcome."""
 
-import functools
 from dataclasses import replace
 from typing import cast
 
@@ -96,28 +95,14 @@ ENUMERATED = {
     "rounds that skip": GRESO,
     "deterministic": METHODS["dppo_deterministic"].with_rates(prompt=0.5, completion=0.5),
 }
-
-
-@pytest.fixture(scope="module")
-def measured(small):
-    """(sample, bias, figures, truth) of an enumerated method, each worked out once."""
-    root_NN = root(small.gram_NN)
-
-    @functools.cache
-    def of(name):
-        found = sample(small, ENUMERATED[name], LONG.get(name, DRAWS), 0)
-        bias = bias_of(found, root_NN)
-        return found, bias, figures(found, bias, root_NN), enumerate_all(small, ENUMERATED[name])
-
-    return of
-
-
 SLOW = ("history, both", "threshold, both", "rounds that skip")
 
 
 @pytest.mark.parametrize("name", parameters({name: name for name in ENUMERATED}, SLOW))
-def test_figures_agree_with_every_outcome(measured, name):
-    method, (found, _, row, truth) = ENUMERATED[name], measured(name)
+def test_figures_agree_with_every_outcome(small, name):
+    method, root_NN = ENUMERATED[name], root(small.gram_NN)
+    found, truth = sample(small, method, LONG.get(name, DRAWS), 0), enumerate_all(small, method)
+    row = figures(found, bias_of(found, root_NN), root_NN)
     assert (truth["relative_bias"] < EXACT) == (not method.biases())
     if row.exact:
         assert found.exact and row.draws == 1
@@ -129,9 +114,10 @@ def test_figures_agree_with_every_outcome(measured, name):
     assert abs(row.added_variance - truth["added_variance"]) < 4 * row.added_variance_error
 
 
-def test_the_root_of_the_mean_error_is_not_the_bias(small, measured):
+def test_the_root_of_the_mean_error_is_not_the_bias(small):
     """The wrong twin: with the noise of finite draws left in, an unbiased method has a bias of root(variance / M)."""
-    (found, bias, _, _), root_NN = measured("dppo, both"), root(small.gram_NN)
+    found, root_NN = sample(small, ENUMERATED["dppo, both"], DRAWS, 0), root(small.gram_NN)
+    bias = bias_of(found, root_NN)
     naive = ((found.gradient_MN.mean(0) - found.full_N) @ root_NN).norm() / (found.full_N @ root_NN).norm()
     assert float(naive) ** 2 > bias.squared + 0.5 * bias.variance / DRAWS
     assert bias.squared <= bias.bound(1e-4)

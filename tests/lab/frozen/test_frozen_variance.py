@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dppo.lab.frozen.variance import KEEPS, VarianceRow, at_share, figures_of, pilot_ceilings, variance_table
+from dppo.lab.frozen.variance import KEEPS, at_share, figures_of, pilot_ceilings, variance_table
 from dppo.methods import METHODS
 from dppo.pruning import (
     POISSON,
@@ -23,56 +23,32 @@ from dppo.verification.draws import full_batch
 DPPO, DR_GRPO = METHODS["dppo"], METHODS["dr_grpo"]
 
 
-def completions(advantage):
-    return Completions(
-        advantage_N=torch.tensor(advantage),
-        tokens_N=torch.ones(len(advantage)),
-        group_N=torch.zeros(len(advantage), dtype=torch.int64),
-        live_N=torch.tensor(advantage) != 0,
-    )
-
-
-@pytest.fixture(scope="module")
-def table(subject):
-    return variance_table(subject, [replace(DPPO, normaliser=DR_GRPO.normaliser), DPPO], draws=40, seed=0)
-
-
-def find(table, rule, score, keep, normaliser="dr_grpo"):
-    wanted = (normaliser, rule, score, keep)
-    return next(row for row in table if (row.normaliser, row.rule, row.score, row.keep) == wanted)
-
-
-def test_every_rule_and_score_has_its_figures_at_every_share(table):
-    keys = {(row.rule, row.score, row.keep, row.normaliser) for row in table}
+def test_every_rule_and_score_has_its_figures_at_every_share_and_uniform_draws_those_of_the_formula(subject):
+    table = variance_table(subject, [replace(DPPO, normaliser=DR_GRPO.normaliser), DPPO], draws=40, seed=0)
+    keys = {(row.rule, row.score, row.keep, row.normaliser): row for row in table}
     assert len(keys) == len(table) == 10 * 3 * 2
     assert {key[2] for key in keys} == set(KEEPS) and {key[3] for key in keys} == {"grpo", "dr_grpo"}
     for row in table:
         assert row.added_variance is None or row.added_variance > 0
         assert row.biased == (row.rule == "top k (CPPO)")
-
-
-def test_uniform_draws_have_the_figures_of_the_formula(table, subject):
     for keep in KEEPS:
-        row = find(table, "uniform", "none", keep)
+        row = keys["uniform", "none", keep, "dr_grpo"]
         assert row.largest_weight == pytest.approx(1 / keep)
-        live = int(subject.completions(DPPO).live_N.sum())
-        assert row.effective_rows == pytest.approx(keep * live, abs=1)
+        assert row.effective_rows == pytest.approx(keep * int(subject.completions(DPPO).live_N.sum()), abs=1)
 
 
 def test_the_variance_is_the_poisson_formula_for_independent_draws(subject):
     """``sum (1 / prob - 1) |f|^2 / |sum f|^2``, for the same code with another design."""
     pruning = Pruning(rate=0.5, rule=uniform, score=uniform_score, design=POISSON)
-    row = VarianceRow(
-        normaliser="", rule="", score="", keep=0.5, **figures_of(subject, DPPO, pruning, draws=2000, seed=0)
-    )
+    found = figures_of(subject, DPPO, pruning, draws=2000, seed=0)
     full = full_batch(subject, DPPO)
     exact = float((full.square() * subject.gram_NN.diagonal()).sum() / (full @ subject.gram_NN @ full))
-    assert abs(row.added_variance - exact) < 4 * row.added_variance_error
-    assert row.added_variance_error < 0.05 * exact
+    assert abs(found["added_variance"] - exact) < 4 * found["added_variance_error"] < 4 * 0.05 * exact
 
 
 def test_a_share_is_met_by_raising_the_rate_of_a_rule_that_spares_rows():
-    few_low = completions([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0])
+    rows = {"tokens_N": torch.ones(10), "group_N": torch.zeros(10).long(), "live_N": torch.ones(10).bool()}
+    few_low = Completions(advantage_N=torch.tensor([1.0] * 6 + [4.0] * 4), **rows)
     pruning = Pruning(score=absolute_advantage, rule=threshold)
     met = at_share(pruning, few_low, 0.6)
     assert met.rate == pytest.approx(2 / 3), "six rows may be pruned, and four of ten must be"

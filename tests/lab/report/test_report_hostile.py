@@ -20,7 +20,6 @@ OURS = {
     *("div", "section", "table", "thead", "tbody", "tr", "th", "td", "span", "details", "summary", "figure"),
     *("code", "figcaption", "img", "pre", "ul", "li", "footer"),
 }
-everything = "\n".join(HOSTILE)
 
 
 class Structure(HTMLParser):
@@ -46,7 +45,7 @@ def hostile_run(folder, place, text):
     """A run whose every text is hostile."""
     fields = {"describe": text, "biased": [text], "config": {text: text, "nested": {text: [text]}}, "error": text}
     fields |= {"environment": {**made.about_run()["environment"], "processor": text, "versions": {text: text}}}
-    about = made.about_run("dppo", place, task={"model": everything}, **fields)
+    about = made.about_run("dppo", place, task={"model": "\n".join(HOSTILE)}, **fields)
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps(about | {"method": text, "status": "failed" if place else "finished"}))
     logs = made.logs("dppo", place, updates=10)

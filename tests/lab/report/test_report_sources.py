@@ -16,8 +16,7 @@ def test_a_comparison_is_read_with_its_results():
     assert [group.label for group in contents.groups] == ["trl", "grpo", "cppo", "dppo"]
     assert [len(group.runs) for group in contents.groups] == [3] * 4
     assert contents.groups[3].compared.speedup["median"] > 2 and contents.groups[0].compared.is_baseline
-    assert contents.notes == ()
-    assert contents.title == "sample_compare"
+    assert contents.notes == () and contents.title == "sample_compare"
 
 
 def test_neither_run_nor_comparison_says_what_was_looked_for(tmp_path):
@@ -40,13 +39,12 @@ def test_a_run_without_logs_is_refused_alone_and_listed_beside_others(tmp_path):
 
 def test_a_run_that_goes_on_is_in_no_mean_with_those_that_ended(tmp_path):
     comparison = shutil.copytree(made.SAMPLE, tmp_path / "cmp")
-    made.write_run(comparison / "runs" / "dppo" / "seed_1", seed=1, updates=20, status="stopped")
-    failed = made.write_run(
-        comparison / "runs" / "dppo" / "seed_2", seed=2, updates=20, status="failed", error="OutOfMemoryError: 3 GB"
-    )
+    runs, error = comparison / "runs" / "dppo", "OutOfMemoryError: 3 GB"
+    made.write_run(runs / "seed_1", seed=1, updates=20, status="stopped")
+    failed = made.write_run(runs / "seed_2", seed=2, updates=20, status="failed", error=error)
     contents = read_sources(comparison)
     assert [run.seed for run in averaged(contents.groups[3])] == [0] and "dppo 1 of 3" in how_to_read(contents)
-    assert f"{failed} failed: OutOfMemoryError: 3 GB" in contents.notes
+    assert f"{failed} failed: {error}" in contents.notes
 
 
 def test_a_series_has_the_last_record_of_an_update_and_only_finite_figures(tmp_path):
