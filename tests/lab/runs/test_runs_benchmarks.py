@@ -81,8 +81,7 @@ def words(tmp_path, untrained):
 
 @pytest.fixture
 def follow(tmp_path):
-    flags = f"--eval_benchmarks sums={tmp_path / 'sums.jsonl'} --eval_benchmark_every 2 --eval_benchmark_limit 5"
-    return flags.split()
+    return f"--eval_benchmarks sums={tmp_path / 'sums.jsonl'} --eval_benchmark_every 2 --eval_benchmark_limit 5".split()
 
 
 def test_a_run_logs_it_and_trains_as_without(tmp_path, words, untrained, follow):

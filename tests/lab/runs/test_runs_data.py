@@ -52,13 +52,6 @@ def test_the_smaller_of_two_limits_holds(tmp_path):
     assert len(load_dataset(run, tokenizer=build_tokenizer(), room=404)) == 4
 
 
-def test_a_prompt_that_the_template_refuses_is_named():
-    strict = Mock()
-    strict.apply_chat_template.side_effect = TemplateError("System role not supported")
-    with refused(ConfigError, "the chat template refuses", "System role"):
-        prompt_tokens(strict, user("a"))
-
-
 ROWS = [{"question": "a?", "answer": "1", "tags": ["x", None]}, {"question": "b\u2028?", "answer": None, "tags": []}]
 
 
@@ -91,3 +84,7 @@ def test_prompts_of_problems():
         as_prompts(["a"], "Q:", True)
     with refused(DataError, "lists of messages"):
         as_prompts([user("a")], None, False)
+    strict = Mock()
+    strict.apply_chat_template.side_effect = TemplateError("System role not supported")
+    with refused(ConfigError, "the chat template refuses", "System role"):
+        prompt_tokens(strict, user("a"))

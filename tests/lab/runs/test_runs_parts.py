@@ -65,7 +65,7 @@ def test_the_model_that_a_run_starts_from_is_not_overwritten(tmp_path, name):
     assert output_checkpoint(elsewhere) is None
 
 
-def test_data_and_rewards(tmp_path, problems_file):
+def test_data_and_rewards_and_the_answers_that_some_need(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "accuracy", "format", "dppo.lab.demo.task.score")
     dataset = load_dataset(run)
     assert dataset[0]["prompt"] == [{"role": "user", "content": "What is 0 + 0?"}]
@@ -74,14 +74,10 @@ def test_data_and_rewards(tmp_path, problems_file):
     assert accuracy(prompts=["", ""], completions=texts, answer=["4", "4"]) == [1.0, 0.0]
     assert form(prompts=["", ""], completions=texts) == [1.0, 0.0]
     assert own(completions=texts, answer=["4", "4"]) == [1.0, 0.0]
-
-
-def test_an_answer_is_needed_where_a_reward_reads_one(tmp_path):
-    path = tmp_path / "problems.jsonl"
-    write_lines(path, [{"question": f"What is {i}?", "target": i} for i in range(12)])
-    assert len(load_dataset(run_of(tmp_path, path, "--reward_funcs", "format"))) == 12
+    write_lines(problems_file, [{"question": f"What is {i}?", "target": i} for i in range(12)])
+    assert len(load_dataset(run_of(tmp_path, problems_file, "--reward_funcs", "format"))) == 12
     with refused(judge.DataError, "Name the one with the answer: answer_column='target'"):
-        load_dataset(run_of(tmp_path, path, "--reward_funcs", "format", "accuracy"))
+        load_dataset(run_of(tmp_path, problems_file, "--reward_funcs", "format", "accuracy"))
 
 
 PRIOR = "--prompt_prune_rate auto --prompt_prior"

@@ -1,5 +1,7 @@
 """What would stop a run late is found before anything is loaded, by dry runs and by real ones."""
 
+from unittest.mock import Mock
+
 import pytest
 from small_runs import small_words
 from trl import GRPOConfig
@@ -11,10 +13,8 @@ from dppo.lab.runs.preflight import preflight_problems
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):
-    def loads(*args, **options):
-        raise AssertionError("a model was made or loaded")
-
     for name in ("prepare_model", "build_trainer", "load_benchmarks"):
+        loads = Mock(side_effect=AssertionError("a model was made or loaded"))
         monkeypatch.setattr(f"dppo.lab.runs.parts.{name}", loads)
 
 

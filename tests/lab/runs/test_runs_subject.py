@@ -15,8 +15,6 @@ from dppo.verification.parity import one_step, relative_difference, script_of
 from dppo.verification.tiny_tokenizer import build_tokenizer
 
 REWARDS = """
-import math
-
 def length(prompts, completions, completion_ids, answer, **columns):
     assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
     assert isinstance(prompts[0], list) and completions[0][0]["role"] == "assistant"
