@@ -34,7 +34,7 @@ def test_descriptions_that_do_not_read(text, named):
         parse_benchmark(text)
 
 
-def test_choice(tmp_path):
+def test_choice_and_what_cannot_be_chosen(tmp_path):
     (tmp_path / "math500.jsonl").write_text("")
     (tmp_path / "gsm8k.jsonl.gz").write_text("")
     assert choose(["aime24"], [], folder=None)[0].path is None
@@ -44,6 +44,18 @@ def test_choice(tmp_path):
         ("gsm8k", str(tmp_path / "gsm8k.jsonl.gz"), "Q: {problem}"),
         ("mine", "x.jsonl", "Q: {problem}"),
     ]
+    for names, own, folder, *named in (
+        (["math5000"], [], tmp_path, "'math5000'"),
+        ([], [], tmp_path, "no benchmark"),
+        (["math500"], ["math500=x.jsonl"], tmp_path, "math500", "twice"),
+        (["aime24"], [], tmp_path, "aime24.jsonl", "Name the file: aime24=FILE"),
+        (["math500"], [], tmp_path / "no", "no such folder of problems"),
+    ):
+        with refused(ConfigError, *named):
+            choose(names, own, folder=str(folder))
+    for field, value in (("template", "Solve it."), ("rule", "best"), ("columns", {"question": "q"})):
+        with refused(ConfigError, field):
+            Benchmark(name="mine", path="x.jsonl", **{field: value})
 
 
 PROGRAMS = [{"text": "Write f.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"], "task_id": 1}]
@@ -59,19 +71,3 @@ def test_a_file_of_ones_own_is_asked_as_in_training(rows, template, tmp_path):
         found = load_set(choose(names, own, folder=None, template=template)[0])
         assert [found.benchmark.prompt(problem.problem) for problem in found.problems] == trained
         assert found.identity["template"] is not None, "two evaluations can be compared by it"
-
-
-def test_what_cannot_be_chosen(tmp_path):
-    (tmp_path / "math500.jsonl").write_text("")
-    for names, own, folder, *named in (
-        (["math5000"], [], tmp_path, "'math5000'"),
-        ([], [], tmp_path, "no benchmark"),
-        (["math500"], ["math500=x.jsonl"], tmp_path, "math500", "twice"),
-        (["aime24"], [], tmp_path, "aime24.jsonl", "Name the file: aime24=FILE"),
-        (["math500"], [], tmp_path / "no", "no such folder of problems"),
-    ):
-        with refused(ConfigError, *named):
-            choose(names, own, folder=str(folder))
-    for field, value in (("template", "Solve it."), ("rule", "best"), ("columns", {"question": "q"})):
-        with refused(ConfigError, field):
-            Benchmark(name="mine", path="x.jsonl", **{field: value})

@@ -28,7 +28,7 @@ def words(tiny_folder, file, tmp_path):
     return [*fixed.split(), "--prompt_template", "{problem}", "--output", str(tmp_path / "out")]
 
 
-def test_tables_files_and_continuing(words, tmp_path, capsys):
+def test_tables_files_continuing_and_comparison(words, tmp_path, capsys):
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "pass@4" in printed and "not the standard set" in printed
@@ -39,12 +39,7 @@ def test_tables_files_and_continuing(words, tmp_path, capsys):
     assert main(words) == 0
     assert (tmp_path / "out" / "samples.jsonl").read_text() == lines
     assert json.loads((tmp_path / "out" / "results.json").read_text())["benchmarks"] == results["benchmarks"]
-
-
-def test_comparison(words, tmp_path, capsys):
-    assert main(words) == 0
-    other = [*words[:-1], str(tmp_path / "other"), "--seed", "1"]
-    assert main(other) == 0
+    assert main([*words[:-1], str(tmp_path / "other"), "--seed", "1"]) == 0
     folders = [str(tmp_path / name) for name in ("out", "other", "c")]
     assert main(["--compare", *folders[:2], "--output", folders[2]]) == 0
     written = json.loads((tmp_path / "c" / "comparison.json").read_text())
@@ -68,7 +63,6 @@ def test_a_stop_and_engines_that_cannot_start_say_what_to_do(words, capsys, monk
 
 
 REFUSED = [
-    ("", "no model is named"),
     ("m --compare a b", "--compare a b"),
     ("m --benchmark sums=FILE --samples 4 --k 1,8", "k=8 must be between 1 and the 4 samples"),
     ("m --benchmark sums=FILE --k one", "--k one"),
@@ -82,7 +76,7 @@ REFUSED = [
 def test_bad_words_are_refused(given, named, file, tiny_folder, tmp_path):
     given = given.replace("FILE", str(file)).replace("MODEL", str(tiny_folder))
     with refused(JudgeError, named):
-        main([*given.split(), *(["--output", str(tmp_path / "out")] if given and "--compare" not in given else [])])
+        main([*given.split(), *(["--output", str(tmp_path / "out")] if "--compare" not in given else [])])
 
 
 def test_a_refusal_is_one_line_with_exit_code_2(monkeypatch, capsys):

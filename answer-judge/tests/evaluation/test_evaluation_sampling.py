@@ -11,16 +11,7 @@ from answer_judge.evaluation import pass_at_k
 from answer_judge.evaluation.sampling import Sampling
 from answer_judge.evaluation.transformers_engine import draw
 
-PROBS = torch.tensor([0.05, 0.5, 0.0, 0.3, 0.1, 0.05], dtype=torch.float64)
 ALL = Sampling(temperature=1.0, top_p=1.0)
-
-
-def frequencies(sampling, draws=40_001):
-    """Shares of tokens over evenly spread numbers: exact up to 1 / draws."""
-    logits = PROBS.log()
-    uniform = (torch.arange(draws, dtype=torch.float64) / draws)[:, None]
-    tokens = draw(logits.expand(draws, -1), uniform, sampling)
-    return torch.bincount(tokens[:, 0], minlength=len(logits)) / draws
 
 
 @pytest.mark.parametrize(
@@ -34,9 +25,13 @@ def frequencies(sampling, draws=40_001):
     ],
 )
 def test_tokens_left_out_are_never_drawn_and_the_rest_keep_their_ratios(sampling, kept):
+    """Shares over evenly spread numbers are exact up to 1 / draws."""
+    probs, draws = torch.tensor([0.05, 0.5, 0.0, 0.3, 0.1, 0.05], dtype=torch.float64), 40_001
+    uniform = (torch.arange(draws, dtype=torch.float64) / draws)[:, None]
+    shares = torch.bincount(draw(probs.log().expand(draws, -1), uniform, sampling)[:, 0], minlength=6) / draws
     expected = torch.zeros(6)
-    expected[kept] = PROBS[kept].float() / PROBS[kept].float().sum()
-    torch.testing.assert_close(frequencies(sampling), expected, atol=1e-4, rtol=0)
+    expected[kept] = probs[kept].float() / probs[kept].float().sum()
+    torch.testing.assert_close(shares, expected, atol=1e-4, rtol=0)
 
 
 def test_the_ends_of_the_unit_interval():

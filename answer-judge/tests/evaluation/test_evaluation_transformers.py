@@ -24,35 +24,28 @@ def engine(tiny_model, tiny_tokenizer):
     return of_model(tiny_model, tiny_tokenizer)
 
 
-def requests_of(engine, texts=TEXTS, seeds=None):
-    prompts = engine.encode(texts)
-    return [Request(prompt, seed) for prompt, seed in zip(prompts, seeds or range(len(prompts)), strict=True)]
+def requests_of(engine, texts=TEXTS):
+    return [Request(prompt, seed) for seed, prompt in enumerate(engine.encode(texts))]
 
 
 def test_the_batch_does_not_matter(engine):
-    requests = requests_of(engine, TEXTS * 3, list(range(12)))
+    requests = requests_of(engine, TEXTS * 3)
     together = engine.generate(requests, SAMPLING)
     assert engine.generate(requests[::-1], SAMPLING)[::-1] == together
     assert [engine.generate([request], SAMPLING)[0] for request in requests] == together
     assert len({found.text for found in together}) == 12, "other seeds, other completions"
 
 
-def test_no_global_generator_is_touched_and_the_mode_is_left(tiny_model, tiny_tokenizer):
+def test_defaults_mode_and_global_generator_play_no_part_and_are_left(engine, tiny_model, tiny_tokenizer):
     model = copy.deepcopy(tiny_model).train()
-    before, defaults = torch.get_rng_state(), model.generation_config
-    of_model(model, tiny_tokenizer).generate([Request([5, 6], 0)], SAMPLING)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert model.training and model.generation_config is defaults
-
-
-def test_defaults_of_the_model_play_no_part(engine, tiny_model, tiny_tokenizer):
-    model = copy.deepcopy(tiny_model)
     drawing = {"do_sample": True, "temperature": 0.01, "top_k": 1, "repetition_penalty": 5.0, "num_beams": 3}
     bounds = {"no_repeat_ngram_size": 1, "min_new_tokens": 9, "max_length": 3, "bad_words_ids": [[7]]}
     end = tiny_model.generation_config.eos_token_id
-    model.generation_config = GenerationConfig(**drawing, **bounds, eos_token_id=end, pad_token_id=0)
-    requests = requests_of(engine)
+    model.generation_config = defaults = GenerationConfig(**drawing, **bounds, eos_token_id=end, pad_token_id=0)
+    requests, before = requests_of(engine), torch.get_rng_state()
     assert of_model(model, tiny_tokenizer).generate(requests, SAMPLING) == engine.generate(requests, SAMPLING)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training and model.generation_config is defaults
 
 
 def test_greedy_is_transformers_greedy_and_ends_where_it_does(tiny_model, tiny_tokenizer):
@@ -104,24 +97,18 @@ def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokeni
         prompt_format(tokenizer).encode(["x"])
 
 
-def broken_folders(folder, model, tokenizer, place):
-    """Folders of models that do not load, and the words of the refusal of each."""
-    yield place / "none", ("no such folder",)
-    tokenizer.save_pretrained(place / "words")
-    yield place / "words", ("words cannot be loaded",)
-    model.save_pretrained(place / "bare")  # transformers makes an empty tokenizer up: prompts would all be empty
-    yield place / "bare", ("bare has no tokenizer", "--tokenizer Qwen")
-    (shutil.copytree(folder, place / "pointer") / "model.safetensors").write_text("version https://git-lfs.github.com")
-    yield place / "pointer", ("pointer cannot be loaded",)
-    config = shutil.copytree(folder, place / "another") / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 99}))
-    yield place / "another", ("another cannot be loaded",)
-
-
 def test_models_that_are_not_there(tmp_path, tiny_model, tiny_tokenizer, tiny_folder):
-    for folder, named in broken_folders(tiny_folder, tiny_model, tiny_tokenizer, tmp_path):
+    tiny_tokenizer.save_pretrained(tmp_path / "words")
+    tiny_model.save_pretrained(tmp_path / "bare")  # transformers makes up a tokenizer: prompts would all be empty
+    weights = shutil.copytree(tiny_folder, tmp_path / "pointer") / "model.safetensors"
+    weights.write_text("version https://git-lfs.github.com")
+    config = shutil.copytree(tiny_folder, tmp_path / "another") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 99}))
+    said = {name: [f"{name} cannot be loaded"] for name in ("words", "pointer", "another")}
+    said |= {"none": ["no such folder"], "bare": ["bare has no tokenizer", "--tokenizer Qwen"]}
+    for name, named in said.items():
         with refused(ConfigError, *named):
-            load_engine("transformers", ModelSpec(model=str(folder)))
+            load_engine("transformers", ModelSpec(model=str(tmp_path / name)))
     named = load_engine("transformers", ModelSpec(model=str(tmp_path / "bare"), tokenizer=str(tiny_folder)))
     assert named.facts["format"] == "chat template"
     with refused(ConfigError, "--engine sglang", "transformers, vllm"):

@@ -18,6 +18,10 @@ def library(monkeypatch):
     module = ModuleType("vllm")
     seen = {}
 
+    def completion(i):
+        ended = "length" if i else "stop"
+        return SimpleNamespace(text=f"\\boxed{{{i}}}", token_ids=[1] * (i + 1), finish_reason=ended)
+
     class LLM:
         def __init__(self, **options):
             seen["llm"] = options
@@ -25,12 +29,7 @@ def library(monkeypatch):
 
         def generate(self, prompts, sampling_params, use_tqdm):
             seen["prompts"], seen["params"], seen["tqdm"] = prompts, sampling_params, use_tqdm
-            ends = ["stop", *["length"] * (len(prompts) - 1)]
-            texts = [
-                SimpleNamespace(text=f"\\boxed{{{i}}}", token_ids=[1] * (i + 1), finish_reason=end)
-                for i, end in enumerate(ends)
-            ]
-            return [SimpleNamespace(outputs=[text]) for text in texts]
+            return [SimpleNamespace(outputs=[completion(i)]) for i in range(len(prompts))]
 
     module.LLM, module.SamplingParams, module.__version__ = LLM, lambda **options: options, "0.22.0"
     monkeypatch.setitem(sys.modules, "vllm", module)
@@ -62,8 +61,7 @@ def test_auto_is_what_the_model_was_saved_as(library, tiny_folder, tmp_path, sav
     assert library["llm"]["dtype"] == saved
 
 
-@pytest.mark.parametrize("version", ["0.21.3", "0.31.0"])
-def test_versions_and_models_that_it_cannot_load_are_refused(library, tiny_folder, tmp_path, monkeypatch, version):
+def test_versions_and_models_that_it_cannot_load_are_refused(library, tiny_folder, tmp_path, monkeypatch):
     def refuse(*args, **options):
         raise ValueError("no such architecture\nand more")
 
@@ -78,6 +76,7 @@ def test_versions_and_models_that_it_cannot_load_are_refused(library, tiny_folde
     monkeypatch.setattr(sys.modules["vllm"], "LLM", refuse)
     with refused(ConfigError, "vLLM", "ValueError", "no such architecture and more"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
-    with refused(ConfigError, version, "pip install 'vllm>=0.22,<0.31'"):
-        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
+    for version in ("0.21.3", "0.31.0"):
+        monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+        with refused(ConfigError, version, "pip install 'vllm>=0.22,<0.31'"):
+            load_engine("vllm", ModelSpec(model=str(tiny_folder)))
