@@ -12,8 +12,7 @@ from answer_judge.statistics import benchmark_interval, bootstrap_means
 def test_bootstrap_draws_problems_as_resampling_does():
     values = np.array([0.0, 0.25, 0.25, 1.0, 0.5])
     exact = Counter(round(sum(draw) / 5, 6) for draw in product(values, repeat=5))
-    means = bootstrap_means(values, np.random.default_rng(1), 50_000)
-    found = Counter(np.round(means, 6).tolist())
+    found = Counter(np.round(bootstrap_means(values, np.random.default_rng(1), 50_000), 6).tolist())
     for value, count in exact.items():
         assert found[value] / 50_000 == pytest.approx(count / 5**5, abs=0.012)
 
@@ -30,11 +29,8 @@ def test_interval_is_over_problems_not_over_samples():
 @pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0.0, 0.1157), (1.0, 0.8843, 1.0), (0.5, 0.4422, 0.5578)])
 def test_problems_that_all_agree_do_not_give_a_width_of_zero(value, low, high):
     found = benchmark_interval({"": np.full(30, value)}, np.random.default_rng(0))
-    assert found.value == value
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.0001)
-    assert found == benchmark_interval({"": np.full(30, value)}, np.random.default_rng(8)), (
-        "by its formula, without draws"
-    )
+    assert found.value == value and (found.low, found.high) == pytest.approx((low, high), abs=0.0001)
+    assert found == benchmark_interval({"": np.full(30, value)}, np.random.default_rng(8)), "its formula has no draws"
 
 
 def test_average_weighs_benchmarks_alike():

@@ -26,8 +26,7 @@ MEASURABLE = 0.003
 
 def spent(work, text, times=1):
     """Seconds of CPU time, the shortest of several."""
-    found = timeit.repeat(lambda: work(text), timer=time.process_time, number=1, repeat=times)
-    return min(found)
+    return min(timeit.repeat(lambda: work(text), timer=time.process_time, number=1, repeat=times))
 
 
 def written(attack, size):

@@ -16,39 +16,23 @@ def table(name):
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return table("verifier")
-
-
-@pytest.fixture(scope="module")
-def reasons(rows, verifier):
-    """The verdict on every row, each as the box at the end of a sentence."""
-    found = {}
+def test_right_answers_are_accepted_and_no_other(verifier):
+    """Each as the box at the end of a sentence."""
+    assert {row["rule"] for row in table("verifier")} <= set(RULES)
     for rule in RULES:
-        mine = [i for i, row in enumerate(rows) if row["rule"] == rule]
-        texts = [rf"Thus the answer is $\boxed{{{rows[i]['answer']}}}$." for i in mine]
-        details = [json.loads(rows[i]["details"] or "null") for i in mine]
-        verdicts = verifier.verify_many(texts, [rows[i]["gold"] for i in mine], benchmark=rule, details=details)
-        found.update(zip(mine, (verdict.reason for verdict in verdicts), strict=True))
-    return [found[i] for i in range(len(rows))]
-
-
-@pytest.mark.parametrize("verdict", ["right", "wrong", "refused"])
-def test_right_answers_are_accepted_and_no_other(verdict, rows, reasons):
-    found = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if row["verdict"] == verdict]
-    assert [(row, reason) for row, reason in found if (reason == "right") != (verdict == "right")] == []
-    assert {reason for _, reason in found} <= {"right", "wrong", "unparsed", "no_answer"}
+        rows = [row for row in table("verifier") if row["rule"] == rule]
+        texts = [rf"Thus the answer is $\boxed{{{row['answer']}}}$." for row in rows]
+        details = [json.loads(row["details"] or "null") for row in rows]
+        verdicts = verifier.verify_many(texts, [row["gold"] for row in rows], benchmark=rule, details=details)
+        found = [(row, verdict.reason) for row, verdict in zip(rows, verdicts, strict=True)]
+        assert [each for each in found if (each[1] == "right") != (each[0]["verdict"] == "right")] == []
+        assert {reason for _, reason in found} <= {"right", "wrong", "unparsed", "no_answer"}
 
 
 def test_tolerance_is_the_benchmarks_alone(verifier):
     text = r"\boxed{3.83 \times 10^{26}}"
     verdicts = {rule: verifier.verify(text, r"3.8 \times 10^{26}", benchmark=rule).reason for rule in RULES}
     assert [rule for rule, reason in verdicts.items() if reason == "right"] == ["minerva_math"]
-
-
-UNREAD = "not read: "
-"""Beginning of the reason if an answer is right and refused."""
 
 
 def is_right(row):
@@ -58,8 +42,8 @@ def is_right(row):
 
 def test_every_difference_from_other_graders_has_a_reason():
     public = table("public")
-    expected = [row["verdict"] == "right" and not row["reason"].startswith(UNREAD) for row in public]
-    assert [row for row, right in zip(public, expected, strict=True) if is_right(row) != right] == []
+    right = [row for row in public if row["verdict"] == "right" and not row["reason"].startswith("not read: ")]
+    assert [row for row in public if is_right(row)] == right
     assert all(row["reason"] for row in public if row["there"] != row["verdict"])
     sources = {row["source"].split()[0] for row in public}
     assert sources == {"hendrycks/math", "NVIDIA/NeMo-Skills", "huggingface/Math-Verify"} and len(public) > 250

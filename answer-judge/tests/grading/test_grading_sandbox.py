@@ -32,23 +32,17 @@ def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def pools():
-    """One whose worker refuses what the verifier's do, and one whose worker does not."""
-    both = [WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, refused=r) for r in (REFUSED, ())]
-    yield both
-    for pool in both:
+def test_a_worker_refuses_code_from_text_files_and_processes(tmp_path):
+    """The twin refuses nothing: the check can fail."""
+    target = tmp_path / "trace"
+    code = f"open({str(target)!r}, 'w').close()"
+    pools = [WorkerPool(hostile_functions.respond, workers=1, limit_seconds=20, refused=r) for r in (REFUSED, ())]
+    for task in (("eval", code), ("exec", code), ("open", str(target)), ("system", f"touch {target}")):
+        assert pools[0].map([task])[0].status == "raised" and not target.exists()
+        pools[1].map([task])
+        target.unlink()
+    for pool in pools:
         pool.close()
-
-
-@pytest.mark.parametrize("action", ["eval", "exec", "open", "system"])
-def test_a_worker_refuses_code_from_text_files_and_processes(action, pools, tmp_path):
-    (sealed, unsealed), target = pools, tmp_path / "trace"
-    value = {"open": str(target), "system": f"touch {target}"}.get(action, f"open({str(target)!r}, 'w').close()")
-    assert sealed.map([(action, value)])[0].status == "raised"
-    assert not target.exists()
-    unsealed.map([(action, value)])
-    assert target.exists()  # the check can fail
 
 
 AUDIT = """
@@ -77,9 +71,6 @@ def test_judging_compiles_nothing():
 
 
 ASKED = [(r"\boxed{\frac{6}{4}}", "1.5"), (r"\boxed{x^2-1}", "(x-1)(x+1)"), (r"\boxed{2}", r"\sqrt{5}"), ("?", "1")]
-EXPECTED = ["right", "right", "wrong", "no_answer"]
-
-
 SCRIPT = f"""
 import multiprocessing, signal
 from answer_judge.grading import verify
@@ -111,7 +102,7 @@ ask()
 def test_any_process_gets_the_same(body):
     code = SCRIPT.replace("{body}", body)
     done = subprocess.run([sys.executable, "-"], input=code, text=True, capture_output=True, timeout=120)
-    assert done.stdout.strip() == ",".join(EXPECTED), done.stderr
+    assert done.stdout == "right,right,wrong,no_answer\n", done.stderr
 
 
 def test_where_no_process_may_start_plain_answers_are_judged_and_others_are_an_error(monkeypatch):

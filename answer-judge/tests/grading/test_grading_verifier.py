@@ -24,8 +24,7 @@ def test_verdicts(verifier):
 
 def test_the_fast_path_says_what_mathematics_says(verifier):
     for answer, gold in product(["3", "-3", "007", "+4"], ["3", "-3", "7", "4"]):
-        fast = verifier.verify(rf"\boxed{{{answer}}}", gold).reason
-        assert fast == judge({"answer": answer, "gold": gold})
+        assert verifier.verify(rf"\boxed{{{answer}}}", gold).reason == judge({"answer": answer, "gold": gold})
 
 
 def test_a_tower_of_powers_times_out_and_the_next_answer_is_judged():
@@ -40,9 +39,8 @@ def test_a_tower_of_powers_times_out_and_the_next_answer_is_judged():
 def test_a_number_of_too_many_digits_is_not_written_out(tower, verifier):
     pids = verifier.pids
     boxes = [rf"\boxed{{{tower}}}", rf"\boxed{{{tower} }}", r"\boxed{0.5}"]
-    reasons = [verdict.reason for verdict in verifier.verify_many(boxes, ["5", tower, tower])]
-    assert reasons == ["unparsed", "right", "wrong"]
-    assert verifier.pids == pids
+    verdicts = verifier.verify_many(boxes, ["5", tower, tower])
+    assert [each.reason for each in verdicts] == ["unparsed", "right", "wrong"] and verifier.pids == pids
 
 
 def test_bad_calls_are_errors_not_zeros(verifier):

@@ -14,7 +14,6 @@ from answer_judge.sandbox import Limits, Sandbox
 
 HERE = Path(__file__).parent
 HUMANEVAL, MBPP = HERE / "code_humaneval.jsonl", HERE / "code_mbpp.jsonl"
-LIMITS = Limits(wall_seconds=60.0, cpu_seconds=2)
 
 
 def rows_of(path):
@@ -23,22 +22,16 @@ def rows_of(path):
 
 @pytest.fixture(scope="module")
 def judges(confined):
-    with Judges(workers=1, limits=LIMITS) as made:
+    with Judges(workers=1, limits=Limits(wall_seconds=60.0, cpu_seconds=2)) as made:
         yield made
 
 
-@pytest.fixture(params=["humaneval", "mbpp"])
-def written(request):
-    """A set in the columns of the one or the other: its rule, file, problems, known solutions."""
-    path = {"humaneval": HUMANEVAL, "mbpp": MBPP}[request.param]
-    found = load_set(Benchmark(name="mine", path=str(path)))
-    assert found.benchmark.rule == request.param, "by the columns"
-    solution = {"humaneval": "canonical_solution", "mbpp": "code"}[request.param]
-    return request.param, path, found, [row[solution] for row in rows_of(path)]
-
-
-def test_known_solutions_are_right_and_others_wrong(written, judges):
-    rule, _, found, solutions = written
+@pytest.mark.parametrize(
+    ("path", "rule", "column"), [(HUMANEVAL, "humaneval", "canonical_solution"), (MBPP, "mbpp", "code")]
+)
+def test_known_solutions_are_right_and_others_wrong_in_evaluation_and_training(path, rule, column, judges):
+    found, solutions = load_set(Benchmark(name="mine", path=str(path))), [row[column] for row in rows_of(path)]
+    assert found.benchmark.rule == rule, "by the columns"
     golds = [problem.answer for problem in found.problems]
     fenced = [f"So:\n```python\n{solution}\n```\nThis is it." for solution in solutions]
     for completions in (solutions, fenced):
@@ -47,18 +40,13 @@ def test_known_solutions_are_right_and_others_wrong(written, judges):
     wrong = [f"```python\ndef {name}(*a, **k):\n    return None\n```" for name in names]
     assert {v.reason for v in judges.verify_many(wrong, golds, benchmark=rule)} <= {"wrong", "error"}
     assert [v.reason for v in judges.verify_many(["", " \n"], golds[:2], benchmark=rule)] == ["no_answer"] * 2
-
-
-def test_they_are_trained_on_like_others(written, judges):
-    _, path, found, solutions = written
     dataset = load_problems(str(path))
-    assert dataset["answer"] == [problem.answer for problem in found.problems]
+    assert dataset["answer"] == golds
     assert "```python block" in dataset[0]["prompt"][0]["content"]
     reward = code_tests(sandbox=judges.sandbox)
     check_rewards(dataset, [reward])
     logged, told = {}, {}
-    texts = (f"```python\n{solutions[0]}\n```", "no")
-    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    completions = [[{"role": "assistant", "content": text}] for text in (fenced[0], "no")]
     values = reward(
         prompts=["", ""], completions=completions, answer=dataset["answer"][:1] * 2,
         log_metric=logged.__setitem__, log_extra=told.__setitem__,
@@ -92,9 +80,8 @@ def test_rows_that_no_program_or_every_one_would_pass_are_named(tmp_path, column
 
 def test_rows_that_cannot_be_run_are_named(tmp_path):
     good = rows_of(MBPP)[0]
-    bad = [good, {**good, "task_id": 9, "test_list": ["assert f( == 1"]}]
     with refused(DataError, "1 row (counted from 0: 1)"):
-        load_problems(write(tmp_path, bad))
+        load_problems(write(tmp_path, [good, {**good, "task_id": 9, "test_list": ["assert f( == 1"]}]))
     with refused(DataError, "'test_list'", "mbpp"):
         load_set(Benchmark(name="m", path=write(tmp_path, [{"text": "a", "code": "b"}]), rule="mbpp"))
     mathematics = write(tmp_path, [{"problem": "1 + 1?", "answer": "2", "test_list": ["assert f(1) == 1"]}])

@@ -27,7 +27,6 @@ def jsonl(rows):
 def write(tmp_path):
     def write(name, content):
         file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         return str(file)
 
@@ -97,12 +96,11 @@ def test_a_missing_file_is_not_looked_for_on_the_hub():
 
 
 def test_columns_are_found_by_name_or_named(write):
-    rows = [{"question": "q", "final_answer": 3, "my_prompt": "m", "my_answer": 2.5}]
-    file = write("p.jsonl", jsonl(rows))
-    found = load_problems(file, chat=False)
-    assert (found[0]["prompt"], found[0]["answer"]) == ("q", "3")
-    named = load_problems(file, prompt_column="my_prompt", answer_column="my_answer", chat=False)
-    assert (named[0]["prompt"], named[0]["answer"]) == ("m", "2.5")
+    file = write("p.jsonl", jsonl([{"question": "q", "final_answer": 3, "my_prompt": "m", "my_answer": 2.5}]))
+    named = {"prompt_column": "my_prompt", "answer_column": "my_answer"}
+    for options, prompt, answer in (({}, "q", "3"), (named, "m", "2.5")):
+        row = load_problems(file, chat=False, **options)[0]
+        assert (row["prompt"], row["answer"]) == (prompt, answer)
     with refused(DataError, "p.jsonl", "'problem'", "'question', 'final_answer', 'my_prompt', 'my_answer'"):
         load_problems(file, prompt_column="problem")
     with refused(DataError, "'gold'", "answer_column='final_answer'"):
@@ -116,16 +114,14 @@ def test_columns_that_change_are_kept(write):
     row = load_problems(file, template="{problem} Box it: \\boxed{}")[0]
     assert row["prompt"] == [{"role": "user", "content": "q Box it: \\boxed{}"}] and row["answer"] == "1024"
     assert (row["original_prompt"], row["original_answer"]) == ("q", "48/2=24\n#### 1,024")
-    taken = write("q.jsonl", jsonl([{"prompt": "q", "original_prompt": "o", "answer": "1"}]))
-    with pytest.raises(DataError, match="both taken"):
-        load_problems(taken)
+    with refused(DataError, "both taken"):
+        load_problems(write("q.jsonl", jsonl([{"prompt": "q", "original_prompt": "o", "answer": "1"}])))
 
 
 def test_messages_stay_as_they_are(write):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     file = write("p.jsonl", jsonl([{"prompt": messages, "answer": "1"}]))
-    dataset = load_problems(file)
-    assert dataset[0]["prompt"] == messages
+    assert load_problems(file)[0]["prompt"] == messages
     for setting in ({"template": "{problem}"}, {"chat": False}):
         with pytest.raises(DataError, match="holds messages"):
             load_problems(file, **setting)
@@ -169,8 +165,8 @@ def test_what_a_problem_says_of_its_answer_is_there_for_rewards(write):
     ],
 )
 def test_the_answer_is_taken_out_only_where_needed(column, texts, answers, write):
-    rows = [{"problem": "q", column: text} for text in texts]
-    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == answers
+    file = write("p.jsonl", jsonl([{"problem": "q", column: text} for text in texts]))
+    assert load_problems(file)["answer"][:] == answers
 
 
 def test_a_column_that_is_half_solutions_is_an_error(write):

@@ -24,7 +24,9 @@ def test_accuracy_and_the_share_of_every_reason(verifier):
     assert tables == {"verdict": ["right", "wrong", "no_answer", "right"]}
 
 
-def test_completions_of_several_messages_and_parts(verifier):
+def test_format_and_completions_of_several_messages_and_parts(verifier):
+    texts = [r"\boxed{}", r"\boxed{no matter what}", "7", r"\boxed{7"]
+    assert format_reward()(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
     tools = [
         {"role": "assistant", "content": r"\boxed{1}"},
         {"role": "tool", "content": "4"},
@@ -32,11 +34,6 @@ def test_completions_of_several_messages_and_parts(verifier):
     ]
     silent = [{"role": "assistant", "content": None}]
     assert accuracy_reward(verifier=verifier)(["q"] * 3, [tools, silent, []], answer=["4"] * 3) == [1.0, 0.0, 0.0]
-
-
-def test_format():
-    texts = [r"\boxed{}", r"\boxed{no matter what}", "7", r"\boxed{7"]
-    assert format_reward()(prompts=["q"] * 4, completions=texts) == [0.0, 1.0, 0.0, 0.0]
 
 
 def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
