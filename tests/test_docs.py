@@ -27,12 +27,6 @@ from dppo.types import Rewards  # noqa: E402
 __all__ = ["tiny_path"]
 
 
-def run(page: Path, found: list[str], names: dict) -> None:
-    """Run blocks one after the other in the same names."""
-    for block in found:
-        exec(compile(block, page.name, "exec"), names)
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """``ran(page)``: the names that the blocks of a page leave behind, all that are not marked, in an empty folder."""
@@ -40,18 +34,13 @@ def ran(tmp_path_factory):
     @cache
     def names_of(page: Path) -> dict:
         names = {"__name__": page.stem}
-        found = [block.code for block in all_blocks(page) if block.language == "python" and not block.marked]
         with contextlib.chdir(tmp_path_factory.mktemp(page.stem)):
-            run(page, found, names)
+            for block in all_blocks(page):
+                if block.language == "python" and not block.marked:
+                    exec(compile(block.code, page.name, "exec"), names)
         return names
 
     return names_of
-
-
-@pytest.fixture
-def extending(ran):
-    """The names that docs/extending.md leaves behind, its engine among them."""
-    return ran(ROOT / "docs" / "extending.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -72,12 +61,13 @@ def test_the_example_for_a_pencil_is_right(ran):
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("by_log_length", "rloo")]
+EXTENDING = ROOT / "docs" / "extending.md"
 
 
 @pytest.mark.parametrize("name", ["mine", "shortest", *SLOW])
-def test_the_methods_of_the_page_train(name, extending, tiny_path, tmp_path):
+def test_the_methods_of_the_page_train(name, ran, tiny_path, tmp_path):
     """Three steps of each; the biased one must be accepted."""
-    method, biased = extending[name], name == "shortest"
+    method, biased = ran(EXTENDING)[name], name == "shortest"
     options = SHORT | LOG_ALL | {"output_dir": str(tmp_path), "per_device_train_batch_size": 16}
     if biased:
         with pytest.raises(ConfigError, match="no weight makes up"):
@@ -90,11 +80,11 @@ def test_the_methods_of_the_page_train(name, extending, tiny_path, tmp_path):
     assert all(a < b if method.completions.rate else a == b for a, b in zip(kept, live, strict=True))
 
 
-def test_the_method_on_one_screen_runs(extending):
+def test_the_method_on_one_screen_runs(ran):
     """The core of a step, with the table of logits of docs/extending.md as the policy."""
-    page = ROOT / "docs" / "how_it_works.md"
-    (heart,) = [block for block in blocks(page, "python") if "session.plan" in block]
-    logits, answer, rolled_out = extending["logits"], extending["answer"], {}
+    (heart,) = [code for code in blocks(ROOT / "docs" / "how_it_works.md", "python") if "session.plan" in code]
+    extending, rolled_out = ran(EXTENDING), {}
+    logits, answer = extending["logits"], extending["answer"]
 
     def roll_out(row_Q):
         row_N = row_Q.repeat_interleave(8)
@@ -107,9 +97,10 @@ def test_the_method_on_one_screen_runs(extending):
         mask = torch.ones_like(logp)
         return Tokens(logp_BT=logp, old_logp_BT=logp.detach(), advantage_B=advantage_B, mask_BT=mask)
 
-    given = {name: extending[name] for name in ("RolledOut", "session")}
+    names = {"RolledOut": extending["RolledOut"], "session": extending["session"]}
+    names |= {"roll_out": roll_out, "forward": forward}
     logits.grad = None
-    run(page, [heart], names := {**given, "roll_out": roll_out, "forward": forward})
+    exec(compile(heart, "how_it_works.md", "exec"), names)
     changed = logits.grad.abs().sum(1).nonzero()[:, 0]
     assert changed.tolist() == rolled_out["row_N"][names["kept"]].unique().tolist()
     assert 0 < len(names["kept"]) < len(rolled_out["row_N"])

@@ -18,16 +18,21 @@ CONFIGS = [
 PROGRAM = '{{"text": "Write a function that adds {}.", "test_list": ["assert add(1) == 1 + {}"]}}\n'
 
 
-def dry_run(words, folder, capsys):
-    """The exit code of a dry run of ``dppo train`` into an empty folder, and its lines."""
-    code = main(["train", *words, "--dry_run", "--output_dir", str(folder / "out")])
-    return code, capsys.readouterr().out.splitlines()
+@pytest.fixture
+def dry_run(tmp_path, monkeypatch, capsys):
+    """``dry_run(words)``: the exit code of a dry run of ``dppo train`` into an empty folder, and its lines."""
+    monkeypatch.chdir(ROOT)
+
+    def ran(*words):
+        code = main(["train", *words, "--dry_run", "--output_dir", str(tmp_path / "out")])
+        return code, capsys.readouterr().out.splitlines()
+
+    return ran
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_configuration_passes_a_dry_run(config, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    code, lines = dry_run([str(config.relative_to(ROOT))], tmp_path, capsys)
+def test_a_configuration_passes_a_dry_run(config, dry_run):
+    code, lines = dry_run(str(config.relative_to(ROOT)))
     assert code == 0 and not [line for line in lines if line.startswith("WRONG")]
     assert any(line.startswith("plan      method: dppo") for line in lines)
 
@@ -37,21 +42,16 @@ def test_records_of_the_sample_name_no_place_of_the_machine_that_made_them():
     assert [name for name, text in texts.items() if re.search(r"/(tmp|home|root|work|Users)/", text)] == []
 
 
-def test_a_dry_run_sees_what_is_wrong_with_one(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    code, lines = dry_run(["examples/code/train.yaml", "--eval_benchmarks", "humanevil"], tmp_path, capsys)
+def test_programs_are_judged_by_the_tests_of_a_local_file_and_what_is_wrong_is_seen(dry_run, tmp_path):
+    code, lines = dry_run("examples/code/train.yaml", "--eval_benchmarks", "humanevil")
     assert code == 1 and any(line.startswith("WRONG") and "humanevil" in line for line in lines)
-
-
-def test_programs_are_judged_by_the_tests_of_a_local_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
     file = tmp_path / "mbpp.jsonl"
     file.write_text("".join(PROGRAM.format(i, i) for i in range(16)))
-    code, lines = dry_run(["examples/code/train.yaml", "--dataset_path", str(file)], tmp_path, capsys)
+    code, lines = dry_run("examples/code/train.yaml", "--dataset_path", str(file))
     assert code == 0 and any("16 problems with columns" in line for line in lines)
     assert any("rewards: code_tests" in line for line in lines)
     file.write_text(file.read_text().replace("test_list", "tests"))
-    code, lines = dry_run(["examples/code/train.yaml", "--dataset_path", str(file)], tmp_path, capsys)
+    code, lines = dry_run("examples/code/train.yaml", "--dataset_path", str(file))
     assert code == 1 and any(line.startswith("WRONG") for line in lines)
 
 

@@ -22,28 +22,17 @@ from dppo.lab.subject import SubjectSampling  # noqa: E402
 
 __all__ = ["tiny_path"]
 PAGE = HERE.parent / "docs" / "metrics.md"
-PLACES = {"<benchmark>": r"(?!average/)[\w.-]+", "<function>": r"\w+"}
-
-
-def documented(text):
-    """Every name in the first column of a table, as a pattern."""
-    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
 def pattern(name):
-    whole = re.escape(name)
-    for place, stands_for in PLACES.items():
-        whole = whole.replace(re.escape(place), stands_for)
-    return re.compile(whole)
+    name = re.escape(name).replace("<benchmark>", r"(?!average/)[\w.-]+")
+    return re.compile(name.replace("<function>", r"\w+"))
 
 
 def differences(names, logged):
     """Logged names that no documented one fits, and documented ones that fit no logged one."""
-    patterns = {name: pattern(name) for name in names}
-    unknown = {name for name in logged if not any(p.fullmatch(name) for p in patterns.values())}
-    unused = {name for name, p in patterns.items() if not any(p.fullmatch(found) for found in logged)}
-    return unknown, unused
+    unknown = {name for name in logged if not any(pattern(each).fullmatch(name) for each in names)}
+    return unknown, {name for name in names if not any(map(pattern(name).fullmatch, logged))}
 
 
 def mixed_then_equal(prompts, completions, answer, **_):
@@ -89,9 +78,8 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def logged(tiny_path, tmp_path_factory):
-    """Names that runs with all features log, together."""
+def test_the_page_lists_what_runs_log(tiny_path, tmp_path_factory):
+    """Runs with all features, together."""
     seen, experts = Logged(), tmp_path_factory.mktemp("experts")
     shutil.copytree(tiny_path, experts, dirs_exist_ok=True)
     mixture().save_pretrained(experts)
@@ -103,11 +91,8 @@ def logged(tiny_path, tmp_path_factory):
             for change in changes:
                 change(trainer)
             trainer.train()
-    return seen.names
-
-
-def test_the_page_lists_what_runs_log(logged):
-    names = documented(PAGE.read_text())
-    assert len(names) == len(set(names)) > 60 and differences(names, logged) == (set(), set())
-    assert differences([*names, "prune/never"], logged) == (set(), {"prune/never"})
-    assert differences([n for n in names if n != "eval/average/pass@1"], logged)[0] == {"eval/average/pass@1"}
+    cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    names = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    assert len(names) == len(set(names)) > 60 and differences(names, seen.names) == (set(), set())
+    assert differences([*names, "prune/never"], seen.names) == (set(), {"prune/never"})
+    assert differences([n for n in names if n != "eval/average/pass@1"], seen.names)[0] == {"eval/average/pass@1"}

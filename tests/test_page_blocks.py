@@ -30,7 +30,6 @@ SHELL = [block for block in BLOCKS if block.language == "bash"]
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 PROJECTS = [tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in (".", "answer-judge")]
 EXTRAS = {extra for project in PROJECTS for extra in project["project"]["optional-dependencies"]}
-JUDGES = ROOT / "answer-judge" / "tests" / "test_judge_readme.py"
 HERE = re.compile(r"(?:dppo|answer-judge|tests|benchmarks|docs|examples)/[\w./-]+")
 
 
@@ -61,14 +60,6 @@ def refusal(read: Callable[[], object]) -> list[str]:
     except (ConfigError, SystemExit) as error:
         return [str(error)]
     return []
-
-
-def benchmark_problems(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is wrong with the words after ``python -m`` and the name of a benchmark."""
-    if not importlib.util.find_spec(name):
-        return [f"no module {name}"]
-    monkeypatch.setattr(sys, "argv", [name, *words])
-    return refusal(lambda: read_flags(left_over(lambda: importlib.import_module(name).main(), monkeypatch)))
 
 
 def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -106,11 +97,16 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ours = dppo_problems(words[place + 1 :], monkeypatch) if script is None else []
         return missing + refusal(lambda: launch_command_parser().parse_args(words[2 : place + 1])) + ours
     if first == "python" and rest[0] == "-m":
-        if rest[1].startswith("benchmarks."):
-            return missing + benchmark_problems(rest[1], rest[2:], monkeypatch)
-        if not rest[1].startswith("dppo"):
-            return [f"nobody checks {rest[1]}"]
-        return [] if importlib.util.find_spec(rest[1]) else [f"no module {rest[1]}"]
+        name = rest[1]
+        if not name.startswith(("benchmarks.", "dppo")):
+            return [f"nobody checks {name}"]
+        if not importlib.util.find_spec(name):
+            return [*missing, f"no module {name}"]
+        if name.startswith("dppo"):
+            return []
+        monkeypatch.setattr(sys, "argv", rest[1:])
+        main = importlib.import_module(name).main
+        return missing + refusal(lambda: read_flags(left_over(main, monkeypatch)))
     if first == "python" and HERE.fullmatch(rest[0]) and not missing:
         source = (ROOT / rest[0]).read_text()
         words = [word.split("=")[0] for word in rest if word.startswith("--")]
@@ -188,7 +184,8 @@ def test_wrong_settings_are_found(wrong, monkeypatch, tmp_path):
 
 def test_every_block_is_run_or_says_why_it_is_not():
     assert {block.place: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
-    found = "".join(path.read_text() for path in (Path(__file__).with_name("test_docs.py"), JUDGES))
+    files = (ROOT / "tests" / "test_docs.py", ROOT / "answer-judge" / "tests" / "test_judge_readme.py")
+    found = "".join(path.read_text() for path in files)
     assert [block.place for block in BLOCKS if block.test and f"def {block.test}(" not in found] == []
     for block in BLOCKS:
         if block.language == "json":

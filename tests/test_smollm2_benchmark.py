@@ -69,9 +69,8 @@ def test_every_figure_by_hand(tmp_path, monkeypatch):
     assert row in learned({"no_kl": record})
     assert [len(record["methods"][name]["runs"]) for name in ("trl", "control")] == [2, 3]
     assert record["against_trl"]["seeds"] == 2 and record["methods"]["trl"]["runs"][0]["commit"] == "abc"
-    other = regime_of("no_kl", CONFIG.with_name("smollm2.yaml"), ["--output_dir", str(tmp_path)])
     with pytest.raises(ConfigError, match="control of no_kl in the file"):
-        smollm2.runs_in(record, replace(other, seconds={"others": 7}))
+        smollm2.runs_in(record, replace(regime, seconds={"others": 7}))
     json.dumps(record, allow_nan=False)
 
 

@@ -15,14 +15,8 @@ from dppo.packing.check import LayoutCheck
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 from dppo.trl.grpo.rollouts import NOWHERE, Lengths
 
-SHORT = workload.Lengths(prompt=(5, 10), median=20.0, longest=50)
 SETTINGS = forward.SETTINGS["cpu", True]
 CASE = forward.Case(settings=SETTINGS, model="tiny", group_size=8, rate=0.75)
-
-
-@pytest.fixture
-def batch():
-    return workload.generation_batch(3, prompts=12, group_size=4, vocabulary=100, lengths=SHORT)
 
 
 def sequences(work):
@@ -31,19 +25,25 @@ def sequences(work):
     return [(group, len(prompt), len(completion)) for group, prompt, completion in lengths]
 
 
+def widest(found):
+    """Tokens of the longest prompt and the longest completion."""
+    return max(prompt for _, prompt, _ in found) + max(completion for *_, completion in found)
+
+
 @pytest.mark.parametrize("name", ["padded", "sorted", "packed", "shared"])
 @pytest.mark.parametrize("max_tokens", [60, 200, 10_000])
-def test_every_layout_holds_every_completion_once_and_counts_its_tokens(batch, name, max_tokens):
+def test_every_layout_holds_every_completion_once_and_counts_its_tokens(name, max_tokens):
+    lengths = workload.Lengths(prompt=(5, 10), median=20.0, longest=50)
+    batch = workload.generation_batch(3, prompts=12, group_size=4, vocabulary=100, lengths=lengths)
     kept = workload.prune(batch, 0.5, 0)
     forwards = layouts.layouts(max_tokens)[name](kept)
     assert sorted(i for each in forwards for i in each.index) == list(range(24))
-    widest = max(p for _, p, _ in sequences(batch)) + max(c for _, _, c in sequences(batch))
     for each in forwards:
         part = [sequences(kept)[i] for i in each.index]
         trunks = {group: prompt - 1 for group, prompt, _ in part}
         wanted = {
-            "padded": len(part) * widest,
-            "sorted": len(part) * (max(p for _, p, _ in part) + max(c for _, _, c in part)),
+            "padded": len(part) * widest(sequences(batch)),
+            "sorted": len(part) * widest(part),
             "packed": sum(prompt - 1 + completion for _, prompt, completion in part),
             "shared": sum(trunks.values()) + sum(completion for *_, completion in part),
         }

@@ -21,15 +21,12 @@ SCRIPT = ROOT / "benchmarks" / "speed" / "gpu_calls.sh"
 
 
 @pytest.fixture(scope="module")
-def waits():
-    """Steps in which something waited for the device, and in which a file of the benchmarks asked for a number."""
-    return {"device": [], "item": []}
+def ran(tmp_path_factory):
+    """TRL and the control, measured on four calls of the loss each.
 
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory, waits):
-    """TRL and the control, measured on four calls of the loss each."""
-    number, patched = [0], pytest.MonkeyPatch()
+    Also the steps in which something waited for the device, or a file of the benchmarks asked for a number.
+    """
+    number, waits = [0], {"device": [], "item": []}
     now, item = torch.accelerator.current_accelerator, torch.Tensor.item
 
     def asked(*args, **kwargs):
@@ -50,17 +47,16 @@ def small(tmp_path_factory, waits):
             number[0] = 0
             super().on_step_end(args, state, control, **kwargs)
 
-    patched.setattr(torch.accelerator, "current_accelerator", asked)
-    patched.setattr(torch.Tensor, "item", as_number)
-    patched.setattr(gpu_step, "StepWatch", Staged)
     given, folder = gpu_step.Given(SMALL), tmp_path_factory.mktemp("gpu_step")
-    stock, control, *_ = SMALL.contestants
-    found = [gpu_step.measured(each, SMALL, given, 0.04, folder) for each in (stock, control)]
-    patched.undo()
-    return found
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.accelerator, "current_accelerator", asked)
+        patched.setattr(torch.Tensor, "item", as_number)
+        patched.setattr(gpu_step, "StepWatch", Staged)
+        return [gpu_step.measured(each, SMALL, given, 0.04, folder) for each in SMALL.contestants[:2]], waits
 
 
-def test_passes_tokens_and_norms_of_both_trainers(small):
+def test_passes_tokens_and_norms_of_both_trainers_and_no_wait_in_a_timed_step(ran):
+    small, waits = ran
     stock, control = harness.compared(small, torch.float32)
     assert [row["reason"] for row in (stock, control)] == ["", ""] and stock["passed"] and control["passed"]
     assert stock["passes"] == stock["passes_no_grad"] == 4.0 and control["same_completions"]
@@ -70,16 +66,13 @@ def test_passes_tokens_and_norms_of_both_trainers(small):
     assert all(value is None or isinstance(value, str | int | float) for value in control.values())
     for row in (stock, control):
         assert row["phase_forward_backward"] > 0 and row["phase_log_probs"] > 0 and row["phase_optimizer"] > 0
-
-
-def test_nothing_waits_for_the_device_in_a_timed_step(small, waits):
     assert SMALL.stages.steps in waits["device"], "the twin: steps measured by phase do wait"
     timed = range(1, SMALL.stages.warm_up + SMALL.stages.timed + 1)
     assert not {*timed} & {*waits["device"]} and not {*timed} & {*waits["item"]}
 
 
-def test_another_gradient_and_other_completions_are_found(small):
-    stock, control = small
+def test_another_gradient_and_other_completions_are_found(ran):
+    stock, control = ran[0]
 
     def reason(**changed):
         watch: Any = SimpleNamespace(**{**vars(control.watch), "record": control.watch.record, **changed})
@@ -94,14 +87,10 @@ def test_another_gradient_and_other_completions_are_found(small):
 
 def of(name, seconds, exact=True):
     """A contestant by hand, whose gradient norms are 2 if they must be TRL's."""
-    pruning = None if name.startswith("TRL") else {}
-    if name == "control":
-        pruning = {"method": "grpo"}
+    pruning = {"TRL, 16": None, "TRL, 8": None, "control": {"method": "grpo"}}.get(name, {})
     contestant = harness.Contestant(name=name, batch_size=1, pruning=pruning, exact=exact)
-    made = SimpleNamespace(seconds=seconds, norms=[2.0 if exact else 9.0] * 2, seen=[{}] * 2)
-    watch: Any = SimpleNamespace(
-        **vars(made), stages=harness.Stages(warm_up=0), record=lambda: {"median": sum(seconds) / 2}
-    )
+    watch: Any = SimpleNamespace(seconds=seconds, norms=[2.0 if exact else 9.0] * 2, seen=[{}] * 2)
+    watch.stages, watch.record = harness.Stages(warm_up=0), lambda: {"median": sum(seconds) / 2}
     return harness.Measured(contestant=contestant, row={}, watch=watch)
 
 
@@ -161,18 +150,6 @@ def test_on_a_cpu_trainers_take_turns_on_the_same_completions(tmp_path, monkeypa
         assert phases == pytest.approx(row["median"], rel=0.2), "phases are the whole of a step"
 
 
-def calls_of(number, tmp_path):
-    """Command lines that the script gives to Python in a dry run, by module."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/lines\n')
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    given = {"PYTHON": str(python), "OUT": str(tmp_path / "out"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    done = subprocess.run(["bash", str(SCRIPT), number, "--dry-run"], env=given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "out" / f"call_{number}.txt").read_text() == done.stdout
-    return [line.split()[1:] for line in (tmp_path / "lines").read_text().splitlines()]
-
-
 SHAPES = {
     "1": {("0.6B", gpu_step.QUICK_LAYERS, torch.float32, 0), ("0.6B", None, torch.float32, 0)},
     "2": {("1.7B", None, torch.bfloat16, 0), ("4B", None, torch.bfloat16, 16)},
@@ -181,7 +158,16 @@ SHAPES = {
 
 @pytest.mark.parametrize("number", SHAPES)
 def test_the_two_calls_are_what_the_command_takes(number, tmp_path):
-    lines = [words for module, *words in calls_of(number, tmp_path) if module == "benchmarks.speed.gpu_step"]
+    """A stand-in for Python keeps the command lines of the script's dry run."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/lines\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    given = {"PYTHON": str(python), "OUT": str(tmp_path / "out"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", str(SCRIPT), number, "--dry-run"], env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / f"call_{number}.txt").read_text() == done.stdout
+    calls = [line.split()[1:] for line in (tmp_path / "lines").read_text().splitlines()]
+    lines = [words for module, *words in calls if module == "benchmarks.speed.gpu_step"]
     asked = [gpu_step.parser().parse_args(words) for words in lines]
     assert len(asked) == 2 and all(each.dry_run and each.output.parent == tmp_path / "out" for each in asked)
     settings = [gpu_step.setting_of(each) for each in asked]
