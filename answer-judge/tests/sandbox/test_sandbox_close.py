@@ -36,9 +36,8 @@ def test_a_close_beside_running_programs_loses_no_worker(sandbox, monkeypatch):
     running, closed, seen = threading.Barrier(3), threading.Event(), []
 
     def judged(server, *given):
-        first = not closed.is_set()
         seen.append(server)
-        if first:
+        if not closed.is_set():
             running.wait()
             closed.wait()
         if server.ended:

@@ -57,11 +57,11 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
+never = dict.__getitem__  # it fails with one argument: these values are encoded without a call
+
+
 @given(PLAIN | st.sets(st.integers()) | st.frozensets(st.text()))
 def test_values_come_back_as_they_were(value):
-    def never(_):
-        raise AssertionError
-
     back = decode(encode(value, never), never)
     assert back == value and type(back) is type(value)
 
@@ -71,7 +71,6 @@ def test_no_method_of_a_subclass_crosses():
         __eq__ = __lt__ = lambda self, other: True
         __hash__ = None
 
-    never = dict.__getitem__
     for base, value in {int: 5, float: 1.5, str: "a", list: [1], tuple: (1,), dict: {1: 2}}.items():
         given = type(base.__name__, (Anything, base), {})(value)
         assert given == "anything"  # the wrong twin: compared where the program is
@@ -104,10 +103,10 @@ def test_nothing_of_the_callers_environment(sandbox, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     sandbox.close()  # so that its servers start with the variable there
     spying = "import os, sys\ndef f(x): return [str(dict(os.environ)), str(sys.path), os.getcwd(), str(sys.argv)]"
-    tests = "found = ' '.join(f(0))\nfor word in {words}: assert word not in found, word"
-    words = ["hf_secret", "HF_TOKEN", "site-packages", str(Path.cwd()), os.path.expanduser("~/.cache")]
-    assert sandbox.run(task(spying, tests.replace("{words}", repr(words)))).verdict == "right"
-    assert sandbox.run(task(spying, tests.replace("{words}", "['LANG']"))).verdict == "wrong"
+    secret = ["hf_secret", "HF_TOKEN", "site-packages", str(Path.cwd()), os.path.expanduser("~/.cache")]
+    for words, verdict in ((secret, "right"), (["LANG"], "wrong")):
+        tests = f"found = ' '.join(f(0))\nfor word in {words}: assert word not in found, word"
+        assert sandbox.run(task(spying, tests)).verdict == verdict
 
 
 def test_too_little_confinement_is_refused_unless_accepted(monkeypatch):
