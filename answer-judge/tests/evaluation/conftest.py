@@ -3,7 +3,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-SPECIAL = ("<pad>", "<user>", "<assistant>", "<eos>")
 TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
@@ -22,7 +21,7 @@ def tiny_tokenizer():
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=2048,
-        special_tokens=list(SPECIAL),
+        special_tokens=["<pad>", "<user>", "<assistant>", "<eos>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -13,11 +13,6 @@ def problem_set(count=6, name="toy", **fields):
     return ProblemSet(Benchmark(name=name, template="{problem}", **fields), found, f"content of {name}", ())
 
 
-def encode(texts):
-    """One token per character."""
-    return [[ord(c) for c in text] for text in texts]
-
-
 def answers(request, sampling):
     """A completion as a function of the request alone: one of ten answers, boxed, or none at all."""
     rng = generator(request.seed)
@@ -28,8 +23,11 @@ def answers(request, sampling):
 
 
 def fake_engine(answer=answers, *, batch_size=4, longest=None, facts=None):
-    """An engine that answers request by request and remembers the sizes of its batches."""
+    """An engine that answers request by request and remembers the sizes of its batches. A token is a character."""
     calls = []
+
+    def encode(texts):
+        return [[ord(c) for c in text] for text in texts]
 
     def generate(requests, sampling):
         calls.append(len(requests))

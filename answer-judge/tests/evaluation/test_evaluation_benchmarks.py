@@ -10,28 +10,22 @@ from answer_judge.evaluation import Benchmark, choose, load_set, parse_benchmark
 from answer_judge.problems import load_problems
 
 
-def test_description_of_a_file():
+def test_description_of_a_file_and_those_that_do_not_read():
     record = parse_benchmark("mine=C:/x.jsonl:problem=question:answer=target:rule=minerva_math")
     assert record.path == "C:/x.jsonl" and record.rule == "minerva_math"
     assert record.columns == {"problem": "question", "answer": "target"}
     record = parse_benchmark("mine=x.jsonl:answer=solution:extract=boxed")
     assert (record.path, record.rule, record.extract) == ("x.jsonl", None, "boxed")
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+    for text, named in (
         ("mine", "name=path"),
         ("a b=x.jsonl", "name=path"),
         ("mine=x.jsonl:question=problem", "'question'"),
         ("mine=x.jsonl:problem=", "'problem'"),
         ("mine=x.jsonl:rule=best", "rule=best"),
         ("mine=x.jsonl:extract=last", "extract=last"),
-    ],
-)
-def test_descriptions_that_do_not_read(text, named):
-    with refused(ConfigError, named):
-        parse_benchmark(text)
+    ):
+        with refused(ConfigError, named):
+            parse_benchmark(text)
 
 
 def test_choice_and_what_cannot_be_chosen(tmp_path):

@@ -12,9 +12,8 @@ from answer_judge.errors import EvaluationError, FileError
 from answer_judge.evaluation import Generated, Protocol, Sampling, compare, evaluate
 
 
-def made(folder, answer=answers, sets=None, *, samples=4, seed=0, model="a"):
-    sets = sets or (problem_set(40, "one"), problem_set(20, "two"))
-    protocol = Protocol(sets=sets, samples=samples, seed=seed, sampling=Sampling(max_new_tokens=40))
+def made(folder, *sets, answer=answers, model="a"):
+    protocol = Protocol(sets=sets, samples=4, sampling=Sampling(max_new_tokens=40))
     evaluate(protocol, fake_engine(answer, batch_size=64, facts={"model": model}), FakeJudge(), folder)
     return folder
 
@@ -26,7 +25,8 @@ def often(request, sampling):
 
 
 def test_differences_and_settings(tmp_path):
-    a, b = made(tmp_path / "a"), made(tmp_path / "b", often, model="b")
+    sets = (problem_set(40, "one"), problem_set(20, "two"))
+    a, b = made(tmp_path / "a", *sets), made(tmp_path / "b", *sets, answer=often, model="b")
     found = compare(a, b)
     rows = [[json.loads(line) for line in (run / "problems.jsonl").read_text().splitlines()] for run in (a, b)]
     shares = [{row["id"]: row["right"] / row["samples"] for row in run} for run in rows]
@@ -44,7 +44,7 @@ def test_other_limits_compare_the_problems_in_both_and_runs_without_any_are_refu
     one = problem_set(12, "one")
     sets = {"a": one, "b": replace(one, problems=one.problems[5:]), "c": replace(one, problems=one.problems[:5])}
     sets |= {"other": problem_set(4, "two"), "changed": replace(one, content="something else")}
-    runs = {name: made(tmp_path / name, sets=(each,)) for name, each in sets.items()}
+    runs = {name: made(tmp_path / name, each) for name, each in sets.items()}
     assert compare(runs["a"], runs["b"]).benchmarks["one"].problems == 7
     for first, second, *named in (
         ("b", "c", "one", "in common"),

@@ -72,7 +72,10 @@ def test_rows_that_cannot_be_graded_are_named(written, change, named):
         load_set(written([{**row, **change.get(i, {})} for i, row in enumerate(ROWS)]))
 
 
-def test_columns_and_files_that_are_not_there(written, tmp_path):
+def test_columns_files_and_networks_that_are_not_there(written, tmp_path, monkeypatch):
+    def refuse(*words, **options):
+        raise ConnectionError("no network")
+
     with refused(DataError, "'answer'", "'id', 'problem'", "FILE:answer=COLUMN"):
         load_set(written([{"id": "a", "problem": "b"}]))
     with refused(DataError, "'difficulty'"):
@@ -81,12 +84,6 @@ def test_columns_and_files_that_are_not_there(written, tmp_path):
         load_set(parse_benchmark(f"mine={tmp_path / 'no.jsonl'}"))
     with refused(ConfigError, "mine", "path="):
         load_set(Benchmark(name="mine"))
-
-
-def test_without_a_network_the_folder_is_named(monkeypatch):
-    def refuse(*words, **options):
-        raise ConnectionError("no network")
-
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with refused(DataError, "'HuggingFaceH4/aime_2024'", "no network", "aime24.jsonl: --data FOLDER"):
         load_set(BENCHMARKS["aime24"])

@@ -64,32 +64,25 @@ def test_interrupted_anywhere_it_ends_with_the_same_samples(tmp_path, batches):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
+def test_other_settings_and_lines_that_do_not_belong_are_refused_by_name(tmp_path):
+    run(tmp_path)
+    path = tmp_path / "samples.jsonl"
+    before = path.read_text()
+    for change, named in (
         ({"seed": 1}, "seed"),
         ({"samples": 2}, "benchmarks.one.samples"),
         ({"sampling": Sampling(temperature=1.0, max_new_tokens=40)}, "sampling.temperature"),
         ({"sets": TWO[:1]}, "benchmarks.two"),
         ({"engine": fake_engine(facts={"model": "other"})}, "engine.model"),
-    ],
-)
-def test_other_settings_are_refused_by_name(tmp_path, change, named):
-    run(tmp_path)
-    before = (tmp_path / "samples.jsonl").read_text()
-    with refused(ConfigError, "other settings", named):
-        run(tmp_path, **change)
-    assert (tmp_path / "samples.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize("change", [{}, {"id": "x"}, {"sample": 9}, None])
-def test_lines_that_do_not_belong_are_named(tmp_path, change):
-    run(tmp_path)
-    line = json.loads(sample_lines(tmp_path)[0])
-    with (tmp_path / "samples.jsonl").open("a") as file:
-        file.write("garbage\n" if change is None else json.dumps({**line, **change}) + "\n")
-    with refused(JudgeError, "line 34"):
-        run(tmp_path)
+    ):
+        with refused(ConfigError, "other settings", named):
+            run(tmp_path, **change)
+        assert path.read_text() == before
+    first = json.loads(before.splitlines()[0])
+    for line in (*(json.dumps({**first, **change}) for change in ({}, {"id": "x"}, {"sample": 9})), "garbage"):
+        path.write_text(f"{before}{line}\n")
+        with refused(JudgeError, "line 34"):
+            run(tmp_path)
 
 
 def test_prompts_that_leave_no_room_are_counted(tmp_path):
@@ -101,20 +94,17 @@ def test_prompts_that_leave_no_room_are_counted(tmp_path):
         assert line["tokens"] <= max(room, 0) and (line["finish"] == "no_room") == (room < 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
+def test_protocols_that_cannot_be():
+    sets = (problem_set(2, "one", samples=1), problem_set(2, "two", samples=32))
+    assert protocol(sets=sets, samples=None).samples_of == {"one": 1, "two": 32}
+    greedy = Sampling(temperature=0.0)
+    assert protocol(sets=sets, samples=None, sampling=greedy).samples_of == {"one": 1, "two": 1}
+    for change, named in (
         ({"samples": 0}, "samples=0"),
         ({"samples": 4, "ks": (1, 8)}, "k=8"),
         ({"samples": None, "ks": (2,)}, "k=2"),
         ({"seed": -1}, "seed=-1"),
-        ({"sampling": Sampling(temperature=0.0)}, "temperature=0"),
-    ],
-)
-def test_protocols_that_cannot_be(change, named):
-    sets = (problem_set(2, "one", samples=1), problem_set(2, "two", samples=32))
-    assert protocol(sets=sets, samples=None).samples_of == {"one": 1, "two": 32}
-    greedy = protocol(sets=sets, samples=None, sampling=Sampling(temperature=0.0))
-    assert greedy.samples_of == {"one": 1, "two": 1}
-    with refused(ConfigError, named):
-        protocol(sets=sets, **change)
+        ({"sampling": greedy}, "temperature=0"),
+    ):
+        with refused(ConfigError, named):
+            protocol(sets=sets, **change)
