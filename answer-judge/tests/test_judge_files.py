@@ -48,8 +48,7 @@ def test_lines_are_appended_and_read_back(tmp_path):
 @pytest.mark.parametrize("half", [b"", b"\0\0\0", b'{"id": 9}', b"x" * 200_000])
 @pytest.mark.parametrize("whole", [b"", b'{"id": 1}\n'])
 def test_a_sole_writer_cuts_half_a_line_off(tmp_path, whole, half):
-    path = tmp_path / "new" / "a.jsonl"
-    path.parent.mkdir()
+    path = tmp_path / "a.jsonl"
     path.write_bytes(whole + half)
     with files.sole_writer(path, advice=""):
         with refused(FileError, "another process", "elsewhere"), files.sole_writer(path, advice="go elsewhere"):

@@ -14,15 +14,13 @@ from answer_judge.grading.pool import WorkerPool
 from answer_judge.grading.verifier import REASONS, REFUSED, Verifier
 from judge_benchmarks.hostile_answers import hostile_answers
 
-ANSWERS = [json.loads(line) for line in Path(__file__).with_name("hostile_texts.jsonl").open(encoding="utf-8")]
-"""Answers that once broke a parser, or that were written to."""
-
 
 @pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.slow)])
 def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    written = Path(__file__).with_name("hostile_texts.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [text for _, text in hostile_answers(count)]
-    texts += [rf"so \boxed{{{answer}}}" for answer in ANSWERS[: max(10, count)]]
+    texts += [rf"so \boxed{{{json.loads(line)}}}" for line in written[: max(10, count)]]
     with Verifier(workers=2, limit_seconds=0.6) as hasty:
         reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * len(texts))]
         goes_on = any(hasty.verify(r"\boxed{\frac{6}{4}}", "1.5").reason == "right" for _ in range(20))

@@ -3,7 +3,6 @@
 import json
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from refusals import refused, warned
@@ -13,11 +12,6 @@ from answer_judge.evaluation import load_set, parse_benchmark
 from answer_judge.problems import Checker, Judges, check_rewards, checker_reward, load_problems
 
 ROWS = [{"problem": f"Say w{i}.", "word": f"w{i}", "tags": ["a", None], "answer": f"#### {i}"} for i in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 @pytest.fixture
@@ -55,8 +49,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_checker_that_never_works_is_one_error(name):
+    limit = 1.0 if name == "hangs" else 30.0
     with refused(RewardError, f"check:own_checkers:{name}", "first 2 completions", FAULTS[name]):
-        limit = 1.0 if name == "hangs" else 30.0
         asked(checker_reward(f"check:own_checkers:{name}", workers=1, limit_seconds=limit), ["w0", "w1"])
 
 
@@ -70,21 +64,18 @@ def test_one_that_fails_now_and_then_costs_those_completions_alone():
     assert len(told) == 4  # 2, 4, 8 and 16 so far
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
+def test_names_that_lead_nowhere(tmp_path, monkeypatch):
+    (tmp_path / "exits_at_import.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    for name, said in (
         ("check:own_checkers:nowhere", "AttributeError"),
         ("check:no_such_module:f", "ModuleNotFoundError"),
         ("check:own_checkers:not_a_function", "is int, not a function"),
         ("check:exits_at_import:f", "SystemExit"),
         ("check:own_checkers", "check:package.module:function"),
-    ],
-)
-def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
-    (tmp_path / "exits_at_import.py").write_text("import sys\nsys.exit(0)\n")
-    monkeypatch.chdir(tmp_path)
-    with refused(ConfigError, said):
-        Checker(name)
+    ):
+        with refused(ConfigError, said):
+            Checker(name)
 
 
 def test_a_module_of_the_current_folder_is_imported_before_any_clock(tmp_path, monkeypatch):

@@ -36,8 +36,7 @@ def test_known_solutions_are_right_and_others_wrong_in_evaluation_and_training(p
     fenced = [f"So:\n```python\n{solution}\n```\nThis is it." for solution in solutions]
     for completions in (solutions, fenced):
         assert [v.reason for v in judges.verify_many(completions, golds, benchmark=rule)] == ["right"] * len(golds)
-    names = [CodeTests.of(gold).names[0] for gold in golds]
-    wrong = [f"```python\ndef {name}(*a, **k):\n    return None\n```" for name in names]
+    wrong = [f"```python\ndef {CodeTests.of(gold).names[0]}(*a, **k):\n    return None\n```" for gold in golds]
     assert {v.reason for v in judges.verify_many(wrong, golds, benchmark=rule)} <= {"wrong", "error"}
     assert [v.reason for v in judges.verify_many(["", " \n"], golds[:2], benchmark=rule)] == ["no_answer"] * 2
     dataset = load_problems(str(path))
@@ -68,17 +67,12 @@ def write(tmp_path, rows):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("test", ""), ("test", "assert inc(1) == 2"), ("entry_point", None), ("entry_point", "in c"), ("prompt", None)],
-)
-def test_rows_that_no_program_or_every_one_would_pass_are_named(tmp_path, column, value):
-    rows = rows_of(HUMANEVAL)
-    with refused(DataError, "1 row (counted from 0: 1)", column):
-        load_problems(write(tmp_path, [rows[0], {**rows[1], column: value}]))
-
-
-def test_rows_that_cannot_be_run_are_named(tmp_path):
+def test_rows_that_cannot_be_run_or_that_no_program_or_every_one_would_pass_are_named(tmp_path):
+    first, second, *_ = rows_of(HUMANEVAL)
+    bad = [("test", ""), ("test", "assert inc(1) == 2"), ("entry_point", None), ("entry_point", "in c")]
+    for column, value in (*bad, ("prompt", None)):
+        with refused(DataError, "1 row (counted from 0: 1)", column):
+            load_problems(write(tmp_path, [first, {**second, column: value}]))
     good = rows_of(MBPP)[0]
     with refused(DataError, "1 row (counted from 0: 1)"):
         load_problems(write(tmp_path, [good, {**good, "task_id": 9, "test_list": ["assert f( == 1"]}]))

@@ -54,9 +54,8 @@ def test_every_format_gives_the_same_rows(name, encode, write):
 
 
 def test_a_folder_gives_the_files_of_a_split(write, tmp_path):
-    write("x-train-0.jsonl", jsonl(ROWS[:1]))
-    write("x-train-1.jsonl", jsonl(ROWS[1:2]))
-    write("x_test.jsonl", jsonl(ROWS[2:]))
+    for name, row in zip(("x-train-0", "x-train-1", "x_test"), ROWS, strict=True):
+        write(f"{name}.jsonl", jsonl([row]))
     write("README.md", "not data")
     assert load_problems(str(tmp_path))["id"][:] == ["a", "b"]
     assert load_problems(str(tmp_path), split="test")["id"][:] == ["c"]

@@ -50,7 +50,8 @@ def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
 
 def test_columns_are_checked_before_training(verifier):
     good = Dataset.from_dict({"prompt": ["a", "b"], "answer": ["1", "0"]})
-    needs = [accuracy_reward(verifier=verifier), format_reward()]
+    reward = accuracy_reward(verifier=verifier)
+    needs = [reward, format_reward()]
     check_rewards(good, [*needs, "owner/reward-model"])
     check_rewards(good.to_iterable_dataset(), needs)
     with refused(DataError, "'gold'", "'prompt', 'answer'"):
@@ -62,17 +63,13 @@ def test_columns_are_checked_before_training(verifier):
         check_rewards(Dataset.from_dict({"answer": [["5"]]}), needs)
     with refused(DataError, "'log_metric'"):
         check_rewards(good.add_column("log_metric", [1, 2]), needs)
-
-
-def test_what_would_stop_a_run_later_is_found_before_it(verifier):
-    reward = accuracy_reward(verifier=verifier)
-    good = {"answer": ["5", "5"], "tolerance": ["1e-2", None], "unit": ["km", ""], "is_multiple_answer": ["False", "1"]}
-    check_rewards(Dataset.from_dict(good), [reward])
-    check_rewards(Dataset.from_dict(good | {"tolerance": [0.01, float("nan")]}), [reward])
+    said = {"answer": ["5", "5"], "tolerance": ["1e-2", None], "unit": ["km", ""], "is_multiple_answer": ["False", "1"]}
+    check_rewards(Dataset.from_dict(said), [reward])
+    check_rewards(Dataset.from_dict(said | {"tolerance": [0.01, float("nan")]}), [reward])
     check_rewards(Dataset.from_dict({"tolerance": ["any"]}), [format_reward()])
     for name, value in (("tolerance", "1e-2,1e-1"), ("tolerance", "1%"), ("is_multiple_answer", "maybe")):
         with refused(DataError, f"column '{name}', row 1: {name}='{value}'"):
-            check_rewards(Dataset.from_dict(good | {name: ["1", value]}), [reward])
+            check_rewards(Dataset.from_dict(said | {name: ["1", value]}), [reward])
     for gold, named in ((float("nan"), "empty cell"), ("So it is 8 * 9 = 72.\n#### 72", "'####'")):
         with refused(DataError, "gold answer", "'answer'", named):
             check_rewards(Dataset.from_dict({"answer": [gold]}), [reward])
