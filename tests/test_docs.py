@@ -115,14 +115,13 @@ def test_the_readmes_trainer_takes_those_arguments():
     assert given["DPPOTrainer"] <= known
 
 
-CHECKOUT = r"(?:dppo|answer-judge|answer_judge|judge_benchmarks|tests|benchmarks|docs|examples)/[\w./]*\w"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_links_and_modules_that_a_page_names_are_there(page):
     text = re.sub(r"`[^`]+` at commit \w+", "", page.read_text())  # files that are gone since
     root = ROOT / "answer-judge" if page.is_relative_to(ROOT / "answer-judge") else ROOT
-    named = {path for path in re.findall(rf"`({CHECKOUT})`", text) if not (root / path).exists()}
+    folders = "dppo|answer-judge|answer_judge|judge_benchmarks|tests|benchmarks|docs|examples"
+    paths = re.findall(rf"`((?:{folders})/[\w./]*\w)`", text)
+    named = {path for path in paths if not (root / path).exists()}
     links = {link for link in re.findall(r"\]\((?!http)([^)#]+)", text) if not (page.parent / link).exists()}
     assert named | links == set()
     found = re.findall(r"`((?:dppo|answer_judge)(?:\.\w+)+)[`(]", text)

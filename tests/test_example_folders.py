@@ -15,7 +15,6 @@ CONFIGS = [
     for path in sorted((ROOT / "examples").glob("*/*.yaml"))
     if path.parent.name != "sample_compare" and "output_dir" in yaml.safe_load(path.read_text(encoding="utf-8"))
 ]
-PROGRAM = '{{"text": "Write a function that adds {}.", "test_list": ["assert add(1) == 1 + {}"]}}\n'
 
 
 @pytest.fixture
@@ -46,7 +45,8 @@ def test_programs_are_judged_by_the_tests_of_a_local_file_and_what_is_wrong_is_s
     code, lines = dry_run("examples/code/train.yaml", "--eval_benchmarks", "humanevil")
     assert code == 1 and any(line.startswith("WRONG") and "humanevil" in line for line in lines)
     file = tmp_path / "mbpp.jsonl"
-    file.write_text("".join(PROGRAM.format(i, i) for i in range(16)))
+    rows = [{"text": f"Write a function that adds {i}.", "test_list": [f"assert add(1) == 1 + {i}"]} for i in range(16)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, lines = dry_run("examples/code/train.yaml", "--dataset_path", str(file))
     assert code == 0 and any("16 problems with columns" in line for line in lines)
     assert any("rewards: code_tests" in line for line in lines)
@@ -71,13 +71,10 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("completion", ANSWERS)
-def test_the_checker(completion):
+def test_the_checker_is_right_where_one_that_only_evaluates_is_fooled(completion):
     assert right(completion, ROW) is ANSWERS[completion]
-
-
-def test_a_checker_that_only_evaluates_would_be_fooled():
-    naive = lambda text: eval(text.split("{")[1].split("}")[0]) == ROW["target"]  # noqa: E731
-    assert naive(r"\boxed{26}") and naive(r"\boxed{5*5+1}") and not right(r"\boxed{26}", ROW)
+    if completion in (r"\boxed{26}", r"\boxed{5*5+1}"):
+        assert eval(completion[7:-1]) == ROW["target"]
 
 
 def test_the_file_is_what_the_generator_writes():
