@@ -41,16 +41,6 @@ def mixed_then_equal(prompts, completions, answer, **_):
     return [r if int(n) < 4 else float(int(n) % 2 == 0) for r, n in zip(rewards, answer, strict=True)]
 
 
-class Logged(TrainerCallback):
-    """Keeps the names of all records, as ``report_to`` gets them."""
-
-    def __init__(self):
-        self.names = set()
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        self.names |= logs.keys()
-
-
 def with_sampler(trainer):
     """A run whose completions come with the log-probabilities of vLLM, for which no engine is needed here."""
     trainer.use_vllm, trainer._last_loaded_step = True, -1
@@ -79,20 +69,25 @@ RUNS = {
 
 
 def test_the_page_lists_what_runs_log(tiny_path, tmp_path_factory):
-    """Runs with all features, together."""
-    seen, experts = Logged(), tmp_path_factory.mktemp("experts")
+    """Runs with all features, together: the names of all records, as ``report_to`` gets them."""
+
+    class Logged(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            logged.update(logs)
+
+    logged, experts = set(), tmp_path_factory.mktemp("experts")
     shutil.copytree(tiny_path, experts, dirs_exist_ok=True)
     mixture().save_pretrained(experts)
     with pytest.MonkeyPatch.context() as patch:  # what was saved is known after the first generation
         patch.setattr("dppo.costs.MEASURED_GENERATIONS", 1)
         for name, (options, changes) in RUNS.items():
             path = str(experts) if name == "mixture" else tiny_path
-            trainer, _ = make(path, tmp_path_factory.mktemp(name), callbacks=[seen], **options)
+            trainer, _ = make(path, tmp_path_factory.mktemp(name), callbacks=[Logged()], **options)
             for change in changes:
                 change(trainer)
             trainer.train()
     cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     names = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
-    assert len(names) == len(set(names)) > 60 and differences(names, seen.names) == (set(), set())
-    assert differences([*names, "prune/never"], seen.names) == (set(), {"prune/never"})
-    assert differences([n for n in names if n != "eval/average/pass@1"], seen.names)[0] == {"eval/average/pass@1"}
+    assert len(names) == len(set(names)) > 60 and differences(names, logged) == (set(), set())
+    assert differences([*names, "prune/never"], logged) == (set(), {"prune/never"})
+    assert differences([n for n in names if n != "eval/average/pass@1"], logged)[0] == {"eval/average/pass@1"}
