@@ -61,6 +61,7 @@ def model():
     return model.train()
 
 
+@pytest.mark.slow
 def test_neither_rows_nor_layers_add_graphs(model):
     counter = graphs(model)
     assert counter.frame_count <= MOST

@@ -45,7 +45,15 @@ CASES = {
 }
 
 
-SLOW = ("parts of generations", "fill", "accumulated", "groups of one", "sizes by history", "rounds, two passes")
+SLOW = (
+    "parts of generations",
+    "pass rates in the data",
+    "fill",
+    "accumulated",
+    "groups of one",
+    "sizes by history",
+    "rounds, two passes",
+)
 
 
 @pytest.mark.parametrize(("options", "stops"), parameters(CASES, SLOW))

@@ -88,7 +88,7 @@ CASES = {
 }
 
 
-SLOW = ("cuts, padded", "cuts and head, kl and entropy")
+SLOW = ("cuts, padded", "cuts and head, kl and entropy", "cuts, mean within completions")
 
 
 @pytest.mark.parametrize(("level", "options"), parameters(CASES, SLOW))

@@ -184,6 +184,7 @@ def test_rounds_without_the_bias_that_they_declare_are_seen(monkeypatch):
     assert [check.passed for check in checks.round_checks([METHODS["dapo"]])] == [False]
 
 
+@pytest.mark.slow
 def test_checks_of_several_methods_have_different_names():
     names = [check.name for check in checks.token_checks([DPPO, METHODS["dppo_threshold"]])]
     assert len(names) == len(set(names))

@@ -95,7 +95,7 @@ ENUMERATED = {
     "rounds that skip": GRESO,
     "deterministic": METHODS["dppo_deterministic"].with_rates(prompt=0.5, completion=0.5),
 }
-SLOW = ("history, both", "threshold, both", "rounds that skip")
+SLOW = ("dppo, prompts", "cppo, prompts drawn", "history, both", "threshold, both", "rounds that skip")
 
 
 @pytest.mark.parametrize("name", parameters({name: name for name in ENUMERATED}, SLOW))
