@@ -27,13 +27,10 @@ class Block:
     language: str
     code: str
     marked: bool
-    """Whether it says why it is not run, or which test runs it."""
     test: str | None
-    """The test that runs it with names of its own."""
 
     @property
     def place(self) -> str:
-        """Where it is: what an error message begins with."""
         return f"{self.page.name}:{self.line}"
 
 
@@ -54,7 +51,6 @@ def all_blocks(page: Path, text: str | None = None) -> list[Block]:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The code of the blocks of a language on a page, in order."""
     return [block.code for block in all_blocks(page) if block.language == language]
 
 

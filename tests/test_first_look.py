@@ -27,7 +27,6 @@ def check(printed: str, pictures: int, fall: float) -> None:
 
 @pytest.mark.slow
 def test_its_cells_run_at_a_small_size(tmp_path, monkeypatch, capsys):
-    """In this process, without a kernel."""
     pictures, names = [], {}
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(NOTEBOOK.parent)

@@ -47,7 +47,6 @@ def left_over(main: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> li
 
 
 def refusal(read: Callable[[], object]) -> list[str]:
-    """What is wrong with words, as the command that reads them says."""
     try:
         read()
     except (ConfigError, SystemExit) as error:
@@ -56,7 +55,6 @@ def refusal(read: Callable[[], object]) -> list[str]:
 
 
 def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is wrong with the words after ``dppo``."""
     name, *rest = words
     if name not in command.COMMANDS:
         return [f"there is no command {name}"]

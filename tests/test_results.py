@@ -18,7 +18,6 @@ DRAWN = {
 
 
 def changed(found, name=""):
-    """The same record with every figure changed."""
     if isinstance(found, dict):
         return {key: changed(value, key) for key, value in found.items()}
     if isinstance(found, list):
@@ -35,7 +34,6 @@ def test_a_changed_figure_changes_the_table(name, monkeypatch):
 
 
 def test_an_outdated_page_is_found(tmp_path):
-    """As `make lint` finds it. The page is redrawn, and then passes."""
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- [[[cog import cog; from benchmarks import pages; cog.outl(pages.ranks()) ]]] -->\n"

