@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 import torch
+from cases import one_in
 from peft import LoraConfig
-from tiny_runs import length_reward, one_in, problems, scripted
+from tiny_runs import length_reward, problems, scripted
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 from trl_behaviours_cases import (

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from tiny_runs import one_in, relative_difference, scripted
+from cases import one_in
+from tiny_runs import relative_difference, scripted
 from trl_gradients import TOLERANCE, compare, gradients, split, trl_run
 
 from dppo.trl import DPPOConfig, DPPOTrainer

@@ -7,10 +7,11 @@ from typing import Any
 import dpo_runs as dpo
 import pytest
 import torch
+from cases import one_in
 from dpo_runs import LOSSES, PADDED, PARTS
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
-from tiny_runs import logged, one_in
+from tiny_runs import logged
 from transformers import Qwen3ForCausalLM
 
 from dppo.errors import ConfigError

@@ -56,8 +56,9 @@ SLOW = (
 )
 
 
-@pytest.mark.parametrize(("options", "stops"), parameters(CASES, SLOW))
-def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
+@pytest.mark.parametrize("case", parameters(CASES, SLOW))
+def test_resumed_equals_uninterrupted(case, tiny_path, tmp_path):
+    options, stops = case
     """From every checkpoint of a run left alone, which is what a stopped run leaves: the killed process shows that."""
     straight = []
     first = trainer(tiny_path, tmp_path / "a", seen=straight, **options)

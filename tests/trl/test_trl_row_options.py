@@ -6,12 +6,13 @@ from functools import partial
 import dpo_runs as dpo
 import pytest
 import torch
+from cases import one_in
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
 from resumed_runs import trainer
 from sft_runs import as_trl, ours, solutions, stock
-from tiny_runs import WORDS, logged, one_in
+from tiny_runs import WORDS, logged
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError

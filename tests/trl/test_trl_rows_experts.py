@@ -3,12 +3,13 @@
 import dpo_runs as dpo
 import pytest
 import torch
+from cases import one_in
 from datasets import Dataset
 from refusals import refused
 from sft_runs import as_trl, experts, made, solutions
 from sft_runs import ours as sft_ours
 from sft_runs import stock as sft_stock
-from tiny_runs import PADDED_TOO, logged, one_in
+from tiny_runs import PADDED_TOO, logged
 from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from trl_layout_cases import HEADS, SIZE, UNSERVED, written

@@ -6,8 +6,9 @@ import dpo_runs as dpo
 import numpy as np
 import pytest
 import torch
+from cases import one_in
 from sft_runs import ours, stock, texts, trained
-from tiny_runs import logged, one_in
+from tiny_runs import logged
 from trl import GRPOConfig, GRPOTrainer
 from trl_gradients import gradients, split
 

@@ -68,9 +68,10 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize(("ours", "options", "steps"), parameters(RESUMED, ("sft", "sft, infobatch")))
-def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(ours, options, steps, tiny_path, tmp_path):
+@pytest.mark.parametrize("case", parameters(RESUMED, ("sft", "sft, infobatch")))
+def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(case, tiny_path, tmp_path):
     """From the middle of the first epoch, its end, and the middle of a pruned one."""
+    ours, options, steps = case
     saving = dict(max_steps=steps, save_strategy="steps", save_steps=1, **options)
     straight = ours(tiny_path, tmp_path / "a", **saving)
     straight.train()

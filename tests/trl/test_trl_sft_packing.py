@@ -3,10 +3,11 @@
 import dpo_runs as dpo
 import pytest
 import torch
+from cases import one_in
 from datasets import Dataset
 from refusals import refused, warned
 from sft_runs import OPTIONS, PACKED, as_trl, ours, solutions, stock, texts, trained
-from tiny_runs import PADDED_TOO, logged, one_in, relative_difference
+from tiny_runs import PADDED_TOO, logged, relative_difference
 from transformers import TrainingArguments
 
 from dppo.errors import ConfigError

@@ -91,8 +91,9 @@ CASES = {
 SLOW = ("cuts, padded", "cuts and head, kl and entropy", "cuts, mean within completions")
 
 
-@pytest.mark.parametrize(("level", "options"), parameters(CASES, SLOW))
-def test_the_mean_over_all_draws_is_the_full_gradient(level, options, tiny_path, tmp_path):
+@pytest.mark.parametrize("case", parameters(CASES, SLOW))
+def test_the_mean_over_all_draws_is_the_full_gradient(case, tiny_path, tmp_path):
+    level, options = case
     mean, whole, tokens = mean_of_outcomes(tiny_path, tmp_path, level, **EXACTLY | options)
     assert relative_difference(mean, whole) < EXACT
     assert len(set(tokens)) > 1 or "rate" not in level

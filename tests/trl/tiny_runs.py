@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -89,12 +88,6 @@ def two_processes(script: str, *words: object) -> None:
     """Run a script of this folder on two ranks, to its end."""
     done = processes(2, script, *words)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
-
-
-def one_in(count: int, cases: Mapping) -> list:
-    """Parameters of a table of equalities with TRL: one case in so many with every change, the others are slow."""
-    marks = [() if number % count == 0 else pytest.mark.slow for number in range(len(cases))]
-    return [pytest.param(case, id=name, marks=mark) for (name, case), mark in zip(cases.items(), marks, strict=True)]
 
 
 PADDED_TOO = ["rows", pytest.param("padded", marks=pytest.mark.slow)]
