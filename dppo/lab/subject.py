@@ -63,13 +63,7 @@ def frozen_subject(
     Raises:
         ConfigError: fewer than two prompts, or nothing to train.
     """
-    if len(prompts) < 2 or sampling.generations < 2:
-        raise ConfigError(
-            f"{len(prompts)} prompts with {sampling.generations} completions each: verification needs at least 2 of "
-            "both. Use more problems, or num_generations: 8"
-        )
-    if not trained_parameters(model):
-        raise ConfigError("no parameter of the model is trained: set requires_grad on some")
+    _check(model, prompts, sampling)
     model.eval()
     count = sampling.generations
     with one_thread(model):
@@ -106,6 +100,16 @@ def frozen_subject(
         temperature=sampling.temperature,
         folded=not Folding(trained_parameters(model)).exact,
     )
+
+
+def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:
+    if len(prompts) < 2 or sampling.generations < 2:
+        raise ConfigError(
+            f"{len(prompts)} prompts with {sampling.generations} completions each: verification needs at least 2 of "
+            "both. Use more problems, or num_generations: 8"
+        )
+    if not trained_parameters(model):
+        raise ConfigError("no parameter of the model is trained: set requires_grad on some")
 
 
 def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[Rewards, Rewards, bool]:

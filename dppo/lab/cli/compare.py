@@ -88,21 +88,7 @@ def event_printer() -> Callable[["Event"], None]:
 
 def frozen(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
-    parser = argparse.ArgumentParser(
-        prog="dppo compare --frozen",
-        usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [options]",
-        description="Bias and variance of each method's gradient on fixed rollouts: of the embedded policy, or of the "
-        "model, problems and rewards of a configuration.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--methods", help=f"names with commas; default: the configuration's compare block, or {METHODS}")
-    add("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
-    add("--prompts", type=int, help=PROMPTS)
-    add("--draws", type=int, default=2000, help="per line and rate (default 2000)")
-    add("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
-    add("--output", type=Path, help="file to write everything to, as JSON")
-    config, options, flags = read_words(parser, words)
+    config, options, flags = read_words(_frozen_parser(), words)
     started = time.perf_counter()
     show_status("loading")
     from dppo.lab.comparison.contestants import choose
@@ -140,3 +126,21 @@ def frozen(words: Sequence[str]) -> int:
         command = shlex.join(["dppo", "compare", FROZEN, *words])
         write_json(options.output, found.as_json(command=command))
     return 0 if found.passed else 1
+
+
+def _frozen_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dppo compare --frozen",
+        usage="dppo compare --frozen [CONFIG.yaml [--any_field value]] [options]",
+        description="Bias and variance of each method's gradient on fixed rollouts: of the embedded policy, or of the "
+        "model, problems and rewards of a configuration.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--methods", help=f"names with commas; default: the configuration's compare block, or {METHODS}")
+    add("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
+    add("--prompts", type=int, help=PROMPTS)
+    add("--draws", type=int, default=2000, help="per line and rate (default 2000)")
+    add("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
+    add("--output", type=Path, help="file to write everything to, as JSON")
+    return parser
