@@ -61,7 +61,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
 BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo.lab": {"dppo"}}
 """What a package may import of the others."""
 JUDGE = "dppo/lab/judge.py"
-"""Where the lab names the judge, which may not be installed, and imports what is asked for."""
+"""The file of the lab that names the judge, which may not be installed, and imports what is asked for."""
 CORE = {"pruning", "packing", "objective", "methods", "step", "session"} | SHARED - {
     "install",
     "settings",

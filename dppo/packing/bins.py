@@ -58,7 +58,7 @@ def longest_processing_time(
         home: the list that each item is in already. An item stays there as long as the sum is at most the mean of all
             lists, so few items move. The largest sum is then at most the mean and ``(1 - 1/bins)`` times the dearest.
         count: the most items of a list; None without a limit.
-        before: earlier sums of the lists, by which equal sums are told apart: the smallest is taken.
+        before: earlier sums of the lists. Of lists with equal sums the one with the smallest earlier sum is taken.
 
     Source: Graham, SIAM J. Appl. Math. 17 (1969); with ``home``, Graham, Bell System Technical Journal 45 (1966).
     """
@@ -130,8 +130,9 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> int:
 def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
     """Indices of micro-batches, longest rows first, so that each is padded only to its own longest row.
 
-    A row longer than ``max_tokens`` gets a micro-batch of its own. Ties keep their order. Widths are (N,), or (N,
-    parts) if prompts and completions are padded apart. ``[3, 8, 4]`` with ``max_tokens=8`` gives ``[[1], [2, 0]]``.
+    A row longer than ``max_tokens`` is alone in its micro-batch. Rows of equal width keep their order. ``width`` is
+    (N,), or (N, parts) if prompts and completions are padded apart. ``[3, 8, 4]`` with ``max_tokens=8`` gives
+    ``[[1], [2, 0]]``.
     """
     parts = width if width.dim() == 2 else width[:, None]
     order = torch.argsort(parts.sum(1), descending=True, stable=True)

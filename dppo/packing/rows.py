@@ -160,8 +160,8 @@ def plan_rows(
     """Indices of the completions of each row; those of a group are neighbours.
 
     A group is split into the fewest parts if a row has no room for it; with ``whole`` it is never split. Parts are
-    packed best-fit-decreasing. A completion, or a whole group, that does not fit gets a row of its own. Completions of
-    0 tokens are in no row.
+    packed best-fit-decreasing. A completion, or a whole group, that does not fit is alone in its row. Completions of 0
+    tokens are in no row.
     """
     members: dict[int, list[int]] = {}
     for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):

@@ -50,7 +50,7 @@ class RankBatch(Padded):
     weight_UB: Tensor
     """(U, B) float32, 0 if a completion is not trained on in that optimizer step."""
     sizes: StepSizes
-    """Of the full batch of all ranks, before anything was dropped."""
+    """Sizes of the full batch of all ranks, before anything was dropped."""
     share_UB4: Tensor
     """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, means over its micro-batches:
     as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""

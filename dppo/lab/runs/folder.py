@@ -69,6 +69,6 @@ class PromptLine:
     """Of being rolled out."""
     rolled_out: Sequence[bool]
     rewards: Sequence[Sequence[float | None]]
-    """Of each completion of the group; empty if it was not rolled out."""
+    """Rewards of the group's completions; no number if it was not rolled out."""
     tokens: Sequence[Sequence[int]]
     """Completion tokens that carry loss, in the same order."""

@@ -46,7 +46,7 @@ class AsyncState(Checked):
     """From ``Session.save``, what is in flight included."""
     next_id: int
     version: int
-    """Of the policy."""
+    """Version of the policy."""
     settings: dict[str, Any]
     """A resumed run warns of changes."""
 
