@@ -1,13 +1,11 @@
 """Costs of tokens and of forward passes, fitted to the seconds of a run's generations. No function reads a clock."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from dppo.types import Work
 
 MEASURED_GENERATIONS = 8
 """Generations after the first that costs are measured in."""
@@ -22,36 +20,36 @@ LEAST_GROWING = 0.0625
 UPPER = np.triu_indices(4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Seconds and forward passes of some part of a run. Pairs are of passes without and with a gradient."""
+class Passes(NamedTuple):
+    """Forward passes of one kind, without or with a gradient, in some part of a run; and those without pruning."""
 
-    seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Seconds of generating, of passes without a gradient (log-probabilities of other policies), and of training."""
-    total: float = 0.0
-    """Seconds of whole optimizer steps."""
-    run: tuple[Work, Work] = (Work(), Work())
-    """Passes that were run."""
-    unpruned: tuple[Work, Work] = (Work(), Work())
-    """Passes of the same part without pruning."""
-    layouts: tuple[float, ...] = (0.0, 0.0)
+    passes: float = 0.0
+    tokens: float = 0.0
+    unpruned_passes: float = 0.0
+    unpruned_tokens: float = 0.0
+    layouts: float = 0.0
     """Layouts of completions for passes; each takes at least one pass, however little is kept."""
 
-    @property
-    def values(self) -> list[float]:
-        """All 14 numbers in one list, which ``of_values`` reads back."""
-        return np.hstack([np.ravel(part) for part in astuple(self)]).tolist()
 
-    @classmethod
-    def of_values(cls, values: Sequence[float]) -> "Spent":
-        """The record of ``values``."""
-        one, two, three, four = (Work(passes=values[at], tokens=values[at + 1]) for at in range(4, 12, 2))
-        pairs: dict[str, Any] = {"run": (one, two), "unpruned": (three, four), "layouts": tuple(values[12:])}
-        return cls(seconds=tuple(values[:3]), total=values[3], **pairs)
+NO_PASSES = Passes()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassCosts:
+class Spent(NamedTuple):
+    """Seconds and forward passes of some part of a run."""
+
+    generating: float = 0.0
+    """Seconds, as in the two fields below; that of rewards is included."""
+    scoring: float = 0.0
+    """Of passes without a gradient: log-probabilities of other policies."""
+    training: float = 0.0
+    """Of passes with a gradient."""
+    total: float = 0.0
+    """Seconds of whole optimizer steps."""
+    scored: Passes = NO_PASSES
+    trained: Passes = NO_PASSES
+
+
+class PassCosts(NamedTuple):
     """Seconds of forward passes of one kind: a ridge regression ``s = c + a passes + b tokens``, coefficients >= 0."""
 
     products: tuple[float, ...] = (0.0,) * 10
@@ -59,13 +57,12 @@ class PassCosts:
     unpruned: tuple[float, ...] = (0.0, 0.0)
     """Passes beyond the first of each layout, and tokens, of steps that prune nothing, >= 0."""
 
-    def after(self, seconds: float, run: Work, unpruned: Work, layouts: float) -> "PassCosts":
+    def after(self, seconds: float, found: Passes) -> "PassCosts":
         """These sums and those of one more generation."""
-        x = np.array([1.0, run.passes, run.tokens, max(seconds, 0.0)])
+        x = np.array([1.0, found.passes, found.tokens, max(seconds, 0.0)])
         products = tuple((np.array(self.products) + np.outer(x, x)[UPPER]).tolist())
-        passes, tokens = self.unpruned
-        more = max(unpruned.passes - layouts, 0.0)
-        return PassCosts(products=products, unpruned=(passes + more, tokens + unpruned.tokens))
+        more = max(found.unpruned_passes - found.layouts, 0.0)
+        return PassCosts(products, (self.unpruned[0] + more, self.unpruned[1] + found.unpruned_tokens))
 
     @property
     def seconds(self) -> float:
@@ -86,10 +83,11 @@ class PassCosts:
         base, each_pass, each_token = (share * mean[3] / mean[:3]).tolist()
         return base, each_pass, each_token
 
-    def of(self, work: Work) -> float:
-        """Seconds of these passes."""
+    def saved(self, found: Passes) -> float:
+        """Seconds of the passes and tokens that pruning left out."""
         _, each_pass, each_token = self.each
-        return each_pass * work.passes + each_token * work.tokens
+        more = found.unpruned_passes - found.passes, found.unpruned_tokens - found.tokens
+        return each_pass * more[0] + each_token * more[1]
 
     @property
     def growing(self) -> float:
@@ -99,6 +97,9 @@ class PassCosts:
         # One more token takes its own seconds, and its part of the passes beyond the first of a step without pruning.
         marginal = each_token + (each_pass * passes / tokens if tokens else 0.0)
         return float(np.clip(marginal * self.products[2], LEAST_GROWING * self.seconds, self.seconds))
+
+
+NO_COSTS = PassCosts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +118,9 @@ class TokenCosts:
     """Completion tokens generated, >= 0."""
     trained: float = 0.0
     """Completion tokens trained on, in all optimizer steps, >= 0."""
-    scoring: PassCosts = PassCosts()
+    scoring: PassCosts = NO_COSTS
     """Costs of passes without a gradient: log-probabilities of the old and the reference policy."""
-    training: PassCosts = PassCosts()
+    training: PassCosts = NO_COSTS
     """Costs of forward passes, their recomputation and their backward passes."""
     fixed: bool = False
     """True if ``rollout_cost`` does not change any more."""
@@ -130,26 +131,21 @@ class TokenCosts:
         """These costs and one more generation, with its completion tokens generated and trained on."""
         if not self.generations:
             return replace(self, generations=1)
-        passes = zip(spent.seconds[1:], spent.run, spent.unpruned, spent.layouts, strict=True)
-        scoring, training = (costs.after(*of) for costs, of in zip((self.scoring, self.training), passes, strict=True))
         costs = replace(
             self,
             generations=self.generations + 1,
-            seconds=self.seconds + max(spent.seconds[0], 0.0),
+            seconds=self.seconds + max(spent.generating, 0.0),
             generated=self.generated + generated,
             trained=self.trained + trained,
-            scoring=scoring,
-            training=training,
+            scoring=self.scoring.after(spent.scoring, spent.scored),
+            training=self.training.after(spent.training, spent.trained),
         )
         return costs.settled() if costs.generations > MEASURED_GENERATIONS else costs
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
-        """The costs that ``dataclasses.asdict`` gave."""
-        passes: dict[str, Any] = {
-            name: PassCosts(**{key: tuple(value) for key, value in saved[name].items()})
-            for name in ("scoring", "training")
-        }
+        """The costs that ``dataclasses.asdict`` gave, after JSON."""
+        passes = {name: PassCosts(*map(tuple, saved[name])) for name in ("scoring", "training")}
         return cls(**{**saved, **passes})
 
     def settled(self) -> "TokenCosts":
@@ -161,10 +157,10 @@ class TokenCosts:
         """True if ``rollout_cost`` is fixed and seconds were measured."""
         return self.fixed and bool(self.seconds or self.scoring.seconds or self.training.seconds)
 
-    def saved(self, generated: float, passes: Sequence[Work]) -> float:
-        """Seconds of generated tokens, and of passes without and with a gradient."""
+    def saved(self, tokens: float, scored: Passes, trained: Passes) -> float:
+        """Seconds of ``tokens`` that were not generated, and of the passes that were left out."""
         each = self.seconds / self.generated if self.generated else 0.0
-        return each * generated + self.scoring.of(passes[0]) + self.training.of(passes[1])
+        return each * tokens + self.scoring.saved(scored) + self.training.saved(trained)
 
     @property
     def _rollout_cost(self) -> float | None:

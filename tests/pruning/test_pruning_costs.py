@@ -1,13 +1,12 @@
 """Costs of tokens and passes: seconds come in as values, the fit finds what made them, and checkpoints keep it."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 
-from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, PassCosts, Passes, Spent, TokenCosts
 from dppo.rng import Purpose, generator
-from dppo.types import Work
 
 GENERATED = 1000.0
 LIVE = (20, 110, 60, 150, 80, 40, 120, 60)
@@ -15,10 +14,8 @@ LIVE = (20, 110, 60, 150, 80, 40, 120, 60)
 
 
 def spent(generating=3.0, scoring=1.0, training=2.0, *, scored=50, trained=50, passes=1, unpruned=1):
-    run = Work(passes=passes, tokens=scored), Work(passes=passes, tokens=trained)
-    whole = (Work(passes=unpruned, tokens=500),) * 2
-    seconds = (generating, scoring, training)
-    return Spent(seconds=seconds, total=sum(seconds), run=run, unpruned=whole, layouts=(1, 1))
+    found = (Passes(passes, tokens, unpruned, 500, 1) for tokens in (scored, trained))
+    return Spent(generating, scoring, training, generating + scoring + training, *found)
 
 
 def recorded(generations, **generation):
@@ -31,8 +28,12 @@ def recorded(generations, **generation):
 def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
     assert recorded(MEASURED_GENERATIONS).rollout_cost is None and not recorded(MEASURED_GENERATIONS).fixed
     whole = recorded(MEASURED_GENERATIONS + 1)
-    assert whole.fixed and whole.scoring.seconds == MEASURED_GENERATIONS and whole.saved(1.0, (Work(), Work())) == 0.03
-    assert whole.scoring.of(Work(tokens=1)) == pytest.approx(0.02), "with no sign of another cost, tokens make it all"
+    assert (
+        whole.fixed and whole.scoring.seconds == MEASURED_GENERATIONS and whole.saved(1.0, Passes(), Passes()) == 0.03
+    )
+    assert whole.scoring.saved(Passes(unpruned_tokens=1)) == pytest.approx(0.02), (
+        "with no sign of another cost, tokens make it all"
+    )
     later = whole.after(spent(99.0), 1, 1)
     assert later.rollout_cost == whole.rollout_cost, "a choice never changes by a clock again"
     assert later.seconds > whole.seconds, "and what was saved follows all generations"
@@ -65,23 +66,22 @@ def passes_of(live, *, budget, idle=0):
 def run_of(fixed, each, *, budget=10_000, idle=0, noise=0.0, base=0.0, live=LIVE, seed=0):
     """Costs of a run whose passes take ``fixed`` seconds and ``each`` for a token, and its unpruned seconds a step."""
     rng = generator(seed, Purpose.CHECK)
-    costs, whole = TokenCosts().after(spent(), 1, 1), Work(passes=passes_of(500, budget=budget), tokens=500)
+    costs, whole = TokenCosts().after(spent(), 1, 1), passes_of(500, budget=budget)
     for tokens in live:
-        run = Work(passes=passes_of(tokens, budget=budget, idle=idle), tokens=tokens)
-        seconds = (base + fixed * run.passes + each * tokens) * (1 + noise * rng.standard_normal())
-        of_phase = (Work(), run), (Work(), whole)
-        costs = costs.after(
-            Spent(seconds=(5.0, 0.0, seconds), run=of_phase[0], unpruned=of_phase[1], layouts=(0, 1)), GENERATED, tokens
-        )
+        passes = passes_of(tokens, budget=budget, idle=idle)
+        seconds = (base + fixed * passes + each * tokens) * (1 + noise * rng.standard_normal())
+        found = Spent(generating=5.0, training=seconds, trained=Passes(passes, tokens, whole, 500, 1))
+        costs = costs.after(found, GENERATED, tokens)
     return costs
 
 
 def saved_share(costs, live=LIVE, budget=10_000, idle=0):
     """The share of the seconds of passes that is printed as saved, and that of a twin that books all on tokens."""
-    run = Work(passes=sum(passes_of(n, budget=budget, idle=idle) for n in live), tokens=sum(live))
-    whole = Work(passes=len(live) * passes_of(500, budget=budget, idle=idle), tokens=500 * len(live))
-    saved, seconds = costs.saved(0.0, (Work(), whole - run)), costs.training.seconds
-    by_tokens = seconds / run.tokens * (whole.tokens - run.tokens)
+    passes = sum(passes_of(n, budget=budget, idle=idle) for n in live)
+    unpruned = len(live) * passes_of(500, budget=budget, idle=idle)
+    found = Passes(passes, sum(live), unpruned, 500 * len(live))
+    saved, seconds = costs.saved(0.0, Passes(), found), costs.training.seconds
+    by_tokens = seconds / found.tokens * (found.unpruned_tokens - found.tokens)
     return saved / (seconds + saved), by_tokens / (seconds + by_tokens)
 
 
@@ -128,7 +128,7 @@ def test_what_passes_cost_however_few_are_kept_is_no_cost_of_a_kept_token():
 def test_more_passes_grow_with_what_is_kept_and_the_first_does_not():
     several, one = (run_of(0.4, 0.002, budget=budget).training for budget in (40, 10_000))
     assert several.growing > 0.8 * several.seconds and one.growing < 0.4 * one.seconds
-    twin = replace(several, unpruned=(0.0, several.unpruned[1]))
+    twin = several._replace(unpruned=(0.0, several.unpruned[1]))
     assert twin.growing < 0.7 * several.growing, "the wrong twin: passes as if they were as many however much is kept"
 
 
@@ -146,7 +146,5 @@ def test_coefficients_are_never_negative():
     assert min(costs.training.each) >= 0 and costs.training.each[2] < 0.005 and costs.rollout_cost is not None
 
 
-def test_a_record_of_seconds_and_passes_goes_through_one_list_of_numbers():
-    record = spent(scored=3, trained=4, passes=5, unpruned=6)
-    assert Spent.of_values(record.values) == record and len(set(Spent().values)) == 1
-    assert PassCosts().each == (0.0, 0.0, 0.0) and PassCosts().of(Work(passes=1, tokens=1)) == 0.0
+def test_nothing_is_saved_before_any_pass():
+    assert PassCosts().each == (0.0, 0.0, 0.0) and PassCosts().saved(Passes(1, 1, 2, 2)) == 0.0

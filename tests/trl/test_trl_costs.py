@@ -107,7 +107,7 @@ def test_one_sequence_in_a_row_costs_a_pass_for_each(tiny_path, tmp_path, monkey
     _, whole = trained(tiny_path, tmp_path, monkeypatch, 8, budget=16, reward=none_silent)
     saved, costs = trainer.savings, trainer.session.costs
     assert saved.metrics(costs)["saved/share"] == pytest.approx(1 - seconds / whole, abs=0.05)
-    assert saved.unpruned[1].passes > 2 * saved.run[1].passes > 0
+    assert saved.trained.unpruned_passes > 2 * saved.trained.passes > 0
     assert costs.training.growing > 0.7 * costs.training.seconds
 
 
@@ -130,7 +130,8 @@ def test_passes_are_counted_as_the_model_runs_them(tiny_path, tmp_path):
 
 def test_a_step_that_drops_nothing_is_the_plan_of_an_unpruned_one(tiny_path, tmp_path, monkeypatch):
     trainer, _ = trained(tiny_path, tmp_path, monkeypatch, 1, reward=none_silent, max_steps=2, beta=0.1)
-    assert trainer.savings.run == trainer.savings.unpruned and trainer.savings.run[0].passes > 2
+    for found in (trainer.savings.scored, trainer.savings.trained):
+        assert found[:2] == found[2:4] and found.passes > 2
     plan, own = trainer.in_use.plan, trainer.in_use.batch
     once = unpruned_passes(trainer.forwards, own, plan, 0)[1][0]
     trainer.args.max_tokens_per_row = None
@@ -153,9 +154,9 @@ def test_a_generation_in_use_brings_its_passes_into_the_checkpoint_and_the_resum
     whole, _ = trained(tiny_path, tmp_path / "a", monkeypatch, 2, **options)
     checkpoint = str(tmp_path / "a" / "checkpoint-3")
     resumed, _ = trained(tiny_path, tmp_path / "b", monkeypatch, 2, resume=checkpoint, **options)
-    for name in ("run", "unpruned", "generated", "unpruned_tokens", "completions", "prompts"):
+    for name in ("scored", "trained", "generated", "unpruned_tokens", "completions", "prompts"):
         assert getattr(resumed.savings, name) == getattr(whole.savings, name), name
-    assert whole.savings.run[1].passes < whole.savings.unpruned[1].passes
+    assert whole.savings.trained.passes < whole.savings.trained.unpruned_passes
 
 
 def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path, tmp_path, monkeypatch):
@@ -166,7 +167,7 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
         found[accumulation] = trainer = made(tiny_path, tmp_path, Clock(), accumulation, budget=10_000)
         trainer.clock.now = lambda: float(next(seconds))
         trainer.train()
-        assert trainer.savings.run[1].passes == trainer.args.max_steps
+        assert trainer.savings.trained.passes == trainer.args.max_steps
     few, many = (trainer.session.costs.training.seconds for trainer in found.values())
     assert 0 < many <= few, "the wrong twin: 32 calls in each generation, at a second or more"
     assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED_GENERATIONS + 2), (

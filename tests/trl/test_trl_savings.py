@@ -1,14 +1,16 @@
 """What a run saved: sums over steps that a pencil can check, and estimates that are right on average."""
 
 import json
+from collections import Counter
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from refusals import refused
 
-from dppo.costs import PassCosts, Spent, TokenCosts
+from dppo.costs import PassCosts, Passes, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
 from dppo.methods import METHODS
 from dppo.moment_samples import MomentSamples
@@ -16,12 +18,11 @@ from dppo.pruning import COMPLETION_AUTO
 from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
 from dppo.trl.grpo.lines import closing_lines
-from dppo.trl.grpo.savings import Savings, trained_tokens, unpruned_rows
+from dppo.trl.grpo.savings import CostMeter, Savings, trained_tokens, unpruned_rows
 from dppo.types import Block, Candidates, Rewards, Work
 
 PROMPTS, GROUP = 6, 4
-EACH = Work(passes=1, tokens=50)
-SCORING, TRAINING = (PassCosts().after(seconds, EACH, EACH, 1) for seconds in (5.0, 20.0))
+SCORING, TRAINING = (PassCosts().after(seconds, Passes(1, 50, 1, 50, 1)) for seconds in (5.0, 20.0))
 COSTS = TokenCosts(seconds=10.0, generated=100.0, trained=100.0, scoring=SCORING, training=TRAINING, fixed=True)
 """By which a generated, a scored and a trained token take a tenth, a tenth and four tenths of a second."""
 TOKENS = torch.arange(10, 10 + PROMPTS * GROUP)
@@ -51,8 +52,8 @@ def step_of(method, *, rate=0.0, index=0):
 
 def spent_on(kept, whole, seconds=30.0):
     """A generation scored and trained on in one pass each, pruned or not."""
-    work = [tuple(Work(passes=1, tokens=tokens) for tokens in pair) for pair in ((kept, kept), (whole, whole))]
-    return Spent(total=seconds, run=work[0], unpruned=work[1], layouts=(1, 1))
+    found = Passes(1, kept, 1, whole, 1)
+    return Spent(total=seconds, scored=found, trained=found)
 
 
 def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
@@ -79,11 +80,24 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
 def test_a_pass_that_was_not_run_is_saved_too():
     costs = replace(COSTS, training=PassCosts())
     for tokens in (20, 110, 60, 150, 80, 40, 120, 60):
-        more = Work(passes=1, tokens=tokens)
-        costs = replace(costs, training=costs.training.after(2.0 + 0.01 * tokens, more, Work(passes=4, tokens=400), 1))
-    found = Savings(run=(Work(), Work(passes=1, tokens=80)), unpruned=(Work(), Work(passes=4, tokens=400)))
+        costs = replace(costs, training=costs.training.after(2.0 + 0.01 * tokens, Passes(1, tokens, 4, 400, 1)))
+    found = Savings(trained=Passes(1, 80, 4, 400))
     assert found.saved_seconds(costs) == pytest.approx(3 * 2.0 + 320 * 0.01, rel=0.2)
     assert 320 * costs.training.seconds / 640 > 1.3 * found.saved_seconds(costs), "the wrong twin: all on tokens"
+
+
+def test_seconds_are_the_first_processs_and_passes_those_of_the_busiest():
+    """Fifteen different numbers are gathered in one tensor, and each comes back in its place."""
+    seconds = Counter(rollout=1.0, reward=2.0, log_probs=4.0, forward_backward=5.0, step=9.0, loading=3.0, check=1.0)
+    other = torch.tensor([[90.0] * 4 + [0.0] * 4 + [7.0] + [0.0] * 5])
+    gathered = SimpleNamespace(device="cpu", gather=lambda here: torch.cat([here, other]))
+    forwards = SimpleNamespace(run=(Work(), Work()))
+    clock = SimpleNamespace(total=Counter())
+    meter = CostMeter(clock, gathered, forwards)
+    clock.total, forwards.run = seconds, (Work(passes=13, tokens=14), Work(passes=15, tokens=16))
+    meter.plan(scored=[Work(passes=8, tokens=9), Work(passes=9, tokens=9)], trained=[Work(passes=19, tokens=20)])
+    assert meter.spent() == Spent(3, 4, 5, 11, Passes(13, 14, 17, 18, 7), Passes(15, 16, 19, 20, 1))
+    assert meter.spent().trained == Passes(), "what was spent since: the same totals"
 
 
 def test_prompts_that_were_not_rolled_out_are_estimated_without_bias():
@@ -108,7 +122,7 @@ def test_it_goes_through_a_checkpoint_and_a_damaged_one_is_refused():
     found = Savings().after(spent_on(10, 20)).planned(plan)
     assert Savings.of_saved(json.loads(json.dumps(asdict(found)))) == found
     assert Savings.of_saved({}) == Savings()
-    for wrong in ({"whole": 3}, {"run": [{"passes": 1.0}]}):
+    for wrong in ({"whole": 3}, {"scored": [1.0] * 6}):
         with refused(CheckpointError, "damaged"):
             Savings.of_saved(wrong)
 

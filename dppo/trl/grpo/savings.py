@@ -1,13 +1,13 @@
 """Costs of a run's generations, their forward passes if nothing were dropped, and the work and seconds saved so far."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dppo.costs import MEASURED_GENERATIONS, Spent, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, NO_PASSES, Passes, Spent, TokenCosts
 from dppo.errors import CheckpointError, duration
 from dppo.session import Session
 from dppo.step import StepPlan
@@ -16,8 +16,6 @@ from dppo.trl.forwards import ForwardPasses
 from dppo.trl.metrics import CHECK, LOADING, RECORD, STEP, PhaseClock
 from dppo.types import Work
 
-GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward_backward",)
-
 
 class CostMeter:
     """Seconds and passes of a run, equal on all processes: measured on the first one, constant once they are fixed."""
@@ -25,6 +23,7 @@ class CostMeter:
     def __init__(self, clock: PhaseClock, accelerator: Any, forwards: ForwardPasses) -> None:
         self._clock, self._accelerator, self._forwards = clock, accelerator, forwards
         self._unpruned: tuple[list[Work], list[Work]] = [], []
+        """Passes of steps that prune nothing, without and with a gradient: one entry for each layout of completions."""
         self._before = self._so_far()
         self.savings = Savings()
         self.accounted = 0
@@ -51,28 +50,22 @@ class CostMeter:
 
     def spent(self) -> Spent:
         """Seconds and passes since the last call: those of the first process, and of the one with most passes."""
-        now = self._so_far()
-        scored, trained = self._unpruned
-        works = [a - b for a, b in zip(now.run, self._before.run, strict=True)]
-        here = Spent(
-            seconds=tuple(a - b for a, b in zip(now.seconds, self._before.seconds, strict=True)),
-            total=now.total - self._before.total,
-            run=(works[0], works[1]),
-            unpruned=(sum(scored, Work()), sum(trained, Work())),
-            layouts=(float(len(scored)), float(len(trained))),
-        )
-        self._before, self._unpruned = now, ([], [])
-        of_ranks = self._accelerator.gather(torch.tensor([here.values], device=self._accelerator.device))
-        seconds = len(here.seconds) + 1
-        return Spent.of_values(of_ranks[0, :seconds].tolist() + of_ranks[:, seconds:].amax(0).tolist())
+        (seconds, run), (seconds_before, run_before) = self._so_far(), self._before
+        here = [now - before for now, before in zip(seconds, seconds_before, strict=True)]
+        for now, before, laid_out in zip(run, run_before, self._unpruned, strict=True):
+            more, unpruned = now - before, sum(laid_out, Work())
+            here += [more.passes, more.tokens, unpruned.passes, unpruned.tokens, float(len(laid_out))]
+        self._before, self._unpruned = (seconds, run), ([], [])
+        of_ranks = self._accelerator.gather(torch.tensor([here], device=self._accelerator.device))
+        passes = of_ranks[:, len(seconds) :].amax(0).tolist()
+        generating, scoring, training, whole = of_ranks[0, : len(seconds)].tolist()
+        return Spent(generating, scoring, training, whole, Passes(*passes[:5]), Passes(*passes[5:]))
 
-    def _so_far(self) -> Spent:
+    def _so_far(self) -> tuple[list[float], tuple[Work, Work]]:
+        """Seconds of the run, in the order of ``Spent``, and its passes."""
         total = self._clock.total
-        return Spent(
-            seconds=tuple(sum(total[phase] for phase in phases) for phases in (GENERATING, SCORING, TRAINING)),
-            total=total[STEP] + total[LOADING] - total[RECORD] - total[CHECK],
-            run=self._forwards.run,
-        )
+        phases = [total["rollout"] + total["reward"], total["log_probs"], total["forward_backward"]]
+        return [*phases, total[STEP] + total[LOADING] - total[RECORD] - total[CHECK]], self._forwards.run
 
 
 def unpruned_rows(plan: StepPlan) -> tuple[Tensor, list[float]]:
@@ -122,22 +115,21 @@ def trained_tokens(plan: StepPlan) -> float:
     return float(((plan.weight_UN > 0) * plan.completions.tokens_N).sum())
 
 
-def _added(sums: tuple[float, ...], *more: Any) -> tuple[float, ...]:
+def _added(sums: Iterable[float], more: Iterable[Any]) -> tuple[float, ...]:
     return tuple(a + float(b) for a, b in zip(sums, more, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Sums over a run: work done, and work of steps that prune nothing. Pairs are without and with a gradient."""
+    """Sums over a run: work done, and work of steps that prune nothing."""
 
     unpruned_tokens: float = 0.0
     """Completion tokens that steps without pruning would have generated, >= 0."""
     generated: float = 0.0
     """Completion tokens that were generated, >= 0."""
-    unpruned: tuple[Work, Work] = (Work(), Work())
-    """Passes of steps that prune nothing."""
-    run: tuple[Work, Work] = (Work(), Work())
-    """Passes that were run."""
+    scored: Passes = NO_PASSES
+    """Passes without a gradient."""
+    trained: Passes = NO_PASSES
     completions: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Completions rolled out, with a gradient, and trained on."""
     prompts: tuple[float, ...] = (0.0, 0.0)
@@ -149,9 +141,8 @@ class Savings:
 
     def after(self, spent: Spent) -> "Savings":
         """The sums with the seconds and passes that were spent since."""
-        unpruned = self.unpruned[0] + spent.unpruned[0], self.unpruned[1] + spent.unpruned[1]
-        run = self.run[0] + spent.run[0], self.run[1] + spent.run[1]
-        return replace(self, seconds=self.seconds + spent.total, unpruned=unpruned, run=run)
+        scored, trained = _added(self.scored, spent.scored), _added(self.trained, spent.trained)
+        return replace(self, seconds=self.seconds + spent.total, scored=Passes(*scored), trained=Passes(*trained))
 
     def planned(self, plan: StepPlan) -> "Savings":
         """The sums with the completions of one more generation."""
@@ -167,20 +158,18 @@ class Savings:
             self,
             unpruned_tokens=self.unpruned_tokens + float((weight_N * found.tokens_N).sum()),
             generated=self.generated + float(found.tokens_N.sum()),
-            completions=_added(self.completions, len(kept_N), found.live_N.sum(), kept_N.sum()),
-            prompts=_added(self.prompts, len(keep_P), keep_P.sum()),
-            live_tokens=_added(self.live_tokens, live, span),
+            completions=_added(self.completions, (len(kept_N), found.live_N.sum(), kept_N.sum())),
+            prompts=_added(self.prompts, (len(keep_P), keep_P.sum())),
+            live_tokens=_added(self.live_tokens, (live, span)),
         )
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
-        """The savings that ``dataclasses.asdict`` made a dictionary of; ``CheckpointError`` if it is damaged."""
+        """The savings of which ``dataclasses.asdict`` made a dictionary; ``CheckpointError`` if it is damaged."""
         try:
             values: Any = {name: tuple(each) if isinstance(each, list) else each for name, each in saved.items()}
-            for name in {"unpruned", "run"} & values.keys():
-                scored, trained = (Work(**each) for each in values[name])
-                values[name] = scored, trained
-            return cls(**values)
+            passes = {name: Passes(*values[name]) for name in {"scored", "trained"} & values.keys()}
+            return cls(**{**values, **passes})
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 f"the savings of the checkpoint are damaged ({error}). Resume from an earlier one."
@@ -189,16 +178,13 @@ class Savings:
     @property
     def nothing_trained(self) -> bool:
         """True if every training pass was skipped."""
-        return bool(self.unpruned[1].passes and not self.run[1].passes)
+        return bool(self.trained.unpruned_passes and not self.trained.passes)
 
     def saved_seconds(self, costs: TokenCosts) -> float | None:
         """Seconds that were saved; None before costs are known."""
-        if not costs.known:
+        if not costs.known or self.nothing_trained:  # without training no pass was timed
             return None
-        if self.nothing_trained:  # then no pass was timed
-            return None
-        passes = [whole - run for whole, run in zip(self.unpruned, self.run, strict=True)]
-        return costs.saved(self.unpruned_tokens - self.generated, passes)
+        return costs.saved(self.unpruned_tokens - self.generated, self.scored, self.trained)
 
     def metrics(self, costs: TokenCosts) -> dict[str, float]:
         """``saved/*`` of docs/metrics.md; empty before costs are known."""
