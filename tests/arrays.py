@@ -1,4 +1,4 @@
-"""Small inputs that tests write out: numbers in double precision, and rewards of groups of any sizes."""
+"""Small inputs that tests write out, in double precision, and what probabilities save, by its formula."""
 
 import torch
 
@@ -33,3 +33,12 @@ def spread(values):
     """Their deviation with n - 1; without a second value there is none."""
     known = present(values)
     return (sum((v - mean(known)) ** 2 for v in known) / (len(known) - 1)) ** 0.5 if len(known) > 1 else float("nan")
+
+
+def efficiency(prob_N, value_N, cost_N, *, paid=0.0):
+    """Variance times cost of everything over that of what probabilities keep; ``paid`` is no choice's."""
+    live_N = value_N > 0
+    if not live_N.any():
+        return 1.0
+    whole, kept = paid + cost_N.sum(), paid + (prob_N * cost_N).sum()
+    return float(value_N[live_N].sum() / (value_N / prob_N)[live_N].sum() * (whole / kept))

@@ -8,7 +8,6 @@ from dppo.pruning.ceiling import (
     Ceiling,
     ceiling_of,
     choose,
-    efficiency,
     selection_ceiling,
 )
 from dppo.pruning.designs import (
@@ -71,7 +70,7 @@ __all__ += ["Auto", "Budget", "Ceiling", "Design", "GroupSizes", "MomentSamples"
 __all__ += ["PromptPruning", "PromptStream", "PromptValues", "Pruning", "RecordedScores", "RoundRequest", "Rounds"]
 __all__ += ["Rule", "SampledTokens", "Schedule", "Score", "Selection", "Skipping", "TokenDraw", "TokenPruning"]
 __all__ += ["Weighting", "absolute_advantage", "advantage_with_length", "advantage_with_uncertainty", "all_alike"]
-__all__ += ["best_cuts", "by_uncertainty", "ceiling_of", "choose", "constant", "effective_sample_size", "efficiency"]
+__all__ += ["best_cuts", "by_uncertainty", "ceiling_of", "choose", "constant", "effective_sample_size"]
 __all__ += ["fade", "inclusion_probabilities", "mean_loss", "needs_log_probs", "of_sums", "proportional"]
 __all__ += ["random_prefix", "relative_added_variance", "selection_ceiling", "spends_budget", "stated", "stop"]
 __all__ += ["threshold", "uncertainty", "uniform", "uniform_score"]

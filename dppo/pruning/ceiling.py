@@ -133,15 +133,6 @@ def selection_ceiling(value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> 
     return float((paid + cost.sum()) / (paid + cost.sum() / ceiling)) if paid else ceiling
 
 
-def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
-    """``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``: what probabilities p (N,) save at equal variance.
-
-    The variance includes the noise of the rollout. Below 1 pruning costs more than it saves; 0 if a unit with V > 0 is
-    never kept, 1 if no unit has V > 0. The other arguments are those of ``selection_ceiling``.
-    """
-    return float(_gains(_terms(prob_N, value_N, cost_N).sum(0)[None], paid)[0])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
     """The largest gain that pruning some units can have, with its 95% interval."""
@@ -224,7 +215,7 @@ class Choice:
     rate: float = 0.0
     """Share to drop, in [0, 1); 0 leaves pruning off."""
     gain: float = 1.0
-    """Best ``efficiency`` at any rate that was looked at, >= 1."""
+    """Best gain at any rate that was looked at, >= 1."""
     low: float = 1.0
     """Lower end of the interval of the gain at the smallest rate that has enough of it."""
 
@@ -264,13 +255,17 @@ def choose(auto: Auto, samples: MomentSamples, prob_at: Callable[[float], Tensor
 
 
 def _terms(prob_N: Tensor, value_N: Tensor, cost_N: Tensor) -> np.ndarray:
-    """(N, 4) terms of the sums in an efficiency: V, V / p, c, p c."""
+    """(N, 4) terms of the sums in a gain: V, V / p, c, p c."""
     spread_N = torch.where(value_N > 0, value_N.double() / prob_N, 0.0)
     return torch.stack([value_N.double(), spread_N, cost_N.double(), prob_N * cost_N.double()], 1).numpy()
 
 
 def _gains(sum_M4: np.ndarray, paid: np.ndarray | float) -> np.ndarray:
-    """(M,) efficiencies from sums of terms and (M,) what is paid anyway; 1 where no unit has a gradient."""
+    """(M,) ``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``, from sums of terms and (M,) ``paid`` costs.
+
+    That is the cost that probabilities p save at equal variance; below 1 pruning costs more than it saves, and 1 is
+    that of units without a gradient.
+    """
     value, spread, cost, kept = sum_M4.T
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = value / spread * ((paid + cost) / (paid + kept))

@@ -6,8 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from arrays import efficiency
 
-from dppo.pruning import PROMPT_AUTO, Auto, MomentSamples, PromptHistory, PromptPruning, efficiency
+from dppo.pruning import PROMPT_AUTO, Auto, MomentSamples, PromptHistory, PromptPruning
 from dppo.pruning.ceiling import PROMPT_FLOOR, Calibration, by_others, choose
 from dppo.types import Candidates, Rewards
 

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from arrays import tensor
+from arrays import efficiency, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from pruned_units import CANDIDATES, COMPLETIONS, EXACT
@@ -25,7 +25,6 @@ from dppo.pruning import (
     Pruning,
     ceiling_of,
     choose,
-    efficiency,
     proportional,
     selection_ceiling,
 )

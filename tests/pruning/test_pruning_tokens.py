@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from arrays import tensor
+from arrays import efficiency, tensor
 
-from dppo.pruning import TOKEN_AUTO, TokenPruning, efficiency, tokens
+from dppo.pruning import TOKEN_AUTO, TokenPruning, tokens
 from dppo.pruning.ceiling import rates_to
 from dppo.pruning.tokens import best_cuts
 from dppo.rng import Purpose, generator
