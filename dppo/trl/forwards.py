@@ -1,7 +1,7 @@
 """The forward passes of a run: of kept completions, and at weight 0 of a rank that other ranks wait for."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -243,6 +243,15 @@ class ForwardPasses:
         shortest = int(rank_batch.lengths.argmin())
         (batch,) = self.layout.micro_batches(rank_batch, torch.zeros_like(rank_batch.weight_UB[0]), [[shortest]])
         return replace(batch, idle=True)
+
+    def of_last_call(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        """The passes of the call that ends an optimizer step: an idle one if gradients would not be synchronized.
+
+        Earlier calls, of other generations, may have accumulated gradients without synchronization.
+        """
+        begun, self.begun = self.begun, False
+        alone = self._trainer.accelerator.num_processes == 1
+        return [self.idle_pass()] if begun and not batches and not alone else batches
 
     def check_once(self) -> None:
         """Compare the head with the model, and rows with padding, before the first training step; all ranks together.

@@ -1,50 +1,62 @@
-"""TRL's loop with checkpoints that are complete, for all trainers here."""
+"""TRL's loop for all trainers here: checkpoints that are complete, and our forward passes, timed.
+
+``tests/trl/trl_methods.json`` lists the private names of TRL that are relied on.
+"""
 
 import math
-import os
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import reduce
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 from transformers.trainer_utils import rotate_checkpoints
-from transformers.training_args import OptimizerNames
 from trl.trainer.base_trainer import _BaseTrainer
+from trl.trainer.dpo_trainer import DPOTrainer
 
-from dppo.errors import CheckpointError, ConfigError
 from dppo.files import write_text
 from dppo.trl.checkpoints import files
-from dppo.trl.checkpoints.state import saved_settings
-from dppo.trl.metrics import left_out
+from dppo.trl.checkpoints.resume import (
+    check_optimizer,
+    checked_checkpoint,
+    load_reference,
+    load_renamed,
+    save_reference,
+    sole_writers_of,
+)
+from dppo.trl.fixed import FixedSettings
+from dppo.trl.forwards import ForwardPasses
+from dppo.trl.generation import replaced
+from dppo.trl.metrics import LOADING, MAIN, OURS, PhaseClock, StepSeconds
+from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 
-REFERENCE = "dppo_reference.safetensors"
 
+class TrainingLoop(_BaseTrainer):
+    """TRL's loop, before a trainer of TRL among the bases."""
 
-class CheckpointedLoop(_BaseTrainer):
-    """TRL's loop with checkpoints that are written and resumed whole, before a trainer of TRL among the bases."""
-
+    own_passes = True
+    """False for a trainer whose forward passes are TRL's, untimed: it does not call ``start_loop``."""
+    length_setting = "max_completion_length"
+    """Setting to lower if one sequence does not fit into memory."""
+    together = 1
+    """Sequences that must share one forward pass."""
     lacking: Collection[str] = ()
     """Files and parts that the resumed checkpoint did not have, which was accepted."""
     last_checkpoint: Path | None = None
     """The newest checkpoint that this run has written or resumed; None before the first."""
 
-    def add_metrics(self: Any, metrics: Mapping[str, float]) -> None:
-        """Add metrics of this step to the next log of training; several of one name are averaged.
+    def start_loop(self) -> None:
+        """Get ready to train, after TRL's trainer and the method."""
+        self.clock, self.forwards = PhaseClock(), ForwardPasses(self)
+        self.guard = NonFiniteGuard(self)
+        self.add_callback(self.guard)
+        self.add_callback(StepSeconds(self))
+        end_at_exit()
+        self.fixed = FixedSettings(self)
 
-        NaN, of a metric that is not known, is left out: TRL would log None if there is no other value.
-        """
-        for name, value in metrics.items():
-            if not math.isnan(value):
-                self._metrics["train"][name].append(value)
+    # -- what a subclass may define -----------------------------------------------------------------------------
 
     def save_extra(self, folder: Path) -> None:
         """Write the subclass's part of a checkpoint, before TRL writes its own."""
@@ -56,64 +68,107 @@ class CheckpointedLoop(_BaseTrainer):
         """Markdown for the card of a saved model, below TRL's own text."""
         return ""
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's; of our metrics those that ``log_metrics`` names."""
-        metrics = cast(Any, self)._metrics["train"]
-        for name in left_out(metrics, cast(Any, self.args).log_metrics):
-            del metrics[name]
-        super().log(logs, *args, **kwargs)
-
-    def save_now(self) -> Path:
-        """The checkpoint of the current step, written unless it is there."""
-        folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
-        if folder not in files.complete_checkpoints(folder.parent):
-            self._save_checkpoint(self.model, None)
-        return folder
-
-    def checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, or None; warnings name missing parts that were accepted."""
-        # TRL leaves this argument to scripts.
-        asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
-        if not asked:
-            return None
-        folder = files.latest_checkpoint(self.args.output_dir or ".") if asked is True else Path(asked)
-        if folder is None:
-            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
-        state = self.accelerator.state
-        # Processes of a node share the reading: nodes may have folders of their own.
-        readers = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), state.num_processes)
-        reader = state.local_process_index % readers
-        same_ranks = saved_settings(folder).get("processes") in (None, state.num_processes)
-        found = gather_object([files.find_faults(folder, same_ranks=same_ranks, reader=reader, readers=readers)])
-        faults: dict[str, str] = {name: fault for each in found for name, fault in each.items()}
-        if self._moved_reference is not None and not (folder / REFERENCE).exists():  # one of TRL's own, or of shards
-            faults["the reference that sync_ref_model has moved"] = files.MISSING
-        files.refuse(folder, faults, accept_missing=cast(Any, self.args).accept_missing)
-        missing, edited = (sorted(n for n in faults if faults[n] == fault) for fault in (files.MISSING, files.EDITED))
-        self.lacking, self.last_checkpoint = missing, folder
-        lines = files.passed_over(folder)
-        if missing:
-            lines.append(f"{folder} lacks {' and '.join(missing)}: the run starts with new ones, and is another run")
-        if edited:
-            names = " and ".join(edited)
-            lines.append(f"{folder}: {names} changed since it was written. Unless you did so: {files.advice(folder)}")
-        for line in lines:
-            warnings.warn(line, stacklevel=3)
-        return str(folder)
-
-    @property
-    def _moved_reference(self) -> nn.Module | None:
-        """The reference policy if ``sync_ref_model`` moves it: TRL saves it in no checkpoint. None otherwise."""
-        reference = getattr(self, "ref_model", None)
-        moved = reference is not None and getattr(self.args, "sync_ref_model", False)
-        return self.accelerator.unwrap_model(reference) if moved else None
-
     def drop_step(self) -> None:
         """Forget the step in progress: an exception has ended it, or a checkpoint takes its place."""
 
-    def running(self) -> AbstractContextManager[Any]:
-        """A context for the whole of ``train``."""
-        return nullcontext()
+    def end_call(self) -> None:
+        """Read the metrics of a step, once its last backward pass is under way: nothing waits for them earlier."""
+
+    # -- metrics ------------------------------------------------------------------------------------------------
+
+    def add_metrics(self: Any, metrics: Mapping[str, float]) -> None:
+        """Add metrics of this step to the next log of training; several of one name are averaged.
+
+        NaN, of a metric that is not known, is left out: TRL would log None if there is no other value.
+        """
+        for name, value in metrics.items():
+            if not math.isnan(value):
+                self._metrics["train"][name].append(value)
+
+    def _add_tokens(self: Any, tokens: int) -> None:
+        """Add tokens to those that a trainer on rows logs as ``num_tokens``."""
+        self._total_train_tokens += tokens
+        self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's; of our metrics those that ``log_metrics`` names."""
+        metrics = cast(Any, self)._metrics["train"]
+        if cast(Any, self.args).log_metrics != "all":
+            for name in [each for each in metrics if each.startswith(OURS) and each not in MAIN]:
+                del metrics[name]
+        super().log(logs, *args, **kwargs)
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
+
+        ``resume_from_checkpoint`` is a folder, or True for the newest complete one in ``output_dir``.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged, or incomplete without ``accept_missing``.
+            ConfigError: a setting has changed, or another process saves checkpoints in ``output_dir``.
+        """
+        with ExitStack() as after:
+            if self.args.save_strategy != "no":
+                after.enter_context(sole_writers_of(Path(self.args.output_dir or ".")))
+            checkpoint, self.lacking = checked_checkpoint(self, resume_from_checkpoint)
+            self.last_checkpoint = checkpoint or self.last_checkpoint
+            if self.own_passes:
+                self.fixed.check(self)
+                self.forwards.enter()
+                after.callback(self.forwards.leave)
+            try:
+                return super().train(None if checkpoint is None else str(checkpoint), *args, **kwargs)
+            except BaseException:
+                self.drop_step()
+                raise
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # resumed at the end: transformers would take one more step
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's batches of an optimizer step, timed."""
+        with self.clock(LOADING) if self.own_passes else nullcontext():
+            return super().get_batch_samples(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's training step. Its time outside the other phases is that of forward and backward."""
+        if not self.own_passes:
+            return super().training_step(*args, **kwargs)
+        before, run = self.clock.total["forward_backward"], self.forwards.run
+        wait = self.accelerator.sync_gradients  # earlier calls of a step leave their work in the queue
+        with self.clock("forward_backward", wait=wait), self.forwards.explained():
+            loss = super().training_step(*args, **kwargs)
+        if self.forwards.run is run:  # costs of passes are fitted to the total
+            self.clock.total["forward_backward"] = before
+        self.end_call()
+        return loss
+
+    def backward_but_last(self, model: Any, parts: Sequence[Any], loss_of: Callable[[Any], Tensor]) -> Tensor:
+        """() the loss of one call: backward on all its parts but the last, whose loss TRL's loop differentiates.
+
+        If no rank has a part in the whole step, gradients are zeros: an optimizer would skip missing ones.
+        """
+        ends_step = self.accelerator.sync_gradients
+        if ends_step and self.own_passes:
+            parts = self.forwards.of_last_call(parts)
+        if not parts:
+            if ends_step:
+                fill_gradients(model)
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        *others, last = parts
+        logged: Tensor | float = 0.0
+        for each in others:
+            with self.unsynchronized(model):
+                loss = loss_of(each)
+                self.accelerator.backward(loss)
+            logged = logged + loss.detach()
+        with nullcontext() if ends_step else self.unsynchronized(model):
+            return loss_of(last) + logged
 
     def unsynchronized(self, model: Any) -> AbstractContextManager[Any]:
         """A context without synchronization of gradients.
@@ -125,69 +180,34 @@ class CheckpointedLoop(_BaseTrainer):
         as_found = not self.accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False)
         return nullcontext() if self.is_fsdp_enabled and as_found else self.accelerator.no_sync(model)
 
-    def backward_unsynchronized(
-        self, model: Any, parts: Sequence[Any], loss_of: Callable[[Any], Tensor]
-    ) -> Tensor | float:
-        """() the sum of the losses of some parts of a call, each differentiated at once, without synchronization."""
-        logged: Tensor | float = 0.0
-        for each in parts:
-            with self.unsynchronized(model):
-                loss = loss_of(each)
-                self.accelerator.backward(loss)
-            logged = logged + loss.detach()
-        return logged
+    # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
-
-        ``resume_from_checkpoint`` is a folder, or True for the newest complete one in ``output_dir``.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged, or incomplete without ``accept_missing``.
-            ConfigError: a setting has changed, or another process saves checkpoints in ``output_dir``.
-        """
-        saves = self.args.save_strategy != "no"
-        with sole_writers_of(Path(self.args.output_dir or ".")) if saves else nullcontext():
-            checkpoint = self.checked(resume_from_checkpoint)
-            with self.running():
-                try:
-                    return super().train(checkpoint, *args, **kwargs)
-                except BaseException:
-                    self.drop_step()
-                    raise
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:  # resumed at the end: transformers would take one more step
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)
+    def save_now(self) -> Path:
+        """The checkpoint of the current step, written unless it is there."""
+        folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
+        if folder not in files.complete_checkpoints(folder.parent):
+            self._save_checkpoint(self.model, None)
+        return folder
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run_folder, saves = Path(self._get_output_dir(trial=trial)), self.args.should_save
         folder = run_folder / f"checkpoint-{self.state.global_step}"
+        errors = files.checkpoint_errors(folder, "it could not be written; if its disk is full, free space")
         # Transformers would delete older checkpoints before the new one is on the disk.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            with files.checkpoint_errors(folder, "it could not be written; if its disk is full, free space"):
-                if saves:  # a checkpoint of an earlier try at this step is no longer complete, nor one of TRL's own
-                    for name in (files.LIST_FILE, files.STATE):
-                        (folder / name).unlink(missing_ok=True)
-                self.save_extra(folder)
-                reference = self._moved_reference if saves else None
-                if reference is not None and not any(isinstance(each, DTensor) for each in reference.parameters()):
-                    folder.mkdir(parents=True, exist_ok=True)
-                    # Cloned: safetensors refuses tensors that share memory, such as a tied head.
-                    tensors = {name: value.detach().cpu().clone() for name, value in reference.state_dict().items()}
-                    save_file(tensors, folder / REFERENCE)
-                super()._save_checkpoint(model, trial)
-                self.accelerator.wait_for_everyone()
-                if saves:
-                    files.seal(folder)
-                self.accelerator.wait_for_everyone()  # all ranks see that it is complete: ``save_now`` asks
-        finally:
-            self.args.save_total_limit = limit
+        with replaced(self.args, "save_total_limit", None), errors:
+            if saves:  # a checkpoint of an earlier try at this step is no longer complete, nor one of TRL's own
+                for name in (files.LIST_FILE, files.STATE):
+                    (folder / name).unlink(missing_ok=True)
+            self.save_extra(folder)
+            if saves:
+                save_reference(self, folder)
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if saves:
+                files.seal(folder)
+            self.accelerator.wait_for_everyone()  # all ranks see that it is complete: ``save_now`` asks
         if saves:
-            best = self.state.best_model_checkpoint
+            limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
         self.last_checkpoint = folder
 
@@ -215,48 +235,25 @@ class CheckpointedLoop(_BaseTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with files.checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
-            if not self._load_renamed(resume_from_checkpoint, self.model if model is None else model):
+            if not load_renamed(self, resume_from_checkpoint, self.model if model is None else model):
                 super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         folder = str(self.state.best_model_checkpoint)
         with files.checkpoint_errors(Path(folder), "the best model is damaged or another one"):
-            if not self._load_renamed(folder, self.model):
+            if not load_renamed(self, folder, self.model):
                 super()._load_best_model()
-
-    def _load_renamed(self, folder: str, model: Any) -> bool:
-        """Load weights if the model lacks some of their names in the file; True if it did.
-
-        Transformers writes mixtures of experts and vision-language models so, and its loop skips those names.
-        """
-        policy = self.accelerator.unwrap_model(model)
-        if self.is_fsdp_enabled or not isinstance(policy, PreTrainedModel):
-            return False
-        other_names = bool(files.weight_names(Path(folder)) - policy.state_dict().keys())
-        if other_names:
-            load_saved_weights(policy, folder)
-        return other_names
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        folder, optimizer = Path(checkpoint), cast(Any, self.optimizer)
-        known = [{*group} for group in optimizer.param_groups]
+        folder = Path(checkpoint)
+        names_G = [{*group} for group in cast(Any, self.optimizer).param_groups]
         with files.checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
             super()._load_optimizer_and_scheduler(checkpoint)
-        # Torch loads the state of another optimizer, and fails with a KeyError in the first step.
-        lost = {name for had, group in zip(known, optimizer.param_groups, strict=False) for name in had - {*group}}
-        if lost:
-            before, now = saved_settings(folder).get("optim", "as before"), OptimizerNames(self.args.optim).value
-            raise CheckpointError(
-                f"{folder} is of another optimizer than optim={now!r}: it has no {', '.join(sorted(lost))}. Write "
-                f"optim: {before}, or delete its optimizer.pt and set accept_missing: true."
-            )
+        check_optimizer(self, folder, names_G)
         self.load_extra(folder)
-        reference = self._moved_reference
-        if reference is not None and (folder / REFERENCE).exists():
-            with files.checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
-                reference.load_state_dict(load_file(folder / REFERENCE))
+        load_reference(self, folder)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
@@ -265,33 +262,14 @@ class CheckpointedLoop(_BaseTrainer):
 
 
 def fill_gradients(model: nn.Module) -> None:
-    """Put a gradient of zero in the place of each missing one."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.grad is None:
+    """Put gradients of zero in place of missing ones, unless some are there."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if all(parameter.grad is None for parameter in trained):
+        for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def load_saved_weights(model: PreTrainedModel, folder: str) -> None:
-    """Load weights that ``save_pretrained`` wrote, by its names for them; ``ValueError`` if the file lacks some."""
-    # The widest type: a narrower one would round the weights of a model of several types.
-    dtype = reduce(torch.promote_types, {value.dtype for value in model.parameters()})
-    saved, found = cast(Any, type(model)).from_pretrained(folder, dtype=dtype, output_loading_info=True)
-    if missing := sorted(found["missing_keys"]):
-        raise ValueError(f"it has no weights {', '.join(missing[:3])}{' and others' * (len(missing) > 3)}")
-    model.load_state_dict(saved.state_dict())
-
-
-@contextmanager
-def sole_writers_of(folder: Path) -> Iterator[None]:
-    """``sole_writer_of`` for all processes of a run: the first holds the lock, and all raise its refusal."""
-    state, refusal = PartialState(), list[ConfigError | None]([None])
-    with ExitStack() as held:
-        if state.is_main_process:
-            try:
-                held.enter_context(files.sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
-            except ConfigError as error:
-                refusal = [error]
-        broadcast_object_list(refusal)
-        if refusal[0] is not None:
-            raise refusal[0]
-        yield
+def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, Tensor]) -> tuple[Any, Any]:
+    """TRL's loss of a batch with ``model`` as the policy, and the metrics it would log, in place of earlier ones."""
+    trainer._metrics = {"train": defaultdict(list)}
+    return DPOTrainer._compute_loss(trainer, model, inputs, False), trainer._metrics["train"]

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,11 +119,6 @@ class StepSeconds(TrainerCallback):
             rollout = seconds.pop("time/rollout")
             seconds = {"time/rollout": rollout, "time/update": update, "time/other": sum(seconds.values())}
         self.trainer.add_metrics(seconds)
-
-
-def left_out(names: Iterable[str], log_metrics: str) -> list[str]:
-    """Those of our metrics that are not logged under a value of ``log_metrics``."""
-    return [] if log_metrics == "all" else [each for each in names if each.startswith(OURS) and each not in MAIN]
 
 
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean", "aux_loss"}

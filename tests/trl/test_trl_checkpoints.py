@@ -24,8 +24,8 @@ from dppo.rewards import identities
 from dppo.trl import loop
 from dppo.trl.checkpoints import files as checkpoint_files
 from dppo.trl.checkpoints.files import EDITED, LIST_FILE, MISSING, find_faults, latest_checkpoint, refuse
+from dppo.trl.checkpoints.resume import REFERENCE
 from dppo.trl.grpo.prompts import content_of
-from dppo.trl.loop import REFERENCE
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ import dppo
 from dppo.lab.runs.watch import WATCHED
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
-from dppo.trl.base import TrainingLoop
 from dppo.trl.grpo.hooks import GRPOHooks
-from dppo.trl.loop import CheckpointedLoop
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)
@@ -93,7 +92,7 @@ def used_in(file: Path, *, of_self: bool = True) -> set[str]:
 
 
 def test_every_overridden_name_is_listed():
-    ours = vars(GRPOHooks) | vars(TrainingLoop) | vars(CheckpointedLoop)
+    ours = vars(GRPOHooks) | vars(TrainingLoop)
     overridden = {name for name in ours if hasattr(GRPOTrainer, name) and not name.startswith("__")}
     known = {*RELIED_ON["GRPOTrainer"], "train", "get_batch_samples"}  # these two pass on what they get
     assert overridden <= known and {"_generate", "_save_checkpoint"} <= overridden
@@ -109,7 +108,7 @@ def test_every_overridden_name_of_the_asynchronous_trainer_is_listed():
 def test_no_other_file_knows_a_name_that_trl_keeps_private():
     private, root = private_names(), Path(dppo.__file__).parent
     assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
-    hooks = {root / "trl" / name for name in ("grpo/hooks.py", "base.py", "loop.py")}
+    hooks = {root / "trl" / name for name in ("grpo/hooks.py", "loop.py")}
     assert {"_step", "_metrics"} <= set.union(*map(used_in, hooks)), "the search finds them where they are"
     names = ("forwards", "grpo/trainer", "rows/trainer", "rows/sft", "rows/dpo")
     trainers = [root / "trl" / f"{name}.py" for name in names]  # elsewhere ``self`` is no trainer

@@ -12,8 +12,8 @@ from tiny_runs import GENERATIONS, logged
 from torch.utils._python_dispatch import TorchDispatchMode
 from trl_gradients import dppo_run
 
-from dppo.trl.base import TrainingLoop
 from dppo.trl.forwards import ForwardPasses
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import LossMetrics, PhaseClock
 
 ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")

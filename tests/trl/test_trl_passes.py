@@ -153,7 +153,7 @@ def test_an_optimizer_moves_on_a_step_without_rows_as_with_trl(tiny_path, tmp_pa
     _, of_trl, _ = moved(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
     assert set(steps) == {2.0} and float((average - of_trl).norm() / of_trl.norm()) < 1e-4
     # The wrong twin: without gradients AdamW stands still.
-    monkeypatch.setattr("dppo.trl.base.fill_gradients", lambda model: None)
+    monkeypatch.setattr("dppo.trl.loop.fill_gradients", lambda model: None)
     steps, average, _ = moved(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
     assert set(steps) == {1.0} and float((average - of_trl).norm() / of_trl.norm()) > 0.1
 

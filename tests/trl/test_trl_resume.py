@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl_layout_cases import mixture, saved
 
 from dppo.trl.checkpoints.files import latest_checkpoint, weight_names
-from dppo.trl.loop import load_saved_weights
+from dppo.trl.checkpoints.resume import load_saved_weights
 
 CASES = {
     "plain": ({}, (3, 5)),

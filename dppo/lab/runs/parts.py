@@ -22,7 +22,7 @@ from dppo.lab.runs.recorder import RunRecorder
 from dppo.lab.runs.rewards import load_rewards, load_rollouts
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import LOCK_FILE, STATE, WRITER_FILE, asked_for, latest_checkpoint
-from dppo.trl.loop import sole_writers_of
+from dppo.trl.checkpoints.resume import sole_writers_of
 from dppo.trl.metrics import wall
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.trl.grpo.rollouts import loss_mask
-from dppo.trl.loop import CheckpointedLoop
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import PhaseClock, wall
 
 Look = Callable[..., Any]
@@ -69,7 +69,7 @@ class StockPhases(TrainerCallback):
         phases = {name: seconds for name, seconds in self._clock.flush().items() if name != "time/prune"}
         rows = {"tokens": padded, "forwards": float(self._forwards)}
         rows |= {"padded_tokens": padded, "sequence_tokens": unpadded}
-        CheckpointedLoop.add_metrics(self.trainer, phases | {f"rows/{name}": value for name, value in rows.items()})
+        TrainingLoop.add_metrics(self.trainer, phases | {f"rows/{name}": value for name, value in rows.items()})
         self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
 
     def forward(self, inputs: dict[str, Any]) -> None:

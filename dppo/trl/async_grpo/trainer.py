@@ -31,7 +31,7 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import read_state
 from dppo.trl.generation import replaced
 from dppo.trl.grpo.prompts import content_of, stream_and_history
-from dppo.trl.loop import CheckpointedLoop, fill_gradients
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import share_done
 from dppo.trl.safeguards import end_at_exit
 from dppo.trl.served import check_processes
@@ -51,7 +51,7 @@ class AsyncState(Checked):
     """A resumed run warns of changes."""
 
 
-class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
+class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
     """Asynchronous GRPO that skips prompts before rollout and completions before the update, and reweights the rest.
 
     A script runs with this class and ``DPPOAsyncConfig`` in place of ``AsyncGRPOTrainer`` and ``AsyncGRPOConfig``.
@@ -70,6 +70,7 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
         DataError: the dataset has fewer prompts than a step.
     """
 
+    own_passes = False
     args: DPPOAsyncConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
@@ -209,14 +210,8 @@ class DPPOAsyncTrainer(CheckpointedLoop, AsyncGRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """() the loss of one call by TRL's own, row by row: backward on all rows but the last."""
-        if not inputs["rows"]:
-            if self.accelerator.sync_gradients:  # then no call of the step has a row: the gradient is zero
-                fill_gradients(model)
-            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
-        *others, last = inputs["rows"]
-        logged = self.backward_unsynchronized(model, others, lambda row: self._row_loss(model, row))
-        return self._row_loss(model, last) + logged
+        """() the loss of one call by TRL's own, row by row: ``backward_but_last``."""
+        return self.backward_but_last(model, inputs["rows"], lambda row: self._row_loss(model, row))
 
     def _row_loss(self, model: Any, row: dict[str, Tensor]) -> Tensor:
         loss: Any = super().compute_loss(model, row)

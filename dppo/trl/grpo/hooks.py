@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.trl.base import TrainingLoop
 from dppo.trl.generation import prompts_read_once, replaced
 from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.pictures import Pictures, listed_pictures
 from dppo.trl.safeguards import failures_named
 

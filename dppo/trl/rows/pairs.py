@@ -18,7 +18,7 @@ from dppo.errors import ConfigError, RewardError
 from dppo.objective import margin_weights
 from dppo.packing.head import TOKEN_METRICS
 from dppo.rewards import guarded, is_async
-from dppo.trl.base import loss_of_pairs
+from dppo.trl.loop import loss_of_pairs
 from dppo.typed import check
 
 OF_BATCHES = ("aot", "aot_unpaired")

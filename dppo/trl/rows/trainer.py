@@ -27,10 +27,10 @@ from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_metrics
 from dppo.step.resumed import changed, warn_of
 from dppo.step.rows import SCORES_FILE
-from dppo.trl.base import TrainingLoop
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, method_of_run
 from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowMetrics, StepRows, read_all
