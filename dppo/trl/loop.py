@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +17,12 @@ from trl.trainer.base_trainer import _BaseTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from dppo.files import write_text
-from dppo.trl.checkpoints import files
-from dppo.trl.checkpoints.resume import (
-    check_optimizer,
-    checked_checkpoint,
-    load_reference,
-    load_renamed,
-    save_reference,
-    sole_writers_of,
-)
+from dppo.trl.checkpoints import files, resume
 from dppo.trl.fixed import FixedSettings
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.generation import replaced
-from dppo.trl.metrics import LOADING, MAIN, OURS, PhaseClock, StepSeconds
-from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
+from dppo.trl.metrics import LOADING, MAIN, OURS, PhaseClock
+from dppo.trl.safeguards import StepGuard, end_at_exit
 
 
 class TrainingLoop(_BaseTrainer):
@@ -50,13 +42,9 @@ class TrainingLoop(_BaseTrainer):
     def start_loop(self) -> None:
         """Get ready to train, after TRL's trainer and the method."""
         self.clock, self.forwards = PhaseClock(), ForwardPasses(self)
-        self.guard = NonFiniteGuard(self)
+        self.guard, self.fixed = StepGuard(self), FixedSettings(self)
         self.add_callback(self.guard)
-        self.add_callback(StepSeconds(self))
         end_at_exit()
-        self.fixed = FixedSettings(self)
-
-    # -- what a subclass may define -----------------------------------------------------------------------------
 
     def save_extra(self, folder: Path) -> None:
         """Write the subclass's part of a checkpoint, before TRL writes its own."""
@@ -74,8 +62,6 @@ class TrainingLoop(_BaseTrainer):
     def end_call(self) -> None:
         """Read the metrics of a step, once its last backward pass is under way: nothing waits for them earlier."""
 
-    # -- metrics ------------------------------------------------------------------------------------------------
-
     def add_metrics(self: Any, metrics: Mapping[str, float]) -> None:
         """Add metrics of this step to the next log of training; several of one name are averaged.
 
@@ -90,10 +76,10 @@ class TrainingLoop(_BaseTrainer):
         self._total_train_tokens += tokens
         self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    def log(self: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's; of our metrics those that ``log_metrics`` names."""
-        metrics = cast(Any, self)._metrics["train"]
-        if cast(Any, self.args).log_metrics != "all":
+        metrics = self._metrics["train"]
+        if self.args.log_metrics != "all":
             for name in [each for each in metrics if each.startswith(OURS) and each not in MAIN]:
                 del metrics[name]
         super().log(logs, *args, **kwargs)
@@ -111,8 +97,8 @@ class TrainingLoop(_BaseTrainer):
         """
         with ExitStack() as after:
             if self.args.save_strategy != "no":
-                after.enter_context(sole_writers_of(Path(self.args.output_dir or ".")))
-            checkpoint, self.lacking = checked_checkpoint(self, resume_from_checkpoint)
+                after.enter_context(resume.sole_writers_of(Path(self.args.output_dir or ".")))
+            checkpoint, self.lacking = resume.checked_checkpoint(self, resume_from_checkpoint)
             self.last_checkpoint = checkpoint or self.last_checkpoint
             if self.own_passes:
                 self.fixed.check(self)
@@ -200,7 +186,7 @@ class TrainingLoop(_BaseTrainer):
                     (folder / name).unlink(missing_ok=True)
             self.save_extra(folder)
             if saves:
-                save_reference(self, folder)
+                resume.save_reference(self, folder)
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if saves:
@@ -235,25 +221,23 @@ class TrainingLoop(_BaseTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with files.checkpoint_errors(Path(resume_from_checkpoint), "the model is damaged or another one"):
-            if not load_renamed(self, resume_from_checkpoint, self.model if model is None else model):
+            if not resume.load_renamed(self, resume_from_checkpoint, self.model if model is None else model):
                 super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         folder = str(self.state.best_model_checkpoint)
         with files.checkpoint_errors(Path(folder), "the best model is damaged or another one"):
-            if not load_renamed(self, folder, self.model):
+            if not resume.load_renamed(self, folder, self.model):
                 super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
         folder = Path(checkpoint)
-        names_G = [{*group} for group in cast(Any, self.optimizer).param_groups]
-        with files.checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
+        with resume.optimizer_checked(self, folder):
             super()._load_optimizer_and_scheduler(checkpoint)
-        check_optimizer(self, folder, names_G)
         self.load_extra(folder)
-        load_reference(self, folder)
+        resume.load_reference(self, folder)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import IntervalStrategy, TrainerCallback, TrainerState, TrainingArguments
+from transformers import IntervalStrategy, TrainerState, TrainingArguments
 
 from dppo.methods import Method
 from dppo.objective import DAPO_TOKENS, Tokens, losses, weighted_sum
@@ -98,27 +98,6 @@ class PhaseClock:
         if STEP in seconds:
             found["time/other"] = seconds[STEP] - sum(seconds[phase] for phase in (*PHASES, RECORD, CHECK))
         return found
-
-
-class StepSeconds(TrainerCallback):
-    """Times whole optimizer steps on a trainer's clock: phases leave out TRL's work between them."""
-
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the time of a step, once its batches are there."""
-        self.trainer.clock.start(STEP)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End it, before ``Trainer`` logs, saves or evaluates."""
-        self.trainer.clock.stop(STEP)
-        seconds = self.trainer.clock.flush()
-        if args.log_metrics != "all":
-            update = sum(seconds.pop(f"time/{phase}") for phase in ("log_probs", "forward_backward", "optimizer"))
-            rollout = seconds.pop("time/rollout")
-            seconds = {"time/rollout": rollout, "time/update": update, "time/other": sum(seconds.values())}
-        self.trainer.add_metrics(seconds)
 
 
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean", "aux_loss"}

@@ -23,11 +23,12 @@ from dppo.files import model_problem, near
 from dppo.rewards import guarded
 from dppo.step import PromptSource
 from dppo.trl.layouts import MIXED
+from dppo.trl.metrics import STEP
 from dppo.typed import check
 
 
-class NonFiniteGuard(TrainerCallback):
-    """Skips an optimizer step if its gradient is not finite, warns of it, and logs ``skipped_step_share``.
+class StepGuard(TrainerCallback):
+    """Times optimizer steps. Skips one if its gradient is not finite, warns of it, and logs ``skipped_step_share``.
 
     Without gradients neither weights nor moments change. Under fp16 the loss scaler skips such steps itself.
     """
@@ -35,6 +36,10 @@ class NonFiniteGuard(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.skipped = 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the time of a step, once its batches are there."""
+        self.trainer.clock.start(STEP)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Clear a gradient that is not finite, after clipping."""
@@ -55,6 +60,16 @@ class NonFiniteGuard(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the time of the update."""
         self.trainer.clock.stop("optimizer")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the time of the step, before ``Trainer`` logs, saves or evaluates."""
+        self.trainer.clock.stop(STEP)
+        seconds = self.trainer.clock.flush()
+        if args.log_metrics != "all":
+            update = sum(seconds.pop(f"time/{phase}") for phase in ("log_probs", "forward_backward", "optimizer"))
+            rollout = seconds.pop("time/rollout")
+            seconds = {"time/rollout": rollout, "time/update": update, "time/other": sum(seconds.values())}
+        self.trainer.add_metrics(seconds)
 
 
 class EmptySignalWarning:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -64,8 +64,8 @@ def checked_checkpoint(trainer: Any, asked: str | bool | None) -> tuple[Path | N
     if missing:
         lines.append(f"{folder} lacks {' and '.join(missing)}: the run starts with new ones, and is another run")
     if edited:
-        names = " and ".join(edited)
-        lines.append(f"{folder}: {names} changed since it was written. Unless you did so: {files.advice(folder)}")
+        changed = f"{' and '.join(edited)} changed since it was written"
+        lines.append(f"{folder}: {changed}. Unless you did so: {files.advice(folder)}")
     for line in lines:
         warnings.warn(line, stacklevel=3)
     return folder, missing
@@ -83,9 +83,7 @@ def save_reference(trainer: Any, folder: Path) -> None:
     reference = moved_reference(trainer)
     if reference is not None and not any(isinstance(each, DTensor) for each in reference.parameters()):
         folder.mkdir(parents=True, exist_ok=True)
-        # Cloned: safetensors refuses tensors that share memory, such as a tied head.
-        tensors = {name: value.detach().cpu().clone() for name, value in reference.state_dict().items()}
-        save_file(tensors, folder / REFERENCE)
+        save_model(reference, str(folder / REFERENCE))
 
 
 def load_reference(trainer: Any, folder: Path) -> None:
@@ -93,14 +91,18 @@ def load_reference(trainer: Any, folder: Path) -> None:
     reference = moved_reference(trainer)
     if reference is not None and (folder / REFERENCE).exists():
         with files.checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
-            reference.load_state_dict(load_file(folder / REFERENCE))
+            load_model(reference, folder / REFERENCE)
 
 
-def check_optimizer(trainer: Any, folder: Path, names_G: list[set[str]]) -> None:
-    """Raise ``CheckpointError`` if loading has taken some of the ``names_G`` from the groups of the optimizer.
+@contextmanager
+def optimizer_checked(trainer: Any, folder: Path) -> Iterator[None]:
+    """Refuse the state that is loaded within it if it is damaged or another optimizer's.
 
-    Torch loads the state of another optimizer, and fails with a KeyError in the first step.
+    Torch loads that one, and fails with a KeyError in the first step.
     """
+    names_G = [{*group} for group in trainer.optimizer.param_groups]
+    with files.checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
+        yield
     pairs = zip(names_G, trainer.optimizer.param_groups, strict=False)
     lost = {name for had, group in pairs for name in had - {*group}}
     if lost:

@@ -73,10 +73,8 @@ def settings_of(trainer: Any) -> dict[str, Any]:
 
 def fingerprint(*parts: np.ndarray | str) -> str:
     """A short hash of a dataset's content: identities of all rows in order, and further parts."""
-    digest = hashlib.blake2b(digest_size=6)
-    for part in parts:
-        digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.tobytes())
-    return digest.hexdigest()
+    content = [each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each.tobytes() for each in parts]
+    return hashlib.blake2b(b"".join(content), digest_size=6).hexdigest()
 
 
 def read_state(
