@@ -62,12 +62,8 @@ def check_trl_version(installed: str = trl.__version__, *, experimental: bool = 
     ``experimental``: the methods of its asynchronous trainer in place of the others.
     """
     oldest = OLDEST_ASYNC if experimental else OLDEST
-    check_version("trl", installed, oldest=oldest, before=BEFORE, changed=partial(changed_methods, experimental))
-
-
-def changed_methods(experimental: bool) -> list[str]:
-    """Methods of the installed TRL, or of its experimental part, that are not as they were where they were tested."""
-    return changed(HOOKED, lambda path: path.startswith("trl.experimental.") == experimental)
+    of_part = partial(changed, HOOKED, lambda path: path.startswith("trl.experimental.") == experimental)
+    check_version("trl", installed, oldest=oldest, before=BEFORE, changed=of_part)
 
 
 def unsupported_options(args: Any) -> list[str]:
