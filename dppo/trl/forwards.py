@@ -1,5 +1,6 @@
 """The forward passes of a run: of kept completions, and at weight 0 of a rank that other ranks wait for."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dppo.packing.check import attempted, check_head, problem_of_rows
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, fill_tokens
-from dppo.trl.correction import Correction, CorrectionMetrics
+from dppo.trl.correction import Correction, CorrectionMetrics, sampling_ratio
 from dppo.trl.layouts import PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.types import Work
 
@@ -31,8 +32,10 @@ class ForwardPasses:
         self.layout, self.heads = choose_layout(trainer)
         """``heads`` are the models with our head. TRL's own computes metrics of tokens in any case."""
         self.enter()
-        self._budget = self._in_flight = self._completions = 0
-        """Most tokens of a forward pass; tokens and completions of the current one, 0 before the first."""
+        self._budget = 0
+        """Most tokens of a forward pass."""
+        self._running: MicroBatch | None = None
+        """The latest pass of a call; None before its first."""
         self._least = "one completion with its prompt" if trainer.together == 1 else "one prompt with its answers"
         self._warned = False
         self.correction_metrics = CorrectionMetrics()
@@ -46,7 +49,7 @@ class ForwardPasses:
         self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, metrics: bool = False
     ) -> Scored:
         """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and metrics if requested."""
-        self._in_flight, self._completions = batch.tokens, len(batch.rows)
+        self._running = batch
         (scored, trained), one = self.run, Work(passes=1, tokens=batch.tokens)
         self.run = (scored, trained + one) if torch.is_grad_enabled() else (scored + one, trained)
         return self.layout.forward(model, batch, entropy=entropy, router=router, metrics=metrics)
@@ -55,13 +58,8 @@ class ForwardPasses:
     def correction(self) -> Correction | None:
         """The correction of a ``GRPOTrainer``; None without vLLM, or if it is switched off."""
         trainer = self._trainer
-        if not (getattr(trainer, "use_vllm", False) and trainer.vllm_importance_sampling_correction):
-            return None
-        return Correction(
-            mode=trainer.vllm_importance_sampling_mode,
-            low=trainer.vllm_importance_sampling_clip_min,
-            high=trainer.vllm_importance_sampling_clip_max,
-        )
+        corrected = getattr(trainer, "use_vllm", False) and trainer.vllm_importance_sampling_correction
+        return partial(sampling_ratio, trainer) if corrected else None
 
     @contextmanager
     def reference(self) -> Iterator[Any]:
@@ -77,17 +75,18 @@ class ForwardPasses:
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Turn an out-of-memory error of a training pass into one that names the setting to lower."""
-        self._in_flight = 0
+        self._running = None
         try:
             yield
         except RuntimeError as error:
             exhausted = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-            if not exhausted or not self._in_flight:
+            if not exhausted or self._running is None:
                 raise
-            lower = f"max_tokens_per_row: {min(self._budget, self._in_flight) // 2}"
-            if self._completions <= self._trainer.together:  # a row cannot hold less
+            tokens = self._running.tokens
+            lower = f"max_tokens_per_row: {min(self._budget, tokens) // 2}"
+            if len(self._running.places) <= self._trainer.together:  # a row cannot hold less
                 lower = f"a lower {self._trainer.length_setting}: that is {self._least}"
-            failed = f"out of memory in a pass over {self._in_flight} tokens (max_tokens_per_row={self._budget})"
+            failed = f"out of memory in a pass over {tokens} tokens (max_tokens_per_row={self._budget})"
             raise OutOfMemoryError(f"{failed}. Set {lower}, or gradient_checkpointing: true.") from error
 
     def enter(self) -> None:
@@ -181,9 +180,10 @@ class ForwardPasses:
             batches = self._micro_batches(rank_batch, weight_B)
             parts = [batches[call::calls] for call in range(calls)]
         else:
-            self._budget = 1
+            limit = self._trainer.args.max_tokens_per_row
             weights = [weight_B * (call_B == call) for call in range(calls)]
-            parts = [self._micro_batches(rank_batch, each, whole=True) for each in weights]
+            parts = [self._micro_batches(rank_batch, each, limit or sys.maxsize) for each in weights]
+            self._budget = limit or max((batch.tokens for part in parts for batch in part), default=1)
         parts.sort(key=bool)  # stable: empty ones first
         passes = sum(map(len, parts))
         most = self._largest(passes)
@@ -210,15 +210,9 @@ class ForwardPasses:
         accelerator = self._trainer.accelerator
         return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
 
-    def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, *, whole: bool = False) -> list[MicroBatch]:
-        """Forward passes of the rows of positive weight, laid out once in a generation.
-
-        If ``whole`` and no budget is set, it is one pass, and the budget grows to it.
-        """
-        limit, budget = self._trainer.args.max_tokens_per_row, self.budget(rank_batch)
-        whole = whole and limit is None
-        if whole:
-            budget = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
+    def _micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, room: int | None = None) -> list[MicroBatch]:
+        """Forward passes of the rows of positive weight in ``room`` tokens each, laid out once in a generation."""
+        self._budget = budget = room or self.budget(rank_batch)
         if self._latest is None or self._latest.prompt_ids is not rank_batch.prompt_ids:
             self._planned.clear()
         self._latest = rank_batch
@@ -229,8 +223,7 @@ class ForwardPasses:
             self._planned[key] = self.layout.micro_batches(rank_batch, weight_B, places)
         batches = [replace(each, rank_batch=rank_batch, weight=weight_B[each.rows]) for each in self._planned[key]]
         most = max((batch.tokens for batch in batches), default=0)
-        self._budget = max(most, self._budget) if whole else budget
-        if limit is not None and most > budget and not self._warned:  # such a pass cannot be split
+        if self._trainer.args.max_tokens_per_row and most > budget and not self._warned:  # such a pass cannot be split
             self._warned = True
             over = f"{self._least} is {most} tokens, over max_tokens_per_row={budget}"
             warnings.warn(f"{over}: it gets a row of its own. Set max_tokens_per_row: {most}.", stacklevel=2)
@@ -280,9 +273,8 @@ class ForwardPasses:
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
-        of_rows: dict[str, Any] = {"scored": layout.last_tokens, "autocast": layout.autocast}
-        reason = "rows failed the self-check"
-        self.layout = PaddedLayout(padded_forward=trainer.padded_forward, reason=reason, **of_rows)
+        padded: dict[str, Any] = {"reason": "rows failed the self-check", "padded_forward": trainer.padded_forward}
+        self.layout = PaddedLayout(autocast=layout.autocast, router=layout.router, **padded)
 
     def _check_head(self) -> None:
         """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""

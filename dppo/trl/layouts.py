@@ -25,6 +25,9 @@ class Layout:
     """Forward passes, each of some rows of a batch."""
 
     autocast: Callable[[], Any] = nullcontext
+    router: bool = False
+    """True if training passes have a router loss with weights: padding needs ``add_scored_head`` for it, and rows have
+    tokens from which nothing is predicted, which it counts."""
     models: tuple[PreTrainedModel, ...] = ()
     """Models that attend over rows of segments: the policy, and the reference model if there is one."""
 
@@ -66,8 +69,6 @@ class PaddedLayout(Layout):
     """TRL's forward over padded sequences: log-probabilities, entropies and, in trainers on rows, metrics of tokens.
     Its router loss has no weights."""
     reason: str
-    scored: bool = False
-    """True if the models have ``add_scored_head``, whose router loss has weights: every forward goes through it."""
 
     def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
         """Rows of each forward pass of at most ``max_tokens`` tokens, padding included; the longest pass first."""
@@ -85,7 +86,7 @@ class PaddedLayout(Layout):
         """(b, width) log-probabilities of completion tokens; if requested entropies, router loss and metrics."""
         input_ids, mask = batch.inputs()
         width = batch.completion_width
-        if not self.scored:
+        if not self.router:
             wanted = {"compute_entropy": entropy} | batch.seen()
             logp, entropies, others = self.padded_forward(model, input_ids, mask, width, **wanted)
             return Scored(logp, entropies, metrics=others if metrics else None)
@@ -118,8 +119,6 @@ class RowLayout(Layout):
     """Kernels to try in order, if this one fails on the model itself."""
     shares_prompts: bool = True
     """True if completions of one prompt are forwarded behind one copy of it."""
-    last_tokens: bool = False
-    """True if tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
     def places(self, rank_batch: RankBatch, kept: list[int], max_tokens: int) -> list[list[int]]:
         """As ``PaddedLayout.places``; completions of one prompt are kept together."""
@@ -137,7 +136,7 @@ class RowLayout(Layout):
             [completion_ids[at] for at in cut],
             self._groups(rank_batch, rows),
             None if scored is None else [scored[at] for at in cut],
-            last_tokens=self.last_tokens,
+            last_tokens=self.router,
         )
 
     def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
@@ -148,7 +147,7 @@ class RowLayout(Layout):
         """Group, prompt tokens and forwarded completion tokens of each of ``rows``."""
         prompts = [rank_batch.prompt_tokens[i] for i in rows]
         tokens = [rank_batch.completion_tokens[i] for i in rows]
-        return self._groups(rank_batch, rows), prompts, [n + self.last_tokens if n else 0 for n in tokens]
+        return self._groups(rank_batch, rows), prompts, [n + self.router if n else 0 for n in tokens]
 
     def _groups(self, rank_batch: RankBatch, rows: list[int]) -> list[int]:
         """A number for each of ``rows``, equal if a row holds their prompt once."""
@@ -183,12 +182,12 @@ def choose_layout(trainer: Any) -> tuple[PaddedLayout | RowLayout, tuple[PreTrai
     # TRL's own head has no weights in its router loss, and without Triton it scores positions without a label too.
     wanted = router or (not reason and accelerator.device.type not in ("cuda", "xpu"))
     heads = tuple(model for model in models if wanted and not unsupported_head(model))
-    made: dict[str, Any] = {"autocast": accelerator.autocast}
+    made: dict[str, Any] = {"autocast": accelerator.autocast, "router": router}
     if reason:
-        return PaddedLayout(padded_forward=trainer.padded_forward, reason=reason, scored=router, **made), heads
+        return PaddedLayout(padded_forward=trainer.padded_forward, reason=reason, **made), heads
     dtype = MIXED.get(accelerator.mixed_precision, models[0].dtype)
     kernel, *others = kernels_for(models[0].config, accelerator.device, dtype)
-    made |= {"models": models, "shares_prompts": args.layout != "packed", "last_tokens": router}
+    made |= {"models": models, "shares_prompts": args.layout != "packed"}
     return RowLayout(kernel=kernel, others=tuple(others), **made), heads
 
 

@@ -7,6 +7,7 @@ import sys
 import warnings
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import dealt_batches as dealing
@@ -22,7 +23,7 @@ from dppo.packing.attention import use_rows
 from dppo.packing.head import add_scored_head
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.batch import MicroBatch
-from dppo.trl.correction import Correction
+from dppo.trl.correction import sampling_ratio
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
 
@@ -98,7 +99,11 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(sampled, time
     assert len(said) == times and all(text.endswith("start the server with --dtype float32") for text in said)
 
 
-OFF_POLICY = dict(mode="sequence_truncate", low=0.5, high=None)
+OFF_POLICY = SimpleNamespace(
+    vllm_importance_sampling_mode="sequence_truncate",
+    vllm_importance_sampling_clip_min=0.5,
+    vllm_importance_sampling_clip_max=None,
+)
 
 
 def test_an_idle_pass_has_a_finite_correction():
@@ -108,7 +113,7 @@ def test_an_idle_pass_has_a_finite_correction():
     places = [0, 1]
     idle = MicroBatch(batch, places, torch.tensor(places), torch.zeros(2), 10, idle=True)
     logp = torch.zeros(2, idle.completion_width)
-    correct = Correction(**OFF_POLICY)
+    correct = partial(sampling_ratio, OFF_POLICY)
     assert (idle.tokens_of(logp, first=True, correct=correct).correction_B1 == 1).all()
     twin = replace(idle, idle=False)
     assert twin.tokens_of(logp, first=True, correct=correct).correction_B1.isinf().any(), "the wrong twin"
