@@ -243,7 +243,7 @@ class ForwardPasses:
         Earlier calls, of other generations, may have accumulated gradients without synchronization.
         """
         begun, self.begun = self.begun, False
-        alone = self._trainer.accelerator.num_processes == 1
+        alone = self._trainer.accelerator.num_processes == 1 and not self._sharded
         return [self.idle_pass()] if begun and not batches and not alone else batches
 
     def check_once(self) -> None:

@@ -127,14 +127,14 @@ class RowLayout(Layout):
         return sorted(([kept[at] for at in row] for row in planned), key=lambda here: -self.tokens(rank_batch, here))
 
     def row(self, rank_batch: RankBatch, rows: list[int]) -> Row:
-        prompt_ids, completion_ids, scored = rank_batch.on_host
-        width = prompt_ids.shape[1]
+        (prompt_ids, completion_ids, scored), width = rank_batch.on_host, rank_batch.prompt_ids.shape[1]
+        group, prompts, _ = self._sizes(rank_batch, rows)
         # An idle pass may have no token of its own.
         cut = [(i, slice(max(1, rank_batch.completion_tokens[i]))) for i in rows]
         return build_row(
-            [prompt_ids[i, width - rank_batch.prompt_tokens[i] :] for i in rows],
+            [prompt_ids[i, width - tokens :] for i, tokens in zip(rows, prompts, strict=True)],
             [completion_ids[at] for at in cut],
-            self._groups(rank_batch, rows),
+            group,
             None if scored is None else [scored[at] for at in cut],
             last_tokens=self.router,
         )
@@ -144,14 +144,10 @@ class RowLayout(Layout):
         return row_tokens(group, prompts, [max(1, n) for n in completions], [range(len(rows))])
 
     def _sizes(self, rank_batch: RankBatch, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """Group, prompt tokens and forwarded completion tokens of each of ``rows``."""
-        prompts = [rank_batch.prompt_tokens[i] for i in rows]
+        """Group of each of ``rows`` that shares a prompt, prompt tokens, and completion tokens that are forwarded."""
+        group = [rank_batch.prompt_group[i] for i in rows] if self.shares_prompts else rows
         tokens = [rank_batch.completion_tokens[i] for i in rows]
-        return self._groups(rank_batch, rows), prompts, [n + self.router if n else 0 for n in tokens]
-
-    def _groups(self, rank_batch: RankBatch, rows: list[int]) -> list[int]:
-        """A number for each of ``rows``, equal if a row holds their prompt once."""
-        return [rank_batch.prompt_group[i] for i in rows] if self.shares_prompts else rows
+        return group, [rank_batch.prompt_tokens[i] for i in rows], [n + self.router if n else 0 for n in tokens]
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, metrics: bool = False) -> Scored:
         """As ``PaddedLayout.forward``; 0 where a token carries no loss."""

@@ -79,10 +79,9 @@ def moved_reference(trainer: Any) -> nn.Module | None:
 
 
 def save_reference(trainer: Any, folder: Path) -> None:
-    """Write the reference policy if it moves and is not in shards."""
+    """Write the reference policy into the folder, which is there, if it moves and is not in shards."""
     reference = moved_reference(trainer)
     if reference is not None and not any(isinstance(each, DTensor) for each in reference.parameters()):
-        folder.mkdir(parents=True, exist_ok=True)
         save_model(reference, str(folder / REFERENCE))
 
 
