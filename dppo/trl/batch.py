@@ -45,6 +45,10 @@ class RankBatch(Padded):
 
     together: ClassVar[int] = 1
     """Sequences that must share one forward pass: neighbours."""
+    least: ClassVar[str] = "one completion with its prompt"
+    """These sequences, for messages."""
+    length_setting: ClassVar[str] = "max_completion_length"
+    """Setting to lower if they do not fit into memory."""
     advantage_B: Tensor
     """(B,) from the full group."""
     weight_UB: Tensor

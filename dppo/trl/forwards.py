@@ -36,7 +36,6 @@ class ForwardPasses:
         """Most tokens of a forward pass."""
         self._running: MicroBatch | None = None
         """The latest pass of a call; None before its first."""
-        self._least = "one completion with its prompt" if trainer.together == 1 else "one prompt with its answers"
         self._warned = False
         self.correction_metrics = CorrectionMetrics()
         self._latest: RankBatch | None = None
@@ -82,10 +81,10 @@ class ForwardPasses:
             exhausted = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
             if not exhausted or self._running is None:
                 raise
-            tokens = self._running.tokens
+            tokens, whole = self._running.tokens, self._running.rank_batch
             lower = f"max_tokens_per_row: {min(self._budget, tokens) // 2}"
-            if len(self._running.places) <= self._trainer.together:  # a row cannot hold less
-                lower = f"a lower {self._trainer.length_setting}: that is {self._least}"
+            if len(self._running.places) <= whole.together:  # a row cannot hold less
+                lower = f"a lower {whole.length_setting}: that is {whole.least}"
             failed = f"out of memory in a pass over {tokens} tokens (max_tokens_per_row={self._budget})"
             raise OutOfMemoryError(f"{failed}. Set {lower}, or gradient_checkpointing: true.") from error
 
@@ -225,7 +224,7 @@ class ForwardPasses:
         most = max((batch.tokens for batch in batches), default=0)
         if self._trainer.args.max_tokens_per_row and most > budget and not self._warned:  # such a pass cannot be split
             self._warned = True
-            over = f"{self._least} is {most} tokens, over max_tokens_per_row={budget}"
+            over = f"{rank_batch.least} is {most} tokens, over max_tokens_per_row={budget}"
             warnings.warn(f"{over}: it gets a row of its own. Set max_tokens_per_row: {most}.", stacklevel=2)
         return batches
 

@@ -30,10 +30,6 @@ class TrainingLoop(_BaseTrainer):
 
     own_passes = True
     """False for a trainer whose forward passes are TRL's, untimed: it does not call ``start_loop``."""
-    length_setting = "max_completion_length"
-    """Setting to lower if one sequence does not fit into memory."""
-    together = 1
-    """Sequences that must share one forward pass."""
     lacking: Collection[str] = ()
     """Files and parts that the resumed checkpoint did not have, which was accepted."""
     last_checkpoint: Path | None = None

@@ -53,7 +53,7 @@ def test_a_denominator_of_each_micro_batch_is_caught(tiny_path, tmp_path, monkey
     trainer, right = twin.trainer, twin.trainer._part
 
     def wrong(model, batch, *others):
-        kept = int((batch.weight > 0).sum()) // trainer.together
+        kept = int((batch.weight > 0).sum()) // trainer.batch_kind.together
         return right(model, batch, *others) * 6 / (3 * max(kept, 1))
 
     monkeypatch.setattr(trainer, "_part", wrong)

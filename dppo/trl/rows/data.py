@@ -104,6 +104,7 @@ class StepRows:
 class RowBatch(RankBatch):
     """A batch of sequences, of which several may belong to one row."""
 
+    length_setting = "max_length"
     row_tokens_B: Tensor
     """(B,) tokens of each sequence's row, which decide how many fit into a forward pass."""
 

@@ -69,7 +69,7 @@ class DPPODPOConfig(RowConfig, DPOConfig):
 class PairBatch(RowBatch):
     """A batch of pairs, each the preferred answer and then the other. A pair stays in one forward pass."""
 
-    together = 2
+    together, least = 2, "one prompt with its answers"
 
     @cached_property
     def prompt_group(self) -> list[int]:
@@ -102,7 +102,6 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
 
     args: DPPODPOConfig
     batch_kind = PairBatch
-    together = PairBatch.together
 
     def __init__(
         self,

@@ -55,7 +55,6 @@ class RowTrainer(TrainingLoop):
 
     loss_is_scaled_for_ga = True
     temperature = 1.0
-    length_setting = "max_length"
     batch_kind: type[RowBatch] = RowBatch
     metrics_needed = False
     """True if the loss itself needs the head's metrics of tokens."""
@@ -205,14 +204,14 @@ class RowTrainer(TrainingLoop):
             places = sorted(kept[which] for which in dealt[rank])
         found = [(place, each) for place in places for each in self.read(rows.data[int(rows.row_N[place])]).sequences]
         weight_N = draw.weight_N if found else torch.zeros_like(draw.weight_N)
-        here, sequences = zip(*(found or [(0, IDLE)] * self.together), strict=True)
+        here, sequences = zip(*(found or [(0, IDLE)] * self.batch_kind.together), strict=True)
         self._place_B, device = list(here), self.accelerator.device
         self._share_KB = self.shares(rows, draw)[:, self._place_B].float().to(device)
         return self.batch_kind.of(list(sequences), weight_N[self._place_B], tokens_N[self._place_B], device)
 
     def places_of(self, batch: MicroBatch) -> list[int]:
         """Places among the rows of the step, for each group of ``together`` sequences of a micro-batch."""
-        return [self._place_B[place] for place in batch.places[:: self.together]]
+        return [self._place_B[place] for place in batch.places[:: batch.rank_batch.together]]
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -259,7 +258,7 @@ class RowTrainer(TrainingLoop):
 
     def add_metric(self, batch: MicroBatch, name: str, value_U: Tensor) -> None:
         """Add to a metric of ``metric_counts`` the (u,) sums over the rows of a micro-batch."""
-        every = slice(None, None, self.together)
+        every = slice(None, None, batch.rank_batch.together)
         self._row_metrics.add(name, value_U, batch.weight[every], batch.rows[every])
 
     def _count_tokens(self, tokens: int) -> None:
