@@ -167,7 +167,7 @@ class TrainingLoop(_BaseTrainer):
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
         folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
-        if folder not in files.complete_checkpoints(folder.parent):
+        if not files.checkpoints_of(folder.parent).get(folder):
             self._save_checkpoint(self.model, None)
         return folder
 

@@ -157,14 +157,14 @@ def checkpoint_errors(folder: Path, problem: str) -> Iterator[None]:
 
 def advice(folder: Path) -> str:
     """A sentence with the newest other sound checkpoint. Reads all contents: for errors and warnings only."""
-    others = (path for path in reversed(complete_checkpoints(folder.parent)) if path != folder)
-    sound = next((path for path in others if {*find_faults(path).values()} <= {EDITED}), None)
+    others = [path for path, complete in checkpoints_of(folder.parent).items() if complete and path != folder]
+    sound = next((path for path in reversed(others) if {*find_faults(path).values()} <= {EDITED}), None)
     return f"Resume from {sound}." if sound else "There is no other whole checkpoint beside it."
 
 
 def passed_over(folder: Path) -> list[str]:
     """Lines about checkpoints of the same run that are newer than one and incomplete."""
-    complete = _checkpoints(folder.parent)
+    complete = checkpoints_of(folder.parent)
     newer = [*complete][[*complete].index(folder) + 1 :] if folder in complete else []
     return [f"{path} is passed over: it was not written to its end" for path in newer if not complete[path]]
 
@@ -177,17 +177,12 @@ def asked_for(value: str | bool | None) -> str | bool | None:
 
 def latest_checkpoint(run_folder: str | Path) -> Path | None:
     """The newest complete checkpoint in a run's folder; None without one."""
-    return next(reversed(complete_checkpoints(run_folder)), None)
+    return next((path for path, complete in reversed(checkpoints_of(run_folder).items()) if complete), None)
 
 
-def complete_checkpoints(run_folder: str | Path) -> list[Path]:
-    """All complete checkpoints in a run's folder, oldest first."""
-    return [path for path, complete in _checkpoints(Path(run_folder)).items() if complete]
-
-
-def _checkpoints(run_folder: Path) -> dict[Path, bool]:
-    """Folders of checkpoints, oldest first, and True for each that is complete."""
-    steps, found = {path.name.removeprefix("checkpoint-"): path for path in run_folder.glob("checkpoint-*")}, {}
+def checkpoints_of(run_folder: str | Path) -> dict[Path, bool]:
+    """Checkpoints in a run's folder, oldest first, and True for each that is complete."""
+    steps, found = {path.name.removeprefix("checkpoint-"): path for path in Path(run_folder).glob("checkpoint-*")}, {}
     for folder in (steps[step] for step in sorted(filter(str.isdecimal, steps), key=int)):
         # One of TRL's own trainer has neither our list nor our state.
         listed = (folder / LIST_FILE).exists() or not (folder / OUR_STATE).exists()

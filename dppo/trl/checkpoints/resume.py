@@ -41,7 +41,7 @@ def sole_writers_of(folder: Path) -> Iterator[None]:
 
 
 def checked_checkpoint(trainer: Any, asked: str | bool | None) -> tuple[Path | None, list[str]]:
-    """The checkpoint to resume from, or None, and its missing parts that were accepted, of which warnings tell."""
+    """The checkpoint to resume from, or None, and its missing parts that were accepted. Warnings name them."""
     # TRL leaves this argument to scripts.
     asked = files.asked_for(trainer.args.resume_from_checkpoint if asked is None else asked)
     if not asked:
@@ -95,9 +95,9 @@ def load_reference(trainer: Any, folder: Path) -> None:
 
 @contextmanager
 def optimizer_checked(trainer: Any, folder: Path) -> Iterator[None]:
-    """Refuse the state that is loaded within it if it is damaged or another optimizer's.
+    """A context that refuses the state which is loaded in it if it is damaged or of another optimizer.
 
-    Torch loads that one, and fails with a KeyError in the first step.
+    Torch loads the state of another one, and fails with a KeyError in the first step.
     """
     names_G = [{*group} for group in trainer.optimizer.param_groups]
     with files.checkpoint_errors(folder, "the state of the optimizer or its schedule is damaged or of another one"):
