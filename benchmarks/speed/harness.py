@@ -259,11 +259,11 @@ class OptimizerPhase(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by ``Trainer`` after gradient clipping."""
-        self.clock.start("optimizer")
+        self.began = self.clock.now()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by ``Trainer`` when the weights have moved."""
-        self.clock.stop("optimizer")
+        self.clock.add("optimizer", self.clock.now() - self.began)
 
 
 def clock_of_trl(trainer: Any) -> PhaseClock:

@@ -58,7 +58,6 @@ class PhaseClock:
         self._seconds: dict[str, float] = defaultdict(float)
         self.total: dict[str, float] = defaultdict(float)
         """Seconds of each phase since the beginning."""
-        self._started: dict[str, float] = {}
         self._inner = [0.0]
 
     @contextmanager
@@ -73,21 +72,14 @@ class PhaseClock:
             yield
         finally:
             seconds = self._read(wait is not False) - start
-            own = seconds - self._inner.pop()
-            self._seconds[phase] += own
-            self.total[phase] += own
+            self.add(phase, seconds - self._inner.pop())
             self._inner[-1] += seconds
 
     def _read(self, wait: bool) -> float:
         return self.now() if wait or self.now is not wall else time.perf_counter()
 
-    def start(self, phase: str) -> None:
-        """Begin a phase that ends in another call: ``stop`` adds its time."""
-        self._started[phase] = self.now()
-
-    def stop(self, phase: str) -> None:
-        """Add the time since ``start``."""
-        seconds = self.now() - self._started.pop(phase)
+    def add(self, phase: str, seconds: float) -> None:
+        """Add seconds to ``phase``, whatever phases have run in them."""
         self._seconds[phase] += seconds
         self.total[phase] += seconds
 

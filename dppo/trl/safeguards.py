@@ -34,17 +34,17 @@ class StepGuard(TrainerCallback):
     """
 
     def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-        self.skipped = 0
+        self.trainer, self.skipped = trainer, 0
+        self._step_began = self._update_began = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the time of a step, once its batches are there."""
-        self.trainer.clock.start(STEP)
+        self._step_began = self.trainer.clock.now()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Clear a gradient that is not finite, after clipping."""
         trainer, accelerator, broken = self.trainer, self.trainer.accelerator, False
-        trainer.clock.start("optimizer")
+        self._update_began = trainer.clock.now()
         if accelerator.scaler is None:
             norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
@@ -59,12 +59,14 @@ class StepGuard(TrainerCallback):
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the time of the update."""
-        self.trainer.clock.stop("optimizer")
+        clock = self.trainer.clock
+        clock.add("optimizer", clock.now() - self._update_began)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the time of the step, before ``Trainer`` logs, saves or evaluates."""
-        self.trainer.clock.stop(STEP)
-        seconds = self.trainer.clock.flush()
+        clock = self.trainer.clock
+        clock.add(STEP, clock.now() - self._step_began)
+        seconds = clock.flush()
         if args.log_metrics != "all":
             update = sum(seconds.pop(f"time/{phase}") for phase in ("log_probs", "forward_backward", "optimizer"))
             rollout = seconds.pop("time/rollout")

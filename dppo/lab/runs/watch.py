@@ -59,11 +59,11 @@ class StockPhases(TrainerCallback):
         trainer.add_callback(self)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._clock.start("optimizer")
+        self._began = self._clock.now()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Log the metrics of the step."""
-        self._clock.stop("optimizer")
+        self._clock.add("optimizer", self._clock.now() - self._began)
         gathered = cast(Tensor, self.trainer.accelerator.gather(self._seen_2[None]))
         padded, unpadded = map(float, gathered.sum(0).tolist())
         phases = {name: seconds for name, seconds in self._clock.flush().items() if name != "time/prune"}
