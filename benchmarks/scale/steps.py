@@ -17,7 +17,7 @@ from dppo.methods import METHODS
 from dppo.pruning import PromptHistory
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo.step import RolledOut, StepPlan, plan_step, whole_block
-from dppo.trl.grpo.rollouts import NOWHERE, Lengths, ranks_of_rows
+from dppo.trl.grpo.rollouts import NOWHERE, ranks_of_rows
 from dppo.types import Rewards
 
 GROUP_SIZE, MAX_TOKENS, WITHOUT_GRADIENT = 8, 1024, 0.6
@@ -35,8 +35,8 @@ def timed(figure: str, size: int, run: Callable[[], object], repeats: int) -> Re
     return record(figure, size, "ms", [1e3 * seconds_of(run) for _ in range(repeats)])
 
 
-def generation(size: int, seed: int = 0) -> tuple[RolledOut, Lengths]:
-    """Completions of groups of eight: rewards of 0 and 1, log-normal lengths that go with the prompt."""
+def generation(size: int, seed: int = 0) -> tuple[RolledOut, Tensor]:
+    """Completions of groups of eight, rewards 0 and 1, log-normal lengths by prompt; and (N,) tokens of the prompts."""
     rng, groups = torch_generator(seed, Purpose.CHECK), size // GROUP_SIZE
     group_N = torch.arange(groups).repeat_interleave(GROUP_SIZE)
     mixed_Q = torch.rand(groups, generator=rng) >= WITHOUT_GRADIENT
@@ -45,8 +45,7 @@ def generation(size: int, seed: int = 0) -> tuple[RolledOut, Lengths]:
     tokens_N = log_N.exp().clamp(1, MAX_TOKENS).long()
     prompt_N = torch.randint(100, 201, (groups,), generator=rng)[group_N]
     rewards = Rewards.of_groups(reward_N.double().view(groups, GROUP_SIZE))
-    lengths = Lengths(prompt_N=prompt_N, completion_UN=tokens_N[None], group_N=group_N)
-    return RolledOut(rewards=rewards, tokens_N=tokens_N), lengths
+    return RolledOut(rewards=rewards, tokens_N=tokens_N), prompt_N
 
 
 def planned(rolled_out: RolledOut, seed: int = 0) -> StepPlan:
@@ -57,10 +56,10 @@ def planned(rolled_out: RolledOut, seed: int = 0) -> StepPlan:
 
 def plan_and_deal(size: int, ranks: int, repeats: int) -> Iterator[Record]:
     """Milliseconds of the plan of a step, and of dealing its rows to ranks."""
-    rolled_out, lengths = generation(size)
-    weight_UN = planned(rolled_out).weight_UN
+    rolled_out, prompt_N = generation(size)
+    weight_UN, lengths = planned(rolled_out).weight_UN, (prompt_N, rolled_out.tokens_N[None])
     yield timed("plan_step", size, lambda: planned(rolled_out), repeats)
-    deal = lambda: ranks_of_rows(lengths, weight_UN, ranks, shares_prompts=True)  # noqa: E731
+    deal = lambda: ranks_of_rows(*lengths, weight_UN, ranks, group_N=rolled_out.rewards.group_N)  # noqa: E731
     yield timed(f"deal_to_{ranks}_ranks", size, deal, repeats)
 
 
@@ -68,28 +67,28 @@ def idle_shares(ranks: int, prompts_per_rank: int, seeds: int) -> Iterator[Recor
     """Share of time that ranks wait, before and after dealing, and the share of tokens that move."""
     shares: dict[str, list[float]] = {"idle_share_at_home": [], "idle_share_dealt": [], "share_of_tokens_moved": []}
     for seed in range(seeds):
-        rolled_out, lengths = generation(ranks * prompts_per_rank * GROUP_SIZE, seed)
-        weight_UN = planned(rolled_out, seed).weight_UN
+        rolled_out, prompt_N = generation(ranks * prompts_per_rank * GROUP_SIZE, seed)
+        weight_UN, completion_N = planned(rolled_out, seed).weight_UN, rolled_out.tokens_N
         home_N = torch.arange(weight_UN.shape[1]) // (prompts_per_rank * GROUP_SIZE)
-        dealt_N = ranks_of_rows(lengths, weight_UN, ranks, shares_prompts=True)
+        group_N = rolled_out.rewards.group_N
+        dealt_N = ranks_of_rows(prompt_N, completion_N[None], weight_UN, ranks, group_N=group_N)
         home_N = home_N.where(dealt_N != NOWHERE, NOWHERE)
         for name, rank_N in (("idle_share_at_home", home_N), ("idle_share_dealt", dealt_N)):
-            cost_R = tokens_of_ranks(lengths, rank_N, ranks)
+            cost_R = tokens_of_ranks(prompt_N, completion_N, group_N, rank_N, ranks)
             shares[name].append(float(1 - cost_R.mean() / cost_R.max()))
-        completion_N = lengths.completion_UN[0]
         moved = completion_N[dealt_N != home_N].sum() / completion_N[dealt_N != NOWHERE].sum()
         shares["share_of_tokens_moved"].append(float(moved))
     for name, values in shares.items():
         yield record(f"{name}_{prompts_per_rank}_prompts_a_rank", ranks, "share", values)
 
 
-def tokens_of_ranks(lengths: Lengths, rank_N: Tensor, ranks: int) -> Tensor:
+def tokens_of_ranks(prompt_N: Tensor, completion_N: Tensor, group_N: Tensor, rank_N: Tensor, ranks: int) -> Tensor:
     """(R,) tokens that each rank forwards: completions, and the prompt of each group that it has a part of, once."""
     kept_N = rank_N != NOWHERE
-    rank_K, group_K, groups = rank_N[kept_N], lengths.group_N[kept_N], 1 + int(lengths.group_N.max())
-    cost_R = torch.zeros(ranks, dtype=torch.float64).index_add_(0, rank_K, lengths.completion_UN[0, kept_N].double())
+    rank_K, group_K, groups = rank_N[kept_N], group_N[kept_N], 1 + int(group_N.max())
+    cost_R = torch.zeros(ranks, dtype=torch.float64).index_add_(0, rank_K, completion_N[kept_N].double())
     pair_P, first_P = np.unique((rank_K * groups + group_K).numpy(), return_index=True)
-    prompt_P = lengths.prompt_N[kept_N][torch.from_numpy(first_P)].double()
+    prompt_P = prompt_N[kept_N][torch.from_numpy(first_P)].double()
     return cost_R.index_add_(0, torch.from_numpy(pair_P) // groups, prompt_P)
 
 

@@ -13,7 +13,7 @@ from benchmarks.scale.steps import tokens_of_ranks
 from benchmarks.speed import forward, layouts, workload
 from dppo.packing.check import LayoutCheck
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
-from dppo.trl.grpo.rollouts import NOWHERE, Lengths
+from dppo.trl.grpo.rollouts import NOWHERE
 
 SETTINGS = forward.SETTINGS["cpu", True]
 CASE = forward.Case(settings=SETTINGS, model="tiny", group_size=8, rate=0.75)
@@ -122,12 +122,8 @@ def test_without_a_gpu_it_says_so(monkeypatch):
 
 def test_a_rank_forwards_the_prompt_of_a_group_once():
     """The wrong twin has it once for each completion."""
-    lengths = Lengths(
-        prompt_N=torch.tensor([7, 7, 7, 5]),
-        completion_UN=torch.tensor([[1, 2, 3, 4]]),
-        group_N=torch.tensor([0, 0, 0, 1]),
-    )
-    found = tokens_of_ranks(lengths, torch.tensor([0, 0, 1, NOWHERE]), 2)
+    prompt_N, completion_N, group_N = torch.tensor([[7, 7, 7, 5], [1, 2, 3, 4], [0, 0, 0, 1]])
+    found = tokens_of_ranks(prompt_N, completion_N, group_N, torch.tensor([0, 0, 1, NOWHERE]), 2)
     assert found.tolist() == [1 + 2 + 7, 3 + 7] and found.tolist() != [1 + 2 + 14, 3 + 7]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dppo.rng import Purpose, torch_generator
-from dppo.trl.grpo.rollouts import NOWHERE, Lengths, dealt, ranks_of_rows
+from dppo.trl.grpo.rollouts import NOWHERE, dealt, ranks_of_rows
 
 
 def rows_of(batch):
@@ -33,11 +33,8 @@ def rows_of(batch):
 
 
 def lengths_of(batches):
-    return Lengths(
-        prompt_N=torch.tensor([n for batch in batches for n in batch.prompt_tokens]),
-        completion_UN=torch.tensor([n for batch in batches for n in batch.completion_tokens])[None],
-        group_N=torch.arange(len(batches) * SIZE) // 3,
-    )
+    prompt_N = torch.tensor([n for batch in batches for n in batch.prompt_tokens])
+    return prompt_N, torch.tensor([n for batch in batches for n in batch.completion_tokens])[None]
 
 
 def everywhere(batches, rank_N):
@@ -53,7 +50,8 @@ def everywhere(batches, rank_N):
 def test_every_kept_row_is_trained_once_as_it_was(shares_prompts, sampler):
     batches = [rolled_out(rank, keep=(0.9, 0.1, 0.4)[rank], sampler=sampler) for rank in range(3)]
     weight_UN = torch.cat([batch.weight_UB for batch in batches], 1)
-    rank_N = ranks_of_rows(lengths_of(batches), weight_UN, 3, shares_prompts=shares_prompts)
+    group_N = torch.arange(len(batches) * SIZE) // 3 if shares_prompts else None
+    rank_N = ranks_of_rows(*lengths_of(batches), weight_UN, 3, group_N=group_N)
     assert torch.equal(rank_N == NOWHERE, (weight_UN == 0).all(0))
     after, sent = everywhere(batches, rank_N)
     assert sent, "something moves"
@@ -77,13 +75,10 @@ def test_no_rank_has_much_more_than_the_mean(seed, ranks):
     """At most one completion above it, where each brings its prompt along."""
     rng = torch_generator(seed, Purpose.CHECK)
     count = ranks * 12
-    lengths = Lengths(
-        prompt_N=torch.randint(1, 30, (count // 4,), generator=rng).repeat_interleave(4),
-        completion_UN=torch.randint(1, 200, (count,), generator=rng)[None],
-        group_N=torch.arange(count) // 4,
-    )
+    prompt_N = torch.randint(1, 30, (count // 4,), generator=rng).repeat_interleave(4)
+    completion_N = torch.randint(1, 200, (count,), generator=rng)
     weight_UN = (torch.rand(2, count, generator=rng) < 0.4) * 2.0
-    rank_N = ranks_of_rows(lengths, weight_UN, ranks, shares_prompts=False)
-    cost_N = (lengths.completion_UN[0] + lengths.prompt_N) * (weight_UN > 0).sum(0)
+    rank_N = ranks_of_rows(prompt_N, completion_N[None], weight_UN, ranks)
+    cost_N = (completion_N + prompt_N) * (weight_UN > 0).sum(0)
     cost_R = torch.stack([cost_N[rank_N == rank].sum() for rank in range(ranks)]).double()
     assert cost_R.max() <= cost_R.mean() + cost_N.max()

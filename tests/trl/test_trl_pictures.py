@@ -341,7 +341,7 @@ def test_pictures_move_with_their_rows(made, tmp_path, monkeypatch):
     monkeypatch.setattr(rollouts, "rank_batch", lambda *given: kept.append(batch_of(*given)) or kept[-1])
     mine(made("qwen"), tmp_path)
     (whole,), half = kept, len(kept[0].completion_ids) // 2
-    ranks = [rollouts._with_rows(whole, list(range(at, at + half)), []) for at in (0, half)]
+    ranks = [replace(whole, **rollouts._rows_of(whole, list(range(at, at + half)))) for at in (0, half)]
     # The first half's even rows go to rank 1, the last row is dropped, and all others stay.
     rank_N = torch.tensor([(row + 1) % 2 if row < half else 1 for row in range(2 * half - 1)] + [rollouts.NOWHERE])
     sent = []

@@ -130,11 +130,6 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
     def calls(self, calls: int) -> None:
         self._step = calls
 
-    @property
-    def pad_token(self) -> int:
-        """Id that pads prompts and completions."""
-        return cast(int, self._tokenizer.pad_token_id)
-
     # -- in TRL's place -----------------------------------------------------------------------------------------
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]

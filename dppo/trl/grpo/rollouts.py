@@ -7,7 +7,7 @@ are sums over ranks, so that changes only the order of a sum. (A router loss bal
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -124,67 +124,58 @@ def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
     return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
 
 
-def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, pad_token: int) -> GeneratedBatch:
-    """Several rounds as one batch, padded to the widest: prompts on the left, completions on the right."""
-    together: dict[str, Any] = {}
-    for name in (field.name for field in fields(GeneratedBatch)):
-        parts: list[Any] = [getattr(one, name) for one in rounds]
-        if parts[0] is None:
-            together[name] = None
-        elif name == "pictures":
-            together[name] = joined_pictures(parts)
-        elif name == "place_B":
-            together[name] = torch.cat(parts).argsort(stable=True).argsort()
-        elif name == "reward_NF":
-            together[name] = torch.cat(parts).unflatten(0, (-1, generations))[order_Q].flatten(0, 1)
-        else:
-            fill = pad_token if name.endswith("_ids") else 0
-            together[name] = _padded_cat(parts, left=name in OF_PROMPTS, fill=fill)
-    return GeneratedBatch(**together)
-
-
-def _padded_cat(parts: Sequence[Tensor], dim: int = 0, *, left: bool, fill: int = 0) -> Tensor:
-    """Tensors concatenated along ``dim``, their last dimension padded to the widest."""
-    width = max(part.shape[-1] for part in parts)
-    pads = [(width - part.shape[-1], 0) if left else (0, width - part.shape[-1]) for part in parts]
-    return torch.cat([F.pad(part, pad, value=fill) for part, pad in zip(parts, pads, strict=True)], dim)
-
-
 NOWHERE = -1
 """The rank of a completion that no draw keeps."""
-OF_PROMPTS = ("prompt_ids", "prompt_mask")
-PER_TOKEN = ("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "policy_mask", "token_weight_UBT")
-"""Tensors with a value for each token of a completion."""
-PER_ROW = ("advantage_B", "call_B", "weight_UB", "length_UB", "share_UB4")
-PER_STEP = ("weight_UB", "length_UB", "token_weight_UBT", "share_UB4")
-"""Tensors with a value for each optimizer step."""
+AXES = {
+    **dict.fromkeys(("prompt_ids", "prompt_mask"), "BP"),
+    **dict.fromkeys(("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "policy_mask"), "BT"),
+    **{"advantage_B": "B", "call_B": "B", "weight_UB": "UB", "length_UB": "UB", "share_UB4": "UB4"},
+    **{"token_weight_UBT": "UBT", "pictures": "B"},
+}
+"""Axes of the fields with a value for each row: optimizer steps U, rows B, tokens of a prompt P and a completion T."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Tokens of all completions of a generation, and their groups."""
+def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int) -> GeneratedBatch:
+    """Several rounds as one batch; ``order_Q`` from ``gathered_order``."""
+    padded = {each.name: [getattr(one, each.name) for one in rounds] for each in fields(Padded)}
+    reward_NF = torch.cat([one.reward_NF for one in rounds])
+    return GeneratedBatch(
+        **{name: _end_to_end(name, parts) for name, parts in padded.items()},
+        reward_NF=reward_NF.unflatten(0, (-1, generations))[order_Q].flatten(0, 1),
+        place_B=torch.cat([one.place_B for one in rounds]).argsort(stable=True).argsort(),
+    )
 
-    prompt_N: Tensor
-    """(N,) tokens of the prompt."""
-    completion_UN: Tensor
-    """(U, N) tokens that each optimizer step forwards of a completion that it keeps; (1, N) if all are equal."""
-    group_N: Tensor
-    """(N,) its group."""
+
+def _end_to_end(name: str, parts: Sequence[Any]) -> Any:
+    """One field of several batches, row after row; tokens are padded to the widest, those of prompts on the left."""
+    if parts[0] is None:
+        return None
+    if name == "pictures":
+        return joined_pictures(parts)
+    axes = AXES[name]
+    if axes[-1] in "PT":
+        missing = [max(part.shape[-1] for part in parts) - part.shape[-1] for part in parts]
+        pads = [(width, 0) if axes[-1] == "P" else (0, width) for width in missing]
+        parts = [F.pad(part, pad) for part, pad in zip(parts, pads, strict=True)]
+    return torch.cat(parts, axes.index("B"))
 
 
-def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares_prompts: bool) -> Tensor:
+def ranks_of_rows(
+    prompt_N: Tensor, completion_UN: Tensor, weight_UN: Tensor, processes: int, *, group_N: Tensor | None = None
+) -> Tensor:
     """(N,) int64 the rank that trains each completion; ``NOWHERE`` for those that are dropped.
 
-    The cost of a rank is the tokens that it forwards in all optimizer steps. With ``shares_prompts`` a row holds the
-    prompt of a group once, so its completions stay together.
+    The cost of a rank is the tokens that it forwards in all optimizer steps: of prompts, (N,), and of completions that
+    are kept, (U, N), or (1, N) if equal in all steps. With ``group_N`` a row holds the prompt of a group once, so its
+    completions stay together.
     """
     times_N = (weight_UN > 0).sum(0)
     size = len(times_N) // processes
     parts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row in times_N.nonzero()[:, 0].tolist():
-        parts[row // size, int(lengths.group_N[row]) if shares_prompts else row].append(row)
-    prompt = (lengths.prompt_N * times_N).tolist()
-    completion = (lengths.completion_UN * (weight_UN > 0)).sum(0).tolist()
+        parts[row // size, row if group_N is None else int(group_N[row])].append(row)
+    prompt = (prompt_N * times_N).tolist()
+    completion = (completion_UN * (weight_UN > 0)).sum(0).tolist()
 
     def cost(rows: list[int]) -> int:
         return max(prompt[row] for row in rows) + sum(completion[row] for row in rows)
@@ -211,8 +202,8 @@ def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_pro
     prompt_N, completion_N = accelerator.gather(here_B2).T.cpu()
     draws = [draw.length_N for draw in plan.token_draws]
     completion_UN = torch.stack(draws) if draws else completion_N[None]
-    lengths = Lengths(prompt_N=prompt_N, completion_UN=completion_UN, group_N=plan.completions.group_N)
-    rank_N = ranks_of_rows(lengths, plan.weight_UN, accelerator.num_processes, shares_prompts=shares_prompts)
+    group_N = plan.completions.group_N if shares_prompts else None
+    rank_N = ranks_of_rows(prompt_N, completion_UN, plan.weight_UN, accelerator.num_processes, group_N=group_N)
     return dealt(batch, rank_N, accelerator.process_index, gather_object)
 
 
@@ -233,38 +224,31 @@ def dealt(batch: RankBatch, rank_N: Tensor, rank: int, exchange: Callable[[list[
         came = [row for row in sent if row["to"] == rank]
     if not stay and not came:
         stay = [int(batch.lengths.argmin())]
-    return _with_rows(batch, stay, came)
+    found, device = _rows_of(batch, stay), batch.completion_ids.device
+    for name, own in found.items():
+        found[name] = _end_to_end(name, [own, *(row[name].to(device) for row in came)])
+    return replace(batch, **found)
+
+
+def _rows_of(batch: RankBatch, rows: list[int]) -> dict[str, Any]:
+    """The fields in ``AXES`` of some rows, by name."""
+    at = torch.tensor(rows, dtype=torch.int64, device=batch.completion_ids.device)
+    found: dict[str, Any] = {}
+    for name, axes in AXES.items():
+        value = getattr(batch, name)
+        if isinstance(value, Tensor):
+            found[name] = value.index_select(axes.index("B"), at)
+        elif value is not None:
+            found[name] = value.select(rows)
+    return found
 
 
 def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
     """A row without padding, on the CPU."""
-    prompt, completion = batch.prompt_tokens[row], batch.completion_tokens[row]
     width = batch.prompt_ids.shape[1]
-    tokens = dict.fromkeys(PER_TOKEN, slice(completion)) | dict.fromkeys(OF_PROMPTS, slice(width - prompt, width))
-    found: dict[str, Any] = {}
-    for name, dim, value in _of_rows(batch):
-        one = value.narrow(dim, row, 1)
-        found[name] = (one[..., tokens[name]] if name in tokens else one).cpu()
-    if batch.pictures is not None:
-        found["pictures"] = batch.pictures.select([row]).to("cpu")
+    tokens = {"P": slice(width - batch.prompt_tokens[row], width), "T": slice(batch.completion_tokens[row])}
+    found = _rows_of(batch, [row])
+    for name, value in found.items():
+        kept = tokens.get(AXES[name][-1])
+        found[name] = (value if kept is None else value[..., kept]).to("cpu")
     return found
-
-
-def _of_rows(batch: RankBatch) -> Iterator[tuple[str, int, Tensor]]:
-    """Name, dimension of rows and value of each tensor of rows."""
-    for name in (*OF_PROMPTS, *PER_TOKEN, *PER_ROW):
-        if (value := getattr(batch, name)) is not None:
-            yield name, int(name in PER_STEP), value
-
-
-def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) -> RankBatch:
-    here = torch.tensor(stay, dtype=torch.int64, device=batch.completion_ids.device)
-    together = {}
-    for name, dim, value in _of_rows(batch):
-        parts = [value.index_select(dim, here), *(row[name].to(value.device) for row in came)]
-        padded = name not in PER_ROW
-        together[name] = _padded_cat(parts, dim, left=name in OF_PROMPTS) if padded else torch.cat(parts, dim)
-    if batch.pictures is not None:
-        moved = [row["pictures"].to(batch.completion_ids.device) for row in came]
-        together["pictures"] = joined_pictures([batch.pictures.select(stay), *moved])
-    return replace(batch, **together)

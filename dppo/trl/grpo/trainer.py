@@ -235,7 +235,7 @@ class DPPOTrainer(GRPOHooks):
         with saved_at_the_limit(self, source):
             prompts = self.session.prompts_in_rounds(one_round, multiple=processes)
         order_Q = rollouts.gathered_order([len(one.reward_NF) // generations for one in rounds], processes)
-        return prompts.groups_reordered(order_Q), rollouts.joined(rounds, order_Q, generations, self.pad_token)
+        return prompts.groups_reordered(order_Q), rollouts.joined(rounds, order_Q, generations)
 
     def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
         sizes = self.session.generations if size_Q is None else size_Q
