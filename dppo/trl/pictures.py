@@ -99,6 +99,7 @@ class Pictures:
 def joined_pictures(parts: Sequence[Pictures]) -> Pictures:
     """Pictures of the rows of several parts, one part after the other; a part may have none."""
     values: dict[str, tuple[Tensor, ...]] = {}
+    parts = [part for part in parts if part.count_B]  # without rows there is no tensor to take a shape from
     for name in dict.fromkeys(name for part in parts for name in part.values):
         nothing = next(part.values[name][0][:0] for part in parts if name in part.values)
         values[name] = tuple(row for part in parts for row in part.values.get(name, [nothing] * len(part.count_B)))

@@ -310,7 +310,7 @@ def test_forms_of_pictures(given, entries):
     kinds = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
     output = given | dict(num_images=COUNTS, token_type_ids=kinds, prompt_mask=prompt_mask, prompt_ids=prompt_mask)
     found = Pictures.of_output(output | {"completion_mask": completion_mask})
-    apart = joined_pictures([found.select([0]).to("cpu"), found.select([1, 2])])
+    apart = joined_pictures([found.select([]), found.select([0]).to("cpu"), found.select([1, 2])])
     read = Pictures.of_saved(found.saved())
     for each in (found, apart, read):
         inputs = each.inputs([2, 1, 2], 2, 3)
