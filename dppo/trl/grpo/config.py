@@ -157,7 +157,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             given = {name: value for name in objective.OBJECTIVE if (value := getattr(self, name)) != unset[name]}
             _refuse(*objective.contradictions(base, given))
             found = defaults | objective.fields_of(base) | given
-            for name in (*objective.SETTINGS, *objective.CONSTANTS):
+            for name in objective.OBJECTIVE:
                 setattr(self, name, found[name])
         self._left_out = {name: value for name, value in vars(self).items() if before.get(name, value) is None}
         if self.num_generations == 1 and not base.advantages.of_one:

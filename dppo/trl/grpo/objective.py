@@ -27,23 +27,16 @@ FIELDS: Mapping[losses.TokenLoss, Mapping[str, str]] = {
     losses.vespo: {name: f"vespo_{name}" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
 }
 """Fields with the constants of each loss."""
-WORDS: Mapping[str, tuple[str, ...]] = {
-    "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high", "delta", "off_policy_mask_threshold"),
-    "advantages": ("scale_rewards", "multi_objective_aggregation"),
-    "normaliser": ("loss_type",),
-    "kl": ("use_bias_correction_kl",),
+OBJECTIVE: Mapping[str, str] = {
+    **dict.fromkeys(("scale_rewards", "multi_objective_aggregation"), "advantages"),
+    **dict.fromkeys(("importance_sampling_level", "off_policy_mask_threshold"), "token_loss"),
+    **{field: "token_loss" for names in FIELDS.values() for field in names.values()},
+    **{"loss_type": "normaliser", "use_bias_correction_kl": "kl"},
+    **{"beta": "beta", "entropy_coef": "entropy_coef", "router_aux_loss_coef": "router_coef"},
 }
-"""Fields that describe one part of an objective alone."""
+"""Fields of TRL that describe an objective, with the part of a ``Method`` that each belongs to."""
 SETTINGS = ("loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation")
 """Fields that choose the objective: other values than those of a method's own objective contradict it."""
-COEFFICIENTS = {"beta": "beta", "entropy_coef": "entropy_coef", "router_aux_loss_coef": "router_coef"}
-"""Fields that are numbers of a ``Method``, by their name there."""
-CONSTANTS = ("epsilon", "epsilon_high", *COEFFICIENTS)
-"""Fields with numbers of the objective: a method has its paper's, and others may be set."""
-OBJECTIVE = tuple(
-    sorted({*SETTINGS, *CONSTANTS}.union(*WORDS.values(), *(names.values() for names in FIELDS.values())))
-)
-"""Fields of TRL that a method of one's own decides."""
 
 
 def fields_of(method: Method, parts: Collection[Part] | None = None) -> dict[str, Any]:
@@ -56,7 +49,8 @@ def fields_of(method: Method, parts: Collection[Part] | None = None) -> dict[str
         found |= _loss_fields(method.token_loss)
     if "kl" in parts and losses.bound(method.kl)[1].get("ratio") is not None:
         found["use_bias_correction_kl"] = True
-    return found | {name: value for name, own in COEFFICIENTS.items() if (value := getattr(method, own))}
+    coefficients = {name: getattr(method, OBJECTIVE[name]) for name in ("beta", "entropy_coef", "router_aux_loss_coef")}
+    return found | {name: value for name, value in coefficients.items() if value}
 
 
 def _loss_fields(loss: losses.TokenLoss) -> dict[str, Any]:
@@ -68,12 +62,12 @@ def _loss_fields(loss: losses.TokenLoss) -> dict[str, Any]:
     for name, (known, _) in LOSSES.items():
         if known is function:
             found["loss_type"] = name
-    named = next((names for known, names in FIELDS.items() if known is function), None)
-    level = next((name for name, known in RATIOS.items() if known is constants.get("ratio", losses.token_ratio)), None)
-    if named is None or level is None:
+    named = [names for known, names in FIELDS.items() if known is function]
+    levels = [name for name, known in RATIOS.items() if known is constants.get("ratio", losses.token_ratio)]
+    if not (named and levels):
         return found
-    own = {field: constants[name] for name, field in named.items() if constants[name] is not None}
-    return found | {"importance_sampling_level": level} | own
+    own = {field: constants[name] for name, field in named[0].items() if constants[name] is not None}
+    return found | {"importance_sampling_level": levels[0]} | own
 
 
 def objective_of(args: Any, model_config: Any = None) -> dict[str, Any]:
@@ -86,11 +80,9 @@ def objective_of(args: Any, model_config: Any = None) -> dict[str, Any]:
     loss = partial(function, **({"ratio": ratio} if "ratio" in losses.bound(function)[1] else {}), **constants)
     if args.off_policy_mask_threshold is not None:
         loss = partial(losses.off_policy_masked, loss=loss, threshold=args.off_policy_mask_threshold)
-    rules = {method.advantages.name: method.advantages for method in METHODS.values()} | ADVANTAGE_RULES
+    rules = [*ADVANTAGE_RULES.values(), *(method.advantages for method in METHODS.values())]
     return {
-        "advantages": next(
-            rule for rule in rules.values() if rule.settings and dict(rule.settings).items() <= given.items()
-        ),
+        "advantages": next(rule for rule in rules if rule.settings and rule.settings.items() <= given.items()),
         "token_loss": loss,
         "normaliser": normaliser,
         "beta": args.beta,
@@ -129,7 +121,7 @@ def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
     A method with its own token loss may use ``loss_type`` for the normaliser, unless it names another loss.
     """
     parts = unnamed_parts(method)
-    found = {name: part.replace("_", " ") for part in parts for name in WORDS[part]}
+    found = {name: part.replace("_", " ") for name, part in OBJECTIVE.items() if part in parts}
     if "token_loss" in parts and given.get("loss_type") in LOSSES:
         found["loss_type"] = "token loss"
     return found
