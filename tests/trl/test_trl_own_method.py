@@ -12,6 +12,7 @@ from tiny_runs import SHORT, length_reward, logged, problems, scripted
 from value_files import write_values
 
 from dppo.errors import ConfigError
+from dppo.lab.frozen.lines import unpruned_method
 from dppo.methods import METHODS
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.objective import DR_GRPO, cispo, clipped_surrogate, k3, off_policy_masked, sequence_ratio, token_ratio
@@ -186,8 +187,8 @@ class TestNamed:
         config = partial(DPPOConfig, **SHORT, output_dir=str(tmp_path))
         args = config(method="methods_of_mine:mine")
         assert (args.loss_type, args.completion_prune_rate) == ("dr_grpo", 0.5)
-        assert args.build_method().name == "mine" and args.build_other("grpo").name == "grpo"
-        assert args.build_other(args.method).completions.rate == 0
+        assert args.build_method().name == "mine" and unpruned_method(args, "grpo").name == "grpo"
+        assert unpruned_method(args, args.method).completions.rate == 0
         with refused(ConfigError, "'methods_of_mine:minne'", "cannot be imported"):
             config(method="methods_of_mine:minne")
         with refused(ConfigError, "'no_such_module:mine'", "package.module:name"):

@@ -94,7 +94,7 @@ def frozen(words: Sequence[str]) -> int:
     from dppo.lab.comparison.contestants import choose
     from dppo.lab.comparison.plan import read_config
     from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
-    from dppo.lab.frozen.lines import CONTROLS, as_configured, configured, embedded_training, lines_of, methods_of
+    from dppo.lab.frozen.lines import CONTROLS, as_configured, as_embedded, configured, lines_of, methods_of
 
     seeded = [] if options.seed is None else ["--seed", str(options.seed)]
     fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
@@ -104,7 +104,7 @@ def frozen(words: Sequence[str]) -> int:
     asked = listed(options.methods or (None if block else METHODS))
     contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
     run = None if config is None else configured(fields)
-    build = embedded_training().build_other if run is None else as_configured(run)
+    build = as_embedded() if run is None else as_configured(run)
     methods = methods_of(contestants, build, fields)
     if run is None:
         from dppo.lab.demo.subject import embedded_subject

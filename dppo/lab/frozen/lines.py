@@ -1,5 +1,6 @@
 """The lines of the frozen table: methods as a configuration would train them, and two reference lines."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,11 +13,13 @@ from torch import Tensor
 from dppo.lab.comparison.contestants import TAKEN, Contestant
 from dppo.lab.frozen.sample import group_norms
 from dppo.lab.runs.parsing import Run
-from dppo.methods import Method
-from dppo.methods.own import method_named
+from dppo.methods import Method, from_settings
+from dppo.methods.own import is_own, method_named
+from dppo.objective import emphasised
 from dppo.pruning import PromptPruning, Pruning, uniform, uniform_score
 from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
+from dppo.trl.grpo.objective import objective_of
 from dppo.types import Completions
 from dppo.verification.draws import full_batch
 from dppo.verification.subject import Subject, remembered
@@ -95,16 +98,33 @@ def all_knowing(subject: Subject, method: Method) -> Subject:
     return replace(subject, uncertainty_N=norm_N, candidates=replace(subject.candidates, signal_P=signal_P))
 
 
-def embedded_training() -> DPPOConfig:
-    """Arguments as in ``examples/embedded.yaml``, for methods without a configuration."""
-    return DPPOConfig(
-        output_dir="embedded", loss_type="dr_grpo", temperature=1.0, use_cpu=True, bf16=False, report_to="none"
-    )
+def unpruned_method(args: DPPOConfig, name: str, *, sampler_log_probs: bool = False) -> Method:
+    """A method as a run with these arguments would train it, at rates of 0: its objective where the method fixes none.
+
+    ``sampler_log_probs`` as for ``DPPOConfig.build_method``.
+    """
+    base = method_named(name)
+    if is_own(name):
+        return replace(base.with_rates(prompt=0.0, completion=0.0), tokens=base.tokens.at_rate(0.0, 0.0))
+    other = copy.copy(args)
+    for rate in (*from_settings.RATES, "head_prune_rate"):
+        setattr(other, rate, 0.0)
+    parts = objective_of(args) | {part: getattr(base, part) for part in base.fixes}
+    parts["advantages"] = emphasised(parts["advantages"], args.advantage_power)
+    # Emphasised advantages mean something else in groups of another size: then all are of one.
+    parts["sizes"] = None if args.advantage_power else base.sizes
+    return from_settings.pruned(other, replace(base, **parts), sampler_log_probs)
+
+
+def as_embedded() -> Build:
+    """Methods with the arguments of ``examples/embedded.yaml``, without a configuration."""
+    plain = {"temperature": 1.0, "use_cpu": True, "bf16": False, "report_to": "none"}
+    return partial(unpruned_method, DPPOConfig(output_dir="embedded", loss_type="dr_grpo", **plain))
 
 
 def as_configured(run: Run) -> Build:
     """Methods as a run builds them: the run's objective, except for the parts that a method fixes."""
-    return partial(run.training.build_other, sampler_log_probs=run.sampler_log_probs)
+    return partial(unpruned_method, run.training, sampler_log_probs=run.sampler_log_probs)
 
 
 def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) -> Run:

@@ -12,7 +12,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from dppo.errors import raise_problems
 from dppo.methods import Method
 from dppo.methods import settings as checks
-from dppo.methods.from_settings import RATES, pruned, with_rollout_cost
+from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.method import PARTS
 from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
 from dppo.objective import ADVANTAGE_RULES, DR_GRPO, emphasised
@@ -179,29 +179,12 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         """
         base = method_named(self.method) if own is None else own
         if own is None and not is_own(self.method):
-            return self._built(base, objective.unnamed_parts(base), sampler_log_probs, model_config)
+            parts = objective.objective_of(self, model_config) | objective.unnamed_parts(base)
+            parts["advantages"] = emphasised(parts["advantages"], self.advantage_power)
+            return pruned(self, replace(base, **parts), sampler_log_probs)
         if model_config is not None:
             base = replace(base, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
         return base if self.rollout_cost is None else with_rollout_cost(base, self.rollout_cost)
-
-    def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
-        """Another method as this run would train it, at rates of 0, with this run's objective where it fixes none."""
-        base = method_named(name)
-        if is_own(name):
-            return replace(base.with_rates(prompt=0.0, completion=0.0), tokens=base.tokens.at_rate(0.0, 0.0))
-        other = copy.copy(self)
-        other.method = name
-        for rate in (*RATES, "head_prune_rate"):
-            setattr(other, rate, 0.0)
-        own = {part: getattr(base, part) for part in base.fixes}
-        # Emphasised advantages mean something else in groups of another size: then all are of one.
-        base = replace(base, sizes=None) if self.advantage_power else base
-        return other._built(base, own, sampler_log_probs, None)
-
-    def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
-        parts = objective.objective_of(self, model_config) | own
-        parts["advantages"] = emphasised(parts["advantages"], self.advantage_power)
-        return pruned(self, replace(base, **parts), sampler_log_probs)
 
 
 def _refuse(*problems: str) -> None:

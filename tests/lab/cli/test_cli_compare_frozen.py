@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from wrong_weights import DOUBLED
@@ -34,13 +33,13 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
-    honest = lines.embedded_training()
+    honest = lines.as_embedded()
 
     def lying(name):
-        method = honest.build_other(name)
+        method = honest(name)
         return replace(method, completions=replace(method.completions, weighting=DOUBLED))
 
-    monkeypatch.setattr(lines, "embedded_training", lambda: SimpleNamespace(build_other=lying))
+    monkeypatch.setattr(lines, "as_embedded", lambda: lying)
     assert command.frozen(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 1 rows are biased without saying so" in text

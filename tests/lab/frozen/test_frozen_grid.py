@@ -17,7 +17,7 @@ from dppo.verification import draws
 from dppo.verification.draws import root
 from dppo.verification.subject import remembered
 
-BUILD = lines.embedded_training().build_other
+BUILD = lines.as_embedded()
 QUICK = FrozenSettings(rates=(0.5,), draws=100)
 BLOCK = ("trl", "dapo", "greso")
 HISTORY = ("grpo_history", "dppo_history", "dppo_history_sizes")
