@@ -5,6 +5,7 @@ TRL's sampler chooses a block before anything can be pruned, and loses its place
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from heapq import nlargest
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -37,17 +38,16 @@ def prompt_source(
     """The prompts of a run; None for a streamed dataset, whose rows cannot be read again."""
     columns = getattr(dataset, "column_names", None)  # of some streams they are not known
     if columns is not None and "prompt" not in columns and not environment:
-        advice = "Try dataset.rename_column('text', 'prompt')"
-        raise DataError(f"the dataset has no column 'prompt', but {columns}. {advice}")
+        raise DataError(f"no column 'prompt' among {columns}. Try dataset.rename_column('text', 'prompt')")
     if not isinstance(dataset, Dataset):
         _check_streamed(args, method)
         return None
     prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
     stream, history = stream_and_history(dataset, args, prompts, environment=environment)
-    for name, verb in (("prompt_values", "are"), ("prompt_prior", "is")):
-        if getattr(args, name) is not None and method.advantages.from_history and len(weight_F) > 1:
-            why = f"{name} {verb} of the total of {len(weight_F)} reward functions, and a history has a prior of each"
-            raise ConfigError(f"{why}. Leave {name} out, or use one reward function.")
+    given = [name for name in ("prompt_values", "prompt_prior") if getattr(args, name) is not None]
+    if given and method.advantages.from_history and len(weight_F) > 1:
+        why = f"{given[0]} is a prior of the total of {len(weight_F)} reward functions, and a history needs one of each"
+        raise ConfigError(f"{why}. Leave {given[0]} out, or use one reward function.")
     values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
     prior, fill = column_prior(dataset, args), args.prompt_mode == "fill"
     return PromptSource(stream, history, prompts=prompts, fill=fill, weight_F=weight_F, values=values, prior=prior)
@@ -86,19 +86,19 @@ def check_prompts(prompts: Iterable[Any]) -> None:
 def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed: int) -> None:
     """Raise ``DataError`` for a prompt that fills the positions of a model: the run would fail late, or be nonsense.
 
-    The longest prompts are tokenized, if they may be too long by their characters. ``most_completed`` is the limit of
-    tokens of a completion, for the advice.
+    The longest prompts are tokenized if they may be too long by their characters. The advice leaves room for
+    ``most_completed`` tokens of a completion.
     """
     text = config.get_text_config()
     scaled = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     positions = int((getattr(text, "max_position_embeddings", None) or 0) * (scaled.get("factor") or 1))
     if not positions or "prompt" not in dataset.column_names:
         return
+    texts = ((_text_of(prompt), row) for row, prompt in enumerate(prompts_of(dataset)))
+    longest = nlargest(MEASURED_PROMPTS, texts, key=lambda each: len(each[0]))
     # No token is shorter than a byte, of which a character has up to 4.
-    most_R = 4 * np.array([len(_text_of(prompt)) for prompt in prompts_of(dataset)])
-    rows = [row for row in np.argsort(-most_R, kind="stable")[:MEASURED_PROMPTS].tolist() if most_R[row] >= positions]
-    prompts = zip(prompts_of(dataset.select(rows)) if rows else [], rows, strict=True)
-    tokens, row = max(((len(tokenizer(_text_of(prompt))["input_ids"]), row) for prompt, row in prompts), default=(0, 0))
+    long = [(len(tokenizer(text)["input_ids"]), row) for text, row in longest if 4 * len(text) >= positions]
+    tokens, row = max(long, default=(0, 0))
     if tokens >= positions:
         raise DataError(
             f"the prompt of row {row} has {tokens} tokens, and the model has {positions} positions "
@@ -163,18 +163,15 @@ def content_of(dataset: Any, identities: np.ndarray) -> str:
 
 def _check_streamed(args: Any, method: Method) -> None:
     """Refuse settings that need rows which can be read again."""
-    why = ""
-    if method.prompts.rate:
-        why = f"prompt_prune_rate={args.prompt_prune_rate} needs rows to come back to. Set prompt_prune_rate: 0"
-    elif method.advantages.from_history:
-        why = f"method={args.method!r} has a baseline from each prompt's history. Set method: dppo"
-    elif args.prompt_prior is not None:
-        why = "prompt_prior is a column of a dataset's rows. Leave it out"
-    elif args.prompt_values is not None:
-        why = f"prompt_values={args.prompt_values!r} are of a dataset's rows. Leave them out with method: dppo"
-    elif method.rounds is not None:
-        why = f"method={args.method!r} rolls out prompts until enough groups count. Set method: grpo"
-    if why:
+    name, rate, values = f"method={args.method!r}", args.prompt_prune_rate, args.prompt_values
+    needs_rows = {
+        f"prompt_prune_rate={rate} needs rows to come back to. Set prompt_prune_rate: 0": method.prompts.rate > 0,
+        f"{name} has a baseline from each prompt's history. Set method: dppo": method.advantages.from_history,
+        "prompt_prior is a column of a dataset's rows. Leave it out": args.prompt_prior is not None,
+        f"prompt_values={values!r} are of a dataset's rows. Leave them out with method: dppo": values is not None,
+        f"{name} rolls out prompts until enough groups count. Set method: grpo": method.rounds is not None,
+    }
+    for why in (why for why, holds in needs_rows.items() if holds):
         raise ConfigError(f"The dataset is streamed, and {why}, or load the dataset without streaming.")
 
 
@@ -184,6 +181,5 @@ def column_prior(dataset: Any, args: Any) -> PromptPrior | None:
         return None
     column = args.prompt_prior["column"]
     if column not in dataset.column_names:
-        present = ", ".join(map(repr, dataset.column_names))
-        raise DataError(f"prompt_prior: the dataset has no column {column!r}, only {present}. Name one of those.")
+        raise DataError(f"prompt_prior: the dataset has no column {column!r}, only {dataset.column_names}. Name one.")
     return prior_of_column(dataset[column], args.prompt_prior["completions"], column)

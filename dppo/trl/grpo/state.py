@@ -104,8 +104,8 @@ def save_run(trainer: Any, folder: Path) -> None:
         savings=asdict(trainer.savings),
         skipped=trainer.guard.skipped,
         settings=settings_of(trainer),
-        draw_metrics=[] if in_use is None else [dict(each) for each in in_use.draw_metrics],
-        unpruned=[] if in_use is None else [asdict(each) for each in in_use.unpruned],
+        draw_metrics=[] if in_use is None else list(in_use.draw_metrics),
+        unpruned=[] if in_use is None else list(in_use.unpruned),
     )
     write_json(folder / OUR_STATE, asdict(state))
 
