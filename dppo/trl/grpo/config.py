@@ -32,30 +32,26 @@ CHOICES_OF_TRL = checks.CHOICES | {
 
 def field_problems(args: Any, base: Method, *, own: bool) -> Iterator[str]:
     """One sentence per field that contradicts the method or another; ``settle`` has compared an ``own`` method."""
-    rule, prior, values = base.advantages, args.prompt_prior, args.prompt_values
+    method, rule, prior, values = f"method={args.method!r}", base.advantages, args.prompt_prior, args.prompt_values
     if prior is not None:
         yield from prior_problems(prior)
         if not (args.prompt_prune_rate or rule.from_history):
-            unused = f"prompt_prior={prior!r:.80} has no use: no prompts are pruned, and no baseline is from history"
-            yield f"{unused}. Set prompt_prune_rate: auto, or leave it out."
+            yield f"prompt_prior={prior!r:.80} has no use: no prompts are pruned. Set prompt_prune_rate: auto."
         if values is not None:
             yield "prompt_prior and prompt_values are two priors of the same prompts. Leave prompt_values out."
     if base.needs_reference and not args.beta:
-        regresses = f"method={args.method!r} regresses on the log-ratio to a reference, times beta, and beta=0"
-        yield f"{regresses}. Write beta: {base.beta or 1e-3:g}, or leave it out."
+        yield f"{method} regresses on beta times a log-ratio, and beta=0. Write beta: {base.beta or 1e-3:g}."
     if rule.from_values and values is None:
-        file = "Set prompt_values: FILE, and write it before training: python examples/prompt_values.py CONFIG.yaml"
-        yield f"method={args.method!r} needs the value of every prompt. {file}"
+        yield f"{method} needs prompt_values: FILE. Write it first: python examples/prompt_values.py CONFIG.yaml"
     if values is not None and not (rule.from_values or rule.from_history):
-        yield f"method={args.method!r} has no use for prompt_values={values!r}. Leave it out."
+        yield f"{method} has no use for prompt_values={values!r}. Leave it out."
     yield from checks.fill_problems(args) if own else checks.method_problems(args, base)
     longest = args.loss_type == "dr_grpo" or ("normaliser" in base.fixes and base.normaliser is DR_GRPO)
     if longest and args.max_completion_length is None:
-        divides = "max_completion_length is null, and dr_grpo divides by it"
-        yield f"{divides}. Write max_completion_length: 512, or another loss_type."
+        yield "max_completion_length is null, and dr_grpo divides by it. Write max_completion_length: 512."
     for name in ("max_rounds", "round_factor"):
         if (value := getattr(args, name)) is not None and base.rounds is None:
-            yield f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
+            yield f"{method} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
 
 
 @dataclass
@@ -161,16 +157,13 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
                 setattr(self, name, found[name])
         self._left_out = {name: value for name, value in vars(self).items() if before.get(name, value) is None}
         if self.num_generations == 1 and not base.advantages.of_one:
-            alone = f"num_generations=1 with advantages by {base.advantages.name!r} has no gradient"
-            advice = "Write num_generations: 2, or method: dppo_history, whose baseline is from history."
-            _refuse(f"{alone}: a completion is compared with itself. {advice}")
+            why = f"advantages by {base.advantages.name!r} compare a completion with itself"
+            _refuse(f"num_generations=1: {why}. Write num_generations: 2, or method: dppo_history.")
 
     def build_method(
         self, own: Method | None = None, *, sampler_log_probs: bool = False, model_config: Any = None
     ) -> Method:
-        """The ``Method`` of a run: of a preset and these arguments, or the method of one's own as it is.
-
-        A preset gets its pruning from our fields and its objective from TRL's.
+        """The ``Method`` of a run: a preset with the pruning and objective of the fields, or one's own as it is.
 
         Args:
             own: the method that ``with_method`` was given; None for the one that ``method`` names.
