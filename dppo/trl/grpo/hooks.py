@@ -81,9 +81,8 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             output = self._generate_and_score_completions(examples)
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         order_B = torch.randperm(len(output["completion_ids"]))
-        padded = {name: output[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
         return GeneratedBatch(
-            **padded,
+            **{name: output[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")},
             pictures=Pictures.of_output(output) if self._is_vlm else None,
             loss_mask=loss_mask(output["completion_mask"], output.get("tool_mask")),
             sampler_logp=output.get("sampling_per_token_logps"),
@@ -133,9 +132,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
     # -- in TRL's place -----------------------------------------------------------------------------------------
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if not self.training:
-            return super()._prepare_inputs(generation_batch)
-        return self.next_inputs(generation_batch)
+        return self.next_inputs(generation_batch) if self.training else super()._prepare_inputs(generation_batch)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super()._generate_and_score_completions(listed_pictures(inputs) if self._is_vlm else inputs)
@@ -155,6 +152,4 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             return super()._generate_single_turn(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        if not self.training:
-            return super()._compute_loss(model, inputs)
-        return self.loss_of(model, inputs)
+        return self.loss_of(model, inputs) if self.training else super()._compute_loss(model, inputs)

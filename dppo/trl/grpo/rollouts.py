@@ -80,9 +80,8 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
     place_N = accelerator.gather(generated.place_B).cpu()
     call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
     share_UN4, unclipped_UC = metric_shares(plan, call_N, calls)
-    width = generated.loss_mask.shape[1]
-    of_tokens = [draw.weight_NT[here, :width].to(device, torch.float32) for draw in plan.token_draws]
-    lengths = [draw.length_N[here].to(device) for draw in plan.token_draws]
+    lengths = [draw.length_N[here] for draw in plan.token_draws]
+    weights = [draw.weight_NT[here, : generated.loss_mask.shape[1]] for draw in plan.token_draws]
     return RankBatch(
         **{each.name: getattr(generated, each.name) for each in fields(Padded)},
         sizes=plan.sizes,
@@ -91,8 +90,8 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         share_UB4=share_UN4[:, here].to(device, torch.float32),
         unclipped_UC=unclipped_UC.to(device),
         call_B=call_N[here].to(device),
-        length_UB=torch.stack(lengths) if lengths else None,
-        token_weight_UBT=torch.stack(of_tokens) if of_tokens else None,
+        length_UB=torch.stack(lengths).to(device) if lengths else None,
+        token_weight_UBT=torch.stack(weights).to(device, torch.float32) if weights else None,
     )
 
 
@@ -135,13 +134,13 @@ AXES = {
 """Axes of the fields with a value for each row: optimizer steps U, rows B, tokens of a prompt P and a completion T."""
 
 
-def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int) -> GeneratedBatch:
+def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor) -> GeneratedBatch:
     """Several rounds as one batch; ``order_Q`` from ``gathered_order``."""
     padded = {each.name: [getattr(one, each.name) for one in rounds] for each in fields(Padded)}
     reward_NF = torch.cat([one.reward_NF for one in rounds])
     return GeneratedBatch(
         **{name: _end_to_end(name, parts) for name, parts in padded.items()},
-        reward_NF=reward_NF.unflatten(0, (-1, generations))[order_Q].flatten(0, 1),
+        reward_NF=reward_NF.unflatten(0, (len(order_Q), -1))[order_Q].flatten(0, 1),
         place_B=torch.cat([one.place_B for one in rounds]).argsort(stable=True).argsort(),
     )
 

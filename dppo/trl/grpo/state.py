@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.files import write_json
@@ -61,16 +61,15 @@ def score_without_log_probs(trainer: Any) -> None:
             "rollout_func returned logprobs: None, and with use_vllm: true the loss is corrected by them. Return "
             "those of the sampler, or set vllm_importance_sampling_correction: false."
         )
-    session, args = trainer.session, trainer.args
-    if session.method.score != SCORES["uncertainty"] or args.completion_score != AUTO:
+    method, args = trainer.method, trainer.args
+    if method.score != SCORES["uncertainty"] or args.completion_score != AUTO:
         return
     score = args.build_method().score
-    completions = replace(cast(Any, session.method.completions), score=score)
-    session.method = replace(session.method, completions=completions)
+    trainer.session.method = replace(method, completions=replace(method.completions, score=score))
     name = next(name for name, each in SCORES.items() if each is score)
     warnings.warn(
-        "rollout_func returned logprobs: None, and completion_score: auto would rank completions by them: they are "
-        f"ranked by {name} instead. To choose it yourself, write completion_score: {name}.",
+        f"rollout_func returned logprobs: None, so completions are ranked by {name}. To choose it yourself, write "
+        f"completion_score: {name}.",
         stacklevel=2,
     )
 

@@ -130,7 +130,6 @@ class DPPOTrainer(GRPOHooks):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def card(self) -> str:
-        """Section about the method for the card of the model."""
         return card_section(self.method, self.schedule.steps_of_prompts)
 
     @cached_property
@@ -154,7 +153,6 @@ class DPPOTrainer(GRPOHooks):
         save_run(self, folder)
 
     def load_extra(self, folder: Path) -> None:
-        """Read our part of a checkpoint."""
         self.drop_step()
         load_run(self, folder)
 
@@ -235,7 +233,7 @@ class DPPOTrainer(GRPOHooks):
         with saved_at_the_limit(self, source):
             prompts = self.session.prompts_in_rounds(one_round, multiple=processes)
         order_Q = rollouts.gathered_order([len(one.reward_NF) // generations for one in rounds], processes)
-        return prompts.groups_reordered(order_Q), rollouts.joined(rounds, order_Q, generations)
+        return prompts.groups_reordered(order_Q), rollouts.joined(rounds, order_Q)
 
     def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
         sizes = self.session.generations if size_Q is None else size_Q
@@ -262,7 +260,6 @@ class DPPOTrainer(GRPOHooks):
     # -- the loss of kept completions ----------------------------------------------------------------------------
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """() the loss of one call."""
         (draw, _), metrics, parts = self.schedule.locate(self.calls), self._loss_metrics, inputs["micro_batches"]
         return self.backward_but_last(model, parts, lambda each: self._micro_batch_loss(model, each, draw, metrics))
 
