@@ -145,7 +145,7 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor) -> GeneratedBatch:
     )
 
 
-def _end_to_end(name: str, parts: Sequence[Any]) -> Any:
+def _end_to_end(name: str, parts: list[Any]) -> Any:
     """One field of several batches, row after row; tokens are padded to the widest, those of prompts on the left."""
     if parts[0] is None:
         return None

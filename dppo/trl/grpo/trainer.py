@@ -141,11 +141,10 @@ class DPPOTrainer(GRPOHooks):
     def save_extra(self, folder: Path) -> None:
         """Write our part of a checkpoint. The first one fixes the costs, so that a resumed run makes equal choices."""
         self._account()
-        first = not self.session.costs.fixed
-        self.session.settle_costs()
         costs = self.session.costs
-        unknown = costs.rollout_cost is None and self.args.rollout_cost is None
-        if first and unknown and costs.generations < 2 and self.method != self.method.fixed():
+        unknown = not costs.fixed and costs.generations < 2 and self.args.rollout_cost is None
+        self.session.settle_costs()
+        if unknown and self.method != self.method.fixed():
             self.accelerator.print(
                 f"dppo | this checkpoint, after {costs.generations} of the 2 generations that it takes to measure what "
                 "tokens cost, fixes rollout_cost: 1 for the run. Set rollout_cost, or save later (save_steps)."
