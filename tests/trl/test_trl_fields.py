@@ -93,6 +93,12 @@ class TestFilledIn:
             any_objective = re.findall(r"method: (\w+)\.", str(error.value))[-1]
             assert configured(method=any_objective, **{field: other}), "the advice works"
 
+    @pytest.mark.parametrize("setting", [{"epsilon": 0.1}, {"sapo_temperature_pos": 2.0}, {"vespo_k_neg": 1.0}])
+    def test_a_loss_of_ones_own_refuses_constants_that_it_does_not_read(self, setting):
+        ((field, value),) = setting.items()
+        with refused(ConfigError, "brings its own token loss", f"{field}={value}"):
+            configured(method="divergence_ppo_tv", **setting)
+
     @pytest.mark.parametrize(
         ("name", "setting"),
         [
