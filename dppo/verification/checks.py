@@ -43,6 +43,15 @@ RANDOM_DESIGNS = [name for name, design in DESIGNS.items() if design.unbiased]
 """Names of the designs that promise their probabilities."""
 CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}
 """Levels of pruning, and the number of their claim."""
+TOKEN_LEVELS = {
+    "cuts": TokenPruning(rate=USUAL_RATE),
+    "random prefix": TokenPruning(rate=USUAL_RATE, cut_rule=random_prefix),
+    "head sampling": TokenPruning(head_rate=USUAL_RATE),
+    "cuts and head sampling": TokenPruning(rate=0.3, head_rate=0.3),
+}
+"""Rules of token pruning, checked for every loss that is a sum over single tokens."""
+FAILURE_RATE = 1e-4
+"""Chance that a build without faults fails any of the checks that draw."""
 
 BIAS = "relative bias"
 SQUARED = "squared bias"
@@ -71,11 +80,6 @@ class Check:
     what: str
     """Unit and meaning of the number."""
 
-    @property
-    def verdict(self) -> str:
-        """``PASS`` or ``FAIL``."""
-        return "PASS" if self.passed else "FAIL"
-
 
 def at_most(name: str, figure: float, bound: float, what: str) -> Check:
     """A check that passes if ``figure <= bound``; NaN fails."""
@@ -85,25 +89,6 @@ def at_most(name: str, figure: float, bound: float, what: str) -> Check:
 def above(name: str, figure: float, bound: float, what: str) -> Check:
     """A control, known to be wrong: it passes if it is found wrong, ``figure > bound``; NaN fails."""
     return Check(name=name, figure=figure, bound=bound, passed=bool(figure > bound), what=what)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Draws of the checks, and their failure rate."""
-
-    draws: int = 2000
-    """Draws per check, >= 8, and a quarter for a control. The smallest visible bias falls with their root."""
-    failure_rate: float = 1e-4
-    """Chance that a build without faults fails any of the checks that draw, in (0, 1)."""
-    seed: int = 0
-
-    def share(self, methods: int) -> float:
-        """The failure rate of one check: ``failure_rate`` over the number of checks that draw at random."""
-        return self.failure_rate / (methods * len(CLAIMS) + len(RANDOM_DESIGNS) + len(TOKEN_LEVELS))
-
-    def generators(self) -> Iterator[np.random.Generator]:
-        """Random generators of the draws."""
-        return (generator(self.seed, Purpose.CHECK, index) for index in range(self.draws))
 
 
 def at_level(method: Method, level: str) -> Method:
@@ -151,15 +136,6 @@ def _exact(name: str, *methods: Method) -> Check:
     return at_most(name, float(np.max([exact_bias(method) for method in methods])), EXACT, BIAS)
 
 
-TOKEN_LEVELS = {
-    "cuts": TokenPruning(rate=USUAL_RATE),
-    "random prefix": TokenPruning(rate=USUAL_RATE, cut_rule=random_prefix),
-    "head sampling": TokenPruning(head_rate=USUAL_RATE),
-    "cuts and head sampling": TokenPruning(rate=0.3, head_rate=0.3),
-}
-"""Rules of token pruning, checked for every loss that is a sum over single tokens."""
-
-
 def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every cut, on the policy of a few parameters, and cuts that are known to be biased."""
     for method in methods:
@@ -181,18 +157,23 @@ def round_checks(methods: Sequence[Method]) -> Iterator[Check]:
         yield above(f"5 control: declared bias of rounds, {method.name}: every outcome", bias, EXACT, BIAS)
 
 
-def _measured(subject: Subject, method: Method, settings: Settings, methods: int) -> tuple[float, float, str]:
+def failure_share(methods: int) -> float:
+    """The failure rate of one check: ``FAILURE_RATE`` over the number of checks that draw at random."""
+    return FAILURE_RATE / (methods * len(CLAIMS) + len(RANDOM_DESIGNS) + len(TOKEN_LEVELS))
+
+
+def _measured(subject: Subject, method: Method, draws: int, methods: int) -> tuple[float, float, str]:
     """Squared bias of a method by draws, its bound, and what it is."""
-    error_MN = draw_errors(subject, method, settings.draws, settings.seed)
+    error_MN = draw_errors(subject, method, draws, 0)
     bias = estimate_bias(error_MN, subject.gram_NN, full_batch(subject, method))
-    return bias.squared, bias.bound(settings.share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
+    return bias.squared, bias.bound(failure_share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
 
 
-def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings) -> Iterator[Check]:
+def draw_checks(subject: Subject, methods: Sequence[Method], draws: int) -> Iterator[Check]:
     """Expectations estimated from many draws, on the subject's own model and completions."""
     for _, name, checked in claims_of(methods):
-        title = f"{name}, {checked.normaliser.name}: {settings.draws} draws on the model"
-        yield at_most(title, *_measured(subject, checked, settings, len(methods)))
+        title = f"{name}, {checked.normaliser.name}: {draws} draws on the model"
+        yield at_most(title, *_measured(subject, checked, draws, len(methods)))
 
 
 def parity_checks(script: Script) -> Iterator[Check]:
@@ -227,18 +208,18 @@ def row_checks(subject: Subject) -> Iterator[Check]:
         yield above(f"5 control: {mistake}, on {title}", found.logp_difference, found.logp_tolerance, NATS)
 
 
-def frequency_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
+def frequency_checks(subject: Subject, method: Method, draws: int, methods: int) -> Iterator[Check]:
     """Frequencies of each design's completions of the subject, against the stated probabilities."""
     pruning = at_level(method, "completions").completions
     if not isinstance(pruning, Pruning):  # draws no random numbers, so the designs are checked on their own
         pruning = Pruning(rate=USUAL_RATE, score=method.score)
     completions = subject.completions(method)
     rows = int(completions.live_N.sum())
-    bound = deviance_bound(rows, settings.share(methods))
+    bound = deviance_bound(rows, failure_share(methods))
     off_size = 0
     for name in RANDOM_DESIGNS:
-        keep_MN, prob_N = _kept(completions, replace(pruning, design=DESIGNS[name]), settings)
-        title = f"4 {name}: inclusion of {rows} completions in {settings.draws} draws"
+        keep_MN, prob_N = _kept(completions, replace(pruning, design=DESIGNS[name]), draws)
+        title = f"4 {name}: inclusion of {rows} completions in {draws} draws"
         yield at_most(title, deviance(keep_MN, prob_N), bound, DEVIATION)
         if DESIGNS[name].fixed_size:  # the sum of the probabilities, rounded down or up
             off_size += int(((keep_MN.sum(1) - prob_N.sum()).abs() > 1 - 1e-9).sum())
@@ -249,40 +230,39 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
     largest = float(torch.stack(off).abs().max())
     yield at_most(f"4 {', '.join(every)}: every outcome for 5 rows", largest, EXACT, BIAS)
     # With equal probabilities, so that each completion has a probability below 1.
-    keep_MN, prob_N = _kept(completions, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
+    keep_MN, prob_N = _kept(completions, replace(pruning, rule=uniform, design=DETERMINISTIC), draws)
     yield above("5 control: frequencies of a draw without chance", deviance(keep_MN, prob_N), bound, DEVIATION)
 
 
-def token_frequency_checks(settings: Settings, methods: int) -> Iterator[Check]:
+def token_frequency_checks(draws: int, methods: int) -> Iterator[Check]:
     """Frequencies of tokens, drawn by random moments, against the stated probabilities; and a wrong draw."""
-    rng = generator(settings.seed, Purpose.CHECK)
+    rng = generator(0, Purpose.CHECK)
     count, longest = 8, 12  # completions, and tokens of the longest
     moment_NT = torch.from_numpy(rng.exponential(size=(count, longest)))
     span_NT = torch.arange(longest) < torch.from_numpy(rng.integers(1, longest + 1, count))[:, None]
-    bound = deviance_bound(int(span_NT.sum()), settings.share(methods))
+    bound = deviance_bound(int(span_NT.sum()), failure_share(methods))
     for name, level in TOKEN_LEVELS.items():
-        drawn = [level.draw(moment_NT, span_NT, stream) for stream in settings.generators()]
+        drawn = [level.draw(moment_NT, span_NT, generator(0, Purpose.CHECK, index)) for index in range(draws)]
         keep_MN = torch.stack([draw.weight_NT[span_NT] > 0 for draw in drawn])
-        title = f"4 tokens by {name}: {keep_MN.shape[1]} of them in {settings.draws} draws"
+        title = f"4 tokens by {name}: {keep_MN.shape[1]} of them in {draws} draws"
         yield at_most(title, deviance(keep_MN, drawn[0].prob_NT[span_NT]), bound, DEVIATION)
     reach_NT, head_NT = TOKEN_LEVELS["cuts and head sampling"].probabilities(moment_NT, span_NT)
     assert head_NT is not None
     least_N, prob_N = torch.minimum(reach_NT, head_NT)[span_NT], (reach_NT * head_NT)[span_NT]
-    keep_MN = torch.from_numpy(rng.random((settings.draws, len(prob_N)))) < least_N
+    keep_MN = torch.from_numpy(rng.random((draws, len(prob_N)))) < least_N
     yield above("5 control: cuts and the head drawn by one number", deviance(keep_MN, prob_N), bound, DEVIATION)
 
 
-def _kept(completions: Completions, pruning: Pruning, settings: Settings) -> tuple[Tensor, Tensor]:
+def _kept(completions: Completions, pruning: Pruning, draws: int) -> tuple[Tensor, Tensor]:
     """(M, N) bool, kept in each draw, and (N,) their probabilities."""
-    drawn = [pruning.draw(completions, rng) for rng in settings.generators()]
+    drawn = [pruning.draw(completions, generator(0, Purpose.CHECK, index)) for index in range(draws)]
     return torch.stack([draw.keep_N for draw in drawn]), drawn[0].prob_N
 
 
-def control_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
-    """Methods that are known to be biased, by draws on the model and by enumeration."""
-    fewer = replace(settings, draws=settings.draws // 4)
+def control_checks(subject: Subject, method: Method, draws: int, methods: int) -> Iterator[Check]:
+    """Methods that are known to be biased, by a quarter of the draws on the model and by enumeration."""
     prompts = at_level(method.with_rates(prompt=0.0), "prompts")
     for name, control in wrong_methods(at_level(method, "completions"), prompts, USUAL_RATE).items():
-        found = _measured(subject, control, fewer, methods)
-        yield above(f"5 control: {name}: {fewer.draws} draws on the model", *found)
+        found = _measured(subject, control, draws // 4, methods)
+        yield above(f"5 control: {name}: {draws // 4} draws on the model", *found)
         yield above(f"5 control: {name}: every outcome", exact_bias(control), EXACT, BIAS)

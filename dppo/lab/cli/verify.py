@@ -67,11 +67,11 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     from dppo.lab.frozen.variance import pilot_ceilings, variance_table
     from dppo.methods import ALL_TOKENS
     from dppo.objective import DR_GRPO
-    from dppo.verification.checks import LEGEND, Settings
+    from dppo.verification.checks import FAILURE_RATE, LEGEND
     from dppo.verification.verify import verify
 
     subject, methods, steps = _subject(config, fields, options.prompts)
-    found = verify(subject, methods, settings=Settings(draws=options.draws), progress=show_status)
+    found = verify(subject, methods, draws=options.draws, progress=show_status)
     first, variance = replace(methods[0], tokens=ALL_TOKENS), ()
     if options.variance:
         show_status("variance")
@@ -84,7 +84,7 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     console.print(_checks(found.checks))
     for name, meaning in LEGEND.items():
         console.print(f"  {name}: {meaning}", markup=False)
-    console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
+    console.print(f"  A build without faults fails any of the checks that draw at a rate of {FAILURE_RATE:g}.\n")
     for normaliser in dict.fromkeys(row.normaliser for row in variance):
         console.print(_variance(normaliser, [row for row in variance if row.normaliser == normaliser]))
     for line in (
@@ -100,7 +100,7 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     if options.output is not None:
         tables = {"checks": found.checks, "variance": variance, "ceilings": ceilings}
         written = {name: [asdict(row) for row in rows] for name, rows in tables.items()}
-        facts = {"subject": found.subject, "passed": found.passed, "failure_rate": found.failure_rate}
+        facts = {"subject": found.subject, "passed": found.passed, "failure_rate": FAILURE_RATE}
         write_json(options.output, {**facts, **written, "environment": environment(), "seconds": round(seconds, 1)})
     return 0 if found.passed else 1
 
@@ -134,10 +134,10 @@ def _checks(checks: "Sequence[Check]") -> Table:
     for key, title in SECTIONS.items():
         table.add_row("", f"[bold]{title}[/]")
         for check in (check for check in checks if check.name.startswith(key)):
-            colour = "green" if check.passed else "red"
+            verdict = "[green]PASS[/]" if check.passed else "[red]FAIL[/]"
             relation = "<=" if check.figure <= check.bound else ">"
             cells = (f"{check.figure:.2g}", relation, f"{check.bound:.2g}", check.what)
-            table.add_row(f"[{colour}]{check.verdict}[/]", check.name[2:], *cells)
+            table.add_row(verdict, check.name[2:], *cells)
     return table
 
 

@@ -71,7 +71,7 @@ def test_the_table_of_variances_and_few_draws_are_asked_for(quick, capsys):
 
 def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys):
     checks = (at_most("1 right", 0.1, 1.0, "a distance"), at_most("1 wrong", 2.0, 1.0, "a distance"))
-    found = Findings(subject="", checks=checks, failure_rate=0.1)
+    found = Findings(subject="", checks=checks)
     monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: found)
     for part in ("variance_table", "pilot_ceilings"):
         monkeypatch.setattr(variance, part, lambda *given: ())
