@@ -90,7 +90,6 @@ def frozen_subject(
         completion_tokens=tuple(now_tokens[: done * count]),
         rewards=now,
         context=known_after(earlier),
-        generations=count,
         uncertainty_N=uncertainty(logp_NT, torch.arange(logp_NT.shape[1]) < length_N[:, None]),
         gram_NN=gram(gradient_NK),
         candidates=candidates_after(RolledOut(rewards=earlier, tokens_N=lengths(earlier_tokens[: done * count]))),

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
+from dppo.pruning import Rounds, TokenDraw
 from dppo.pruning.rounds import take_round
 from dppo.rng import Purpose, Streams, step_streams
 from dppo.session import Session
-from dppo.step import StepPrompts, drawn_block
+from dppo.step import StepPrompts, StepSizes, drawn_block
 from dppo.step.records import in_rounds
-from dppo.types import Block, Candidates, Rewards, each_tensor
-from dppo.verification.subject import Subject
+from dppo.types import Block, Rewards, each_tensor
+from dppo.verification.subject import Rollouts, Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,41 +32,40 @@ class FrozenDraw:
     """(N,) float64, 0 for completions that are not trained on."""
     advantage_N: Tensor
     """(N,) float64 advantages in the loss."""
-    denominator: float
-    prompts: int
-    """Number of the subject's prompts in use: rolled out, and in rounds only groups that count."""
+    sizes: StepSizes
+    tokens: TokenDraw | None = None
+    """Draw of the tokens of all completions; None if none are pruned."""
 
 
-def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
-    """One draw of prompts, then one of the completions of those that are rolled out."""
-    prompts = step_prompts(subject, method, streams)
-    weight_N, advantage_N = torch.zeros(2, len(subject.rewards), dtype=torch.float64)
-    keep_P = torch.zeros(subject.rewards.groups, dtype=torch.bool)
+def draw(made: Rollouts, method: Method, streams: Streams) -> FrozenDraw:
+    """One draw of prompts, then of the completions of those that are rolled out, then of their tokens."""
+    prompts, count = step_prompts(made, method, streams), len(made.rewards)
+    weight_N, advantage_N = torch.zeros(2, count, dtype=torch.float64)
+    if not (prompts.weight_Q > 0).any():
+        return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, sizes=StepSizes(1.0, 0.0))
+    keep_P = torch.zeros(made.rewards.groups, dtype=torch.bool)
     keep_P[: len(prompts.draw.keep_N)] = prompts.draw.keep_N  # rounds may end before all candidates were taken
-    used, denominator = int((prompts.weight_Q > 0).sum()), 1.0
-    if used:
-        # A new session: one learns from its plans, and draws must be independent.
-        session = Session(method, seed=0, generations=subject.generations, max_tokens=subject.max_tokens)
-        session.samples, session.others = subject.context.samples, subject.context.others
-        plan = session.plan(prompts, subject.rolled_out(keep_P), streams=streams)
-        keep_N, denominator = keep_P.repeat_interleave(subject.generations), plan.denominator
-        weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
-    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=denominator, prompts=used)
+    # A new session: one learns from its plans, and draws must be independent.
+    session = Session(method, seed=0, generations=made.generations, max_tokens=made.max_tokens)
+    session.samples, session.others = made.context.samples, made.context.others
+    plan = session.plan(prompts, made.rolled_out(keep_P), streams=streams)
+    row_R = keep_P[made.rewards.group_N].nonzero()[:, 0]
+    weight_N[row_R], advantage_N[row_R] = plan.weight_UN[0], plan.advantage_N
+    tokens = plan.token_draws[0].scattered(row_R, count) if plan.token_draws else None
+    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, sizes=plan.sizes, tokens=tokens)
 
 
-def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
-    """Prompts of a draw: of one block, or of rounds until ``subject.wanted`` groups count. All groups have one size."""
+def step_prompts(made: Rollouts, method: Method, streams: Streams) -> StepPrompts:
+    """Prompts of a draw: of one block, or of rounds until ``made.wanted`` groups count. All groups have one size."""
     # Not by ``session.prompts``: its source draws from its own streams, and its stream of prompts begins anew.
-    known, wanted = (subject.candidates, subject.rewards, subject.earlier_rewards), subject.wanted
-    prompts = known_prompts(method, *known, wanted or subject.rewards.groups, streams)
-    if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
-        prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
-    return with_context(prompts, subject.context)
-
-
-def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
-    """The prompts, whose candidates are the first of those of ``context``, with the context of those rolled out."""
-    return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
+    if method.rounds is None:
+        drawn = method.prompts.draw(made.candidates, streams(Purpose.PROMPT_DRAW))
+        prompts = drawn_block(Block(candidates=made.candidates, draw=drawn), made.generations)
+        if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
+            prompts = replace(prompts, expected_tokens=float(made.tokens_N.sum()))
+    else:
+        prompts = _prompts_in_rounds(made, method.rounds, streams)
+    return replace(prompts, context=made.context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
 
 class Once:
@@ -85,33 +84,26 @@ class Once:
         return taken_P
 
 
-def known_prompts(
-    method: Method, candidates: Candidates, rewards: Rewards, earlier: Rewards, wanted: int, streams: Streams
-) -> StepPrompts:
-    """Prompts of a step if the rewards of every candidate are known: of one block, or of rounds.
+def _prompts_in_rounds(made: Rollouts, rounds: Rounds, streams: Streams) -> StepPrompts:
+    """Prompts of rounds that take each candidate at most once, in order; the last candidate ends them.
 
-    Rounds take each candidate at most once, in order, and end with ``wanted`` groups that count or the last candidate.
-    They skip prompts by ``earlier``, one group of each.
+    They skip prompts by the earlier rewards, one group of each.
     """
-    rounds = method.rounds
-    if rounds is None:
-        drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
-        return drawn_block(Block(candidates=candidates, draw=drawn), len(rewards) // rewards.groups)
-    stream, chances = Once(rewards.groups), None
+    stream, chances = Once(made.rewards.groups), None
     if rounds.skipping is not None:
         start = rounds.skipping.start()
-        streak_P, _ = rounds.skipping.learn(start, earlier, epochs=0.0)
+        streak_P, _ = rounds.skipping.learn(start, made.earlier_rewards, epochs=0.0)
         chances = rounds.skipping.chances(streak_P, start).__getitem__
 
     def one_round(number: int, prompts: int, rng: np.random.Generator) -> tuple[Block, Rewards] | None:
         if not len(stream.left_P):
             return None
         place_P, drawn = take_round(stream, prompts, chances, rng)
-        taken = each_tensor(candidates, lambda value_P: value_P[place_P])
-        keep_N = torch.isin(rewards.group_N, place_P[drawn.keep_N])
-        return Block(candidates=taken, draw=drawn), rewards.take(keep_N)
+        taken = each_tensor(made.candidates, lambda value_P: value_P[place_P])
+        keep_N = torch.isin(made.rewards.group_N, place_P[drawn.keep_N])
+        return Block(candidates=taken, draw=drawn), made.rewards.take(keep_N)
 
-    return in_rounds(rounds, wanted, one_round, streams)
+    return in_rounds(rounds, made.wanted or made.rewards.groups, one_round, streams)
 
 
 def gradients(subject: Subject, method: Method, drawn: Sequence[FrozenDraw]) -> Tensor:
@@ -128,16 +120,19 @@ def gradients(subject: Subject, method: Method, drawn: Sequence[FrozenDraw]) -> 
     coefficient_MN = weight_MN * slope_B1.view_as(weight_MN)
     if method.normaliser.per_sequence:
         coefficient_MN = coefficient_MN * subject.tokens_N.double().clamp_min(1).reciprocal()
-    return coefficient_MN / torch.tensor([[one.denominator] for one in drawn], dtype=torch.float64)
+    return coefficient_MN / torch.tensor([[one.sizes.denominator] for one in drawn], dtype=torch.float64)
+
+
+def nothing_pruned(made: Rollouts, method: Method) -> FrozenDraw:
+    """All completions at weight 1: the full batch, computed without a plan."""
+    advantage_N, tokens = method.advantages(made.rewards, made.context), float(made.tokens_N.sum())
+    sizes = StepSizes(method.normaliser.denominator(len(advantage_N), tokens, made.max_tokens), tokens)
+    return FrozenDraw(weight_N=torch.ones_like(advantage_N), advantage_N=advantage_N, sizes=sizes)
 
 
 def full_batch(subject: Subject, method: Method) -> Tensor:
-    """(N,) the coefficients of the full batch, computed without a plan."""
-    advantage_N, groups = method.advantages(subject.rewards, subject.context), subject.rewards.groups
-    sizes = len(advantage_N), float(subject.tokens_N.sum()), subject.max_tokens
-    one_N, denominator = torch.ones_like(advantage_N), method.normaliser.denominator(*sizes)
-    whole = FrozenDraw(weight_N=one_N, advantage_N=advantage_N, denominator=denominator, prompts=groups)
-    return gradients(subject, method, [whole])[0]
+    """(N,) the coefficients of the full batch."""
+    return gradients(subject, method, [nothing_pruned(subject, method)])[0]
 
 
 def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tensor:

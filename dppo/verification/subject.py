@@ -13,7 +13,7 @@ from dppo.environment import one_thread
 from dppo.methods import METHODS, Method
 from dppo.methods.a_star_po import optimal_value
 from dppo.objective import DR_GRPO, group_advantages
-from dppo.pruning import PromptHistory, absolute_advantage, advantage_with_length, uncertainty
+from dppo.pruning import PromptHistory, SampledTokens, absolute_advantage, advantage_with_length, uncertainty
 from dppo.step import RolledOut, completions_of, signals
 from dppo.types import Candidates, Completions, Rewards
 from dppo.verification.gradients import log_probs, trained_parameters
@@ -23,8 +23,57 @@ TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A policy's rollouts of P prompts with G completions each, N in all, and the inner products of their gradients.
+class Rollouts:
+    """Rollouts of P prompts with G completions each, N in all, by a policy that stands still."""
+
+    completion_tokens: tuple[list[int], ...]
+    """Token ids of the N completions, G of each prompt after each other."""
+    rewards: Rewards
+    """Of the N completions, in float64."""
+    context: StepContext
+    """Expectations of the P prompts by a history of an earlier set of rollouts."""
+    candidates: Candidates
+    """Candidates by the same history."""
+    earlier_rewards: Rewards
+    """Of the P * G completions of that set."""
+    uncertainty_N: Tensor
+    """(N,) ``sqrt(sum (1 - p)^2)``."""
+    sampled: SampledTokens | None = None
+    """Log-probabilities of each token, for token pruning."""
+    max_tokens: int
+    """Longest completion allowed."""
+    wanted: int | None = None
+    """Groups that fill a step of a method with rounds; None for P."""
+
+    @property
+    def generations(self) -> int:
+        """G, completions per prompt."""
+        return len(self.rewards) // self.rewards.groups
+
+    @property
+    def tokens_N(self) -> Tensor:
+        """(N,) tokens of each completion."""
+        return lengths(self.completion_tokens)
+
+    def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
+        """Rollouts of some prompts, default all, as an engine gives them to a session."""
+        tokens_N = self.tokens_N
+        keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
+        return RolledOut(
+            rewards=self.rewards.take(keep_N),
+            tokens_N=tokens_N[keep_N],
+            uncertainty_N=self.uncertainty_N[keep_N],
+            sampled=self.sampled and self.sampled.take(keep_N.nonzero()[:, 0]),
+        )
+
+    def completions(self, method: Method) -> Completions:
+        """The completions of all prompts as a method's completion pruning gets them."""
+        return completions_of(method, self.rolled_out(), self.context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(Rollouts):
+    """Rollouts of a model, and the inner products of their gradients.
 
     At the policy that generated the ratio is 1 and the KL term is flat. So the gradient of each loss is a number times
     that of the completion's log-probability, and one matrix serves every method.
@@ -38,53 +87,18 @@ class Subject:
     tokenizer: PreTrainedTokenizerBase
     prompt_tokens: tuple[list[int], ...]
     """Token ids of the P prompts."""
-    completion_tokens: tuple[list[int], ...]
-    """Token ids of the N completions, G of each prompt after each other."""
-    rewards: Rewards
-    """Of the N completions, in float64."""
-    context: StepContext
-    """Expectations of the P prompts by a history of the earlier set."""
-    generations: int
-    """G, completions per prompt."""
-    uncertainty_N: Tensor
-    """(N,) ``sqrt(sum (1 - p)^2)``."""
+    earlier_tokens: tuple[list[int], ...]
+    """Token ids of the completions of the earlier set."""
     gram_NN: Tensor
     """(N, N) float64 inner products of ``grad sum_t log p_t`` of each completion."""
-    candidates: Candidates
-    """Candidates by a history of the earlier set."""
-    earlier_tokens: tuple[list[int], ...]
-    """Token ids of the P * G completions of an earlier set of the same prompts."""
-    earlier_rewards: Rewards
-    """Of that set."""
-    max_tokens: int
-    """Longest completion allowed."""
     temperature: float
     folded: bool
     """True if gradients were folded: norms are right to about 0.3%."""
-    wanted: int | None = None
-    """Groups that fill a step of a method with rounds; None for P."""
 
     @property
     def reward_PG(self) -> Tensor:
         """(P, G) float64 total reward of each completion, NaN if it has none."""
         return self.rewards.total_N.view(-1, self.generations)
-
-    @property
-    def tokens_N(self) -> Tensor:
-        """(N,) tokens of each completion."""
-        return lengths(self.completion_tokens)
-
-    def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
-        """Rollouts of some prompts, default all, as an engine gives them to a session."""
-        tokens_N = self.tokens_N
-        keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
-        return RolledOut(
-            rewards=self.rewards.take(keep_N), tokens_N=tokens_N[keep_N], uncertainty_N=self.uncertainty_N[keep_N]
-        )
-
-    def completions(self, method: Method) -> Completions:
-        """The completions of all prompts as a method's completion pruning gets them."""
-        return completions_of(method, self.rolled_out(), self.context)
 
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""

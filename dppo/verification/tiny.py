@@ -15,12 +15,11 @@ from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.rng import Purpose, torch_generator
-from dppo.session import Session
-from dppo.step import RolledOut, StepSizes
+from dppo.step import micro_batch_loss
 from dppo.types import Candidates, Rewards
-from dppo.verification.draws import known_prompts, with_context
+from dppo.verification.draws import FrozenDraw, draw, nothing_pruned
 from dppo.verification.enumerate import Tape, enumerated, every_way
-from dppo.verification.subject import known_after
+from dppo.verification.subject import Rollouts, known_after
 
 P, G, T, V = 3, 3, 4, 5
 N = P * G
@@ -38,14 +37,7 @@ MASK_NT = torch.arange(T) < LENGTH_N[:, None]
 GROUP_N = torch.arange(N) // G
 EARLIER = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.2, 0.2], [0.4, 0.4, 0.4]], dtype=torch.float64))
 """Rewards of one earlier group of each prompt, for rules that skip prompts and baselines from history."""
-REWARDS, CONTEXT = Rewards.of_groups(REWARD_PG), known_after(EARLIER)
 THETA = _normal(11, PARAMETERS)
-CANDIDATES = Candidates(
-    row_P=torch.arange(P),
-    signal_P=torch.tensor([0.9, 0.3, 0.4], dtype=torch.float64),
-    tokens_P=LENGTH_N.view(P, G).double().mean(1),
-    seen_P=torch.ones(P, dtype=torch.bool),
-)
 
 
 def _policy(theta: Tensor, row_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,62 +52,44 @@ def _policy(theta: Tensor, row_B: Tensor) -> tuple[Tensor, Tensor]:
 
 OLD_LOGP_NT, _ = _policy(THETA + 0.3 * _normal(12, PARAMETERS), torch.arange(N))
 REF_LOGP_NT, _ = _policy(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
+ROLLOUTS = Rollouts(
+    completion_tokens=tuple(token_NT[:length].tolist() for token_NT, length in zip(TOKEN_NT, LENGTH_N, strict=True)),
+    rewards=Rewards.of_groups(REWARD_PG),
+    context=known_after(EARLIER),
+    candidates=Candidates(
+        row_P=torch.arange(P),
+        signal_P=torch.tensor([0.9, 0.3, 0.4], dtype=torch.float64),
+        tokens_P=LENGTH_N.view(P, G).double().mean(1),
+        seen_P=torch.ones(P, dtype=torch.bool),
+    ),
+    earlier_rewards=EARLIER,
+    uncertainty_N=uncertainty(OLD_LOGP_NT, MASK_NT),
+    sampled=SampledTokens(logp_NT=OLD_LOGP_NT, mask_NT=MASK_NT),
+    max_tokens=T,
+)
 
 
-def _session(method: Method) -> Session:
-    return Session(method, seed=0, generations=G, max_tokens=T)
-
-
-def gradient(method: Method, row_B: Tensor, weight: Tensor, advantage_B: Tensor, sizes: StepSizes) -> Tensor:
-    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
-
-    ``weight`` is (B,) of completions, or (B, T) of their tokens, of which those of weight 0 are masked.
-    """
+def gradient(method: Method, drawn: FrozenDraw) -> Tensor:
+    """(parameters,) gradient of the complete loss over what was drawn, as a trainer computes it."""
+    row_B = drawn.weight_N.nonzero()[:, 0]
     if not len(row_B):
         return torch.zeros_like(THETA)
+    weight, mask_BT = drawn.weight_N[row_B], MASK_NT[row_B]
+    if drawn.tokens is not None:
+        weight = weight[:, None] * drawn.tokens.weight_NT[row_B]
+        mask_BT = mask_BT & (weight > 0)
     theta = THETA.clone().requires_grad_()
     logp_BT, entropy_BT = _policy(theta, row_B)
     sampled = Tokens(
         logp_BT=logp_BT,
         old_logp_BT=OLD_LOGP_NT[row_B],
-        advantage_B=advantage_B,
-        mask_BT=MASK_NT[row_B] & ((weight > 0) if weight.dim() == 2 else True),
+        advantage_B=drawn.advantage_N[row_B],
+        mask_BT=mask_BT,
         counted_B=LENGTH_N[row_B],
         ref_logp_BT=REF_LOGP_NT[row_B],
     )
-    loss = _session(method).loss(sampled, weight, sizes, entropy_BT=entropy_BT)
+    loss = micro_batch_loss(method, sampled, weight, drawn.sizes, entropy_BT=entropy_BT)
     return torch.autograd.grad(loss, theta)[0]
-
-
-def full_gradient(method: Method) -> Tensor:
-    """(parameters,) gradient of the full batch, computed without a plan."""
-    tokens, weight_N = float(LENGTH_N.sum()), torch.ones(N, dtype=torch.float64)
-    sizes = StepSizes(method.normaliser.denominator(N, tokens, T), tokens)
-    return gradient(method, torch.arange(N), weight_N, method.advantages(REWARDS, CONTEXT), sizes)
-
-
-def pruned_gradient(method: Method, tape: Tape) -> Tensor:
-    """(parameters,) gradient after one outcome of all draws: of prompts or rounds, then completions and tokens."""
-    rng = cast(np.random.Generator, tape)
-    prompts = known_prompts(method, CANDIDATES, REWARDS, EARLIER, P, lambda *key: rng)
-    prompts = with_context(prompts, CONTEXT)
-    keep_N = prompts.draw.keep_N[GROUP_N]
-    row_N = keep_N.nonzero()[:, 0]
-    if not bool((prompts.weight_Q > 0).any()):
-        return torch.zeros_like(THETA)
-    rolled_out = RolledOut(
-        rewards=REWARDS.take(keep_N),
-        tokens_N=LENGTH_N[row_N],
-        uncertainty_N=uncertainty(OLD_LOGP_NT, MASK_NT)[row_N],
-        sampled=SampledTokens(logp_NT=OLD_LOGP_NT, mask_NT=MASK_NT).take(row_N),
-    )
-    plan = _session(method).plan(prompts, rolled_out, streams=lambda *key: rng)
-    weight_N = plan.weight_UN[0]
-    kept = weight_N.nonzero()[:, 0]
-    weight = weight_N[kept]
-    if plan.token_draws:
-        weight = weight[:, None] * plan.token_draws[0].weight_NT[kept]
-    return gradient(method, row_N[kept], weight, plan.advantage_N[kept], plan.sizes)
 
 
 def exact_bias(method: Method) -> float:
@@ -125,7 +99,10 @@ def exact_bias(method: Method) -> float:
     """
     levels = ("prompts", "completions", "tokens")
     method = replace(method, **{level: enumerated(getattr(method, level)) for level in levels})
-    ways = every_way(lambda tape: pruned_gradient(method, tape))
-    expected = sum((chance * pruned for pruned, chance in ways), torch.zeros_like(THETA))
-    full = full_gradient(method)
+
+    def pruned_gradient(tape: Tape) -> Tensor:
+        return gradient(method, draw(ROLLOUTS, method, lambda *key: cast(np.random.Generator, tape)))
+
+    expected = sum((chance * pruned for pruned, chance in every_way(pruned_gradient)), torch.zeros_like(THETA))
+    full = gradient(method, nothing_pruned(ROLLOUTS, method))
     return float((expected - full).norm() / full.norm())

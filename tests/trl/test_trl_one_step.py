@@ -120,7 +120,6 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
         context=NOTHING_KNOWN,
         earlier_rewards=earlier,
         wanted=trainer.session.source.prompts,
-        generations=GENERATIONS,
         uncertainty_N=uncertainty_N,
         candidates=plan.prompts.candidates,
         earlier_tokens=(),
@@ -169,7 +168,7 @@ def test_what_is_proved_and_compared_is_what_is_trained(number, trained, monkeyp
         return
     assert torch.equal(drawn.weight_N, expected_N)
     # Where history expects the tokens, a proof on rollouts that stand still takes those of the full batch.
-    assert drawn.denominator == plan.denominator or plan.prompts.expected_tokens is not None
+    assert drawn.sizes.denominator == plan.denominator or plan.prompts.expected_tokens is not None
 
     error_MN = draw_errors(subject, trainer.method, number + 1, seed)
     error_N = of_draws(subject, trainer.method, [drawn])[0] - full_batch(subject, trainer.method)

@@ -95,7 +95,7 @@ def test_a_draw_that_forgets_the_history_is_found_biased(subject, monkeypatch):
     """The wrong twin of every unbiased history method: a full batch with a history, and draws without."""
     method = METHODS["dppo_history_scaled"].with_rates(prompt=0.5, completion=0.5)
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
-    monkeypatch.setattr(draws, "with_context", lambda prompts, context: prompts)
+    monkeypatch.setattr(draws, "step_prompts", lambda *of: replace(step_prompts(*of), context=NOTHING_KNOWN))
     bias = measured(subject, method)
     assert bias.squared > bias.bound(1e-5)
 
@@ -145,10 +145,10 @@ def with_rewards(subject, reward_PG, **others):
 def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject):
     found = draw(with_rewards(subject, REWARD_PG), DAPO, step_streams(0, 0))
     used_N = torch.tensor([0, 0, 1, 1, 0, 1]).repeat_interleave(4)
-    assert found.weight_N.tolist() == used_N.tolist() and found.prompts == 3
-    assert found.denominator == float((subject.tokens_N * used_N).sum()) < float(subject.tokens_N.sum())
+    assert found.weight_N.tolist() == used_N.tolist()
+    assert found.sizes.denominator == float((subject.tokens_N * used_N).sum()) < float(subject.tokens_N.sum())
     nothing = draw(with_rewards(subject, REWARD_PG[:1].expand(6, 4)), DAPO, step_streams(0, 0))
-    assert nothing.prompts == nothing.weight_N.sum() == 0
+    assert nothing.weight_N.sum() == 0
 
 
 class Rows(PromptStream):

@@ -12,7 +12,8 @@ from dppo.objective import Tokens, clipped_tokens
 from dppo.pruning import PIVOTAL, UNWEIGHTED, Pruning, uniform
 from dppo.step import StepSizes
 from dppo.types import Rewards
-from dppo.verification import tiny
+from dppo.verification import draws, tiny
+from dppo.verification.draws import FrozenDraw, nothing_pruned, step_prompts
 from dppo.verification.tiny import exact_bias
 
 DPPO = METHODS["dppo"]
@@ -35,18 +36,17 @@ def test_the_exact_bias_agrees_with_what_a_method_says_of_itself(name, level, te
 def test_rounds_are_gone_through_by_hand(name):
     """The third group does not count; the second one, silent before, is skipped by GRESO half of the time."""
     method = METHODS[name]
-    rewards, full = Rewards.of_groups(tiny.REWARD_PG), tiny.full_gradient(method)
+    full = tiny.gradient(method, nothing_pruned(tiny.ROLLOUTS, method))
 
     def of_groups(count):
-        row_N = torch.arange(count * tiny.G)
-        tokens = float(tiny.LENGTH_N[row_N].sum())
-        return tiny.gradient(
-            method,
-            row_N,
-            torch.ones(len(row_N), dtype=torch.float64),
-            method.advantages(rewards, NOTHING_KNOWN)[row_N],
-            StepSizes(method.normaliser.denominator(len(row_N), tokens, tiny.T), tokens),
+        used_N = count > tiny.GROUP_N
+        tokens = float(tiny.LENGTH_N[used_N].sum())
+        drawn = FrozenDraw(
+            weight_N=used_N.double(),
+            advantage_N=method.advantages(Rewards.of_groups(tiny.REWARD_PG), NOTHING_KNOWN),
+            sizes=StepSizes(method.normaliser.denominator(int(used_N.sum()), tokens, tiny.T), tokens),
         )
+        return tiny.gradient(method, drawn)
 
     expected = of_groups(2) if name == "dapo" else (of_groups(1) + of_groups(2)) / 2
     bias = float((expected - full).norm() / full.norm())
@@ -71,9 +71,9 @@ HISTORY = [name for name, method in METHODS.items() if method.advantages.from_hi
 def test_a_history_is_part_of_what_is_enumerated(name, monkeypatch):
     """Of the equal rewards of the third group each is off what was expected; the wrong twin draws without a history."""
     method = METHODS[name].with_rates(prompt=0.5, completion=0.5)
-    assert int((method.advantages(tiny.REWARDS, tiny.CONTEXT) != 0).sum()) == tiny.N
+    assert int((method.advantages(tiny.ROLLOUTS.rewards, tiny.ROLLOUTS.context) != 0).sum()) == tiny.N
     assert exact_bias(method) < EXACT
-    monkeypatch.setattr(tiny, "with_context", lambda prompts, context: prompts)
+    monkeypatch.setattr(draws, "step_prompts", lambda *of: replace(step_prompts(*of), context=NOTHING_KNOWN))
     assert exact_bias(method) > 0.1
 
 

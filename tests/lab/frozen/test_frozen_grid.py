@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 from wrong_weights import DOUBLED, FORGOTTEN
 
+from dppo.context import NOTHING_KNOWN
 from dppo.errors import ConfigError
 from dppo.lab.comparison.contestants import choose
 from dppo.lab.frozen import lines
@@ -14,7 +15,7 @@ from dppo.lab.frozen.lines import EVERY_RATE, PrunedLevel
 from dppo.lab.frozen.sample import bias_of, sample
 from dppo.pruning import uniform
 from dppo.verification import draws
-from dppo.verification.draws import root
+from dppo.verification.draws import root, step_prompts
 from dppo.verification.subject import remembered
 
 BUILD = lines.as_embedded()
@@ -57,7 +58,7 @@ def test_the_grid_finds_the_biased_passes_the_unbiased_and_shares_false_alarms_a
 
 
 def test_draws_without_the_history_of_their_full_batch_are_wrong(subject, monkeypatch):
-    monkeypatch.setattr(draws, "with_context", lambda prompts, context: prompts)
+    monkeypatch.setattr(draws, "step_prompts", lambda *of: replace(step_prompts(*of), context=NOTHING_KNOWN))
     wrong = {row.name for row in compared(subject, HISTORY).measured if row.verdict == "WRONG"}
     assert wrong == set(HISTORY)
 
