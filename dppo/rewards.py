@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
     def call(*args: Any, **kwargs: Any) -> list[float | None]:
         one = made(args, kwargs)
         with one.faults_named():
-            values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
+            values = reward(*args, **kwargs) if limit_seconds is None else one.in_thread()
         return one.checked(values)
 
     @functools.wraps(reward)
@@ -66,7 +66,7 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
                 async with timer:
                     values = await reward(*args, **kwargs)
             except TimeoutError as error:
-                raise _Late if timer.expired() else error from None
+                raise one.late() if timer.expired() else error from None
         return one.checked(values)
 
     wrapper = call_async if is_async(target) else call
@@ -77,31 +77,6 @@ def guarded(reward: Reward, limit_seconds: float | None = None, dropped: Collect
 def is_async(function: Reward) -> bool:
     """True if calling the function, or the object, returns an awaitable."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-class _Late(Exception):
-    """A call that did not return in time."""
-
-
-def _within(limit_seconds: float, reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a reward function in a thread, with the caller's context and CUDA device; ``_Late`` after the limit."""
-    future: Future[Any] = Future()
-    context = contextvars.copy_context()
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-    def run() -> None:
-        try:
-            if device is not None:
-                torch.cuda.set_device(device)
-            future.set_result(context.run(reward, *args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-
-    # Not of an executor, whose threads the interpreter waits for at its end.
-    threading.Thread(target=run, daemon=True, name="reward").start()
-    if not wait([future], limit_seconds).done:
-        raise _Late
-    return future.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +90,43 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def in_thread(self) -> Any:
+        """Result of the call in a thread, with the caller's context and CUDA device; an error after the limit."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+        def run() -> None:
+            try:
+                if device is not None:
+                    torch.cuda.set_device(device)
+                future.set_result(context.run(self.reward, *self.args, **self.kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        # Not of an executor, whose threads the interpreter waits for at its end.
+        threading.Thread(target=run, daemon=True, name="reward").start()
+        if not wait([future], self.limit_seconds).done:
+            raise self.late()
+        return future.result()
+
     def fault(self, what: str) -> RewardError:
         """The error for a fault, with the step if the trainer gave it."""
         step = getattr(self.kwargs.get("trainer_state"), "global_step", None)
         return RewardError(f"reward function {self.name!r}{'' if step is None else f' at step {step}'} {what}")
+
+    def late(self) -> RewardError:
+        """The error for a call that did not return in time."""
+        limit = self.limit_seconds or 1
+        more = f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
+        late = f"did not return within {limit:g} seconds, and its thread ends with the process. Allow more time"
+        return self.fault(f"{late}: {more}")
 
     @contextmanager
     def faults_named(self) -> Iterator[None]:
         """Turn errors of a reward function into ``RewardError``; those of this library pass unchanged."""
         try:
             yield
-        except _Late:
-            limit = self.limit_seconds or 1
-            more = f"guarded({self.name}, limit_seconds={10 * limit:g}); in a configuration that is reward_time_limit"
-            late = f"did not return within {limit:g} seconds, and its thread ends with the process. Allow more time"
-            raise self.fault(f"{late}: {more}") from None
         except (Exception, SystemExit) as error:  # SystemExit would end the process without a message
             if getattr(error, "explained", False):
                 raise
@@ -186,12 +183,9 @@ def _removed(column: str) -> str:
 
 def _is_score(value: Any) -> bool:
     """True for None, NaN and finite real numbers."""
-    if value is None:
-        return True
-    if not isinstance(value, numbers.Number) and not hasattr(value, "item"):  # a Decimal is a Number, but not a Real
-        return False
+    number = isinstance(value, numbers.Number) or hasattr(value, "item")  # a Decimal is a Number, but not a Real
     try:
-        return not math.isinf(float(cast(Any, value)))
+        return value is None or (number and not math.isinf(float(value)))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
 
