@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -26,30 +26,28 @@ def fingerprint(method: Any) -> str:
 
 def changed(file: Path, listed: Callable[[str], bool] = lambda path: True) -> list[str]:
     """Methods that are not as ``file`` has them, or not there, of those whose path is ``listed``."""
-    found = _compared(file, listed)
-    return [f"{path.rpartition('.')[2]}.{name}" for path, name, (tested, here) in found if tested != here]
+    found = []
+    for path, tested in json.loads(file.read_text(encoding="utf-8")).items():
+        if listed(path):  # others are not imported: a part that a run does not use may fail to import
+            here = _fingerprints(path, tested)
+            found += [f"{path.rpartition('.')[2]}.{name}" for name in tested if here[name] != tested[name]]
+    return found
 
 
 def write_fingerprints(file: Path) -> None:
     """Write the fingerprints of the installed version."""
-    found: dict[str, dict[str, str]] = {}
-    for path, name, (_, here) in _compared(file, lambda path: True):
-        found.setdefault(path, {})[name] = here
+    tested = json.loads(file.read_text(encoding="utf-8"))
+    found = {path: _fingerprints(path, methods) for path, methods in tested.items()}
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _compared(file: Path, listed: Callable[[str], bool]) -> list[tuple[str, str, tuple[str, str]]]:
-    """Path and name of each listed method, with its fingerprints in the tested and in the installed version."""
-    found = []
-    for path, methods in json.loads(file.read_text(encoding="utf-8")).items():
-        if not listed(path):  # nor imported: a part that a run does not use may fail to import
-            continue
-        try:
-            owner = resolve_name(path)
-        except (AttributeError, ImportError):
-            owner = None
-        found += [(path, name, (tested, fingerprint(getattr(owner, name, None)))) for name, tested in methods.items()]
-    return found
+def _fingerprints(path: str, methods: Iterable[str]) -> dict[str, str]:
+    """Fingerprints of the methods of a class or module in the installed version."""
+    try:
+        owner = resolve_name(path)
+    except (AttributeError, ImportError):
+        owner = None
+    return {name: fingerprint(getattr(owner, name, None)) for name in methods}
 
 
 if __name__ == "__main__":
