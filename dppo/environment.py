@@ -75,16 +75,15 @@ def check_version(package: str, installed: str, *, oldest: str, before: str, cha
     warnings.warn(f"{newer}. It is used, since the methods that are overridden are the same.", stacklevel=3)
 
 
-def load_vllm(setting: str, otherwise: str) -> Any:
-    """The module ``vllm``; errors name the ``setting`` that needs it and one that works ``otherwise``."""
+def check_vllm() -> None:
+    """Raise ``ConfigError`` for a missing vLLM, or one of another version, if the setting ``use_vllm`` is true."""
     from packaging.version import Version  # comes with transformers, which torch alone does without
 
-    advice = f"{VLLM_LINE}, or {otherwise}"
+    advice = f"{VLLM_LINE}, or use_vllm: false"
     try:
-        vllm: Any = import_module("vllm")
+        installed = import_module("vllm").__version__
     except ImportError as error:
-        raise ConfigError(f"{setting}: vLLM is not installed ({error}): {advice}") from error
-    known = vllm.__version__[:1].isdigit()  # builds from a checkout may have no number
-    if known and not Version(VLLM_OLDEST) <= Version(Version(vllm.__version__).base_version) < Version(VLLM_BEFORE):
-        raise ConfigError(f"{setting}: vLLM {vllm.__version__} is not supported. {advice}")
-    return vllm
+        raise ConfigError(f"use_vllm: true: vLLM is not installed ({error}): {advice}") from error
+    known = installed[:1].isdigit()  # builds from a checkout may have no number
+    if known and not Version(VLLM_OLDEST) <= Version(Version(installed).base_version) < Version(VLLM_BEFORE):
+        raise ConfigError(f"use_vllm: true: vLLM {installed} is not supported. {advice}")

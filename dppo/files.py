@@ -43,9 +43,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 def flush_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk, on systems that can."""
-    if os.name != "posix":
-        return
-    with suppress(OSError):  # some network file systems refuse; the new file is in place already
+    with suppress(OSError):  # Windows and some network file systems refuse; the new file is in place already
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

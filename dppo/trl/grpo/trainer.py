@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from dppo.environment import load_vllm
+from dppo.environment import check_vllm
 from dppo.methods import Method
 from dppo.methods.own import assigned, is_own, parts_in_words
 from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
@@ -71,7 +71,7 @@ class DPPOTrainer(GRPOHooks):
         check_overrides(type(self), streamed=not isinstance(data, Dataset))
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
         if args.use_vllm:
-            load_vllm("use_vllm: true", "use_vllm: false")
+            check_vllm()
         rewards = guarded_rewards(reward_funcs, args, data)
         with models_named(model, *(rewards or [])), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
