@@ -16,6 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.methods import ALL_TOKENS, Method
 from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, Normaliser
+from dppo.packing.attention import unsupported, unwrapped
 from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, TokenPruning, random_prefix, uniform
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -24,7 +25,7 @@ from dppo.verification import parity
 from dppo.verification.controls import wrong_cuts, wrong_kernels, wrong_methods
 from dppo.verification.draws import deviance, deviance_bound, draw_errors, estimate_bias, full_batch
 from dppo.verification.enumerate import outcomes
-from dppo.verification.parity import LOSSES, Script, one_step, padded_because, relative_difference
+from dppo.verification.parity import LOSSES, Script, one_step, relative_difference
 from dppo.verification.subject import Subject
 from dppo.verification.tiny import exact_bias
 from dppo.verification.tiny_model import build_model
@@ -196,7 +197,8 @@ def parity_checks(script: Script) -> Iterator[Check]:
 
 def row_checks(subject: Subject) -> Iterator[Check]:
     """Dense rows, and wrong ones as controls, against padding on the subject's own model, in float32."""
-    title, model = ("a tiny Qwen3", build_model(0)) if padded_because(subject.model) else ("the model", subject.model)
+    padded = unsupported(unwrapped(subject.model))
+    title, model = ("a tiny Qwen3", build_model(0)) if padded else ("the model", subject.model)
     found = parity.rows_against_padding(model, temperature=subject.temperature)
     gradient = math.nan if found.gradient_difference is None else found.gradient_difference
     name = "3 dense rows, equal to padding"

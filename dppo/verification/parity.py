@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
@@ -20,7 +20,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from dppo.environment import SMALL
 from dppo.packing import SEGMENT_SDPA, Kernel
-from dppo.packing.attention import unsupported, unwrapped, use_rows
+from dppo.packing.attention import unwrapped, use_rows
 from dppo.packing.check import LayoutCheck, check_rows
 from dppo.packing.head import add_scored_head, unsupported_head
 from dppo.rng import Purpose, generator
@@ -93,8 +93,7 @@ def tiny_script(prompts: int = 4) -> Script:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerStep:
+class TrainerStep(NamedTuple):
     """Result of one step of a trainer."""
 
     gradient: Gradient
@@ -138,7 +137,7 @@ def one_step(
             callbacks=[recorder],
         )
         loss = float(trainer.train().training_loss)
-    return TrainerStep(gradient=recorder.gradient, loss=loss, trainer=trainer)
+    return TrainerStep(recorder.gradient, loss, trainer)
 
 
 def relative_difference(left: Gradient, right: Gradient) -> float:
@@ -215,11 +214,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(level)
-
-
-def padded_because(model: PreTrainedModel) -> str:
-    """Reason why a model cannot use rows, so that its training is padded; "" if it can."""
-    return unsupported(unwrapped(model))
 
 
 def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:

@@ -1,14 +1,15 @@
 """All checks on one subject: the proof behind ``dppo verify``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from dppo.environment import one_thread
 from dppo.methods import ALL_TOKENS, Method
+from dppo.packing.attention import unsupported, unwrapped
 from dppo.verification import checks
 from dppo.verification.checks import Check
-from dppo.verification.parity import padded_because, script_of
+from dppo.verification.parity import script_of
 from dppo.verification.subject import Subject
 
 
@@ -40,25 +41,25 @@ def verify(
     that names it.
     """
     first, count = replace(methods[0], tokens=ALL_TOKENS), len(methods)
-    enumerated = (checks.enumeration_checks, checks.token_checks, checks.round_checks)
-    parts = {
-        "every outcome of small draws": lambda: chain.from_iterable(each(methods) for each in enumerated),
-        "many draws on the model": lambda: checks.draw_checks(subject, methods, draws),
-        "one step beside TRL": lambda: checks.parity_checks(script_of(subject)),
-        "rows beside padding": lambda: checks.row_checks(subject),
-        "inclusion frequencies": lambda: chain(
-            checks.frequency_checks(subject, first, draws, count), checks.token_frequency_checks(draws, count)
-        ),
-        "controls": lambda: checks.control_checks(subject, first, draws, count),
+    enumerated = checks.enumeration_checks(methods), checks.token_checks(methods), checks.round_checks(methods)
+    frequencies = checks.frequency_checks(subject, first, draws, count), checks.token_frequency_checks(draws, count)
+    parts: dict[str, Iterable[Check]] = {  # generators: each does its work when it is gone through
+        "every outcome of small draws": chain(*enumerated),
+        "many draws on the model": checks.draw_checks(subject, methods, draws),
+        "one step beside TRL": checks.parity_checks(script_of(subject)),
+        "rows beside padding": checks.row_checks(subject),
+        "inclusion frequencies": chain(*frequencies),
+        "controls": checks.control_checks(subject, first, draws, count),
     }
     found: list[Check] = []
     with one_thread():
         for name, part in parts.items():
             progress(f"{len(found)} checks done, next: {name}")
-            found += part()
-    reason, sized = padded_because(subject.model), [method.name for method in methods if method.sizes is not None]
+            found += part
     notes = [subject.describe()]
-    notes += [f"Its training is padded, without dense rows: {reason}."] * bool(reason)
-    notes += [f"Group sizes were not varied, all groups are of one size: {', '.join(sized)}."] * bool(sized)
+    if reason := unsupported(unwrapped(subject.model)):
+        notes.append(f"Its training is padded, without dense rows: {reason}.")
+    if sized := ", ".join(method.name for method in methods if method.sizes is not None):
+        notes.append(f"Group sizes were not varied, all groups are of one size: {sized}.")
     ordered = tuple(sorted(found, key=lambda check: check.name[0]))
     return Findings(subject=" ".join(notes), checks=ordered)

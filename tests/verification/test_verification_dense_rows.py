@@ -10,12 +10,11 @@ from transformers import AttentionInterface, Gemma2Config, Gemma2ForCausalLM, Gr
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from dppo.packing import SEGMENT_SDPA
-from dppo.packing.attention import ROWS, rows_attention
+from dppo.packing.attention import ROWS, rows_attention, unsupported
 from dppo.packing.kernels import Kernel
 from dppo.verification import checks, parity
 from dppo.verification.checks import row_checks
 from dppo.verification.controls import wrong_kernels
-from dppo.verification.parity import padded_because
 
 SIZE = dict(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
 
@@ -72,7 +71,7 @@ def test_a_model_that_rows_cannot_serve_is_not_checked_on_rows(subject):
     found = list(row_checks(replace(subject, model=capped)))
     assert verdicts(found) == ALL
     assert all(check.name.endswith(", on a tiny Qwen3") for check in found)
-    assert padded_because(capped) == "it caps attention scores, which sdpa cannot" and not padded_because(subject.model)
+    assert unsupported(capped) == "it caps attention scores, which sdpa cannot" and not unsupported(subject.model)
 
 
 def test_a_model_that_scales_its_logits(subject):

@@ -46,7 +46,7 @@ def test_the_real_code_passes_every_check(report):
 
 def test_the_report_names_what_is_padded_and_what_was_not_varied(subject, report, monkeypatch):
     assert "padded" not in report.subject
-    monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
+    monkeypatch.setattr("dppo.verification.verify.unsupported", lambda model: "it has sinks")
     for part in ("enumeration", "token", "draw", "parity", "row", "frequency", "control"):
         monkeypatch.setattr(f"dppo.verification.checks.{part}_checks", lambda *_: [])
     found = verify(subject, [METHODS["dppo_history_sizes"]], draws=FEW)
