@@ -18,14 +18,13 @@ from torch import Tensor
 from dppo.errors import DesignError
 from dppo.pruning import POISSON, SYSTEMATIC, Design, PromptPruning, Pruning, TokenDraw, TokenPruning
 
-T = TypeVar("T")
+Result = TypeVar("Result")
+AnyPruning = TypeVar("AnyPruning")
 Outcomes = list[tuple[Tensor, float]]
 """Pairs of (keep_N, chance) whose chances sum to 1."""
 
 BY_COINS = ("pivotal", "poisson", "deterministic")
 """Designs that compare uniform numbers with thresholds, or draw nothing."""
-MOST_SYSTEMATIC_ROWS = 6
-"""A systematic draw has as many orders as the factorial of its open rows."""
 
 
 class Tape:
@@ -70,7 +69,7 @@ class Coin:
         return not self < threshold
 
 
-def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
+def every_way(run: Callable[[Tape], Result]) -> Iterator[tuple[Result, float]]:
     """(result, chance) of ``run(tape)`` for every path of choices; the tape must be its only randomness."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
@@ -83,8 +82,6 @@ def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
 def _on_a_line(design: Design, prob_N: Tensor, score_N: Tensor) -> Iterator[tuple[Tensor, float]]:
     """Systematic draws: every order of the open rows; between two ends of rows every start gives the same draw."""
     open_prob = [p for p in prob_N.tolist() if 0 < p < 1]
-    if len(open_prob) > MOST_SYSTEMATIC_ROWS:
-        raise DesignError(f"{len(open_prob)} rows are too many to enumerate: at most {MOST_SYSTEMATIC_ROWS}")
     for order in permutations(range(len(open_prob))):
         ends = np.cumsum([open_prob[row] for row in order]) % 1.0
         for low, high in pairwise(sorted({0.0, 1.0, *ends.tolist()})):
@@ -107,9 +104,6 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     for keep_N, chance in found:
         chances[tuple(keep_N.tolist())] += chance
     return [(torch.tensor(mask, dtype=torch.bool), chance) for mask, chance in chances.items()]
-
-
-AnyPruning = TypeVar("AnyPruning")
 
 
 def enumerated(pruning: AnyPruning) -> AnyPruning:

@@ -47,8 +47,6 @@ def test_a_draw_with_other_probabilities_than_it_was_given_is_seen():
 
 
 def test_what_cannot_be_enumerated_says_so():
-    with refused(DesignError, "enumerate"):
-        outcomes(SYSTEMATIC, torch.full((8,), 0.5, dtype=torch.float64))
     with refused(DesignError, "'urn'"):
         outcomes(replace(PIVOTAL, name="urn"), PROB)
     with refused(DesignError, "rng.permutation", "rng.random(n) < prob_N.numpy()"):
