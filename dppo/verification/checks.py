@@ -15,7 +15,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.methods import ALL_TOKENS, Method
-from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, Normaliser
+from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
 from dppo.packing.attention import unsupported, unwrapped
 from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, TokenPruning, random_prefix, uniform
 from dppo.rng import Purpose, generator
@@ -37,7 +37,6 @@ SINGLE = 1e-4
 embedded policy, and more on larger models."""
 SAMPLE_MEANS = (GRPO_MEAN, DR_GRPO)
 """Normalisers that are exact under prompt pruning."""
-ALL_NORMALISERS = (*SAMPLE_MEANS, DAPO_TOKENS)
 USUAL_RATE = 0.5
 """Rate at which a level is checked if a run prunes nothing there."""
 RANDOM_DESIGNS = [name for name, design in DESIGNS.items() if design.unbiased]
@@ -112,29 +111,26 @@ def at_level(method: Method, level: str) -> Method:
     return method.with_rates(prompt=prompt, completion=completion if level == "both levels" else 0.0)
 
 
-def claims_of(methods: Sequence[Method]) -> Iterator[tuple[str, str, Method]]:
-    """Level, first words and checked method of each claim; methods with rounds have one about completions only."""
+def claims_of(methods: Sequence[Method]) -> Iterator[tuple[str, Method]]:
+    """First words and checked method of each claim; methods with rounds have one about completions only."""
     for level, number in CLAIMS.items():
         for method in methods:
             if method.rounds is None or level == "completions":
                 checked = at_level(method, level)
-                yield level, f"{number} {level}, {checked.name}", checked
+                yield f"{number} {level}, {checked.name}", checked
 
 
 def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every outcome of both draws, on a policy of a few parameters, in float64."""
-    for level, name, own in claims_of(methods):
-        normalisers = ALL_NORMALISERS if level == "completions" else SAMPLE_MEANS
-        yield _exact(f"{name}: every outcome", own, *_variants(own, normalisers))
+    for name, checked in claims_of(methods):
+        yield _exact(f"{name}: every outcome", checked)
 
 
-def _variants(method: Method, normalisers: Sequence[Normaliser]) -> list[Method]:
-    return [replace(method, normaliser=normaliser, beta=beta) for normaliser in normalisers for beta in (0.0, 0.2)]
-
-
-def _exact(name: str, *methods: Method) -> Check:
-    """A check that the largest exact bias of some methods is rounding; NaN stays NaN."""
-    return at_most(name, float(np.max([exact_bias(method) for method in methods])), EXACT, BIAS)
+def _exact(name: str, method: Method) -> Check:
+    """A check that the largest exact bias of a method, of its own loss and of others, is rounding; NaN stays NaN."""
+    normalisers = SAMPLE_MEANS if method.prompts.rate else (*SAMPLE_MEANS, DAPO_TOKENS)
+    others = [replace(method, normaliser=each, beta=beta) for each in normalisers for beta in (0.0, 0.2)]
+    return at_most(name, float(np.max([exact_bias(each) for each in (method, *others)])), EXACT, BIAS)
 
 
 def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
@@ -144,8 +140,7 @@ def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
         if method.rounds is not None or alone.needs_all_tokens:  # no run prunes tokens that its loss mixes
             continue
         for name, level in TOKEN_LEVELS.items():
-            variants = _variants(replace(alone, tokens=level), ALL_NORMALISERS)
-            yield _exact(f"1 tokens, {method.name}, {name}: every outcome", *variants)
+            yield _exact(f"1 tokens, {method.name}, {name}: every outcome", replace(alone, tokens=level))
         for name, level in wrong_cuts(USUAL_RATE).items():
             bias = exact_bias(replace(alone, tokens=level))
             yield above(f"5 control: {name}, {method.name}: every outcome", bias, EXACT, BIAS)
@@ -172,7 +167,7 @@ def _measured(subject: Subject, method: Method, draws: int, methods: int) -> tup
 
 def draw_checks(subject: Subject, methods: Sequence[Method], draws: int) -> Iterator[Check]:
     """Expectations estimated from many draws, on the subject's own model and completions."""
-    for _, name, checked in claims_of(methods):
+    for name, checked in claims_of(methods):
         title = f"{name}, {checked.normaliser.name}: {draws} draws on the model"
         yield at_most(title, *_measured(subject, checked, draws, len(methods)))
 
