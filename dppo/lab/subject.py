@@ -16,7 +16,7 @@ from dppo.pruning import uncertainty
 from dppo.rng import Purpose, generator
 from dppo.step import RolledOut
 from dppo.types import Rewards
-from dppo.verification.gradients import Folding, gram, score_gradients, trained_parameters
+from dppo.verification.gradients import gram, score_gradients, trained_parameters
 from dppo.verification.subject import Subject, candidates_after, known_after, lengths
 
 FEWEST_LIVE = 12
@@ -97,7 +97,6 @@ def frozen_subject(
         earlier_rewards=earlier,
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
-        folded=not Folding(trained_parameters(model)).exact,
     )
 
 

@@ -16,7 +16,7 @@ from dppo.objective import DR_GRPO, group_advantages
 from dppo.pruning import PromptHistory, SampledTokens, absolute_advantage, advantage_with_length, uncertainty
 from dppo.step import RolledOut, completions_of, signals
 from dppo.types import Candidates, Completions, Rewards
-from dppo.verification.gradients import log_probs, trained_parameters
+from dppo.verification.gradients import Folding, log_probs, trained_parameters
 
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 """The method of a history if none is named: its score is abs(A) times the root of the length."""
@@ -92,8 +92,6 @@ class Subject(Rollouts):
     gram_NN: Tensor
     """(N, N) float64 inner products of ``grad sum_t log p_t`` of each completion."""
     temperature: float
-    folded: bool
-    """True if gradients were folded: norms are right to about 0.3%."""
 
     @property
     def reward_PG(self) -> Tensor:
@@ -103,11 +101,12 @@ class Subject(Rollouts):
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""
         live, mean_tokens = int((group_advantages(self.rewards) != 0).sum()), self.tokens_N.double().mean()
+        parameters = trained_parameters(self.model)
         lines = (
-            f"{self.title}: {sum(p.numel() for p in trained_parameters(self.model)):,} trained parameters,",
+            f"{self.title}: {sum(each.numel() for each in parameters):,} trained parameters,",
             f"{self.rewards.groups} prompts x {self.generations} completions of {mean_tokens:.0f} tokens",
             f"(at most {self.max_tokens}), {live} of them with a gradient, which is kept",
-            f"{'folded' if self.folded else 'whole'}.",
+            "whole." if Folding(parameters).exact else "folded.",
         )
         return " ".join([*lines, *self.notes])
 

@@ -125,7 +125,6 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
         earlier_tokens=(),
         max_tokens=trainer.args.max_completion_length,
         temperature=1.0,
-        folded=False,
     )
 
 

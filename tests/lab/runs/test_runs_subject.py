@@ -52,7 +52,7 @@ def run(folder, untrained, monkeypatch):
 
 def test_model_problems_and_rewards_are_the_runs_own(run, untrained):
     subject = subject_from_run(run())
-    assert subject.reward_PG.shape == (6, 4) and subject.max_tokens == 7 and not subject.folded
+    assert subject.reward_PG.shape == (6, 4) and subject.max_tokens == 7 and "kept whole" in subject.describe()
     assert subject.reward_PG.flatten().tolist() == [float(len(ids) % 2) for ids in subject.completion_tokens]
     assert "problems.jsonl" in subject.title and str(untrained) in subject.title
     texts = {*map(build_tokenizer().decode, subject.prompt_tokens)}
