@@ -153,8 +153,6 @@ class Bias:
     """Unbiased estimate of ``|E[g_hat] - g|^2 / |g|^2``: near 0, above or below, if there is no bias."""
     standard_error: float
     """Standard error of ``squared`` if there is no bias."""
-    variance: float
-    """``E|g_hat - g|^2 / |g|^2`` of a single draw, its bias included."""
     spectrum: tuple[float, float]
     """``|lambda|_2 / M`` and ``max lambda / M``, of the eigenvalues of the error's covariance over ``|g|^2``."""
 
@@ -177,16 +175,14 @@ def estimate_bias(error_MN: Tensor, gram_NN: Tensor, full_N: Tensor) -> Bias:
     """
     draws = len(error_MN)
     norm = float(full_N @ gram_NN @ full_N)
-    square_M = ((error_MN @ gram_NN) * error_MN).sum(1)
-    total_N = error_MN.sum(0)
-    across = float(total_N @ gram_NN @ total_N - square_M.sum()) / (draws * (draws - 1))
+    total_N, square = error_MN.sum(0), ((error_MN @ gram_NN) * error_MN).sum(1).sum()
+    across = float(total_N @ gram_NN @ total_N - square) / (draws * (draws - 1))
     centred_MN = (error_MN - error_MN.mean(0)) @ root(gram_NN)
     eigenvalue_N = torch.linalg.eigvalsh(centred_MN.T @ centred_MN / (draws - 1)).clamp_min(0)
     spread = float(eigenvalue_N.norm())
     return Bias(
         squared=across / norm,
         standard_error=math.sqrt(2) * spread / (draws * norm),
-        variance=float(square_M.mean()) / norm,
         spectrum=(spread / (draws * norm), float(eigenvalue_N.max()) / (draws * norm)),
     )
 

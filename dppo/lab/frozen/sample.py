@@ -131,7 +131,7 @@ def bias_of(found: Sample, root_NN: Tensor) -> Bias:
     error_MK = found.gradient_MN @ root_NN - full_K
     if found.exact:
         squared = float(error_MK.square().sum() / full_K.square().sum())
-        return Bias(squared=squared, standard_error=0.0, variance=squared, spectrum=(0.0, 0.0))
+        return Bias(squared=squared, standard_error=0.0, spectrum=(0.0, 0.0))
     return estimate_bias(error_MK, torch.eye(len(full_K), dtype=torch.float64), full_K)
 
 
