@@ -170,10 +170,8 @@ class _Call:
             raise self.fault(f"returned {len(values)} values for {len(completions)} completions. {HINT}")
         for row, value in enumerate(values):
             if not _is_score(value):
-                wrong = (
-                    f"returned {value!r:.120} for completion {row} of {len(values)}, not a finite number, NaN or None"
-                )
-                raise self.fault(f"{wrong}. The completion: {completions[row]!r:.120}. {HINT}")
+                place = f"for completion {row} of {len(values)}, not a finite number, NaN or None"
+                raise self.fault(f"returned {value!r:.120} {place}. The completion: {completions[row]!r:.120}. {HINT}")
         return [None if value is None else float(value) for value in values]
 
 

@@ -181,24 +181,22 @@ class _Recorder(TrainerCallback):
 
 def _scripted(script: Script) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """A rollout function and a reward function that return the script's values for prompts by their numbers."""
-    count = script.generations
 
     def places(prompts: list[str]) -> list[int]:
         """The completion of each place of a batch: the first, second, ... of its prompt."""
-        return [int(prompt) * count + prompts[:place].count(prompt) for place, prompt in enumerate(prompts)]
+        size = script.generations
+        return [int(prompt) * size + prompts[:place].count(prompt) for place, prompt in enumerate(prompts)]
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        here = places(prompts)
-        completions = [script.completion_tokens[place] for place in here]
+        completions = [script.completion_tokens[place] for place in places(prompts)]
         return {
-            "prompt_ids": [script.prompt_tokens[place // count] for place in here],
+            "prompt_ids": [script.prompt_tokens[int(prompt)] for prompt in prompts],
             "completion_ids": completions,
             "logprobs": [[-1.0] * len(tokens) for tokens in completions],
         }
 
-    def scripted_rewards(prompts: list[str], completions: list[Any], **columns: Any) -> list[float | None]:
-        rewards = [script.reward_N[place] for place in places(prompts)]
-        return [None if reward != reward else reward for reward in rewards]
+    def scripted_rewards(prompts: list[str], **columns: Any) -> list[float]:
+        return [script.reward_N[place] for place in places(prompts)]
 
     return rollouts, scripted_rewards
 
