@@ -7,15 +7,10 @@ from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_tokenizer import EOS, PAD, TOKENS
 
 
-def build_model(
-    seed: int, vocabulary: int = len(TOKENS), *, pad: int = TOKENS.index(PAD), end: int = TOKENS.index(EOS)
-) -> Qwen3ForCausalLM:
-    """A randomly initialised float32 policy, a function of the seed alone: normal matrices, norms of one.
-
-    ``vocabulary`` is a number of tokens; ``pad`` and ``end`` are token ids.
-    """
+def build_model(seed: int) -> Qwen3ForCausalLM:
+    """A randomly initialised float32 policy, a function of the seed alone: normal matrices, norms of one."""
     config = Qwen3Config(
-        vocab_size=vocabulary,
+        vocab_size=len(TOKENS),
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=3,
@@ -25,8 +20,8 @@ def build_model(
         max_position_embeddings=256,  # a question of 12 operands with all steps takes at most 120 tokens
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,
-        pad_token_id=pad,
-        eos_token_id=end,
+        pad_token_id=TOKENS.index(PAD),
+        eos_token_id=TOKENS.index(EOS),
         bos_token_id=None,
     )
     with torch.random.fork_rng(devices=[]):  # transformers initialises from the global generator: leave no trace there

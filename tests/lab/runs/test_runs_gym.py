@@ -5,6 +5,7 @@ import multiprocessing
 from unittest.mock import Mock
 
 import pytest
+import torch
 from refusals import refused, warned
 from small_runs import lines_of, small_words, train
 
@@ -29,7 +30,12 @@ def reader(tmp_path_factory):
     """A folder with an untrained model whose tokenizer can read any text."""
     folder = tmp_path_factory.mktemp("reader") / "model"
     tokenizer = train_tokenizer([row["problem"] for row in reasoning_gym_task("chain_sum", ARGUMENTS).rows()])
-    build_model(0, len(tokenizer), pad=0, end=tokenizer.eos_token_id).save_pretrained(folder)
+    model = build_model(0)
+    torch.manual_seed(0)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    for config in (model.config, model.generation_config):
+        config.pad_token_id, config.eos_token_id = 0, tokenizer.eos_token_id
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
