@@ -1,7 +1,7 @@
 """All checks on one subject: the proof behind ``dppo verify``."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from dppo.environment import one_thread
@@ -13,28 +13,14 @@ from dppo.verification.parity import script_of
 from dppo.verification.subject import Subject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """All checks of one subject."""
-
-    subject: str
-    """Model, data and rollouts, in one paragraph."""
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        """True if every check passed."""
-        return all(check.passed for check in self.checks)
-
-
 def verify(
     subject: Subject,
     methods: Sequence[Method],
     *,
     draws: int = 2000,
     progress: Callable[[str], None] = lambda text: None,
-) -> Findings:
-    """Run every check on a subject.
+) -> list[Check]:
+    """Run every check on a subject; return them by the number of their claim.
 
     ``methods`` are claimed to be unbiased, at least one; controls have the loss of the first one. ``draws`` of each
     check are >= 8: the smallest visible bias falls with their root. ``progress`` is called before each part with a text
@@ -56,10 +42,14 @@ def verify(
         for name, part in parts.items():
             progress(f"{len(found)} checks done, next: {name}")
             found += part
+    return sorted(found, key=lambda check: check.name[0])
+
+
+def described(subject: Subject, methods: Sequence[Method]) -> str:
+    """Model, data and rollouts, and parts of the training that are not checked on them, in one paragraph."""
     notes = [subject.describe()]
     if reason := unsupported(unwrapped(subject.model)):
         notes.append(f"Its training is padded, without dense rows: {reason}.")
     if sized := ", ".join(method.name for method in methods if method.sizes is not None):
         notes.append(f"Group sizes were not varied, all groups are of one size: {sized}.")
-    ordered = tuple(sorted(found, key=lambda check: check.name[0]))
-    return Findings(subject=" ".join(notes), checks=ordered)
+    return " ".join(notes)

@@ -68,10 +68,10 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     from dppo.methods import ALL_TOKENS
     from dppo.objective import DR_GRPO
     from dppo.verification.checks import FAILURE_RATE, LEGEND
-    from dppo.verification.verify import verify
+    from dppo.verification.verify import described, verify
 
     subject, methods, steps = _subject(config, fields, options.prompts)
-    found = verify(subject, methods, draws=options.draws, progress=show_status)
+    checks = verify(subject, methods, draws=options.draws, progress=show_status)
     first, variance = replace(methods[0], tokens=ALL_TOKENS), ()
     if options.variance:
         show_status("variance")
@@ -80,8 +80,9 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     ceilings = pilot_ceilings(subject, first)
     seconds = time.perf_counter() - started
     console = wide_console(NARROWEST)
-    console.print(f"{found.subject}\n", markup=False)
-    console.print(_checks(found.checks))
+    about = described(subject, methods)
+    console.print(f"{about}\n", markup=False)
+    console.print(_checks(checks))
     for name, meaning in LEGEND.items():
         console.print(f"  {name}: {meaning}", markup=False)
     console.print(f"  A build without faults fails any of the checks that draw at a rate of {FAILURE_RATE:g}.\n")
@@ -94,15 +95,15 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
         console.print(f"  {line}", markup=False)
     for reason in (reason for method in methods for reason in method.biases(steps)):
         console.print(f"[yellow]declared[/] {escape(reason)}")
-    failed = sum(not check.passed for check in found.checks)
+    failed = sum(not check.passed for check in checks)
     verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
-    console.print(f"\n{verdict} {len(found.checks)} checks, {seconds:.0f} s")
+    console.print(f"\n{verdict} {len(checks)} checks, {seconds:.0f} s")
     if options.output is not None:
-        tables = {"checks": found.checks, "variance": variance, "ceilings": ceilings}
+        tables = {"checks": checks, "variance": variance, "ceilings": ceilings}
         written = {name: [asdict(row) for row in rows] for name, rows in tables.items()}
-        facts = {"subject": found.subject, "passed": found.passed, "failure_rate": FAILURE_RATE}
+        facts = {"subject": about, "passed": not failed, "failure_rate": FAILURE_RATE}
         write_json(options.output, {**facts, **written, "environment": environment(), "seconds": round(seconds, 1)})
-    return 0 if found.passed else 1
+    return 1 if failed else 0
 
 
 def _subject(

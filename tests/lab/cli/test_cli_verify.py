@@ -11,7 +11,6 @@ from dppo.lab.frozen import variance
 from dppo.methods import METHODS
 from dppo.verification import checks
 from dppo.verification.checks import above, at_most
-from dppo.verification.verify import Findings
 
 FOUND = {
     "enumeration": [at_most("1 completions, dppo: every outcome", 3e-17, 1e-12, checks.BIAS)],
@@ -71,8 +70,8 @@ def test_the_table_of_variances_and_few_draws_are_asked_for(quick, capsys):
 
 def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys):
     checks = (at_most("1 right", 0.1, 1.0, "a distance"), at_most("1 wrong", 2.0, 1.0, "a distance"))
-    found = Findings(subject="", checks=checks)
-    monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: found)
+    monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: checks)
+    monkeypatch.setattr("dppo.verification.verify.described", lambda *given: "")
     for part in ("variance_table", "pilot_ceilings"):
         monkeypatch.setattr(variance, part, lambda *given: ())
     monkeypatch.setattr("dppo.lab.demo.subject.embedded_subject", lambda: None)
