@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -183,7 +183,7 @@ def _is_score(value: Any) -> bool:
     """True for None, NaN and finite real numbers."""
     number = isinstance(value, numbers.Number) or hasattr(value, "item")  # a Decimal is a Number, but not a Real
     try:
-        return value is None or (number and not math.isinf(float(value)))
+        return value is None or (number and not math.isinf(float(cast(Any, value))))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
 
