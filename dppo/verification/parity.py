@@ -50,14 +50,9 @@ class Script:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     prompt_tokens: tuple[list[int], ...]
-    completion_tokens: tuple[list[int], ...]
-    """Completions of each prompt after each other, the same number of each."""
-    reward_N: tuple[float, ...]
-
-    @property
-    def generations(self) -> int:
-        """Completions per prompt."""
-        return len(self.completion_tokens) // len(self.prompt_tokens)
+    completion_tokens: tuple[tuple[list[int], ...], ...]
+    """Completions of each prompt, the same number of each."""
+    reward_PG: Tensor
 
 
 def script_of(subject: Subject, prompts: int = 4) -> Script:
@@ -71,14 +66,14 @@ def script_of(subject: Subject, prompts: int = 4) -> Script:
         model=subject.model,
         tokenizer=subject.tokenizer,
         prompt_tokens=tuple(subject.prompt_tokens[row] for row in chosen),
-        completion_tokens=tuple(subject.completion_tokens[row * count + g] for row in chosen for g in range(count)),
-        reward_N=tuple(subject.reward_PG[chosen].flatten().tolist()),
+        completion_tokens=tuple(subject.completion_tokens[row * count :][:count] for row in chosen),
+        reward_PG=subject.reward_PG[chosen],
     )
 
 
 def tiny_script(prompts: int = 4) -> Script:
     """Random completions of random lengths, four of each prompt, on the untrained embedded model."""
-    rng, completions = generator(0, Purpose.CHECK, 4), 4 * prompts
+    rng = generator(0, Purpose.CHECK, 4)
 
     def words(count: int, least: int, most: int) -> tuple[list[int], ...]:
         return tuple(rng.integers(4, len(TOKENS), int(rng.integers(least, most))).tolist() for _ in range(count))
@@ -88,8 +83,8 @@ def tiny_script(prompts: int = 4) -> Script:
         model=build_model(0),
         tokenizer=build_tokenizer(),
         prompt_tokens=words(prompts, 3, 9),
-        completion_tokens=words(completions, 2, 16),
-        reward_N=tuple(rng.integers(0, 3, completions).astype(float).tolist()),
+        completion_tokens=tuple(words(4, 2, 16) for _ in range(prompts)),
+        reward_PG=torch.from_numpy(rng.integers(0, 3, (prompts, 4)).astype(float)),
     )
 
 
@@ -105,21 +100,20 @@ def one_step(
     trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], script: Script, **options: Any
 ) -> TrainerStep:
     """Loss and gradient of one step over all completions of a script. The weights do not move."""
-    recorder = _Recorder()
+    recorder, size = _Recorder(), script.reward_PG.shape
     rollouts, rewards = _scripted(script)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         args = config_class(
             output_dir=folder,
-            per_device_train_batch_size=len(script.completion_tokens),
-            num_generations=script.generations,
-            max_completion_length=max(map(len, script.completion_tokens)),
+            per_device_train_batch_size=size.numel(),
+            num_generations=size[1],
+            max_completion_length=max(len(tokens) for group in script.completion_tokens for tokens in group),
             max_steps=1,
             learning_rate=0.0,
             optim="sgd",
             max_grad_norm=0.0,
             report_to=[],
             save_strategy="no",
-            logging_steps=1,
             disable_tqdm=True,
             disable_dropout=True,
             use_cpu=True,
@@ -131,7 +125,7 @@ def one_step(
             model=copy.deepcopy(script.model).cpu().float(),
             reward_funcs=rewards,
             args=args,
-            train_dataset=Dataset.from_dict({"prompt": [str(index) for index in range(len(script.prompt_tokens))]}),
+            train_dataset=Dataset.from_dict({"prompt": [str(index) for index in range(size[0])]}),
             processing_class=copy.deepcopy(script.tokenizer),
             rollout_func=rollouts,
             callbacks=[recorder],
@@ -182,13 +176,12 @@ class _Recorder(TrainerCallback):
 def _scripted(script: Script) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """A rollout function and a reward function that return the script's values for prompts by their numbers."""
 
-    def places(prompts: list[str]) -> list[int]:
-        """The completion of each place of a batch: the first, second, ... of its prompt."""
-        size = script.generations
-        return [int(prompt) * size + prompts[:place].count(prompt) for place, prompt in enumerate(prompts)]
+    def places(prompts: list[str]) -> list[tuple[int, int]]:
+        """Prompt and completion of each place of a batch: the first, second, ... of its prompt."""
+        return [(int(prompt), prompts[:place].count(prompt)) for place, prompt in enumerate(prompts)]
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        completions = [script.completion_tokens[place] for place in places(prompts)]
+        completions = [script.completion_tokens[row][number] for row, number in places(prompts)]
         return {
             "prompt_ids": [script.prompt_tokens[int(prompt)] for prompt in prompts],
             "completion_ids": completions,
@@ -196,7 +189,7 @@ def _scripted(script: Script) -> tuple[Callable[..., Any], Callable[..., Any]]:
         }
 
     def scripted_rewards(prompts: list[str], **columns: Any) -> list[float]:
-        return [script.reward_N[place] for place in places(prompts)]
+        return [float(script.reward_PG[place]) for place in places(prompts)]
 
     return rollouts, scripted_rewards
 

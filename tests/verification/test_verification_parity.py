@@ -36,10 +36,8 @@ def test_the_script_of_a_subject_is_its_own_rollouts_where_rewards_differ_most(s
     spread = subject.reward_PG.std(1)
     chosen = [subject.prompt_tokens.index(tokens) for tokens in script.prompt_tokens]
     assert spread[chosen].min() >= spread.sort().values[-2]
-    assert script.generations == subject.generations
-    for place, tokens in enumerate(script.completion_tokens):
-        row = chosen[place // 4] * 4 + place % 4
-        assert tokens == subject.completion_tokens[row]
-        assert script.reward_N[place] == subject.reward_PG.flatten()[row]
+    assert torch.equal(script.reward_PG, subject.reward_PG[chosen])
+    for row, group in zip(chosen, script.completion_tokens, strict=True):
+        assert group == subject.completion_tokens[4 * row : 4 * row + 4]
     monkeypatch.setattr(parity, "SMALL", 1000)
     assert parity.script_of(subject).title == "a tiny Qwen3"
