@@ -85,10 +85,7 @@ class Once:
 
 
 def _prompts_in_rounds(made: Rollouts, rounds: Rounds, streams: Streams) -> StepPrompts:
-    """Prompts of rounds that take each candidate at most once, in order; the last candidate ends them.
-
-    They skip prompts by the earlier rewards, one group of each.
-    """
+    """Prompts of rounds that take each candidate at most once, in order, and skip some by their earlier rewards."""
     stream, chances = Once(made.rewards.groups), None
     if rounds.skipping is not None:
         start = rounds.skipping.start()

@@ -21,10 +21,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A fast tokenizer with one token per character, one for ``\\boxed{``, and the chat template of the task.
-
-    A character outside the vocabulary raises: there is no unknown token.
-    """
+    """A fast tokenizer of single characters and ``\\boxed{``, with the task's chat template; other characters raise."""
     core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(TOKENS)}))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
