@@ -97,7 +97,5 @@ def score_gradients(
 
 def gram(gradient_NK: Tensor) -> Tensor:
     """(N, N) float64 inner products of the rows of ``gradient_NK``."""
-    total = torch.zeros(len(gradient_NK), len(gradient_NK), dtype=torch.float64)
-    for part in gradient_NK.split(2**16, dim=1):  # a copy of all in float64 would be too large
-        total += part.double() @ part.double().T
-    return total
+    parts = gradient_NK.split(2**16, dim=1)  # a copy of all in float64 would be too large
+    return sum((part.double() @ part.double().T for part in parts), torch.zeros((), dtype=torch.float64))
