@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,9 @@ def judge_line() -> str:
 
 def _source() -> str:
     """Source of pip's installation (PEP 610): a repository with its commit, or an archive; else ""."""
-    try:
-        text = importlib.metadata.distribution(NAME).read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:
-        text = None
-    noted: dict[str, Any] = json.loads(text) if text else {}
+    noted: dict[str, Any] = {}
+    with suppress(importlib.metadata.PackageNotFoundError):
+        noted = json.loads(importlib.metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     if repository := noted.get("vcs_info"):
         return f"{repository['vcs']}+{noted['url']}@{repository['commit_id']}"
     return str(noted.get("url", ""))
@@ -74,8 +73,8 @@ def _packages(extra: str) -> Iterator[str]:
     for requirement in importlib.metadata.requires(NAME) or ():
         package, _, condition = (part.strip() for part in requirement.partition(";"))
         if re.fullmatch(rf"extra == ['\"]{extra}['\"]", condition):
-            own = re.fullmatch(rf"{NAME}\[(.+)\]", package)
-            for inner in own[1].split(",") if own else ():
-                yield from _packages(inner)
-            if own is None:
+            if own := re.fullmatch(rf"{NAME}\[(.+)\]", package):
+                for inner in own[1].split(","):
+                    yield from _packages(inner)
+            else:
                 yield package
