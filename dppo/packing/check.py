@@ -40,43 +40,41 @@ MATMUL_EPS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutCheck:
-    """Rows against padding on two prompts with two completions each."""
+    """Log-probabilities, and gradients if compared, against the model's padded forward: two prompts, twice each."""
 
     logp_difference: float
     """Largest absolute difference of a token's log-probability, in nats."""
     logp_tolerance: float
-    gradient_difference: float | None
-    """Norm of the difference over the norm, of the gradient of token embeddings; None if not computed."""
-    gradient_tolerance: float
+    gradient_difference: float | None = None
+    """Norm of the difference over the norm, of the gradient of token embeddings; None if not compared."""
+    gradient_tolerance: float = 0.0
     logp_control: float = math.inf
     """Effect of another prompt on the padded forward: the difference of log-probabilities, and that of gradients."""
-    gradient_control: float | None = None
+    gradient_control: float = 0.0
     windows_missing: int = 0
     """Layers whose sliding window does not reach attention. The compared sequences are too short to show it."""
 
     @property
     def passed(self) -> bool:
         """True if both are within tolerance, no window is missing, and the check is not blind; NaN is not within."""
-        within = self._tolerated(self.logp_difference, self.gradient_difference)
+        gradient = (self.gradient_difference or 0.0) <= self.gradient_tolerance
+        within = self.logp_difference <= self.logp_tolerance and gradient
         return within and not self.windows_missing and not self.blind
 
     @property
     def blind(self) -> bool:
         """True if rounding hides mistakes: a quarter of the effect of another prompt is within tolerance."""
-        gradient = self.gradient_control
-        return self._tolerated(self.logp_control / 4, None if gradient is None else gradient / 4)
-
-    def _tolerated(self, logp: float, gradient: float | None) -> bool:
-        return logp <= self.logp_tolerance and (gradient is None or gradient <= self.gradient_tolerance)
+        gradient = self.gradient_control / 4 <= self.gradient_tolerance
+        return self.logp_control / 4 <= self.logp_tolerance and gradient
 
     def __str__(self) -> str:
-        gradient = "not compared" if self.gradient_difference is None else f"{self.gradient_difference:.1e} relative"
         windows = f"{self.windows_missing} sliding windows do not reach attention; " if self.windows_missing else ""
         hidden = f"rounding hides mistakes: another prompt changes {self.logp_control:.1e} nats; " if self.blind else ""
-        return (
-            f"{windows}{hidden}log-probabilities differ by {self.logp_difference:.1e} nats (tolerance "
-            f"{self.logp_tolerance:.1e}), gradients: {gradient} (tolerance {self.gradient_tolerance:.1e})"
-        )
+        logp = f"log-probabilities differ by {self.logp_difference:.1e} nats (tolerance {self.logp_tolerance:.1e})"
+        gradient = "not compared"
+        if self.gradient_difference is not None:
+            gradient = f"{self.gradient_difference:.1e} relative (tolerance {self.gradient_tolerance:.1e})"
+        return f"{windows}{hidden}{logp}, gradients: {gradient}"
 
 
 def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck:
@@ -106,15 +104,13 @@ def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck
         return torch.cat([padded([p], [c]) for p, c in zip(prompts, completions, strict=True)])
 
     with _evaluating(model):
-        wanted = _with_embedding_gradient(model, padded)
+        wanted_NT, wanted = _with_embedding_gradient(model, padded)
 
-        def difference(forward: Callable[[], Tensor]) -> tuple[float, float | None]:
-            """Largest absolute difference of log-probabilities, and the relative one of gradients if there are any."""
+        def difference(forward: Callable[[], Tensor]) -> tuple[float, float]:
+            """Largest absolute difference of log-probabilities, and the relative one of gradients, 0 if disabled."""
             logp_NT, gradient = _with_embedding_gradient(model, forward)
-            logp = float((logp_NT - wanted[0]).abs().max())
-            if gradient is None or wanted[1] is None:
-                return logp, None
-            return logp, float((gradient - wanted[1]).norm() / wanted[1].norm())
+            off = 0.0 if wanted is None or gradient is None else float((gradient - wanted).norm() / wanted.norm())
+            return float((logp_NT - wanted_NT).abs().max()), off
 
         logp, gradient = difference(rows)
         control = difference(partial(padded, prompts[2:] + prompts[:2]))
@@ -126,8 +122,8 @@ def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck
     return LayoutCheck(
         logp_difference=logp,
         logp_tolerance=max(LOGP_FLOOR, TIMES_NOISE * max(n for n, _ in noise)),
-        gradient_difference=gradient,
-        gradient_tolerance=max(floor, TIMES_NOISE * max(n or 0.0 for _, n in noise)),
+        gradient_difference=gradient if torch.is_grad_enabled() else None,
+        gradient_tolerance=max(floor, TIMES_NOISE * max(n for _, n in noise)),
         logp_control=control[0],
         gradient_control=control[1],
         windows_missing=max(0, sliding_layers(model) - sum(window is not None for window in windows)),
@@ -236,26 +232,8 @@ def _evaluating(model: Any) -> Iterator[None]:
             module.training = training
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadCheck:
-    """Log-probabilities by the head alone against those of the model's own logits, in nats."""
-
-    difference: float
-    """Largest absolute difference."""
-    tolerance: float
-    """Largest difference that rounding of logits of this size can cause, in the model's dtype."""
-
-    @property
-    def passed(self) -> bool:
-        """True if the difference is within tolerance; NaN is not."""
-        return self.difference <= self.tolerance
-
-    def __str__(self) -> str:
-        return f"{self.difference:.2g} nats from those of its own logits (rounding explains {self.tolerance:.2g})"
-
-
 @torch.no_grad()
-def check_head(model: Any, *, temperature: float) -> HeadCheck:
+def check_head(model: Any, *, temperature: float) -> LayoutCheck:
     """Compare the fused or scored head, on padded sequences, with the logits of the model's own forward.
 
     A model with a layer behind its last hidden states, or with scaled logits, has other log-probabilities. Then the
@@ -265,23 +243,18 @@ def check_head(model: Any, *, temperature: float) -> HeadCheck:
     with _evaluating(model):
         own, largest = _log_probs(model, prompts, completions, temperature)
         found, _ = _log_probs(model, prompts, completions, None)
-    return HeadCheck(
-        difference=float((found - own).abs().max()),
-        tolerance=max(HEAD_FLOOR, HEAD_ROUNDINGS * _rounding(model) * largest),
+    return LayoutCheck(
+        logp_difference=float((found - own).abs().max()),
+        logp_tolerance=max(HEAD_FLOOR, HEAD_ROUNDINGS * _rounding(model) * largest),
     )
 
 
-def attempted(check: Callable[[], Any]) -> tuple[Any, str]:
-    """The result of a self-check, or None and its error; memory that runs out stays an error."""
+def problem_of(check: Callable[..., LayoutCheck], model: Any, **options: Any) -> str:
+    """The problem that ``check_head`` or ``check_rows`` finds, or ""; memory that runs out stays an error."""
     try:
-        return check(), ""
+        found = check(model, **options)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # unexpected inputs make a forward fail in any way
-        return None, f"{type(error).__name__}: {error}"
-
-
-def problem_of_rows(model: Any, kernel: Kernel, *, temperature: float) -> str:
-    """The problem of rows with ``kernel`` on ``model``, or ""."""
-    found, problem = attempted(partial(check_rows, model, temperature=temperature, kernel=kernel))
-    return problem if found is None or found.passed else str(found)
+        return f"{type(error).__name__}: {error}"
+    return "" if found.passed else str(found)

@@ -14,7 +14,7 @@ from trl.trainer.utils import use_adapter
 
 from dppo.errors import ConfigError, OutOfMemoryError
 from dppo.packing import Kernel, first_passing
-from dppo.packing.check import attempted, check_head, problem_of_rows
+from dppo.packing.check import check_head, check_rows, problem_of
 from dppo.packing.forward import Scored
 from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.trl.batch import MicroBatch, RankBatch, fill_tokens
@@ -257,12 +257,12 @@ class ForwardPasses:
         if not isinstance(layout, RowLayout):
             return
 
-        def problem_of(kernel: Kernel) -> str:  # shards are differentiated in training steps alone
+        def problem_of_rows(kernel: Kernel) -> str:  # shards are differentiated in training steps alone
             with torch.set_grad_enabled(not self._sharded), trainer.accelerator.autocast():
-                return problem_of_rows(trainer.model, kernel, temperature=trainer.temperature)
+                return problem_of(check_rows, trainer.model, temperature=trainer.temperature, kernel=kernel)
 
         kernels = (layout.kernel, *layout.others)
-        kernel, problem = first_passing(kernels, problem_of, lambda here: bool(self._largest(int(here))))
+        kernel, problem = first_passing(kernels, problem_of_rows, lambda here: bool(self._largest(int(here))))
         if kernel is not None:
             if kernel is not layout.kernel:
                 self.layout = replace(layout, kernel=kernel, others=())
@@ -281,11 +281,10 @@ class ForwardPasses:
         if learns_prompts(trainer.model):
             return  # its sequences are longer than its inputs
         with trainer.accelerator.autocast():
-            found, failed = attempted(partial(check_head, trainer.model, temperature=trainer.temperature))
-        if self._largest(int(found is None or not found.passed)):
-            problem = f"cannot be computed ({failed})" if found is None else f"are up to {found}"
+            problem = problem_of(check_head, trainer.model, temperature=trainer.temperature)
+        if self._largest(int(problem != "")):
             name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
             raise ConfigError(
-                f"log-probabilities by the head of {name} {problem}, here or on another rank. TRL's forward and every "
-                "layout here need a linear head. Use another model."
+                f"the head of {name} alone does not give its log-probabilities, here or on another rank: "
+                f"{problem or 'it does here'}. TRL's forward and every layout need a linear head. Use another model."
             )

@@ -6,7 +6,6 @@ prompt and completion, in the order of the rows. At prompt tokens, which no loss
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # py
 from dppo.errors import ConfigError
 from dppo.packing import Kernel, Row, build_row, first_passing, kernels_for, plan_rows, row_tokens
 from dppo.packing.attention import unsupported, use_rows
-from dppo.packing.check import attempted, check_head, problem_of_rows
+from dppo.packing.check import check_head, check_rows, problem_of
 from dppo.packing.forward import row_inputs
 from dppo.packing.head import add_scored_head, unsupported_head
 from dppo.packing.rows import on_device
@@ -137,14 +136,17 @@ class RowsEngine(FSDPEngineWithLMHead):
 
     def _checked_kernel(self) -> Kernel:
         """The first kernel with which rows agree with the model's own padded forward on all ranks."""
-        found, failed = attempted(partial(check_head, self.module, temperature=self._temperature))
-        if self._largest(found is None or not found.passed):
-            problem = f"log-probabilities are {found}" if found else f"the scored head cannot be used ({failed})"
-            raise ConfigError(f"layout=rows failed its self-check, here or on another rank: {problem}. {OTHERWISE}")
+        problem = problem_of(check_head, self.module, temperature=self._temperature)
+        if self._largest(problem != ""):
+            where = "layout=rows failed the self-check of its head, here or on another rank"
+            raise ConfigError(f"{where}: {problem or 'it passed here'}. {OTHERWISE}")
         dtype = self._scored_model.dtype if self._autocast_dtype == torch.float32 else self._autocast_dtype
         kernels = kernels_for(self._scored_model.config, torch.device(get_device_name()), dtype)
-        problem_of: Callable[[Kernel], str] = partial(problem_of_rows, self.module, temperature=self._temperature)
-        kernel, problem = first_passing(kernels, problem_of, lambda here: self._largest(here) > 0)
+
+        def problem_of_rows(kernel: Kernel) -> str:
+            return problem_of(check_rows, self.module, temperature=self._temperature, kernel=kernel)
+
+        kernel, problem = first_passing(kernels, problem_of_rows, lambda here: self._largest(here) > 0)
         if kernel is None:
             raise ConfigError(f"layout=rows disagrees with padding on this model: {problem}. {OTHERWISE}")
         return kernel
