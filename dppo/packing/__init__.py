@@ -3,31 +3,9 @@
 Parts that need transformers are imported by name: ``dppo.packing.attention``, ``head``, ``forward`` and ``check``.
 """
 
-from dppo.packing.bins import (
-    best_fit_decreasing,
-    fewest_bins,
-    longest_processing_time,
-    sorted_micro_batches,
-    split_group,
-)
+from dppo.packing.bins import longest_processing_time, sorted_micro_batches, split_group
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, first_passing, kernels_for
-from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
+from dppo.packing.rows import Row, Segments, build_row, plan_rows, row_tokens
 
-__all__ = [
-    "SEGMENT_SDPA",
-    "UNSCORED",
-    "Kernel",
-    "Row",
-    "Segments",
-    "best_fit_decreasing",
-    "build_row",
-    "choose_kernel",
-    "fewest_bins",
-    "first_passing",
-    "kernels_for",
-    "longest_processing_time",
-    "plan_rows",
-    "row_tokens",
-    "sorted_micro_batches",
-    "split_group",
-]
+__all__ = ["SEGMENT_SDPA", "Kernel", "Row", "Segments", "build_row", "choose_kernel", "first_passing", "kernels_for"]
+__all__ += ["longest_processing_time", "plan_rows", "row_tokens", "sorted_micro_batches", "split_group"]

@@ -40,12 +40,7 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def longest_processing_time(
-    costs: Sequence[float],
-    bins: int,
-    *,
-    home: Sequence[int] | None = None,
-    count: int | None = None,
-    before: Sequence[float] | None = None,
+    costs: Sequence[float], bins: int, *, home: Sequence[int] = (), count: float = math.inf, ties: Sequence[float] = ()
 ) -> list[list[int]]:
     """Exactly ``bins`` lists of indices with similar sums: dearest item first, each into the cheapest list so far.
 
@@ -57,8 +52,8 @@ def longest_processing_time(
         bins: >= 1.
         home: the list that each item is in already. An item stays there as long as the sum is at most the mean of all
             lists, so few items move. The largest sum is then at most the mean and ``(1 - 1/bins)`` times the dearest.
-        count: the most items of a list; None without a limit.
-        before: earlier sums of the lists. Of lists with equal sums the one with the smallest earlier sum is taken.
+        count: the most items of a list.
+        ties: a number for each list. Of lists with equal sums the one with the smallest number is taken.
 
     Source: Graham, SIAM J. Appl. Math. 17 (1969); with ``home``, Graham, Bell System Technical Journal 45 (1966).
     """
@@ -68,27 +63,25 @@ def longest_processing_time(
         if not 0 <= cost < math.inf:
             raise ConfigError(f"item {item} costs {cost}. Costs must be finite and >= 0, such as tokens.")
     items = len(costs)
-    if home is not None and (len(home) != items or not all(0 <= which < bins for which in home)):
+    if home and (len(home) != items or not all(0 <= which < bins for which in home)):
         raise ConfigError(f"home={list(home)!s:.60} must name one of {bins} bins, from 0, for each of {items} items.")
-    most = items if count is None else count
-    if most * bins < items:
+    if count * bins < items:
         raise ConfigError(f"count={count} leaves no place for some of {items} items. Write count={-(-items // bins)}.")
     lists: list[list[int]] = [[] for _ in range(bins)]
     loads, mean, left = [0.0] * bins, sum(costs) / bins, []
     for item in sorted(range(items), key=costs.__getitem__, reverse=True):
-        which = None if home is None else home[item]
-        if which is None or loads[which] + costs[item] > mean or len(lists[which]) == most:
+        if not home or loads[home[item]] + costs[item] > mean or len(lists[home[item]]) >= count:
             left.append(item)
         else:
-            lists[which].append(item)
-            loads[which] += costs[item]
-    ties = [0.0] * bins if before is None else before
-    cheapest = [(load, ties[which], which) for which, load in enumerate(loads) if len(lists[which]) < most]
+            lists[home[item]].append(item)
+            loads[home[item]] += costs[item]
+    open_lists = [which for which in range(bins) if len(lists[which]) < count]
+    cheapest = [(loads[which], ties[which] if ties else 0.0, which) for which in open_lists]
     heapq.heapify(cheapest)
     for item in left:
         load, tie, which = heapq.heappop(cheapest)
         lists[which].append(item)
-        if len(lists[which]) < most:
+        if len(lists[which]) < count:
             heapq.heappush(cheapest, (load + costs[item], tie, which))
     return lists
 
@@ -99,32 +92,17 @@ def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[i
     The fewest possible parts are tried, then one more each time, each filled by longest processing time. If best fit
     decreasing needs fewer, its parts are taken. ``split_group(10, [30, 20, 25, 15], 60)`` is ``[[0, 3], [2, 1]]``.
     """
-    sizes = _checked(sizes, capacity)
-    if shared < 0:
-        raise ConfigError(f"shared={shared} must be at least 0. Write shared=0.")
-    room = capacity - shared
+    sizes, room = _checked(sizes, capacity), capacity - shared
     alone = [[item] for item, size in enumerate(sizes) if size > room]
     fit = [item for item, size in enumerate(sizes) if size <= room]
     own, room = [sizes[item] for item in fit], max(room, 1)  # with no room all of these sizes are 0
     parts = best_fit_decreasing(own, room)
-    for count in range(max(1, fewest_bins(own, room)), len(parts) + 1):
+    for count in range(max(1, -(-sum(own) // room)), len(parts) + 1):
         even = longest_processing_time(own, count)
         if all(sum(own[at] for at in part) <= room for part in even):
             parts = even
             break
     return alone + [[fit[at] for at in part] for part in parts]
-
-
-def fewest_bins(sizes: Sequence[int], capacity: int) -> int:
-    """Lower bound of the number of bins of any packing; ``fewest_bins([6, 6, 6, 1], 10)`` is 3.
-
-    Items that do not fit take a bin each. The others need their total, and no two of them above half a bin can share.
-    """
-    sizes = _checked(sizes, capacity)
-    fit = [size for size in sizes if size <= capacity]
-    by_total = -(-sum(fit) // capacity)
-    by_half = sum(2 * size > capacity for size in fit)
-    return len(sizes) - len(fit) + max(by_total, by_half, min(len(fit), 1))
 
 
 def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:

@@ -162,7 +162,7 @@ def _dealt(steps: Sequence[Sequence[int]], rows: Prefixes, ranks: int) -> list[i
         order, before = sorted(step), [float(rows.length_N[rank].sum()) for rank in dealt]
         if rows.group_N is None:
             parts = longest_processing_time(
-                rows.length_N[order].tolist(), ranks, count=len(order) // ranks, before=before
+                rows.length_N[order].tolist(), ranks, count=len(order) // ranks, ties=before
             )
         else:
             parts = _whole_groups(order, rows, ranks, before)
