@@ -218,11 +218,10 @@ def build_row(
     segments = Segments(length_S=length_S, trunk_S=(*[-1] * len(trunks), *(trunk for _, trunk, _ in branches)))
     branch_B = [k for _, _, k in branches]
     length_B = [len(completions[k]) for k in branch_B]
-    start_S = [*accumulate(length_S, initial=0)][:-1]
-    starts = zip(start_S[len(trunks) :], branches, strict=True)
-    # Of each label its place, its completion, and its number there. A branch's first label is at its last prompt token.
+    end_B = [*accumulate(length_S)][len(trunks) :]
+    # Of each label its place, its completion, and its number there. A branch ends with its labels (and a last token).
     indices = [
-        counted([start + len(prompt) - 1 for start, (prompt, _, _) in starts], length_B),
+        counted([end - length - last_tokens for end, length in zip(end_B, length_B, strict=True)], length_B),
         torch.tensor(branch_B).repeat_interleave(torch.tensor(length_B)),
         counted([0] * len(branches), length_B),
     ]

@@ -57,11 +57,9 @@ class Varlen(Protocol):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         """Output, and the natural log-sum-exp of the scaled scores of each query."""
-        ...
 
     def backward(self, grad: Tensor, saved: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
         """Gradients of query, key and value. ``saved`` is these three, and the output and log-sum-exp to use."""
-        ...
 
 
 class Calls(NamedTuple):

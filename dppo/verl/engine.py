@@ -102,9 +102,7 @@ class RowsEngine(FSDPEngineWithLMHead):
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         assert self.kernel is not None, "the model is checked before its first pass"
         entropy = tensordict_utils.get_non_tensor_data(micro_batch, "calculate_entropy", False)
-        inputs = row_inputs(self._row, kernel=self.kernel, entropy=entropy)
-        del inputs["use_cache"]  # verl gives it
-        return inputs, {}
+        return row_inputs(self._row, kernel=self.kernel, entropy=entropy), {}
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
