@@ -7,7 +7,7 @@ again, with every module's output moved by one rounding. Above the effect of ano
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.rnn import pad_sequence
 
 from dppo.packing.attention import sliding_layers
@@ -187,16 +188,14 @@ def _nudged(model: Any, seed: int) -> Iterator[None]:
     draws = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     roundoff = _rounding(model)
 
-    def nudge(_module: Any, _args: Any, output: Any) -> Any:
-        if not isinstance(output, Tensor) or not output.is_floating_point():
+    def nudge(module: Any, _args: Any, output: Any) -> Any:
+        outer = next(module.children(), None) is not None
+        if outer or not isinstance(output, Tensor) or not output.is_floating_point():
             return output
         direction = torch.randint(-1, 2, output.shape, generator=draws).to(output)
         return output + output * direction * roundoff  # as a factor, 1 + roundoff would itself be rounded to 1
 
-    with ExitStack() as hooks:
-        for module in model.modules():
-            if next(module.children(), None) is None:
-                hooks.enter_context(module.register_forward_hook(nudge))
+    with register_module_forward_hook(nudge):
         yield
 
 

@@ -167,13 +167,12 @@ def plan_rows(
     for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):
         if tokens:
             members.setdefault(group, []).append(index)
-    parts, costs = [], []
+    parts: list[list[int]] = []
     for indices in members.values():
-        trunk = prompt_tokens_N[indices[0]] - 1
         sizes = [completion_tokens_N[i] for i in indices]
-        for part in [[*range(len(sizes))]] if whole else split_group(trunk, sizes, max_tokens):
-            parts.append([indices[i] for i in part])
-            costs.append(trunk + sum(sizes[i] for i in part))
+        split = [range(len(sizes))] if whole else split_group(prompt_tokens_N[indices[0]] - 1, sizes, max_tokens)
+        parts += [[indices[i] for i in part] for part in split]
+    costs = [row_tokens(group_N, prompt_tokens_N, completion_tokens_N, [part]) for part in parts]
     # Sorted by group, so that two parts of one group that meet in a row share the trunk after all.
     rows = best_fit_decreasing(costs, max_tokens)
     return [sorted((i for part in row for i in parts[part]), key=lambda i: (group_N[i], i)) for row in rows]
@@ -275,8 +274,7 @@ def counted(first_S: Sequence[int], length_S: Sequence[int]) -> Tensor:
 def _check_row(prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int]) -> None:
     if not len(prompts) == len(completions) == len(group):
         raise ShapeError(
-            f"{len(prompts)} prompts, {len(completions)} completions and {len(group)} group numbers: give one of each "
-            "per completion."
+            f"{len(prompts)} prompts, {len(completions)} completions and {len(group)} group numbers: give one of each."
         )
     for k, prompt in enumerate(prompts):
         if not len(prompt):
