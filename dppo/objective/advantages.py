@@ -150,23 +150,19 @@ def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
     return replace(rule, name=f"{rule.name}, A * abs(A)^{power:g}", compute=compute, any_size=False)
 
 
-def _summed(scale: str) -> Mapping[str, str]:
-    return {"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"}
+def _scaled(scale: Scale) -> AdvantageRule:
+    settings = {"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"}
+    return AdvantageRule(name=scale, compute=partial(group_advantages, scale=scale), settings=settings)
 
 
-GROUP_SCALED = AdvantageRule(name="group", compute=partial(group_advantages, scale="group"), settings=_summed("group"))
-CENTRED = AdvantageRule(name="none", compute=partial(group_advantages, scale="none"), settings=_summed("none"))
-BATCH_SCALED = AdvantageRule(
-    name="batch",
-    compute=partial(group_advantages, scale="batch"),
+GROUP_SCALED, CENTRED = _scaled("group"), _scaled("none")
+BATCH_SCALED = replace(
+    _scaled("batch"),
     prompt_exact=False,
     reason="the standard deviation of the batch is taken over the rolled-out prompts only, so it moves with the draw",
-    settings=_summed("batch"),
 )
 HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True, any_size=True)
-HISTORY_SCALED = AdvantageRule(
-    name="history baseline and deviation", compute=history_scaled_advantages, from_history=True, any_size=True
-)
+HISTORY_SCALED = replace(HISTORY_CENTRED, name="history baseline and deviation", compute=history_scaled_advantages)
 
 ADVANTAGE_RULES = {rule.name: rule for rule in (GROUP_SCALED, BATCH_SCALED, CENTRED)}
 """Rules that belong to no single paper, by TRL's ``scale_rewards``."""
