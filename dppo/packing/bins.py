@@ -42,18 +42,14 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 def longest_processing_time(
     costs: Sequence[float], bins: int, *, home: Sequence[int] = (), count: float = math.inf, ties: Sequence[float] = ()
 ) -> list[list[int]]:
-    """Exactly ``bins`` lists of indices with similar sums: dearest item first, each into the cheapest list so far.
+    """Exactly ``bins`` >= 1 lists of indices with similar sums: dearest item first, into the cheapest list so far.
 
     The largest sum is at most ``4/3 - 1/(3 bins)`` times the smallest possible. With fewer items than bins, or items
     that cost nothing, some lists are empty. ``longest_processing_time([3, 2, 2, 1], 2)`` is ``[[0, 3], [1, 2]]``.
 
-    Args:
-        costs: finite, >= 0.
-        bins: >= 1.
-        home: the list that each item is in already. An item stays there as long as the sum is at most the mean of all
-            lists, so few items move. The largest sum is then at most the mean and ``(1 - 1/bins)`` times the dearest.
-        count: the most items of a list.
-        ties: a number for each list. Of lists with equal sums the one with the smallest number is taken.
+    ``home`` is the list that each item is in already. An item stays there as long as the sum is at most the mean of all
+    lists, so few items move. The largest sum is then at most the mean and ``(1 - 1/bins)`` times the dearest.
+    ``count`` is the most items of a list. Of lists with equal sums the one with the smallest of ``ties`` is taken.
 
     Source: Graham, SIAM J. Appl. Math. 17 (1969); with ``home``, Graham, Bell System Technical Journal 45 (1966).
     """

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.hooks import RemovableHandle
 
 from dppo.packing.attention import sliding_layers
 from dppo.packing.forward import row_log_probs
@@ -58,9 +59,9 @@ class LayoutCheck:
     @property
     def passed(self) -> bool:
         """True if both are within tolerance, no window is missing, and the check is not blind; NaN is not within."""
+        logp = self.logp_difference <= self.logp_tolerance
         gradient = (self.gradient_difference or 0.0) <= self.gradient_tolerance
-        within = self.logp_difference <= self.logp_tolerance and gradient
-        return within and not self.windows_missing and not self.blind
+        return logp and gradient and not self.windows_missing and not self.blind
 
     @property
     def blind(self) -> bool:
@@ -182,9 +183,8 @@ def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple
     return logp_NT.detach(), sums
 
 
-@contextmanager
-def _nudged(model: Any, seed: int) -> Iterator[None]:
-    """Round the output of each innermost module once more: up, down or not, at random."""
+def _nudged(model: Any, seed: int) -> RemovableHandle:
+    """Round the output of each innermost module once more, up, down or not, at random, as long as it is entered."""
     draws = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     roundoff = _rounding(model)
 
@@ -195,8 +195,7 @@ def _nudged(model: Any, seed: int) -> Iterator[None]:
         direction = torch.randint(-1, 2, output.shape, generator=draws).to(output)
         return output + output * direction * roundoff  # as a factor, 1 + roundoff would itself be rounded to 1
 
-    with register_module_forward_hook(nudge):
-        yield
+    return register_module_forward_hook(nudge)
 
 
 def _rounding(model: Any) -> float:

@@ -84,8 +84,6 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     Raises:
         ConfigError: the model scales or caps its logits, or ``temperature`` is not > 0; in the model's call, the head
             carries an adapter.
-
-    Source: ``torch.nn.functional.linear_cross_entropy`` (torch 2.13); before, checkpointed blocks.
     """
     if reason := unsupported_head(model):
         raise ConfigError(f"no scored head for {type(model).__name__}: {reason}. Use TRL's add_fused_lm_head.")
@@ -237,7 +235,7 @@ def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor 
 
 
 def label_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
-    """(L,) log-probabilities of ``target_L`` in float32 or more: by torch's chunked operator if it gives that."""
+    """(L,) log-probabilities of ``target_L`` in float32 or more: by torch 2.13's operator if it gives that."""
     half = hidden_LD.dtype in (torch.bfloat16, torch.float16)
     score = checkpointed_log_probs if half or not hasattr(F, "linear_cross_entropy") else chunked_log_probs
     return score(hidden_LD, weight_VD, bias_V, target_L)
