@@ -12,14 +12,11 @@ from dppo.packing.rows import Row
 
 
 class Scored(NamedTuple):
-    """Results of a forward pass over B completions; None if not requested."""
+    """Results of a forward pass over B completions, as of ``ScoredOutput``; 0 where no token is scored."""
 
     logp_BT: Tensor
-    """(B, T) log-probabilities in nats, 0 where no token is scored."""
     entropy_BT: Tensor | None = None
-    """(B, T) entropies in nats."""
     router_loss: Tensor | None = None
-    """() load-balancing loss over weighted tokens, times the sum of the weights."""
     metrics: Mapping[str, Tensor] | None = None
     """(B, T) of each of ``TOKEN_METRICS`` that the head computes."""
 

@@ -28,9 +28,8 @@ class Pieces(NamedTuple):
     """Consecutive queries and the consecutive keys that they see, by the argument names of flash-attn."""
 
     cu_seqlens_q: Tensor
-    """(N + 1,) int32 cumulative queries, beginning with 0."""
     cu_seqlens_k: Tensor
-    """(N + 1,) int32 cumulative keys, beginning with 0."""
+    """(N + 1,) int32 cumulative queries, and cumulative keys, each beginning with 0."""
     max_seqlen_q: int
     max_seqlen_k: int
 
@@ -51,15 +50,16 @@ class Call(NamedTuple):
 class Varlen(Protocol):
     """A variable-length attention kernel with both of its passes.
 
+    ``forward`` gives the output, and the natural log-sum-exp of the scaled scores of each query. ``backward`` gives the
+    gradients of query, key and value; ``saved`` is these three, and the output and log-sum-exp to use.
+
     Queries and outputs are (T, H, D), keys and values (K, Hkv, D), log-sum-exps (H, T) float32 or more. A causal call
     has as many queries as keys in each piece.
     """
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        """Output, and the natural log-sum-exp of the scaled scores of each query."""
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> tuple[Tensor, Tensor]: ...
 
-    def backward(self, grad: Tensor, saved: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
-        """Gradients of query, key and value. ``saved`` is these three, and the output and log-sum-exp to use."""
+    def backward(self, grad: Tensor, saved: Sequence[Tensor], call: Call) -> Sequence[Tensor]: ...
 
 
 class Calls(NamedTuple):
