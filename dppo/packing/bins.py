@@ -101,17 +101,15 @@ def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[i
     return alone + [[fit[at] for at in part] for part in parts]
 
 
-def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
+def sorted_micro_batches(width_NK: Tensor, max_tokens: int) -> list[Tensor]:
     """Indices of micro-batches, longest rows first, so that each is padded only to its own longest row.
 
-    A row longer than ``max_tokens`` is alone in its micro-batch. Rows of equal width keep their order. ``width`` is
-    (N,), or (N, parts) if prompts and completions are padded apart. ``[3, 8, 4]`` with ``max_tokens=8`` gives
-    ``[[1], [2, 0]]``.
+    The K parts of a row, such as prompt and completion, are padded apart. A row longer than ``max_tokens`` is alone in
+    its micro-batch. Rows of equal width keep their order. ``[[3], [8], [4]]`` and 8 tokens give ``[[1], [2, 0]]``.
     """
-    parts = width if width.dim() == 2 else width[:, None]
-    order = torch.argsort(parts.sum(1), descending=True, stable=True)
-    bounds, longest = [0], [0] * parts.shape[1]
-    for row, of_row in enumerate(parts[order].tolist()):
+    order = torch.argsort(width_NK.sum(1), descending=True, stable=True)
+    bounds, longest = [0], [0] * width_NK.shape[1]
+    for row, of_row in enumerate(width_NK[order].tolist()):
         longest = list(map(max, longest, of_row))
         if row > bounds[-1] and (row + 1 - bounds[-1]) * sum(longest) > max_tokens:
             bounds.append(row)

@@ -194,7 +194,7 @@ def padded_tokens(length_N, batches):
     ids=["docstring", "longer than the budget", "ties", "nothing"],
 )
 def test_micro_batches_by_hand(widths, budget, wanted):
-    assert [b.tolist() for b in sorted_micro_batches(torch.tensor(widths).long(), budget)] == wanted
+    assert [b.tolist() for b in sorted_micro_batches(torch.tensor(widths).long()[:, None], budget)] == wanted
 
 
 @given(
@@ -209,14 +209,14 @@ def test_never_more_padding_than_in_the_order_given(length_N, budget):
             stop += 1
         unsorted += (stop - start) * int(length_N[start:stop].max())
         start = stop
-    assert padded_tokens(length_N, sorted_micro_batches(length_N, budget)) <= unsorted + budget
+    assert padded_tokens(length_N, sorted_micro_batches(length_N[:, None], budget)) <= unsorted + budget
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30), st.integers(1, 300), st.booleans())
 def test_every_row_once_and_no_batch_over_budget(pairs, budget, one_part):
     """Also of rows of two parts, each padded for itself."""
     width_N2 = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)[:, : 2 - one_part]
-    batches = sorted_micro_batches(width_N2[:, 0] if one_part else width_N2, budget)
+    batches = sorted_micro_batches(width_N2, budget)
     assert sorted(i for b in batches for i in b.tolist()) == list(range(len(pairs)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * int(width_N2[batch].amax(0).sum()) <= budget
@@ -225,5 +225,5 @@ def test_every_row_once_and_no_batch_over_budget(pairs, budget, one_part):
 def test_counting_a_row_as_one_length_would_break_the_budget():
     """The wrong twin: two rows of 20 tokens need 60 when prompts and answers are padded apart."""
     width_N2 = torch.tensor([[15, 5], [5, 15]])
-    assert len(sorted_micro_batches(width_N2.sum(1), 40)) == 1 and 2 * int(width_N2.amax(0).sum()) == 60
+    assert len(sorted_micro_batches(width_N2.sum(1, keepdim=True), 40)) == 1 and 2 * int(width_N2.amax(0).sum()) == 60
     assert len(sorted_micro_batches(width_N2, 40)) == 2
