@@ -1,6 +1,6 @@
 """TRL's own loss with one value for each pair of answers, so that each can be weighted; and weights of their margins.
 
-``DPOTrainer`` takes the mean over a micro-batch inside its loss. Here its inputs are tensors whose mean does nothing.
+``DPOTrainer`` takes the mean over a micro-batch inside its loss. Here that mean does nothing.
 """
 
 import copy
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from dppo.errors import ConfigError, RewardError
@@ -33,23 +34,16 @@ OF_PAIRS += ("logps/chosen", "logps/rejected")
 """TRL's metrics that have a value for each pair."""
 
 
-class PerPair(torch.Tensor):
-    """A tensor that keeps a value for each pair where TRL takes the mean over a micro-batch."""
+class PerPair(TorchFunctionMode):
+    """A context in which ``mean`` and ``item`` leave (P,) values of pairs as they are, where TRL has a mean of them.
 
-    def mean(self, *args: Any, **kwargs: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Itself if it has a value for each pair."""
-        return super().mean(*args, **kwargs) if args or kwargs or self.dim() != 1 else self
+    A tensor indexed by a mask stays too: TRL does so for metrics that are unused here, and would wait for the device.
+    """
 
-    def item(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Itself if it has a value for each pair, else a number."""
-        return self if self.dim() else super().item()
-
-
-class Unread(torch.Tensor):
-    """A tensor for TRL's unused metrics of tokens: choosing elements by a mask would wait for the device."""
-
-    def __getitem__(self, index: Any) -> Tensor:
-        return self
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        of_pairs = func in (Tensor.mean, Tensor.item) and args[0].dim() == 1
+        of_mask = func is Tensor.__getitem__ and isinstance(args[1], Tensor)
+        return args[0] if of_pairs or of_mask else func(*args, **(kwargs or {}))
 
 
 def pair_losses(
@@ -77,24 +71,28 @@ def pair_losses(
     inputs: dict[str, Tensor] = dict.fromkeys(("input_ids", "attention_mask", "completion_mask"), answer_BT)
     if ref_P2 is not None:
         inputs |= {"ref_chosen_logps": ref_P2[:, 0], "ref_rejected_logps": ref_P2[:, 1]}
-    unread = torch.zeros_like(logp_BT).as_subclass(Unread)
-    others: dict[str, Tensor] = dict.fromkeys(TOKEN_METRICS, unread) | {"is_top1": torch.zeros_like(mask_BT).bool()}
+    others: dict[str, Tensor] = dict.fromkeys(TOKEN_METRICS, mask_BT.bool())  # of unused metrics
     if log_sum_sq_BT is not None:
         others["log_sum_sq_probs"] = _by_answer(log_sum_sq_BT)
-    policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **others)
+    policy = SimpleNamespace(log_probs=logp_BT, **others)
     reference = None if ref_BT is None else SimpleNamespace(log_probs=_by_answer(ref_BT))
     alone: Any = copy.copy(trainer)
-    model: Any = torch.nn.Module()
-    model.is_gradient_checkpointing = False
-    alone.model, alone.ref_model, alone.precompute_ref_logps = model, lambda **_: reference, reference is None
-    # Metrics of other processes, and those of tokens, are not used: a number of the host takes their place.
-    zero = {"gather_for_metrics": lambda value: np.float64(0.0)}
-    alone.accelerator = SimpleNamespace(device=logp_BT.device, gather=lambda value: value, **zero)
+    alone.model = torch.nn.Module()
+    alone.model.is_gradient_checkpointing = False
+    alone.ref_model, alone.precompute_ref_logps = lambda **_: reference, reference is None
+    alone.accelerator = SimpleNamespace(
+        device=logp_BT.device,
+        gather=lambda value: value,
+        # Metrics of tokens are not used: a number of the host takes their place.
+        gather_for_metrics=lambda value: np.float64(0.0),
+    )
     alone.aux_loss_enabled = False
     alone.loss_types, alone.loss_weights = [name for name, _ in per_pair], [weight for _, weight in per_pair]
-    loss, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
-    plain = loss.as_subclass(Tensor) if per_pair else logp_BT.new_zeros(len(logp_BT) // 2)
-    return plain, {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
+    with PerPair():
+        loss_P, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
+    if not per_pair:
+        loss_P = logp_BT.new_zeros(len(logp_BT) // 2)
+    return loss_P, {name: logged[name][0] for name in OF_PAIRS}
 
 
 def _by_answer(value_BT: Tensor) -> Tensor:
