@@ -138,10 +138,6 @@ class RowBatch(RankBatch):
         return cls(**placed, sizes=StepSizes(1.0, 1.0))
 
 
-OF_TOKENS = ("entropy", "mean_token_accuracy")
-"""TRL's metrics of tokens. The head computes them in steps that are logged, or in all if that is free."""
-
-
 class RowMetrics:
     """TRL's metrics of one optimizer step: weighted means over its rows. Sums stay on the device until its end.
 
@@ -153,10 +149,11 @@ class RowMetrics:
     def __init__(
         self, counts: Mapping[str, Tensor | None], call_N: Tensor, weight_N: Tensor, place_B: list[int], device: Any
     ) -> None:
-        self._factor: dict[str, Tensor] = {}
-        for name, count_N in counts.items():
-            if count_N is not None:
-                self._factor[name] = mean_factors(count_N, call_N, weight_N)[place_B].float().to(device)
+        self._factor = {
+            name: mean_factors(count_N, call_N, weight_N)[place_B].float().to(device)
+            for name, count_N in counts.items()
+            if count_N is not None
+        }
         names = counts if weight_N.any() else ()  # equal on all ranks, which reduce them together
         self._sums = {name: torch.zeros((), device=device) for name in names}
 

@@ -209,7 +209,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             metrics |= {"entropy": entropy_B[::2] + entropy_B[1::2], "mean_token_accuracy": right_B[::2]}
             metrics |= {"logits/chosen": logits_B[::2], "logits/rejected": logits_B[1::2]}
         for name, value_P in metrics.items():
-            self.add_metric(batch, name, value_P)
+            self.step_metrics.add(name, value_P, weight_P, batch.rows[::2])
         loss = (weight_P * pair_P * total_P).sum()
         if self.method.score == "loss":
             return loss, total_P.clamp(min=0.0)

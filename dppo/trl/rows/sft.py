@@ -18,7 +18,7 @@ from dppo.pruning import mean_loss, uncertainty
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.config import RowConfig
-from dppo.trl.rows.data import OF_TOKENS, ReadRow, StepRows, trained
+from dppo.trl.rows.data import ReadRow, StepRows, trained
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.typed import check
 from dppo.types import Draw
@@ -30,6 +30,8 @@ ANSWERS = {
     "input_ids": "len(row['input_ids']) > 1",
 }
 """By column of a dataset, the condition under which a row has a token to train on."""
+OF_TOKENS = {"entropy": "entropy", "mean_token_accuracy": "is_top1"}
+"""By TRL's metric of tokens, the head's name for it."""
 
 
 @dataclass
@@ -140,8 +142,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         """The weighted negative log-likelihood over the step's tokens, and the score of each row."""
         logp_BT, mask_BT = scored.logp_BT, batch.completion(batch.rank_batch.loss_mask)
         if scored.metrics is not None:
-            for name, of_head in zip(OF_TOKENS, ("entropy", "is_top1"), strict=True):
-                self.add_metric(batch, name, (scored.metrics[of_head] * mask_BT).sum(1))
+            for name, of_head in OF_TOKENS.items():
+                self.step_metrics.add(name, (scored.metrics[of_head] * mask_BT).sum(1), batch.weight, batch.rows)
         loss_BT = -logp_BT
         if self.args.loss_type == "dft":
             loss_BT = loss_BT * logp_BT.detach().exp()

@@ -30,6 +30,7 @@ from dppo.step.rows import SCORES_FILE
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
+from dppo.trl.generation import replaced
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, method_of_run
@@ -41,7 +42,7 @@ from dppo.types import Draw
 
 
 class StepCall(dict[str, Any]):
-    """Inputs of one call of the loss: its ``micro_batches``, and its number in the step, ``call``."""
+    """Inputs of one call of the loss: its ``micro_batches``."""
 
     def __missing__(self, name: str) -> Any:
         raise ConfigError(f"a step has no {name!r}: its inputs are rows that were drawn. Override loss_and_scores.")
@@ -91,7 +92,7 @@ class RowTrainer(TrainingLoop):
         made, note = method_of_run(args, own, router_coef=router, streamed=self.table is None)
         self.method_in_words = {} if own is None and not is_own(args.method) else parts_in_words(made)
         self.source = RowSource(scores, made, seed=args.seed)
-        self._tokens_counted, self._ended = 0, False
+        self._tokens_counted = 0
         self.start_loop()
         if made.rows.rate:
             note = f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept"
@@ -136,12 +137,9 @@ class RowTrainer(TrainingLoop):
         """TRL's loader, over indices of rows; of a stream TRL's batches."""
         if self.table is None:
             return super().get_train_dataloader()
-        data, collator = self.train_dataset, self.data_collator
-        self.train_dataset, self.data_collator = range(len(self.table)), _indices  # pyright: ignore
-        try:
+        rows = range(len(self.table))
+        with replaced(self, "train_dataset", rows), replaced(self, "data_collator", _indices):
             return super().get_train_dataloader()
-        finally:
-            self.train_dataset, self.data_collator = data, collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
         """The inputs of each call of the loss in an optimizer step, drawn among the rows that the loader gives."""
@@ -157,17 +155,18 @@ class RowTrainer(TrainingLoop):
             self._count_tokens(int(rows.attended_N[draw.keep_N].sum()))
             batch = self._dealt(draw)
             last = step + 1 >= self.state.max_steps
+            # Metrics of tokens cost time, unless the head is TRL's: it computes them in any case.
             due = not self.forwards.heads or last or logs_next_step(self.args, self.state)
             self._of_tokens = self.metrics_needed or due
             counts = self.metric_counts(rows, of_tokens=self._of_tokens)
             call_N, call_B = rows.part_N % rows.stride, None  # of the loss, on the rank of each row
             if self.method.router_coef:  # its loss is over all tokens of one micro-batch of TRL's: they stay together
                 counts["aux_loss"], call_B = None, call_N[self._place_B].to(device)
-            self._row_metrics = RowMetrics(counts, call_N, draw.weight_N, self._place_B, device)
+            self.step_metrics = RowMetrics(counts, call_N, draw.weight_N, self._place_B, device)
             calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], rows.calls, call_B=call_B)
         self.add_metrics(metrics)
-        self._scores: list[tuple[list[int], Tensor]] = []
-        return [StepCall(micro_batches=each, call=call) for call, each in enumerate(calls)], None
+        self._scores, self._calls_left = list[tuple[list[int], Tensor]](), rows.calls
+        return [StepCall(micro_batches=each) for each in calls], None
 
     def _loaded(self, batches: list[Any], device: Any) -> StepRows:
         """The rows of a step on all ranks, from the micro-batches that TRL's loader gives this one."""
@@ -219,14 +218,14 @@ class RowTrainer(TrainingLoop):
         """() the loss of one call: ``backward_but_last``; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._ended = inputs["call"] == self.rows.calls - 1
         return self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
 
     def end_call(self) -> None:
         """Record scores and metrics of an optimizer step after its last call."""
-        if not self._ended:
+        self._calls_left -= 1
+        if self._calls_left:
             return
-        self._ended, rows = False, self.rows
+        rows = self.rows
         score_2N = torch.zeros(2, len(rows.row_N), dtype=torch.float64)
         for places, score_U in self._scores:
             score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double().view(len(places), -1).sum(1))
@@ -236,7 +235,7 @@ class RowTrainer(TrainingLoop):
         found: Any = self.accelerator.reduce(score_2N.float().to(self.accelerator.device), reduction="sum")
         score_N, seen_N = found.cpu()
         self.source.record(rows.row_N[seen_N > 0], score_N[seen_N > 0])
-        metrics = self._row_metrics.reduced(self.accelerator)
+        metrics = self.step_metrics.reduced(self.accelerator)
         for _ in range(rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
             self.add_metrics(metrics)
 
@@ -251,15 +250,10 @@ class RowTrainer(TrainingLoop):
             attended = max(float(rows.attended_N[in_part_N].sum()), 1.0)
             balance = scored.router_loss / attended / (rows.calls * processes)
             loss = loss + router * balance
-            self._row_metrics.add_sum("aux_loss", balance)
+            self.step_metrics.add_sum("aux_loss", balance)
         if not batch.idle:
             self._scores.append((places, score_U.detach()))
         return loss * processes  # gradients are averaged over ranks
-
-    def add_metric(self, batch: MicroBatch, name: str, value_U: Tensor) -> None:
-        """Add to a metric of ``metric_counts`` the (u,) sums over the rows of a micro-batch."""
-        every = slice(None, None, batch.rank_batch.together)
-        self._row_metrics.add(name, value_U, batch.weight[every], batch.rows[every])
 
     def _count_tokens(self, tokens: int) -> None:
         self._tokens_counted += tokens
