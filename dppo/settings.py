@@ -55,7 +55,7 @@ NO_TRACE = (
     *("log_", "logging_", "metric_for", "num_completions_to_print", "num_generations_eval", "output_dir"),
     *("per_device_eval", "precompute_", "prediction_loss", "project", "push_to_hub", "report_to", "restore_callback"),
     *("resume_from", "run_name", "save_", "skip_memory", "torch_empty", "trackio_", "vllm_enable_sleep", "vllm_gpu"),
-    *("vllm_group_port", "vllm_server", "gradient_checkpointing", "activation_"),
+    *("vllm_group_port", "vllm_server", "gradient_checkpointing", "activation_", "token_budget"),
 )
 """Beginnings of names of fields of TRL and transformers that decide what a run writes and measures, not what it learns:
 a resumed run may have others. All other fields are remembered, those of later versions too."""

@@ -11,6 +11,7 @@ from refusals import refused
 from tiny_runs import CONFIG, configured
 from transformers import Qwen3Config, Qwen3MoeConfig, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
+from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
@@ -49,7 +50,7 @@ class TestSnapshot:
 
     def test_fields_with_a_range_or_a_memory_are_there(self):
         of_grpo = {each.name for each in fields(GRPOConfig)}
-        everywhere = of_grpo | {each.name for each in (*fields(SFTConfig), *fields(DPOConfig))}
+        everywhere = of_grpo | {each.name for kind in (SFTConfig, DPOConfig, AsyncGRPOConfig) for each in fields(kind)}
         of_trainers = {"processes", "model", "ref_model", "dataset", "reward_funcs"}
         assert RANGES.keys() | state.OF_TRL.keys() | {*state.OF_THE_OPTIMIZER} <= of_grpo | of_trainers
         for start in (*NO_TRACE, *state.GENERATING):

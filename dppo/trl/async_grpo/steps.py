@@ -41,13 +41,13 @@ class Completion:
     group: int
 
     @cached_property
-    def starts(self) -> list[int]:
-        """First trained token of each row: what is before is its prompt."""
-        return [int(np.argmax(row.completion_mask != 0)) for row in self.rows]
+    def parts(self) -> list[tuple[RolloutSample, int]]:
+        """Each row and its first trained token: what is before is its prompt."""
+        return [(row, int(np.argmax(row.completion_mask != 0))) for row in self.rows]
 
     def joined(self, name: str, dtype: torch.dtype) -> Tensor:
         """(T,) an array of all rows after their prompts, end to end."""
-        parts = [getattr(row, name)[start:] for row, start in zip(self.rows, self.starts, strict=True)]
+        parts = [getattr(row, name)[start:] for row, start in self.parts]
         return torch.as_tensor(np.concatenate(parts) if parts else [], dtype=dtype)
 
 
@@ -103,7 +103,7 @@ def weighted_samples(plan: StepPlan, completions: Sequence[Completion]) -> Itera
     for place in plan.kept(0).tolist():
         each, offset = completions[place], 0
         advantage = float(plan.advantage_N[place] * plan.weight_UN[0, place])
-        for row, start in zip(each.rows, each.starts, strict=True):
+        for row, start in each.parts:
             weight_T, end = row.completion_mask.astype(float), len(row.input_ids)
             if cuts is not None:
                 weight_T[start:] *= cuts.weight_NT[place, offset : offset + end - start].numpy()

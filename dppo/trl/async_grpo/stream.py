@@ -90,18 +90,15 @@ class GroupStream:
         self.version_of[uid] = version
         self.worker.request(uid, row)
 
-    def _request_instead(self, gone: int, row: int, version: int) -> None:
-        """Request a row under a new number in place of a prompt in flight, with the probability of that one."""
+    def _request_again(self, gone: int, version: int, counted: str, row: int | None = None) -> None:
+        """Request a prompt in flight under a new number, or another ``row`` with its probability; count it."""
+        self.metrics[counted].append(1.0)
+        row = self.in_flight.taken([str(gone)])[0].row if row is None else row
         uid, self.next_id = self.next_id, self.next_id + 1
         del self.version_of[gone]
         self._waiting.pop(gone, None)
         self.session.request_instead([str(gone)], torch.tensor([row]), [str(uid)])
         self._request(uid, row, version)
-
-    def _request_again(self, uid: int, version: int, counted: str) -> None:
-        """Request a prompt in flight under a new number; ``counted`` is the metric."""
-        self.metrics[counted].append(1.0)
-        self._request_instead(uid, self.in_flight.taken([str(uid)])[0].row, version)
 
     def _renew_overdue(self, version: int, patience: int) -> None:
         """Request again what was requested more than ``patience`` updates ago and has not come back: it may be lost."""
@@ -131,18 +128,19 @@ class GroupStream:
                     self._request_again(group.group_id, version, "sample/dropped_stale_total")
                     continue
                 warnings.warn(f"a group is left out. {problem}", stacklevel=2)
-                self.metrics["batch/dropped_oversize_total"].append(1.0)
                 assert self.session.source is not None
-                self._request_instead(group.group_id, int(self.session.source.stream.take(1)), version)
+                row = int(self.session.source.stream.take(1))
+                self._request_again(group.group_id, version, "batch/dropped_oversize_total", row)
             else:
                 self._waiting[group.group_id] = group
         first = sorted(self._waiting, key=lambda uid: self._waiting[uid].model_version)[:count]
-        for group in (self._waiting[uid] for uid in first):
+        taken = {uid: self._waiting.pop(uid) for uid in first}
+        for group in taken.values():
             self.metrics["sample/staleness_mean"].append(float(version - group.model_version))
             self.metrics["sample/staleness_max"].append(float(version - group.model_version))
             if group.enqueued_at is not None:
                 self.metrics["sample/time_in_queue_s"].append(time.time() - group.enqueued_at)
-        return {uid: self._waiting.pop(uid) for uid in first}
+        return taken
 
     def _is_stale(self, group: RolledGroup, version: int) -> bool:
         return version - group.model_version > self.max_staleness
@@ -150,12 +148,11 @@ class GroupStream:
     def _problem(self, group: RolledGroup, version: int) -> str:
         """The reason why a group cannot be trained on, with advice; empty if it can."""
         if self._is_stale(group, version):
-            return (
-                f"The last one is of policy {group.model_version}, and this is {version}: raise max_staleness="
-                f"{self.max_staleness}, or let the worker heed update_model_version."
-            )
-        if self.longest is not None and group.longest > self.longest:
-            return f"The last one has a row of {group.longest} tokens: raise token_budget={self.longest}."
+            old = f"The last one is of policy {group.model_version}, and this is {version}"
+            return f"{old}: raise max_staleness={self.max_staleness}, or let the worker heed update_model_version."
+        tokens = max((len(sample.input_ids) for sample in group.samples), default=0)
+        if self.longest is not None and tokens > self.longest:
+            return f"The last one has a row of {tokens} tokens: raise token_budget={self.longest}."
         return ""
 
     def _next_group(self, version: int) -> RolledGroup:
@@ -172,8 +169,7 @@ class GroupStream:
                     self._renew_overdue(version, -1)
         self.wait_s += time.perf_counter() - begun
         if not isinstance(group, RolledGroup):
-            raise EngineError(
-                f"rollout_worker put {type(group).__name__} into its rollout_buffer, and groups are drawn whole. Put "
-                "RolledGroup(group_id=..., completions=[[sample], ...], model_version=...) there."
-            )
+            put = f"rollout_worker put {type(group).__name__} into its rollout_buffer, and groups are drawn whole"
+            wanted = "RolledGroup(group_id=..., completions=[[sample], ...], model_version=...)"
+            raise EngineError(f"{put}. Put {wanted} there.")
         return group

@@ -1,8 +1,8 @@
 """``DPPOAsyncTrainer``: TRL's asynchronous GRPO trainer, which trains on drawn completions of whole groups."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,34 +21,21 @@ from dppo.session import Session
 from dppo.step import PromptSource, StepPlan
 from dppo.step.in_flight import InFlight
 from dppo.step.prompts import HISTORY_FILE
-from dppo.step.resumed import changed, remembered, warn_of
+from dppo.step.resumed import changed, warn_of
 from dppo.trl.async_grpo import steps
 from dppo.trl.async_grpo.attention import serve_tree_attention
 from dppo.trl.async_grpo.config import DPPOAsyncConfig
 from dppo.trl.async_grpo.stream import GroupStream
 from dppo.trl.async_grpo.worker import RequestedRolloutWorker, RequestedWorker
 from dppo.trl.checkpoints.files import OUR_STATE
-from dppo.trl.checkpoints.state import read_state
+from dppo.trl.checkpoints.state import read_state, settings_of
 from dppo.trl.generation import replaced
 from dppo.trl.grpo.prompts import content_of, stream_and_history
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import share_done
 from dppo.trl.safeguards import end_at_exit
 from dppo.trl.served import check_processes
-from dppo.typed import Checked, check
-
-
-@dataclass(frozen=True)
-class AsyncState(Checked):
-    """The part of a run's state that TRL does not save."""
-
-    session: dict[str, Any]
-    """From ``Session.save``, what is in flight included."""
-    next_id: int
-    version: int
-    """Version of the policy."""
-    settings: dict[str, Any]
-    """A resumed run warns of changes."""
+from dppo.typed import check
 
 
 class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
@@ -72,6 +59,8 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
 
     own_passes = False
     args: DPPOAsyncConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    ref_model = None
+    method_in_words: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -87,26 +76,20 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         advice = "DPPOAsyncConfig in place of AsyncGRPOConfig: it takes the same arguments."
         check("args", args, DPPOAsyncConfig, advice)
         if rollout_worker is not None and not isinstance(rollout_worker, RequestedWorker):
-            raise ConfigError(
-                f"rollout_worker={type(rollout_worker).__name__} takes no requests, and prompts are chosen here. Give "
-                "it request(group_id, row), which puts a RolledGroup into rollout_buffer: dppo.trl.async_grpo.worker."
-            )
+            problem = f"rollout_worker={type(rollout_worker).__name__} takes no requests, and prompts are chosen here"
+            puts = "request(group_id, row), which puts a RolledGroup into rollout_buffer: dppo.trl.async_grpo.worker"
+            raise ConfigError(f"{problem}. Give it {puts}.")
         if train_dataset is not None and not isinstance(train_dataset, Dataset):
-            raise ConfigError(
-                f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows. Load it "
-                "without streaming, or use TRL's AsyncGRPOTrainer."
-            )
+            problem = f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows"
+            raise ConfigError(f"{problem}. Load it without streaming, or use TRL's AsyncGRPOTrainer.")
         ours = replaced(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
         with ours, made_without_gpu():  # TRL has no hooks for them
             super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=rollout_worker, **kwargs)
         check_processes(self)
         if self.aux_loss_enabled:
-            raise ConfigError(
-                "the model has a router loss, which TRL takes as a mean over the forwarded tokens: those kept. "
-                "Write router_aux_loss_coef: 0.0."
-            )
-        self.kernel = serve_tree_attention(self.accelerator.device)
-        """Name of the attention over rows."""
+            mean = "a mean over the forwarded tokens: those kept"
+            raise ConfigError(f"the model has a router loss, in TRL {mean}. Write router_aux_loss_coef: 0.0.")
+        kernel = serve_tree_attention(self.accelerator.device)
         self.groups = args.groups_per_step(self.accelerator.num_processes)
         """Groups of a step without pruning of prompts."""
         self.session = self._new_session()
@@ -116,7 +99,7 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         end_at_exit()
         groups, ahead = f"{self.groups} groups of {args.num_generations}", args.max_staleness + 1
         prompts = f"{groups} a step, requested {ahead} steps ahead"
-        lines = [*start_lines(self.session.method, self.biases, prompts), f"attention: {self.kernel}"]
+        lines = [*start_lines(self.session.method, self.biases, prompts), f"attention: {kernel}"]
         for line in [*lines, *(f"biased: {reason}" for reason in self.biases)]:
             self.accelerator.print(f"dppo | {line}")
 
@@ -187,16 +170,14 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         collate = DataCollatorForRollout(pad, ranks, metrics=self._metrics["train"], token_budget=budget or 0)
         # From before the draw, in place of the tokens that the collator counts.
         denominator = torch.full((ranks,), plan.sizes.denominator / calls)
-        of_ranks: list[list[list[dict[str, Tensor]]]] = [[] for _ in range(ranks)]
-        for passes in steps.dealt(rows, ranks, calls):
-            for made in of_ranks:
-                made.append([])
-            for each in passes:
-                batch = collate([each])
-                batch |= {"trained_tokens": batch["global_n_tokens"], "global_n_tokens": denominator}
-                for rank, made in enumerate(of_ranks):
-                    made[-1].append({name: value[rank : rank + 1].clone() for name, value in batch.items()})
-        return of_ranks
+        batches = [[collate([each]) for each in passes] for passes in steps.dealt(rows, ranks, calls)]
+        for batch in chain.from_iterable(batches):
+            batch |= {"trained_tokens": batch["global_n_tokens"], "global_n_tokens": denominator}
+
+        def part(batch: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
+            return {name: value[rank : rank + 1].clone() for name, value in batch.items()}
+
+        return [[[part(batch, rank) for batch in call] for call in batches] for rank in range(ranks)]
 
     @property
     def _candidates(self) -> int:
@@ -238,39 +219,33 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         if not self.args.should_save or self.stream is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        state = AsyncState(self.session.save(folder), self.stream.next_id, self.model_version, self._settings())
-        write_json(folder / OUR_STATE, asdict(state))
+        state = {"session": self.session.save(folder), "next_id": self.stream.next_id}
+        write_json(folder / OUR_STATE, state | {"version": self.model_version, "settings": settings_of(self)})
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote."""
         start = "training goes on from its weights, with an empty prompt history and nothing in flight."
-        state = read_state(folder, lambda found: AsyncState(**found), trainer="DPPOAsyncTrainer", without=start)
-        if state is None:
-            return
-        warn_of(changed(state.settings, self._settings()))
-        # Weights of prompts in flight were fixed with these numbers. The error has the names of TRL's fields.
-        saved = state.session.get("in_flight") or {}
-        now = {"prompts": self.groups, "generations": self.args.num_generations}
-        before = {name: saved.get(name) for name in now}
-        if saved.get("flights") and before != now:
-            raise CheckpointError(
-                f"{folder} has {len(saved['flights'])} prompts in flight for steps of {before['prompts']} groups of "
-                f"num_generations={before['generations']}, and this run has {now['prompts']} of {now['generations']}. "
-                "Resume with the same num_generations, and the same product of per_device_train_batch_size, "
-                "gradient_accumulation_steps and processes."
-            )
-        self.session.load(folder, state.session, history=HISTORY_FILE not in self.lacking)
-        self.model_version = state.version
-        if self.rollout_worker is not None:
-            self.rollout_worker.update_model_version(state.version)
-        if self.stream is not None:
-            self.stream.next_id = max(self.stream.next_id, state.next_id)
 
-    def _settings(self) -> dict[str, Any]:
-        model = self.accelerator.unwrap_model(self.model)
-        more = {"model": getattr(model.config, "_name_or_path", None), "dataset": self.content}
-        found = remembered(self.args, more | {"processes": self.accelerator.num_processes})
-        return {name: value for name, value in found.items() if name != "token_budget"}  # one process looks it up
+        def made(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int, int]:
+            return dict(found["settings"]), dict(found["session"]), int(found["next_id"]), int(found["version"])
+
+        if (state := read_state(folder, made, trainer="DPPOAsyncTrainer", without=start)) is None:
+            return
+        settings, session, next_id, self.model_version = state
+        warn_of(changed(settings, settings_of(self)))
+        # Weights of prompts in flight were fixed with these numbers. The error has the names of TRL's fields.
+        saved, groups, size = session.get("in_flight") or {}, self.groups, self.args.num_generations
+        if saved.get("flights") and (saved["prompts"], saved["generations"]) != (groups, size):
+            raise CheckpointError(
+                f"{folder} has {len(saved['flights'])} prompts in flight for steps of {saved['prompts']} groups of "
+                f"num_generations={saved['generations']}, and this run has {groups} of {size}. Resume with the same "
+                "num_generations and product of per_device_train_batch_size, gradient_accumulation_steps and processes."
+            )
+        self.session.load(folder, session, history=HISTORY_FILE not in self.lacking)
+        if self.rollout_worker is not None:
+            self.rollout_worker.update_model_version(self.model_version)
+        if self.stream is not None:
+            self.stream.next_id = max(self.stream.next_id, next_id)
 
 
 class _Calls(IterableDataset):
@@ -280,9 +255,8 @@ class _Calls(IterableDataset):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        stream = self.trainer.stream
-        if stream is not None:
-            stream.resume(self.trainer.model_version)
+        if self.trainer.stream is not None:
+            self.trainer.stream.resume(self.trainer.model_version)
         while True:
             for rows in self._next_step():
                 yield {"rows": rows}
@@ -292,19 +266,16 @@ class _Calls(IterableDataset):
         ranks = self.trainer.accelerator.num_processes
         if ranks == 1:
             return self.trainer.next_calls()[0]
-        found, parts, problem = [None], None, None
+        found, parts, problem = list[Any]([None]), None, None
         if self.trainer.stream is not None:
             try:
-                parts = [(part, "") for part in self.trainer.next_calls()]
+                parts = self.trainer.next_calls()
             except Exception as error:
-                problem, parts = error, [(None, f"the main process: {in_one_line(error)}")] * ranks
+                problem, parts = error, [f"the main process: {in_one_line(error)}"] * ranks
         dist.scatter_object_list(found, parts, src=0)
-        if problem is not None:
-            raise problem
-        part, refusal = cast(tuple[Any, str], found[0])
-        if refusal:
-            raise EngineError(refusal)
-        return part
+        if isinstance(found[0], str):
+            raise problem or EngineError(found[0])
+        return found[0]
 
 
 def made_without_gpu() -> AbstractContextManager[None]:

@@ -36,11 +36,6 @@ class RolledGroup:
         """The training rows of all completions."""
         return [sample for rows in self.completions for sample in rows]
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest training row; 0 without any."""
-        return max((len(sample.input_ids) for sample in self.samples), default=0)
-
 
 @runtime_checkable
 class RequestedWorker(RolloutWorkerProtocol, Protocol):
