@@ -33,10 +33,8 @@ def attend_by_segment(
     Each segment attends to the keys of its path from the root, causally at the bottom right: the last query sees all.
     """
     if softcap:  # which SDPA cannot
-        raise ConfigError(
-            f"{type(module).__name__} caps attention scores at {softcap:g}, which needs TRL's kernel (flash-attn 3 on "
-            "a GPU). Train a model without it here."
-        )
+        capped = f"{type(module).__name__} caps attention scores at {softcap:g}"
+        raise ConfigError(f"{capped}, which needs flash-attn 3 on a GPU. Train a model without it here.")
     repeat = query.shape[1] // key.shape[1]
     key, value = (x.index_select(2, tree_kv_index).repeat_interleave(repeat, 1) for x in (key, value))
     bounds_Q, bounds_K = tree_cu_seqlens_q.tolist(), tree_cu_seqlens_k.tolist()

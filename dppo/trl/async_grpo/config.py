@@ -17,15 +17,8 @@ from dppo.settings import DEFAULT_METHOD, AsyncSettings, described
 from dppo.trl.served import DEEPSPEED, ranges_of, served_in_rows
 from dppo.typed import NamedFields
 
-NORMALISERS = {
-    "dapo": replace(
-        DAPO_TOKENS,
-        prompt_exact=False,
-        reason="the groups that come back are of several blocks, so the tokens of all candidates are estimated: a "
-        "ratio, biased O(1/n)",
-    ),
-    "dr_grpo": DR_GRPO,
-}
+RATIO = "groups of several blocks come back, so the tokens of all candidates are estimated: a ratio, biased O(1/n)"
+NORMALISERS = {"dapo": replace(DAPO_TOKENS, prompt_exact=False, reason=RATIO), "dr_grpo": DR_GRPO}
 """By ``loss_type``."""
 
 
@@ -64,12 +57,9 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         completions = each * calls * processes
         if completions % size:
             unit = size // math.gcd(size, each * processes)
-            problem = (
-                f"a step has per_device_train_batch_size={each} * gradient_accumulation_steps={calls} * {processes} "
-                f"processes = {completions} completions, which are no whole groups of num_generations={size}. Write "
-                f"gradient_accumulation_steps: {math.ceil(calls / unit) * unit}."
-            )
-            self._refuse([problem])
+            step = f"per_device_train_batch_size={each} * gradient_accumulation_steps={calls} * {processes} processes"
+            problem = f"a step has {step} = {completions} completions, no whole groups of num_generations={size}"
+            self._refuse([f"{problem}. Write gradient_accumulation_steps: {math.ceil(calls / unit) * unit}."])
         return completions // size
 
     def _unserved(self, base: Method) -> Iterator[str]:
@@ -78,21 +68,15 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         if self.num_generations < 2:
             yield f"num_generations={self.num_generations}: a group of one has no advantage. Write num_generations: 8."
         if self.router_aux_loss_coef:
-            yield (
-                f"router_aux_loss_coef={self.router_aux_loss_coef:g}: TRL takes the mean over the tokens that are "
-                "forwarded: those kept. Write router_aux_loss_coef: 0.0."
-            )
+            mean = "TRL takes the mean over the forwarded tokens: those kept"
+            yield f"router_aux_loss_coef={self.router_aux_loss_coef:g}: {mean}. Write router_aux_loss_coef: 0.0."
         if base.rounds is not None or base.sizes is not None:
             differs = "rolls prompts out in rounds" if base.rounds else "has groups of many sizes"
-            yield (
-                f"method={self.method!r} {differs}, and prompts are requested ahead, with num_generations completions "
-                "each. Write method: dppo."
-            )
+            ahead = "prompts are requested ahead, with num_generations completions each"
+            yield f"method={self.method!r} {differs}, and {ahead}. Write method: dppo."
         if own := checks.own_objective(base):
-            yield (
-                f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here it is that of TRL's "
-                "asynchronous trainer: clipped ratios, advantages by the deviation in a group. Write method: dppo."
-            )
+            here = "TRL's asynchronous trainer has clipped ratios and advantages by the deviation in a group"
+            yield f"method={self.method!r} has an objective of its own ({', '.join(own)}): {here}. Write method: dppo."
 
     def _refuse(self, problems: list[str]) -> None:
         raise_problems(type(self).__name__, problems)

@@ -33,12 +33,12 @@ IDLE = Sequence(prompt=torch.tensor([0]), completion=torch.tensor([0]), scored=t
 """Sequence that a process without rows forwards, at weight 0."""
 
 
-def trained(ids: list[int], labels: list[int], *, whole: bool = False) -> Sequence | None:
+def trained(ids_T: Tensor, label_T: Tensor, *, whole: bool) -> Sequence | None:
     """A sequence from TRL's columns; None if no token is trained on. Nothing predicts the first token.
 
     With ``whole``, tokens after the last trained one stay, and so do sequences without one: a router loss counts them.
     """
-    ids_T, scored_T = torch.as_tensor(ids), torch.as_tensor(labels) != UNSCORED
+    scored_T = label_T != UNSCORED
     places = scored_T[1:].nonzero().flatten() + 1
     if not len(places) and not (whole and len(ids_T) > 1):
         return None

@@ -16,12 +16,11 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from dppo.errors import ConfigError
 from dppo.methods import RowMethod
 from dppo.packing.forward import Scored
-from dppo.packing.rows import UNSCORED
 from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.state import fingerprint
 from dppo.trl.rows.config import RowConfig
-from dppo.trl.rows.data import ReadRow, RowBatch, StepRows, trained
+from dppo.trl.rows.data import ReadRow, RowBatch, Sequence, StepRows
 from dppo.trl.rows.pairs import OF_ANSWERS, OF_BATCHES, OF_PAIRS, SERVED_LOSSES, MarginReward, pair_losses, weights_of
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.typed import check, is_number
@@ -128,7 +127,6 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             begins = ".split()[:1]" if texts else "[:1]"
             self._keep = f"row['chosen']{begins} == row['rejected']{begins}"
         super().__init__(model, args, train_dataset, method, ref_model=ref_model, **kwargs)
-        self.metrics_needed = self.use_weighting  # WPO's weights are made of them
         self._margin_weight = None
         if self.table is not None and margin_reward is not None:
             processor: Any = self.processing_class
@@ -147,22 +145,20 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
 
     def read(self, row: Mapping[str, Any]) -> ReadRow:
         """The two sequences of a pair, cut as TRL's collator does."""
-        prompt, limit = row["prompt_ids"], self.args.max_length
-        pair, problem = [], ""
-        for answer in (row["chosen_ids"], row["rejected_ids"]):
-            ids = [*prompt, *answer][:limit]
-            found = trained(ids, [UNSCORED] * len(prompt) + ids[len(prompt) :])
-            pair += [] if found is None else [found]
-        if len(pair) < 2 or not prompt:
+        ids, limit, problem = [row[name] for name in IDS], self.args.max_length, ""
+        prompt, *answers = (torch.tensor(each, dtype=torch.int64) for each in ids)
+        answers = [each[: None if limit is None else max(0, limit - len(prompt))] for each in answers]
+        chosen, rejected = map(len, answers)
+        if not (len(prompt) and chosen and rejected):
             problem = f"have no prompt or no answer. Leave them out: dataset.filter(lambda row: {self._keep})"
-        elif pair[0].completion.equal(pair[1].completion) and not {*self.args.loss_type} & {*OF_ANSWERS}:
+        elif answers[0].equal(answers[1]) and not {*self.args.loss_type} & {*OF_ANSWERS}:
             longer = "" if limit is None else f", or raise max_length={limit}"
             problem = "have equal answers, as far as max_length goes, and no gradient. Leave them out: "
             problem += f"dataset.filter(lambda row: row['chosen'] != row['rejected']){longer}"
-        chosen, rejected = ([len(each.completion) for each in pair] + [0, 0])[:2]
         tokens = len(prompt) + chosen + rejected
         counts = (tokens, len(prompt) + tokens, chosen)  # TRL counts the prompt with each answer
-        return ReadRow(sequences=pair, ids=tuple(row[name] for name in IDS), counts=counts, problem=problem)
+        pair = [Sequence(prompt=prompt, completion=each, scored=torch.ones(len(each)).bool()) for each in answers]
+        return ReadRow(sequences=pair, ids=tuple(ids), counts=counts, problem=problem)
 
     def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         answer_BT = batch["completion_mask"].bool()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import TrainingArguments
 from trl.data_utils import get_dataset_column_names
@@ -85,9 +86,8 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         **kwargs: Any,
     ) -> None:
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
-            raise ConfigError(
-                "data_collator and compute_loss_func are not served. Leave them out: trl.SFTTrainer has them."
-            )
+            unserved = "data_collator and compute_loss_func are not served"
+            raise ConfigError(f"{unserved}. Leave them out: trl.SFTTrainer has them.")
         if args is None:
             args = DPPOSFTConfig("dppo-output")
         elif isinstance(args, TrainingArguments) and not isinstance(args, DPPOSFTConfig):  # made into ours, as TRL does
@@ -112,11 +112,9 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     def read(self, row: Mapping[str, Any]) -> ReadRow:
         ids = row["input_ids"]
         labels = row.get("labels", ids)  # without labels, after skip_prepare_dataset, TRL trains on every token
-        found, start = [], 0
-        for tokens in row.get("seq_lengths") or [len(ids)]:  # one sequence, or those that TRL has packed
-            part = slice(start, start + tokens)
-            found.append(trained(ids[part], labels[part], whole=self.aux_loss_enabled))
-            start += tokens
+        tokens = row.get("seq_lengths") or [len(ids)]  # of one sequence, or of those that TRL has packed
+        parts = zip(*(torch.tensor(each).split(tokens) for each in (ids, labels)), strict=True)
+        found = [trained(*part, whole=self.aux_loss_enabled) for part in parts]
         sequences = [each for each in found if each is not None]
         count = sum(int(each.scored.sum()) for each in sequences)
         problem = "" if count or self.args.packing else self._untrained

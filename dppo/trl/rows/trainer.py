@@ -57,8 +57,8 @@ class RowTrainer(TrainingLoop):
     loss_is_scaled_for_ga = True
     temperature = 1.0
     batch_kind: type[RowBatch] = RowBatch
-    metrics_needed = False
-    """True if the loss itself needs the head's metrics of tokens."""
+    use_weighting = False
+    """Of TRL's ``DPOTrainer``: True if the loss itself needs the head's metrics of tokens."""
 
     def __init__(
         self, model: Any, args: Any, train_dataset: Any, method: RowMethod | str | None, **kwargs: Any
@@ -157,7 +157,7 @@ class RowTrainer(TrainingLoop):
             last = step + 1 >= self.state.max_steps
             # Metrics of tokens cost time, unless the head is TRL's: it computes them in any case.
             due = not self.forwards.heads or last or logs_next_step(self.args, self.state)
-            self._of_tokens = self.metrics_needed or due
+            self._of_tokens = self.use_weighting or due
             counts = self.metric_counts(rows, of_tokens=self._of_tokens)
             call_N, call_B = rows.part_N % rows.stride, None  # of the loss, on the rank of each row
             if self.method.router_coef:  # its loss is over all tokens of one micro-batch of TRL's: they stay together
@@ -314,10 +314,9 @@ class RowTrainer(TrainingLoop):
     ) -> tuple[Tensor, None, dict[str, Tensor]]:
         """As ``PaddedLayout.padded_forward``. TRL pads on the right here: positions begin at 0, as in its training."""
         order_BT = attention_mask.argsort(dim=1, descending=True, stable=True)
-        scored = attention_mask.clone()
-        scored[:, :-width] = 0
-        ids, mask, scored = (each.gather(1, order_BT) for each in (input_ids, attention_mask, scored))
-        labels = ids.masked_fill(scored == 0, UNSCORED)
+        labels = input_ids.masked_fill(attention_mask == 0, UNSCORED)
+        labels[:, :-width] = UNSCORED
+        ids, mask, labels = (each.gather(1, order_BT) for each in (input_ids, attention_mask, labels))
         with self.accelerator.autocast():
             output = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False, fused_lm_head=True)
 
