@@ -147,7 +147,7 @@ def full_and_mean(path, folder, *, forget="", **options):
             plan = replace(plan, denominator=float(kept))
         trainer.current_gradient_accumulation_steps = 1
         trainer.model.zero_grad()
-        ((call,),) = trainer.calls_of(plan, completions)
+        (call,) = trainer.passes_of(plan, completions)
         trainer.compute_loss(trainer.model, {"rows": [_double(row) for row in call]}).backward()
         return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
 
@@ -184,7 +184,7 @@ def full_and_mean_over_prompts(path, folder, *, loss_type, forget=""):
         plan, completions = steps.planned(trainer.session, requested, groups, 0, 0.0)
         trainer.current_gradient_accumulation_steps = 1
         trainer.model.zero_grad()
-        ((call,),) = trainer.calls_of(plan, completions)
+        (call,) = trainer.passes_of(plan, completions)
         trainer.compute_loss(trainer.model, {"rows": [_double(row) for row in call]}).backward()
         return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
 
@@ -269,25 +269,18 @@ def test_rows_keep_to_a_budget_and_every_process_has_as_many(tiny_path):
     assert steps.rows_of([], 2, budget=None, per_row=4) == []
 
 
-def test_the_last_call_has_a_pass_if_any_has():
-    rows = list(range(6))
-    assert steps.dealt(rows, 2, 4) == [[], [[0, 1]], [[2, 3]], [[4, 5]]]
-    assert steps.dealt(rows, 1, 4)[-1] != [] and sum(map(len, steps.dealt(rows, 1, 4))) == 6
-    assert steps.dealt([], 2, 2) == [[], []]
-
-
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
 def trained_ids(trainer, **options):
     """Groups that each step has trained on."""
-    found, original = [], trainer.calls_of
+    found, original = [], trainer.passes_of
 
     def record(plan, completions):
         found.append(list(trainer._trained))
         return original(plan, completions)
 
-    trainer.calls_of = record
+    trainer.passes_of = record
     trainer.train(**options)
     return found
 
@@ -295,6 +288,11 @@ def trained_ids(trainer, **options):
 def all_ids(trainer):
     """Groups that a run has trained on."""
     return [number for each in trained_ids(trainer) for number in each]
+
+
+def test_the_last_call_of_a_step_has_all_rows(tiny_path, tmp_path):
+    calls = itertools.islice(ours(tiny_path, tmp_path).get_train_dataloader(), 4)
+    assert [len(call["rows"]) > 0 for call in calls] == [False, True] * 2
 
 
 def test_groups_come_back_in_any_order(tiny_path, tmp_path):

@@ -1,7 +1,6 @@
 """Attention over TRL's prefix tries where its kernel, flash-attn 3, is missing: one SDPA call per segment."""
 
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,15 +36,14 @@ def attend_by_segment(
         raise ConfigError(f"{capped}, which needs flash-attn 3 on a GPU. Train a model without it here.")
     repeat = query.shape[1] // key.shape[1]
     key, value = (x.index_select(2, tree_kv_index).repeat_interleave(repeat, 1) for x in (key, value))
-    bounds_Q, bounds_K = tree_cu_seqlens_q.tolist(), tree_cu_seqlens_k.tolist()
+    length_S, seen_S = (bounds.diff().tolist() for bounds in (tree_cu_seqlens_q, tree_cu_seqlens_k))
     parts = []
-    for (begin, end), (first, last) in zip(pairwise(bounds_Q), pairwise(bounds_K), strict=True):
-        length, seen = end - begin, last - first
+    for q, k, v in zip(query.split(length_S, 2), key.split(seen_S, 2), value.split(seen_S, 2), strict=True):
+        length, seen = q.shape[2], k.shape[2]
         visible = torch.ones(length, seen, dtype=torch.bool, device=query.device).tril(seen - length)
         if sliding_window:
             visible = visible.triu(seen - length + 1 - sliding_window)
-        of_path = key[:, :, first:last], value[:, :, first:last]
-        parts.append(F.scaled_dot_product_attention(query[:, :, begin:end], *of_path, attn_mask=visible, scale=scaling))
+        parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scaling))
     return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
 
 

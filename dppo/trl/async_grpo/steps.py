@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -163,13 +162,3 @@ def rows_of(samples: Sequence[dict[str, Any]], ranks: int, *, budget: int | None
             idle = {**fullest[0], "advantage": 0.0, "advantages": np.zeros(len(fullest[0]["input_ids"]))}
             content.append(fullest.pop() if len(fullest) > 1 else idle)
     return sorted(map(TokenRow, contents), key=lambda row: -row.load)
-
-
-def dealt(rows: Sequence[TokenRow], ranks: int, calls: int) -> list[list[list[TokenRow]]]:
-    """Rows of each rank by pass, passes by call of the loss: in the last calls, so the last one has a pass if any has.
-
-    Gradients are synchronized in the backward pass of the last call.
-    """
-    passes = [list(rows[first : first + ranks]) for first in range(0, len(rows), ranks)]
-    bounds = [len(passes) * call // calls for call in range(calls + 1)]
-    return sorted((passes[begin:end] for begin, end in pairwise(bounds)), key=len)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -144,8 +143,8 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         budget = cast(int, self.args.token_budget)
         return budget if budget > 0 else None
 
-    def next_calls(self) -> list[list[list[dict[str, Any]]]]:
-        """Of the next step, by process and by call of the loss, the rows to forward. On the main process alone."""
+    def next_passes(self) -> list[list[dict[str, Any]]]:
+        """Of the next step, by process, the rows to forward. On the main process alone."""
         assert self.stream is not None
         number, done = self.state.global_step, share_done(self.state)
         if self._epoch_stop_groups is not None:  # TRL's max_steps is then a ceiling
@@ -159,25 +158,24 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         for line in self.session.messages():
             self.accelerator.print(f"dppo | {line}")
         self._trained = [group.group_id for group in groups]
-        return self.calls_of(plan, completions)
+        return self.passes_of(plan, completions)
 
-    def calls_of(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> list[list[list[dict[str, Any]]]]:
-        """By process and by call of the loss, the rows that hold what a plan keeps, weighted."""
-        ranks, calls = self.accelerator.num_processes, self.args.gradient_accumulation_steps
+    def passes_of(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> list[list[dict[str, Any]]]:
+        """By process, the rows that hold what a plan keeps, weighted."""
+        ranks = self.accelerator.num_processes
         samples, budget = [*steps.weighted_samples(plan, completions)], self._token_budget()
         rows = steps.rows_of(samples, ranks, budget=budget, per_row=self.args.per_device_train_batch_size)
         pad: Any = cast(Any, self.processing_class).pad_token_id
         collate = DataCollatorForRollout(pad, ranks, metrics=self._metrics["train"], token_budget=budget or 0)
         # From before the draw, in place of the tokens that the collator counts.
-        denominator = torch.full((ranks,), plan.sizes.denominator / calls)
-        batches = [[collate([each]) for each in passes] for passes in steps.dealt(rows, ranks, calls)]
-        for batch in chain.from_iterable(batches):
+        denominator = torch.full((ranks,), plan.sizes.denominator / self.args.gradient_accumulation_steps)
+        of_ranks = [[] for _ in range(ranks)]
+        for first in range(0, len(rows), ranks):
+            batch = collate([rows[first : first + ranks]])
             batch |= {"trained_tokens": batch["global_n_tokens"], "global_n_tokens": denominator}
-
-        def part(batch: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
-            return {name: value[rank : rank + 1].clone() for name, value in batch.items()}
-
-        return [[[part(batch, rank) for batch in call] for call in batches] for rank in range(ranks)]
+            for rank, made in enumerate(of_ranks):
+                made.append({name: value[rank : rank + 1].clone() for name, value in batch.items()})
+        return of_ranks
 
     @property
     def _candidates(self) -> int:
@@ -249,7 +247,10 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
 
 
 class _Calls(IterableDataset):
-    """Rows of each call of the loss for this process, planned on the main one."""
+    """Rows of each call of the loss for this process, planned on the main one.
+
+    All are in the last call of a step, whose last backward pass synchronizes gradients.
+    """
 
     def __init__(self, trainer: DPPOAsyncTrainer) -> None:
         self.trainer = trainer
@@ -258,18 +259,19 @@ class _Calls(IterableDataset):
         if self.trainer.stream is not None:
             self.trainer.stream.resume(self.trainer.model_version)
         while True:
-            for rows in self._next_step():
-                yield {"rows": rows}
+            rows = self._next_step()
+            for left in reversed(range(self.trainer.args.gradient_accumulation_steps)):
+                yield {"rows": [] if left else rows}
 
     def _next_step(self) -> Any:
         """This process's part of the next step, which the main one plans. All raise what it raises."""
         ranks = self.trainer.accelerator.num_processes
         if ranks == 1:
-            return self.trainer.next_calls()[0]
+            return self.trainer.next_passes()[0]
         found, parts, problem = list[Any]([None]), None, None
         if self.trainer.stream is not None:
             try:
-                parts = self.trainer.next_calls()
+                parts = self.trainer.next_passes()
             except Exception as error:
                 problem, parts = error, [f"the main process: {in_one_line(error)}"] * ranks
         dist.scatter_object_list(found, parts, src=0)
