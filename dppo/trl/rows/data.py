@@ -83,7 +83,7 @@ class StepRows:
     """The N rows of one optimizer step on all ranks, equal on every rank."""
 
     data: Any
-    """The dataset; or the N rows of a stream, None for those of other ranks."""
+    """The dataset; or the N rows of a stream."""
     row_N: Tensor
     """(N,) int64 index in ``data``."""
     part_N: Tensor

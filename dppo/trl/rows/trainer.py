@@ -4,14 +4,15 @@ TRL's loader gives indices of rows, and only drawn ones are read. A stream gives
 """
 
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -148,7 +149,7 @@ class RowTrainer(TrainingLoop):
             return batches, None
         self.forwards.check_once()
         with self.clock("prune"):
-            rows = self.rows = self._loaded(batches, device)
+            rows = self.rows = self._loaded(batches)
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
             draw = self.source.draw(rows.row_N, step=step, epoch=epoch, done=share_done(self.state))
             self.add_metrics(row_metrics(self.source.scores.candidates(rows.row_N), draw))
@@ -168,35 +169,26 @@ class RowTrainer(TrainingLoop):
         self._scores, self._calls_left = list[tuple[list[int], Tensor]](), rows.calls
         return [StepCall(micro_batches=each) for each in calls], None
 
-    def _loaded(self, batches: list[Any], device: Any) -> StepRows:
+    def _loaded(self, batches: list[Any]) -> StepRows:
         """The rows of a step on all ranks, from the micro-batches that TRL's loader gives this one."""
-        calls, rank = len(batches), self.accelerator.process_index
-        stride = max(calls, self.args.gradient_accumulation_steps)
+        calls, stride = len(batches), max(len(batches), self.args.gradient_accumulation_steps)
+        rows_of = self.rows_of if self.table is None else lambda batch: batch["row"].tolist()
+        here = enumerate(batches, self.accelerator.process_index * stride)
+        part_N, data = zip(*gather_object([(part, row) for part, batch in here for row in rows_of(batch)]), strict=True)
         if self.table is None:
-            found = [self.rows_of(batch) for batch in batches]
-            columns = [torch.tensor([self.read(row).counts for row in each]) for each in found]
+            row_N, count_N3 = torch.arange(len(data)), np.array([self.read(row).counts for row in data], np.float64)
+            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_N3[:, 0])
         else:
-            found, columns = [], [batch["row"][:, None] for batch in batches]
-        here_NK = torch.cat([F.pad(each, (1, 0), value=rank * stride + call) for call, each in enumerate(columns)])
-        # With even_batches: false the last batches of ranks differ in size.
-        padded: Any = self.accelerator.pad_across_processes(here_NK.to(device), dim=0, pad_index=-1)
-        gathered: Any = self.accelerator.gather(padded)
-        part_N, *column_KN = gathered[gathered[:, 0] >= 0].cpu().T
-        if self.table is not None:
-            data, row_N = self.table, column_KN[0]
-            count_3N = torch.from_numpy(self._counts[row_N.numpy()].T)
-        else:
-            own, row_N, count_3N = chain.from_iterable(found), torch.arange(len(part_N)), torch.stack(column_KN)
-            data = [next(own) if part // stride == rank else None for part in part_N.tolist()]
-            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
-        counts = dict(zip(("tokens_N", "attended_N", "trained_N"), count_3N.double(), strict=True))
-        return StepRows(data=data, row_N=row_N, part_N=part_N, calls=calls, stride=stride, **counts)
+            row_N, data = torch.tensor(data), self.table
+            count_N3 = self._counts[row_N.numpy()]
+        counts = dict(zip(("tokens_N", "attended_N", "trained_N"), torch.from_numpy(count_N3).T, strict=True))
+        return StepRows(data=data, row_N=row_N, part_N=torch.tensor(part_N), calls=calls, stride=stride, **counts)
 
     def _dealt(self, draw: Draw) -> RowBatch:
         """The sequences of this rank's share of the kept rows, in about equal tokens per rank."""
         rows, rank = self.rows, self.accelerator.process_index
         kept, tokens_N = draw.keep_N.nonzero().flatten().tolist(), rows.tokens_N
-        if self.table is None or self.method.router_coef:  # no other rank has them, or they belong together
+        if self.method.router_coef:  # those of a micro-batch belong together
             places = [place for place in kept if rows.part_N[place] // rows.stride == rank]
         else:
             dealt = longest_processing_time(tokens_N[kept].tolist(), self.accelerator.num_processes)
@@ -225,18 +217,14 @@ class RowTrainer(TrainingLoop):
         self._calls_left -= 1
         if self._calls_left:
             return
-        rows = self.rows
-        score_2N = torch.zeros(2, len(rows.row_N), dtype=torch.float64)
+        found: dict[int, float] = defaultdict(float)  # by row, whose sequences may be in several passes
         for places, score_U in self._scores:
-            score_2N[0].index_add_(0, torch.tensor(places), score_U.cpu().double().view(len(places), -1).sum(1))
-            score_2N[1, places] = 1.0
-        if self.method.score == "norm":
-            score_2N[0].sqrt_()
-        found: Any = self.accelerator.reduce(score_2N.float().to(self.accelerator.device), reduction="sum")
-        score_N, seen_N = found.cpu()
-        self.source.record(rows.row_N[seen_N > 0], score_N[seen_N > 0])
+            for place, score in zip(places, score_U.cpu().double().view(len(places), -1).sum(1).tolist(), strict=True):
+                found[place] += score
+        place_K, score_K = torch.tensor(sorted(gather_object([*found.items()])), dtype=torch.float64).view(-1, 2).T
+        self.source.record(self.rows.row_N[place_K.long()], score_K.sqrt() if self.method.score == "norm" else score_K)
         metrics = self.step_metrics.reduced(self.accelerator)
-        for _ in range(rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
+        for _ in range(self.rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
             self.add_metrics(metrics)
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:
