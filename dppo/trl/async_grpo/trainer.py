@@ -72,8 +72,7 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = DPPOAsyncConfig("dppo-output") if args is None else args
-        advice = "DPPOAsyncConfig in place of AsyncGRPOConfig: it takes the same arguments."
-        check("args", args, DPPOAsyncConfig, advice)
+        check("args", args, DPPOAsyncConfig, "DPPOAsyncConfig in place of AsyncGRPOConfig, with the same arguments.")
         if rollout_worker is not None and not isinstance(rollout_worker, RequestedWorker):
             problem = f"rollout_worker={type(rollout_worker).__name__} takes no requests, and prompts are chosen here"
             puts = "request(group_id, row), which puts a RolledGroup into rollout_buffer: dppo.trl.async_grpo.worker"

@@ -65,7 +65,7 @@ def pair_losses(
         ref_P2: (P, 2) in their place, those of whole answers that TRL has precomputed.
         log_sum_sq_BT: (2P, T) logs of sums of squared probabilities, for WPO's weights.
     """
-    per_pair = [each for each in zip(trainer.loss_types, trainer.loss_weights, strict=True) if each[0] != "sft"]
+    weights = zip(trainer.loss_types, trainer.loss_weights, strict=True)
     logp_BT, mask_BT = _by_answer(logp_BT), _by_answer(mask_BT)
     answer_BT = F.pad(mask_BT, (1, 0))  # TRL's masks have a first position, which nothing predicts
     inputs: dict[str, Tensor] = dict.fromkeys(("input_ids", "attention_mask", "completion_mask"), answer_BT)
@@ -87,11 +87,9 @@ def pair_losses(
         gather_for_metrics=lambda value: np.float64(0.0),
     )
     alone.aux_loss_enabled = False
-    alone.loss_types, alone.loss_weights = [name for name, _ in per_pair], [weight for _, weight in per_pair]
+    alone.loss_weights = [0.0 if name == "sft" else weight for name, weight in weights]
     with PerPair():
         loss_P, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
-    if not per_pair:
-        loss_P = logp_BT.new_zeros(len(logp_BT) // 2)
     return loss_P, {name: logged[name][0] for name in OF_PAIRS}
 
 
