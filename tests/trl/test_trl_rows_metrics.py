@@ -129,10 +129,9 @@ def test_a_metric_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(each
     def margins(value_K, weight_K, call_K):
         kept = len(value_K)
         weight_N = torch.cat([weight_K, torch.zeros(kept)])  # a dropped row beside each kept one
-        counts = {"rewards/margins": torch.ones(2 * kept)}
-        metrics = RowMetrics(counts, call_K.repeat(2), weight_N, [*range(kept)], torch.device("cpu"))
-        metrics.add("rewards/margins", value_K, weight_K, torch.arange(kept))
-        return metrics.reduced(ALONE)["rewards/margins"]
+        metrics = RowMetrics(call_K.repeat(2), weight_N, [*range(kept)])
+        metrics.add("rewards/margins", value_K, torch.ones(2 * kept), weight_K, torch.arange(kept))
+        return metrics.reduced()["rewards/margins"]
 
     def estimate(*drawn):
         parts = [drawn] if each == "step" else zip(*(column.split(1) for column in drawn), strict=True)

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -141,37 +142,36 @@ class RowBatch(RankBatch):
 class RowMetrics:
     """TRL's metrics of one optimizer step: weighted means over its rows. Sums stay on the device until its end.
 
-    ``counts`` has for each metric the (N,) units of each row that its mean is over, dropped rows included: tokens, or
-    1; None for a sum. Micro-batches of equal number ``call_N`` on all ranks are one. ``place_B`` is the row, among the
-    N, of each sequence of this rank.
+    Micro-batches of equal number ``call_N`` on all ranks are one. ``place_B`` is the row, among the N, of each sequence
+    of this rank.
     """
 
-    def __init__(
-        self, counts: Mapping[str, Tensor | None], call_N: Tensor, weight_N: Tensor, place_B: list[int], device: Any
-    ) -> None:
-        self._factor = {
-            name: mean_factors(count_N, call_N, weight_N)[place_B].float().to(device)
-            for name, count_N in counts.items()
-            if count_N is not None
-        }
-        names = counts if weight_N.any() else ()  # equal on all ranks, which reduce them together
-        self._sums = {name: torch.zeros((), device=device) for name in names}
+    def __init__(self, call_N: Tensor, weight_N: Tensor, place_B: list[int]) -> None:
+        self._call_N, self._weight_N, self._place_B = call_N, weight_N, place_B
+        self._factor, self._sums = dict[str, Tensor](), dict[str, Tensor]()
 
-    def add(self, name: str, value_U: Tensor, weight_U: Tensor, row_U: Tensor) -> None:
-        """Add the (u,) sums over some rows, with their weights; ``row_U`` are their first sequences on this rank."""
+    def add(self, name: str, value_U: Tensor, count_N: Tensor, weight_U: Tensor, row_U: Tensor) -> None:
+        """Add the (u,) sums over some rows, with their weights; ``row_U`` are their first sequences on this rank.
+
+        ``count_N`` (N,) are the units of each row that the mean is over, dropped rows included: tokens, or 1.
+        """
+        if name not in self._factor:
+            factor_N = mean_factors(count_N, self._call_N, self._weight_N)
+            self._factor[name] = factor_N[self._place_B].float().to(value_U.device)
         self.add_sum(name, (value_U.detach() * weight_U * self._factor[name][row_U]).sum())
 
     def add_sum(self, name: str, value: Tensor) -> None:
         """Add a term of a metric that is a sum over all ranks."""
-        if name in self._sums:
-            self._sums[name] = self._sums[name] + value.detach().float()
+        value = value.detach().float()
+        self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def reduced(self, accelerator: Any) -> dict[str, float]:
-        """The metrics over all ranks, which call together."""
-        if not self._sums:
-            return {}
-        found: Any = accelerator.reduce(torch.stack([*self._sums.values()]), reduction="sum")
-        return dict(zip(self._sums, found.tolist(), strict=True))
+    def reduced(self) -> dict[str, float]:
+        """The metrics over all ranks, which call together; some may have none."""
+        here = torch.stack([*self._sums.values()]).tolist() if self._sums else []
+        found: dict[str, float] = defaultdict(float)
+        for name, value in gather_object([*zip(self._sums, here, strict=True)]):
+            found[name] += value
+        return found
 
 
 def mean_factors(count_N: Tensor, call_N: Tensor, weight_N: Tensor) -> Tensor:

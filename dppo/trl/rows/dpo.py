@@ -21,7 +21,7 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.state import fingerprint
 from dppo.trl.rows.config import RowConfig
 from dppo.trl.rows.data import ReadRow, RowBatch, Sequence, StepRows
-from dppo.trl.rows.pairs import OF_ANSWERS, OF_BATCHES, OF_PAIRS, SERVED_LOSSES, MarginReward, pair_losses, weights_of
+from dppo.trl.rows.pairs import OF_ANSWERS, OF_BATCHES, SERVED_LOSSES, MarginReward, pair_losses, weights_of
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.typed import check, is_number
 from dppo.types import Draw
@@ -174,14 +174,6 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         counts = (torch.ones(len(rows.row_N)), rows.trained_N)
         return torch.stack([self.method.shares(draw, count_N, rows.part_N) for count_N in counts])
 
-    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor | None]:
-        chosen_N, both_N = rows.trained_N, 2 * rows.tokens_N - rows.attended_N  # tokens of both answers
-        counts: dict[str, Tensor | None] = dict.fromkeys(OF_PAIRS, torch.ones_like(both_N))
-        if of_tokens:
-            counts |= {"entropy": both_N, "logits/rejected": both_N - chosen_N}
-            counts |= dict.fromkeys(("mean_token_accuracy", "logits/chosen"), chosen_N)
-        return counts
-
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted sum of TRL's losses of pairs, and the score of each pair."""
         mask_BT, logp_BT = batch.completion(batch.rank_batch.loss_mask), scored.logp_BT
@@ -190,28 +182,36 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             reference = self._reference(batch, row_U)
         if batch.idle:  # a rank without pairs forwards one sequence
             return logp_BT.sum() * 0.0, torch.zeros(0)
-        of_head = scored.metrics or {}
-        log_sum_sq_BT = of_head.get("log_sum_sq_probs")
+        log_sum_sq_BT = (scored.metrics or {}).get("log_sum_sq_probs")
         loss_P, metrics = pair_losses(self, logp_BT, mask_BT, log_sum_sq_BT=log_sum_sq_BT, **reference)
+        self._measure(batch, metrics, scored.metrics, mask_BT)
         if self._margin_weight is not None:
             loss_P = loss_P * self._margin_weight[row_U].to(loss_P.device, loss_P.dtype, non_blocking=True)
         (pair_P, token_P), weight_P = share_KB[:, ::2], batch.weight[::2]
         sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
         # In units of a pair's loss: its denominator depends on its micro-batch, and its score does not.
         total_P = loss_P - sft * (token_P / pair_P) * logp_BT[::2].sum(1)
-        if of_head:
-            names = ("entropy", "mean_logits", "is_top1")
-            entropy_B, logits_B, right_B = ((of_head[name] * mask_BT).sum(1) for name in names)
-            metrics |= {"entropy": entropy_B[::2] + entropy_B[1::2], "mean_token_accuracy": right_B[::2]}
-            metrics |= {"logits/chosen": logits_B[::2], "logits/rejected": logits_B[1::2]}
-        for name, value_P in metrics.items():
-            self.step_metrics.add(name, value_P, weight_P, batch.rows[::2])
         loss = (weight_P * pair_P * total_P).sum()
         if self.method.score == "loss":
             return loss, total_P.clamp(min=0.0)
         # About the squared norm of the gradient: for each answer squared slopes by squared norms of its tokens.
         (slope_BT,) = torch.autograd.grad(total_P.sum(), logp_BT, retain_graph=True)
         return loss, (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1).view(-1, 2)
+
+    def _measure(
+        self, batch: MicroBatch, of_pairs: Mapping[str, Tensor], of_head: Mapping[str, Tensor] | None, mask_BT: Tensor
+    ) -> None:
+        """Add TRL's metrics of pairs, (P,) each, and of tokens if the head has measured them."""
+        chosen_N, both_N = self.rows.trained_N, 2 * self.rows.tokens_N - self.rows.attended_N  # tokens of both answers
+        found = {name: (value_P, torch.ones_like(both_N)) for name, value_P in of_pairs.items()}
+        if of_head is not None:
+            names = ("entropy", "mean_logits", "is_top1")
+            entropy_B, logits_B, right_B = ((of_head[name] * mask_BT).sum(1) for name in names)
+            found["entropy"] = entropy_B[::2] + entropy_B[1::2], both_N
+            found["mean_token_accuracy"], found["logits/chosen"] = (right_B[::2], chosen_N), (logits_B[::2], chosen_N)
+            found["logits/rejected"] = logits_B[1::2], both_N - chosen_N
+        for name, (value_P, count_N) in found.items():
+            self.step_metrics.add(name, value_P, count_N, batch.weight[::2], batch.rows[::2])
 
     def _reference(self, batch: MicroBatch, row_U: Tensor) -> dict[str, Tensor]:
         """Log-probabilities under the reference, as ``pair_losses`` takes them; not used in an idle pass."""

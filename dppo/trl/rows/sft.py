@@ -31,8 +31,6 @@ ANSWERS = {
     "input_ids": "len(row['input_ids']) > 1",
 }
 """By column of a dataset, the condition under which a row has a token to train on."""
-OF_TOKENS = {"entropy": "entropy", "mean_token_accuracy": "is_top1"}
-"""By TRL's metric of tokens, the head's name for it."""
 
 
 @dataclass
@@ -133,15 +131,13 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         """(1, N) one over the trained tokens of the step."""
         return self.method.shares(draw, rows.trained_N)[None]
 
-    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor | None]:
-        return dict.fromkeys(OF_TOKENS, rows.trained_N) if of_tokens else {}
-
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted negative log-likelihood over the step's tokens, and the score of each row."""
         logp_BT, mask_BT = scored.logp_BT, batch.completion(batch.rank_batch.loss_mask)
         if scored.metrics is not None:
-            for name, of_head in OF_TOKENS.items():
-                self.step_metrics.add(name, (scored.metrics[of_head] * mask_BT).sum(1), batch.weight, batch.rows)
+            for name, of_head in (("entropy", "entropy"), ("mean_token_accuracy", "is_top1")):
+                value_B = (scored.metrics[of_head] * mask_BT).sum(1)
+                self.step_metrics.add(name, value_B, self.rows.trained_N, batch.weight, batch.rows)
         loss_BT = -logp_BT
         if self.args.loss_type == "dft":
             loss_BT = loss_BT * logp_BT.detach().exp()

@@ -124,12 +124,9 @@ class RowTrainer(TrainingLoop):
         """() the weighted loss of b sequences, and (u,) or (u, n) terms that they add to the scores of u rows.
 
         There is one row for ``together`` sequences. Scores by the norm of a gradient are sums of squares. ``scored``
-        has (b, T) log-probabilities and metrics if they are measured, ``share_KB`` the ``shares`` of their rows.
+        has (b, T) log-probabilities and metrics if they are measured, ``share_KB`` the ``shares`` of their rows. TRL's
+        metrics are added to ``step_metrics``.
         """
-        raise NotImplementedError
-
-    def metric_counts(self, rows: StepRows, *, of_tokens: bool) -> dict[str, Tensor | None]:
-        """By metric of TRL, (N,) the units of each row that its mean is over; metrics of tokens only if asked for."""
         raise NotImplementedError
 
     # -- a step -------------------------------------------------------------------------------------------------
@@ -159,11 +156,10 @@ class RowTrainer(TrainingLoop):
             # Metrics of tokens cost time, unless the head is TRL's: it computes them in any case.
             due = not self.forwards.heads or last or logs_next_step(self.args, self.state)
             self._of_tokens = self.use_weighting or due
-            counts = self.metric_counts(rows, of_tokens=self._of_tokens)
             call_N, call_B = rows.part_N % rows.stride, None  # of the loss, on the rank of each row
             if self.method.router_coef:  # its loss is over all tokens of one micro-batch of TRL's: they stay together
-                counts["aux_loss"], call_B = None, call_N[self._place_B].to(device)
-            self.step_metrics = RowMetrics(counts, call_N, draw.weight_N, self._place_B, device)
+                call_B = call_N[self._place_B].to(device)
+            self.step_metrics = RowMetrics(call_N, draw.weight_N, self._place_B)
             calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], rows.calls, call_B=call_B)
         self.add_metrics(metrics)
         self._scores, self._calls_left = list[tuple[list[int], Tensor]](), rows.calls
@@ -223,7 +219,7 @@ class RowTrainer(TrainingLoop):
                 found[place] += score
         place_K, score_K = torch.tensor(sorted(gather_object([*found.items()])), dtype=torch.float64).view(-1, 2).T
         self.source.record(self.rows.row_N[place_K.long()], score_K.sqrt() if self.method.score == "norm" else score_K)
-        metrics = self.step_metrics.reduced(self.accelerator)
+        metrics = self.step_metrics.reduced()
         for _ in range(self.rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
             self.add_metrics(metrics)
 
