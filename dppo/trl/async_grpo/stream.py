@@ -93,7 +93,7 @@ class GroupStream:
     def _request_again(self, gone: int, version: int, counted: str, row: int | None = None) -> None:
         """Request a prompt in flight under a new number, or another ``row`` with its probability; count it."""
         self.metrics[counted].append(1.0)
-        row = self.in_flight.taken([str(gone)])[0].row if row is None else row
+        row = int(self.in_flight.taken([str(gone)])[0].row) if row is None else row
         uid, self.next_id = self.next_id, self.next_id + 1
         del self.version_of[gone]
         self._waiting.pop(gone, None)

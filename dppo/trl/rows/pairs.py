@@ -6,7 +6,7 @@
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,8 +77,8 @@ def pair_losses(
     policy = SimpleNamespace(log_probs=logp_BT, **others)
     reference = None if ref_BT is None else SimpleNamespace(log_probs=_by_answer(ref_BT))
     alone: Any = copy.copy(trainer)
-    alone.model = torch.nn.Module()
-    alone.model.is_gradient_checkpointing = False
+    alone.model = model = cast(Any, torch.nn.Module())
+    model.is_gradient_checkpointing = False
     alone.ref_model, alone.precompute_ref_logps = lambda **_: reference, reference is None
     alone.accelerator = SimpleNamespace(
         device=logp_BT.device,
