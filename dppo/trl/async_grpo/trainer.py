@@ -246,10 +246,7 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
 
 
 class _Calls(IterableDataset):
-    """Rows of each call of the loss for this process, planned on the main one.
-
-    All are in the last call of a step, whose last backward pass synchronizes gradients.
-    """
+    """Rows of each call of the loss for this process, planned on the main one."""
 
     def __init__(self, trainer: DPPOAsyncTrainer) -> None:
         self.trainer = trainer
@@ -260,7 +257,7 @@ class _Calls(IterableDataset):
         while True:
             rows = self._next_step()
             for left in reversed(range(self.trainer.args.gradient_accumulation_steps)):
-                yield {"rows": [] if left else rows}
+                yield {"rows": [] if left else rows}  # the last call's last backward pass synchronizes gradients
 
     def _next_step(self) -> Any:
         """This process's part of the next step, which the main one plans. All raise what it raises."""

@@ -123,9 +123,8 @@ class RowTrainer(TrainingLoop):
     def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """() the weighted loss of b sequences, and (u,) or (u, n) terms that they add to the scores of u rows.
 
-        There is one row for ``together`` sequences. Scores by the norm of a gradient are sums of squares. ``scored``
-        has (b, T) log-probabilities and metrics if they are measured, ``share_KB`` the ``shares`` of their rows. TRL's
-        metrics are added to ``step_metrics``.
+        There is one row for ``together`` sequences. Scores by the norm of a gradient are sums of squares. ``share_KB``
+        are the ``shares`` of their rows. TRL's metrics are added to ``step_metrics``, those of tokens if measured.
         """
         raise NotImplementedError
 
@@ -273,13 +272,12 @@ class RowTrainer(TrainingLoop):
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote; warn if TRL's own trainer wrote the checkpoint."""
         lost = any("optimizer" in part for part in self.lacking)
-        state = read_state(
-            folder,
-            lambda found: (dict(found["settings"]), int(found["skipped"]), int(found["num_tokens"])),
-            trainer=type(self).__name__,
-            without="no row has a recorded score, and all are kept until they have one.",
-        )
-        if state is None:
+
+        def made(found: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
+            return dict(found["settings"]), int(found["skipped"]), int(found["num_tokens"])
+
+        start = "no row has a recorded score, and all are kept until they have one."
+        if (state := read_state(folder, made, trainer=type(self).__name__, without=start)) is None:
             return
         before, self.guard.skipped, tokens = state
         self._count_tokens(tokens - self._tokens_counted)
