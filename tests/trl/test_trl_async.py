@@ -128,7 +128,7 @@ def full_and_mean(path, folder, *, forget="", **options):
     trainer = ours(path, folder, **SMALL | options)
     trainer.model.double()
     groups = [group_of(0, 0, forks=True), group_of(1, 1)]
-    completions = steps.completions_of(groups)
+    completions = [steps.Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
     method = trainer.session.method
     drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
 

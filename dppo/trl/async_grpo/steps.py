@@ -50,11 +50,6 @@ class Completion:
         return torch.as_tensor(np.concatenate(parts) if parts else [], dtype=dtype)
 
 
-def completions_of(groups: Sequence[RolledGroup]) -> list[Completion]:
-    """All completions of some groups, group after group."""
-    return [Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
-
-
 def rolled_out(completions: Sequence[Completion], *, tokens: bool) -> RolledOut:
     """The rollouts of a step for its plan; with ``tokens``, log-probabilities of each too.
 
@@ -88,7 +83,7 @@ def planned(
     session: Session, requested: Requested, groups: Sequence[RolledGroup], number: int, done: float
 ) -> tuple[StepPlan, list[Completion]]:
     """The draws of step ``number``; the history learns from its groups. ``done`` is the share of training done."""
-    completions = completions_of(groups)
+    completions = [Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
     found, advantages = rolled_out(completions, tokens=session.method.tokens.active), given_advantages(completions)
     return session.plan(requested.prompts, found, number=number, done=done, advantages=advantages), completions
 
