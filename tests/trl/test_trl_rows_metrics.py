@@ -55,6 +55,21 @@ def test_metrics_of_trainers_on_rows_are_trls(kind, options, tiny_path, tmp_path
     assert {"num_tokens", "entropy", "mean_token_accuracy"} <= {name for row in us.state.log_history for name in row}
 
 
+def test_seconds_of_a_step_on_rows_have_its_draw_in_them(tiny_path, tmp_path, monkeypatch):
+    """On a clock that moves in draws alone: they come before TRL's step, and must not make its rest negative."""
+    trainer, seconds = ours(tiny_path, tmp_path, max_steps=2), iter(range(10**6))
+    draw, now = trainer.source.draw, [0.0]
+    trainer.clock.now = lambda: now[0]
+
+    def timed(*args, **options):
+        now[0] += 1.0 + next(seconds)
+        return draw(*args, **options)
+
+    monkeypatch.setattr(trainer.source, "draw", timed)
+    trainer.train()
+    assert [logged(trainer, name) for name in ("time/prune", "time/other")] == [[1.0, 2.0], [0.0, 0.0]]
+
+
 LATER = dict(num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
 """A second step on each generation, whose ratios are not 1."""
 GROUPS = {

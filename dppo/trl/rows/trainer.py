@@ -33,7 +33,7 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
 from dppo.trl.generation import replaced
 from dppo.trl.loop import TrainingLoop
-from dppo.trl.metrics import logs_next_step, share_done
+from dppo.trl.metrics import STEP, logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, method_of_run
 from dppo.trl.rows.data import IDLE, ReadRow, RowBatch, RowMetrics, StepRows, read_all
 from dppo.trl.safeguards import models_named
@@ -144,6 +144,7 @@ class RowTrainer(TrainingLoop):
         if not batches:
             return batches, None
         self.forwards.check_once()
+        before = self.clock.total["prune"]
         with self.clock("prune"):
             rows = self.rows = self._loaded(batches)
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
@@ -160,6 +161,7 @@ class RowTrainer(TrainingLoop):
                 call_B = call_N[self._place_B].to(device)
             self.step_metrics = RowMetrics(call_N, draw.weight_N, self._place_B)
             calls, metrics = self.forwards.calls(batch, batch.weight_UB[0], rows.calls, call_B=call_B)
+        self.clock.add(STEP, self.clock.total["prune"] - before)  # TRL's step begins with the inputs of its calls
         self.add_metrics(metrics)
         self._scores, self._calls_left = list[tuple[list[int], Tensor]](), rows.calls
         return [StepCall(micro_batches=each) for each in calls], None
