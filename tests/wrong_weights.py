@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from dppo.pruning import INVERSE_PROBABILITY
 
-DOUBLED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: 2 * INVERSE_PROBABILITY(keep_N, prob_N))
-ROUNDED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: INVERSE_PROBABILITY(keep_N, prob_N).round())
+RIGHT = INVERSE_PROBABILITY.compute
+DOUBLED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: 2 * RIGHT(keep_N, prob_N))
+ROUNDED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: RIGHT(keep_N, prob_N).round())
 FORGOTTEN = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: keep_N.double())

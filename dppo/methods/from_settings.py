@@ -7,7 +7,7 @@ from typing import Any
 from dppo.methods.method import Method
 from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
-from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Pruning, Schedule, Score, constant, of_sums, spends_budget
+from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Pruning, Schedule, Score, constant
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, PROMPT_FLOOR, Auto
 from dppo.pruning.tokens import TOKEN_AUTO
 from dppo.settings import AUTO
@@ -49,7 +49,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             completions,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            least=LEAST if args.prune_floor is None and spends_budget(completions.rule) else None,
+            least=LEAST if args.prune_floor is None and getattr(completions.rule, "spends_budget", False) else None,
             auto=auto,
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
@@ -101,7 +101,7 @@ def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
     """The score asked for; ``auto`` keeps a paper's own score and picks the best at hand for ours."""
     if args.completion_score != AUTO:
         return SCORES[args.completion_score]
-    if not of_sums(method.score):
+    if not getattr(method.score, "of_sums", False):
         return method.score
     if sampler_log_probs:
         return SCORES["uncertainty"]

@@ -10,7 +10,7 @@ from dppo.errors import in_words, raise_problems
 from dppo.objective import GROUP_SCALED, GRPO_MEAN, AdvantageRule, Normaliser, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
 from dppo.pruning import GroupSizes, PromptPruning, Pruning, Rounds, Schedule, Selection, TokenPruning, constant
-from dppo.pruning.scores import Score, absolute_advantage, of_sums
+from dppo.pruning.scores import Score, absolute_advantage
 from dppo.typed import check_fields, range_problems
 
 NO_PRUNING, ALL_PROMPTS, ALL_TOKENS = Pruning(), PromptPruning(), TokenPruning()
@@ -102,7 +102,7 @@ class Method:
     @property
     def score_name(self) -> str:
         """Name of the score, for printed lines."""
-        averaged = self.normaliser.per_sequence and of_sums(self.score)
+        averaged = self.normaliser.per_sequence and getattr(self.score, "of_sums", False)
         return in_words(self.score) + (" per token" if averaged else "")
 
     @property

@@ -98,7 +98,7 @@ def kept_share(completions: int, dropped: Fraction) -> int:
 
 def mean_of_kept(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
     """(N,) ``N / kept`` where kept: a mean over the survivors."""
-    return KEPT_MEAN(keep_N, keep_N.double())
+    return KEPT_MEAN.compute(keep_N, keep_N.double())
 
 
 def one_each(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:

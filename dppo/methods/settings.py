@@ -12,7 +12,7 @@ from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
 from dppo.methods.method import Method
 from dppo.methods.own import DECIDED, is_own, own_settings, settle
 from dppo.methods.registry import METHODS, ROW_METHODS
-from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, constant, spends_budget, stated
+from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, constant
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
 from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
@@ -129,7 +129,7 @@ def method_problems(args: Any, base: Method) -> list[str]:
             problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{text} {keeps}")
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{text}: {reason}. Use method='dppo', or write a rate, {name}: 0.")
-    cuts, most = args.token_prune_rate, stated(base.tokens.cut_rule).largest_rate
+    cuts, most = args.token_prune_rate, getattr(base.tokens.cut_rule, "largest_rate", 1.0)
     if cuts != AUTO and cuts > most:
         leaves = f"method={args.method!r} leaves out at most {most:g} of a completion, not token_prune_rate={cuts:g}"
         problems.append(f"{leaves}. Write token_prune_rate: {most}.")
@@ -140,7 +140,7 @@ def not_chosen(name: str, base: Method) -> str:
     """The reason why a level of a method does not choose its own rate; empty if it does."""
     if name == "token_prune_rate":
         rule = base.tokens.cut_rule
-        chooses = stated(rule).chooses_rate
+        chooses = getattr(rule, "chooses_rate", False)
         return "" if chooses else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
     level = base.prompts if name == "prompt_prune_rate" else base.drawn
     if level is None:
@@ -152,10 +152,11 @@ def not_chosen(name: str, base: Method) -> str:
 def _unread_problems(args: Any, base: Method) -> list[str]:
     """One sentence per setting of draws that the method does not make."""
     level, prunes = base.drawn if prunes_anything(base) else None, prunes_anything(base)
+    by_cost = level is not None and getattr(level.rule, "spends_budget", False)
     any_level = prunes and (level is not None or args.prompt_prune_rate)
     unread = {
         "completion_score": args.completion_score != AUTO and level is None,
-        "completion_budget": args.completion_budget == "tokens" and (level is None or not spends_budget(level.rule)),
+        "completion_budget": args.completion_budget == "tokens" and not by_cost,
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
         "prune_floor": args.prune_floor is not None and not (any_level and base.tokens.reads_floor),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,

@@ -34,7 +34,6 @@ from dppo.pruning.probabilities import (
     Rule,
     inclusion_probabilities,
     proportional,
-    spends_budget,
     threshold,
     uniform,
 )
@@ -47,8 +46,6 @@ from dppo.pruning.scores import (
     absolute_advantage,
     advantage_with_length,
     advantage_with_uncertainty,
-    needs_log_probs,
-    of_sums,
     uncertainty,
     uniform_score,
 )
@@ -61,7 +58,6 @@ from dppo.pruning.tokens import (
     best_cuts,
     by_uncertainty,
     random_prefix,
-    stated,
 )
 
 __all__ = ["COMPLETION_AUTO", "DESIGNS", "DETERMINISTIC", "INVERSE_PROBABILITY", "KEPT_MEAN", "PIVOTAL", "POISSON"]
@@ -71,6 +67,6 @@ __all__ += ["PromptPruning", "PromptStream", "PromptValues", "Pruning", "Recorde
 __all__ += ["Rule", "SampledTokens", "Schedule", "Score", "Selection", "Skipping", "TokenDraw", "TokenPruning"]
 __all__ += ["Weighting", "absolute_advantage", "advantage_with_length", "advantage_with_uncertainty", "all_alike"]
 __all__ += ["best_cuts", "by_uncertainty", "ceiling_of", "choose", "constant", "effective_sample_size"]
-__all__ += ["fade", "inclusion_probabilities", "mean_loss", "needs_log_probs", "of_sums", "proportional"]
-__all__ += ["random_prefix", "relative_added_variance", "selection_ceiling", "spends_budget", "stated", "stop"]
+__all__ += ["fade", "inclusion_probabilities", "mean_loss", "proportional"]
+__all__ += ["random_prefix", "relative_added_variance", "selection_ceiling", "stop"]
 __all__ += ["threshold", "uncertainty", "uniform", "uniform_score"]

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.pruning.probabilities import Stated
 from dppo.types import Completions
 
 WHOLE = 1e-9
@@ -123,11 +122,14 @@ DESIGNS: dict[str, Design] = {design.name: design for design in (PIVOTAL, SYSTEM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighting(Stated):
-    """Weights of kept units: ``weighting(keep_N, prob_N) -> weight_N``, float64 of their shape, 0 where not kept."""
+class Weighting:
+    """Weights of kept units."""
 
+    name: str
     bias: str = ""
     """Why it is biased under every design, one clause; empty if it is ``1 / prob`` on average."""
+    compute: Callable[[Tensor, Tensor], Tensor]
+    """``compute(keep_N, prob_N) -> weight_N``, float64 of their shape, 0 where not kept."""
 
 
 def _inverse(keep_N: Tensor, prob_N: Tensor) -> Tensor:

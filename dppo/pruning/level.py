@@ -143,7 +143,7 @@ class Level:
             )
             raise DesignError(f"{units}. Use rule=proportional with floor > 0, or a selection that states its bias.")
         keep_R = self.design.draw(prob_R, score_R, rng)
-        return scattered(unit_R, size, keep_R, prob_R, self.weighting(keep_R, prob_R))
+        return scattered(unit_R, size, keep_R, prob_R, self.weighting.compute(keep_R, prob_R))
 
 
 def scattered(unit_R: Tensor, size: int, keep_R: Tensor, prob_R: Tensor, weight_R: Tensor) -> Draw:

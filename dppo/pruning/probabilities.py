@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -107,47 +107,36 @@ class Budget:
         return np.minimum(self.least + (self.floor - self.least) * (score / mean), 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """A named function with stated properties, those of a subclass: its needs are data on it, not its identity."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-    name: str
-    compute: Callable[..., Any]
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.compute(*arguments)
+def stating(**properties: Any) -> Callable[[Function], Function]:
+    """Decorator that gives a function properties as attributes; one without an attribute has the default."""
 
-    @property
-    def __name__(self) -> str:  # what reports call a function
-        return self.name
+    def with_properties(function: Function) -> Function:
+        vars(function).update(properties)
+        return function
+
+    return with_properties
 
 
 Rule = Callable[[Tensor, Budget], Tensor]
 """``rule(score_N, budget) -> prob_N``: scores (N,) >= 0 of units with a gradient to probabilities (N,) float64 > 0.
-Their sum does not grow with the rate."""
+Their sum does not grow with the rate.
+
+Attribute ``spends_budget``, by default False: it keeps exactly ``1 - rate`` of the cost on average, and reads costs and
+floors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedRule(Stated):
-    """A rule that states what it reads. A plain function is a rule too, which reads scores alone."""
-
-    spends_budget: bool = False
-    """True if it keeps exactly ``1 - rate`` of the cost on average, and reads costs and floors."""
-
-
-def spends_budget(rule: Rule) -> bool:
-    """True if a rule keeps exactly ``1 - rate`` of the cost on average."""
-    return isinstance(rule, StatedRule) and rule.spends_budget
-
-
-def _proportional(score_N: Tensor, budget: Budget) -> Tensor:
+@stating(spends_budget=True)
+def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """Probabilities proportional to ``score / sqrt(cost)``: ``inclusion_probabilities`` that cost ``1 - rate``."""
     score, cost = finite("score", score_N), _costs(score_N, budget.cost_N)
     floor_N, spent = torch.from_numpy(budget.floors(score, cost)), (1 - budget.rate) * float(cost.sum())
     return inclusion_probabilities(score_N, spent, floor=floor_N, cost_N=budget.cost_N)
 
 
-def _threshold(score_N: Tensor, budget: Budget) -> Tensor:
+def threshold(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` if the score is below the mean, else 1: scores [1, 1, 4] with rate 0.5 give [.5, .5, 1].
 
     Of all units fewer than the rate are dropped. Differences that float32 cannot hold do not count as below the mean.
@@ -160,15 +149,12 @@ def _threshold(score_N: Tensor, budget: Budget) -> Tensor:
     return torch.from_numpy(np.where(below, 1.0 - budget.rate, 1.0))
 
 
-def _uniform(score_N: Tensor, budget: Budget) -> Tensor:
+def uniform(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` for every unit: the baseline that a rule by scores has to beat."""
     return torch.full((len(finite("score", score_N)),), 1.0 - budget.rate, dtype=torch.float64)
 
 
-proportional = StatedRule(name="proportional", compute=_proportional, spends_budget=True)
-threshold = StatedRule(name="threshold", compute=_threshold)
-uniform = StatedRule(name="uniform", compute=_uniform)
-RULES: dict[str, Rule] = {rule.name: rule for rule in (proportional, threshold, uniform)}
+RULES: dict[str, Rule] = {"proportional": proportional, "threshold": threshold, "uniform": uniform}
 
 
 def finite(name: str, value_N: Tensor) -> np.ndarray:

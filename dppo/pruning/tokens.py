@@ -20,7 +20,7 @@ from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, selection_ceiling
 from dppo.pruning.designs import INVERSE_PROBABILITY, SYSTEMATIC, Design
 from dppo.pruning.level import Level, floor_problems
-from dppo.pruning.probabilities import Stated, finite, inclusion_probabilities
+from dppo.pruning.probabilities import finite, inclusion_probabilities, stating
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -30,24 +30,11 @@ TOKEN_AUTO = COMPLETION_AUTO
 
 TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
 """``rule(moment_NT, span_NT, rate, floor) -> prob_NT``: probabilities of reaching each token, or its head. They leave
-out ``rate`` of the tokens on average. Those of a cut never rise along a completion."""
+out ``rate`` of the tokens on average. Those of a cut never rise along a completion.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRule(Stated):
-    """A rule for cuts or for the head, with what it needs."""
-
-    by_moments: bool = False
-    """True if it reads moments and the floor: it needs the sampler's log-probabilities."""
-    chooses_rate: bool = False
-    """True if ``auto`` can choose its rate."""
-    largest_rate: float = 1.0
-    """Largest share that it can leave out."""
-
-
-def stated(rule: TokenProbabilities) -> TokenRule:
-    """The rule with its properties: a plain function has the defaults."""
-    return rule if isinstance(rule, TokenRule) else TokenRule(name=in_words(rule), compute=rule)
+Attributes: ``by_moments``, by default False, if it reads moments (the sampler's log-probabilities) and the floor;
+``chooses_rate``, by default False, if ``auto`` can choose its rate; ``largest_rate``, by default 1, the largest share
+that it can leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +83,8 @@ def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
         raise ShapeError("a completion's tokens have a gap: cut up to the last token, and mask within by moment 0.")
 
 
-def _best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+@stating(by_moments=True, chooses_rate=True)
+def best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
     """(N, T) float64 probabilities of reaching each token, in [floor, 1], with the least added variance; 0 elsewhere.
 
     They minimise ``sum moment_t / reach_t`` for a given mean of ``reach_t`` and never rise along a completion: the root
@@ -137,13 +125,15 @@ def _allocated(size: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tens
     return torch.zeros(mask_NT.shape, dtype=torch.float64).masked_scatter(mask_NT, prob)
 
 
-def _by_uncertainty(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+@stating(by_moments=True)
+def by_uncertainty(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
     """(N, T) probabilities of reaching the head, proportional to the root of a token's moment; as for ``best_cuts``."""
     _check_tokens(moment_NT, mask_NT)
     return _allocated(moment_NT[mask_NT].double().sqrt(), mask_NT, rate, floor)
 
 
-def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+@stating(largest_rate=MOST_OF_PREFIX)
+def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
     """Cuts at a length uniform from ``1 - 2 rate`` of the tokens to all: random prefix of NAT, arXiv:2603.06619."""
     if rate > MOST_OF_PREFIX:
         raise DesignError(f"random_prefix leaves out at most half of the tokens, not {rate:g}. Use rate=0.5.")
@@ -153,15 +143,9 @@ def _random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float
     return torch.where(span_NT, reach_NT, 0.0)
 
 
-def _all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+def all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
     """The same probability for every token. Source: NAT, arXiv:2603.06619, uniform random sampling."""
     return (1 - rate) * span_NT.double()
-
-
-best_cuts = TokenRule(name="best_cuts", compute=_best_cuts, by_moments=True, chooses_rate=True)
-by_uncertainty = TokenRule(name="by_uncertainty", compute=_by_uncertainty, by_moments=True)
-random_prefix = TokenRule(name="random_prefix", compute=_random_prefix, largest_rate=MOST_OF_PREFIX)
-all_alike = TokenRule(name="all_alike", compute=_all_alike)
 
 
 def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
@@ -195,7 +179,8 @@ class TokenDraw:
         length_N, reach_N = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.float64)
         if width:  # no token after the last drawn one has a loss, so none is forwarded
             length_N, reach_N = (keep_NT * torch.arange(1, width + 1)).amax(1), reach_NT[:, 0].double()
-        return cls(length_N=length_N, reach_N=reach_N, prob_NT=prob_NT, weight_NT=INVERSE_PROBABILITY(keep_NT, prob_NT))
+        weight_NT = INVERSE_PROBABILITY.compute(keep_NT, prob_NT)
+        return cls(length_N=length_N, reach_N=reach_N, prob_NT=prob_NT, weight_NT=weight_NT)
 
     def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
         """Draw over all ``size`` completions from this one of some; the others are dropped, with probability 0."""
@@ -244,10 +229,10 @@ class TokenPruning:
         check_fields(self, "TokenPruning(rate=0.5)", rate="[0, 1)", head_rate="[0, 1)")
         problems = floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
         problems += floor_problems(self.head_floor, self.head_rate, "head_floor", f"head_rate={self.head_rate:g} keeps")
-        rule, name = stated(self.cut_rule), in_words(self.cut_rule)
-        if self.auto is not None and not rule.chooses_rate:
+        name, most = in_words(self.cut_rule), getattr(self.cut_rule, "largest_rate", 1.0)
+        if self.auto is not None and not getattr(self.cut_rule, "chooses_rate", False):
             problems.append(f"a rate is chosen for best_cuts alone, not for {name}. Use auto=None, rate=0.5.")
-        elif self.rate > (most := rule.largest_rate):
+        elif self.rate > most:
             problems.append(f"{name} leaves out at most {most:g}, not rate={self.rate:g}. Use rate={most:g}.")
         raise_problems("TokenPruning", problems)
 
@@ -255,12 +240,12 @@ class TokenPruning:
     def needs_log_probs(self) -> bool:
         """True if it reads the sampler's log-probabilities."""
         rules = ((self.rate, self.cut_rule), (self.head_rate, self.head_rule))
-        return any(bool(rate) and stated(rule).by_moments for rate, rule in rules)
+        return any(bool(rate) and getattr(rule, "by_moments", False) for rate, rule in rules)
 
     @property
     def reads_floor(self) -> bool:
         """True if both rules keep to the floors."""
-        return stated(self.cut_rule).by_moments and stated(self.head_rule).by_moments
+        return all(getattr(rule, "by_moments", False) for rule in (self.cut_rule, self.head_rule))
 
     @property
     def active(self) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 from dppo.environment import check_version
 from dppo.hooked import changed
 from dppo.methods import Method
-from dppo.pruning import needs_log_probs
 
 Get = Callable[[str], Any]
 """The value of an option by its path in verl's configuration, None if there is none."""
@@ -160,7 +159,7 @@ def _objective_rules(get: Get, method: Method) -> Iterator[Rule]:
         if get(f"{ROLLOUT}.n") == 1:
             instead = "8, or method=dppo_history, whose baseline is from history"
             yield f"{ROLLOUT}.n", NEVER, "verl takes the raw reward of a group of one as its advantage", instead
-    if needs_log_probs(method.score) and not has_log_probs(get):
+    if getattr(method.score, "needs_log_probs", False) and not has_log_probs(get):
         yield LOG_PROBS, NEVER, "completion_score=uncertainty needs the sampler's log-probabilities", True
 
 

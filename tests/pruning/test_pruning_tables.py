@@ -14,8 +14,6 @@ from dppo.pruning import designs as designs_module
 from dppo.pruning import level as level_module
 from dppo.pruning import probabilities as probabilities_module
 from dppo.pruning import scores as scores_module
-from dppo.pruning.probabilities import StatedRule
-from dppo.pruning.scores import StatedScore
 from dppo.rng import generator
 from dppo.types import Completions
 
@@ -84,14 +82,14 @@ def test_every_public_part_has_an_example(registry, examples):
 
 
 def test_every_part_that_exists_is_registered_under_its_name():
-    assert records(probabilities_module, StatedRule) == RULES
-    assert {*records(scores_module, StatedScore).values()} == {*SCORES.values()}
+    assert public_functions(probabilities_module, ["score_N", "budget"]) == set(RULES.values())
+    assert public_functions(scores_module, ["completions"]) == set(SCORES.values())
     assert public_functions(level_module, ["done"]) == set(SCHEDULES.values())
     assert records(designs_module, Weighting) == WEIGHTINGS
     assert records(designs_module, Design) == DESIGNS
     draws = {design.draw for design in DESIGNS.values()}
     assert draws == public_functions(designs_module, ["prob_N", "score_N", "rng"])
-    for name, part in SCHEDULES.items():
+    for name, part in (RULES | SCHEDULES).items():
         assert part.__name__ == name
 
 
@@ -125,9 +123,9 @@ def test_scores(name):
 @pytest.mark.parametrize("name", WEIGHTINGS)
 def test_weightings(name):
     keep, prob = torch.tensor([True, False, True]), tensor([0.25, 0.5, 1])
-    weight = WEIGHTINGS[name](keep, prob)
+    weight = WEIGHTINGS[name].compute(keep, prob)
     assert weight.tolist() == WEIGHTING_EXAMPLES[name] and weight.dtype == torch.float64
-    assert WEIGHTINGS[name](keep & ~keep, prob).tolist() == [0, 0, 0]
+    assert WEIGHTINGS[name].compute(keep & ~keep, prob).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
