@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dppo.pruning import INVERSE_PROBABILITY
+from dppo.pruning.designs import INVERSE_PROBABILITY
 
 RIGHT = INVERSE_PROBABILITY.compute
 DOUBLED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: 2 * RIGHT(keep_N, prob_N))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dppo.methods import RowMethod
-from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
+from dppo.pruning import RecordedScores
+from dppo.pruning.designs import effective_sample_size, relative_added_variance
 from dppo.pruning.recorded import read_arrays, write_arrays
 from dppo.rng import Purpose, step_streams
 from dppo.types import Candidates, Draw, each_tensor

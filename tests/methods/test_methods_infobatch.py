@@ -12,7 +12,8 @@ from tiny_rows import expectation as rows_expectation
 from tiny_rows import relative_error as rows_error
 
 from dppo.methods import METHODS, ROW_METHODS
-from dppo.pruning import PIVOTAL, RecordedScores, fade, stop
+from dppo.pruning import PIVOTAL, RecordedScores, stop
+from dppo.pruning.level import fade
 from dppo.rng import Purpose, generator
 from dppo.step import RowSource
 from dppo.types import Candidates

@@ -21,8 +21,8 @@ from tiny_policy import (
 from dppo.errors import ConfigError, DesignError
 from dppo.methods import METHODS
 from dppo.objective import NORMALISERS, clipped_surrogate, mixes_tokens, off_policy_masked, sequence_ratio, vespo
-from dppo.pruning import TOKEN_AUTO, TokenPruning, all_alike, by_uncertainty, random_prefix
-from dppo.pruning.tokens import best_cuts
+from dppo.pruning import TokenPruning, all_alike, random_prefix
+from dppo.pruning.tokens import TOKEN_AUTO, best_cuts, by_uncertainty
 from dppo.trl import DPPOConfig
 
 UNBIASED = {"nat_urs": True, "nat_rpc": True}
@@ -64,7 +64,7 @@ def test_draws_in_a_row_are_the_full_gradient(method):
 def biased_by(method, weight_UNT, **options):
     """How far the mean over the outcomes is from the full gradient at other weights of tokens."""
     (every,) = planned(method)
-    said = every.advantage_N, every.plan.denominator, every.plan.tokens
+    said = every.advantage_N, every.plan.sizes.denominator, every.plan.sizes.tokens
     found = weighted_gradients(method, weight_UNT(every), *said, **options)
     return relative_error(every.chance_U @ found, GRPO_BY_HAND.gradient())
 

@@ -24,11 +24,9 @@ from dppo.pruning import (
     PromptPruning,
     Pruning,
     ceiling_of,
-    choose,
     proportional,
-    selection_ceiling,
 )
-from dppo.pruning.ceiling import Choice, rates_to
+from dppo.pruning.ceiling import Choice, choose, rates_to, selection_ceiling
 from dppo.types import Draw, Rewards
 
 EAGER = Auto(fewest=1, least_gain=1.0)

@@ -8,7 +8,8 @@ import torch
 from arrays import tensor
 from pruning_enumeration import all_masks, distribution, expectation
 
-from dppo.pruning import DESIGNS, effective_sample_size, relative_added_variance
+from dppo.pruning import DESIGNS
+from dppo.pruning.designs import effective_sample_size, relative_added_variance
 from dppo.rng import Purpose, generator
 
 EXACT = 1e-12

@@ -8,7 +8,8 @@ from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.pruning import RULES, Budget, inclusion_probabilities, threshold
+from dppo.pruning import RULES, Budget, threshold
+from dppo.pruning.probabilities import inclusion_probabilities
 
 SIZES = st.one_of(st.floats(0, 10), st.sampled_from([0.0, 1.0, 1.0, 5e-324, 1e-308, 1e-30, 1e30, 1e300]))
 COSTS = st.sampled_from([1.0, 1.0, 2.0, 7.0, 1000.0, 0.01])

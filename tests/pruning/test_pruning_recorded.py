@@ -7,7 +7,8 @@ import torch
 from refusals import refused
 
 from dppo.errors import CheckpointError, DataError
-from dppo.pruning import RecordedScores, mean_loss
+from dppo.pruning import RecordedScores
+from dppo.pruning.recorded import mean_loss
 
 
 def scores(size=4, first=10):

@@ -14,11 +14,11 @@ from dppo.pruning import (
     advantage_with_uncertainty,
     all_alike,
     best_cuts,
-    by_uncertainty,
     random_prefix,
     uncertainty,
 )
 from dppo.pruning.probabilities import stating
+from dppo.pruning.tokens import by_uncertainty
 from dppo.types import Completions
 
 

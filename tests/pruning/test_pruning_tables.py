@@ -9,11 +9,12 @@ import torch
 from arrays import tensor
 
 from dppo.errors import ConfigError, DesignError
-from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, WEIGHTINGS, Budget, Design, Weighting
+from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, Budget, Design
 from dppo.pruning import designs as designs_module
 from dppo.pruning import level as level_module
 from dppo.pruning import probabilities as probabilities_module
 from dppo.pruning import scores as scores_module
+from dppo.pruning.designs import WEIGHTINGS, Weighting
 from dppo.rng import generator
 from dppo.types import Completions
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from arrays import efficiency, tensor
 
-from dppo.pruning import TOKEN_AUTO, TokenPruning, tokens
+from dppo.pruning import TokenPruning, tokens
 from dppo.pruning.ceiling import rates_to
-from dppo.pruning.tokens import best_cuts
+from dppo.pruning.tokens import TOKEN_AUTO, best_cuts
 from dppo.rng import Purpose, generator
 
 COMPLETIONS, TOKENS, GROUP = 64, 50, 4

@@ -5,7 +5,8 @@ import torch
 from pruned_units import CANDIDATES, COMPLETIONS, EXACT
 from pruning_enumeration import mean_weight
 
-from dppo.pruning import DESIGNS, KEPT_MEAN, RULES, WEIGHTINGS, PromptPruning, Pruning, uniform
+from dppo.pruning import DESIGNS, KEPT_MEAN, RULES, PromptPruning, Pruning, uniform
+from dppo.pruning.designs import WEIGHTINGS
 
 LEVELS = {
     "completions": (Pruning, COMPLETIONS, COMPLETIONS.live_N.double()),

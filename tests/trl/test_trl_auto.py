@@ -18,7 +18,8 @@ from dppo.methods import METHODS
 from dppo.methods import from_settings as method_settings
 from dppo.methods.from_settings import with_rollout_cost
 from dppo.moment_samples import OtherTerms
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, TOKEN_AUTO, Auto, MomentSamples, TokenPruning
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, MomentSamples, TokenPruning
+from dppo.pruning.tokens import TOKEN_AUTO
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens

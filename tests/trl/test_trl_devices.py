@@ -7,7 +7,8 @@ from resumed_runs import TWO_PASSES, trainer
 from sft_runs import ours
 from torch.overrides import TorchFunctionMode
 
-from dppo.pruning import mean_loss, uncertainty
+from dppo.pruning import uncertainty
+from dppo.pruning.recorded import mean_loss
 
 
 class Narrow(TorchFunctionMode):

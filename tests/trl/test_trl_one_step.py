@@ -146,7 +146,7 @@ def test_the_demo_plans_what_the_trainer_plans(number, trained):
     mine = Loop._plan(loop, replace(plan.prompts, part_Q=None), rollout, rewards_of(plan), done=0.0)
     assert torch.equal(mine.advantage_N, plan.advantage_N)
     assert torch.equal(mine.weight_UN[0], plan.weight_UN[0]) == (not shared(trainer))
-    assert mine.denominator == plan.denominator and torch.equal(mine.signal_Q, plan.signal_Q)
+    assert mine.sizes.denominator == plan.sizes.denominator and torch.equal(mine.signal_Q, plan.signal_Q)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first generation", "pruned prompts"])
@@ -167,7 +167,7 @@ def test_what_is_proved_and_compared_is_what_is_trained(number, trained, monkeyp
         return
     assert torch.equal(drawn.weight_N, expected_N)
     # Where history expects the tokens, a proof on rollouts that stand still takes those of the full batch.
-    assert drawn.sizes.denominator == plan.denominator or plan.prompts.expected_tokens is not None
+    assert drawn.sizes.denominator == plan.sizes.denominator or plan.prompts.expected_tokens is not None
 
     error_MN = draw_errors(subject, trainer.method, number + 1, seed)
     error_N = of_draws(subject, trainer.method, [drawn])[0] - full_batch(subject, trainer.method)

@@ -17,13 +17,13 @@ from dppo.pruning import (
     advantage_with_length,
     advantage_with_uncertainty,
     ceiling_of,
-    effective_sample_size,
     proportional,
     threshold,
     uniform,
     uniform_score,
 )
 from dppo.pruning.ceiling import FEWEST
+from dppo.pruning.designs import effective_sample_size
 from dppo.rng import Purpose, generator
 from dppo.step import signals
 from dppo.types import Completions, Draw

@@ -13,7 +13,8 @@ from scipy.special import comb
 
 from dppo.lab.planning.records import Option, Step, Work
 from dppo.lab.planning.workload import Workload
-from dppo.pruning import Budget, inclusion_probabilities
+from dppo.pruning import Budget
+from dppo.pruning.probabilities import inclusion_probabilities
 
 TINY = 1e-12
 """Fewer units than that are none, and scores that much below the largest are rounding."""

@@ -15,7 +15,8 @@ from dppo.errors import ConfigError
 from dppo.methods import RowMethod
 from dppo.objective import weighted_sum
 from dppo.packing.forward import Scored
-from dppo.pruning import mean_loss, uncertainty
+from dppo.pruning import uncertainty
+from dppo.pruning.recorded import mean_loss
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.config import RowConfig

@@ -7,16 +7,8 @@ import torch
 
 from dppo.lab.frozen.variance import KEEPS, at_share, figures_of, pilot_ceilings, variance_table
 from dppo.methods import METHODS
-from dppo.pruning import (
-    POISSON,
-    Pruning,
-    absolute_advantage,
-    proportional,
-    selection_ceiling,
-    threshold,
-    uniform,
-    uniform_score,
-)
+from dppo.pruning import POISSON, Pruning, absolute_advantage, proportional, threshold, uniform, uniform_score
+from dppo.pruning.ceiling import selection_ceiling
 from dppo.types import Completions
 from dppo.verification.draws import full_batch
 
